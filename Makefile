@@ -1,0 +1,37 @@
+# Every target is one call of lessons_lib/bootstrap.py, which also works without make:
+#     python3 lessons_lib/bootstrap.py lab          (Windows: py lessons_lib\bootstrap.py lab)
+#
+# PYTHON       the Python that .venv is made from            make lab PYTHON=python3.12
+# PORT         the port of JupyterLab                        make lab PORT=9999
+# ARGS         handed on to the program that is started      make test ARGS="-k allocator"
+# TORCH_INDEX  package index for torch, or "none"            make lab TORCH_INDEX=https://download.pytorch.org/whl/cu130
+
+PYTHON ?= python3
+PORT ?=
+ARGS ?=
+BOOTSTRAP = $(PYTHON) lessons_lib/bootstrap.py
+
+.PHONY: help lab test doctor bench notebooks
+
+help:
+	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
+	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
+	@echo "make doctor     say what was found on this machine, and what to do about each problem"
+	@echo "make bench      measure the engine: one at a time, static and continuous batching"
+	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
+	@echo "make help       this list"
+
+lab:
+	@$(BOOTSTRAP) lab --port "$(PORT)" $(ARGS)
+
+test:
+	@$(BOOTSTRAP) test $(ARGS)
+
+doctor:
+	@$(BOOTSTRAP) doctor $(ARGS)
+
+bench:
+	@$(BOOTSTRAP) bench $(ARGS)
+
+notebooks:
+	@$(BOOTSTRAP) notebooks $(ARGS)
