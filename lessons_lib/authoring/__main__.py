@@ -1,0 +1,46 @@
+"""python -m lessons_lib.authoring [NN ...] [--check] [--fresh]: builds the notebooks from solutions/*.py."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from lessons_lib.authoring.build import build, differences, lesson_files, orphans, write
+from lessons_lib.authoring.errors import BuildError
+from lessons_lib.authoring.execute import LIBRARY
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 all well; 1 --check found differences; 2 a lesson could not be built."""
+    parser = argparse.ArgumentParser(prog="python -m lessons_lib.authoring", description=__doc__)
+    parser.add_argument("numbers", nargs="*", metavar="NN", help="lessons to build, such as 00 02; all without")
+    parser.add_argument("--check", action="store_true", help="write nothing; compare with the files there")
+    parser.add_argument("--fresh", action="store_true", help="take new measurements although the code is as it was")
+    parser.add_argument("--root", type=Path, default=LIBRARY, help="folder with solutions/ and notebooks/")
+    options = parser.parse_args(arguments)
+    try:
+        files = lesson_files(options.root, tuple(options.numbers))
+    except BuildError as error:
+        print(f"✗ {error}")
+        return 2
+    status = 0
+    for path in files:
+        try:
+            built = build(path)
+        except BuildError as error:
+            print(f"✗ {error}", flush=True)
+            status = 2
+            continue
+        if options.check:
+            found = differences(built, options.root)
+            print("\n".join(f"✗ {text}\n" for text in found) or f"✓ {built.name}: as committed ({built.seconds:.0f} s)", flush=True)
+            status = max(status, 1 if found else 0)
+        else:
+            for file, changed in write(built, options.root, options.fresh).items():
+                print(f"✓ {file}: {'written' if changed else 'unchanged'} ({built.seconds:.0f} s)", flush=True)
+    left_over = orphans(options.root)
+    print("".join(f"✗ {text}\n" for text in left_over), end="")
+    return max(status, 1) if left_over else status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

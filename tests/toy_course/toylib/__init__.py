@@ -1,0 +1,1 @@
+"""A library of one module, to try the authoring machinery on."""
