@@ -1,0 +1,76 @@
+"""One palette for the whole course: a request keeps its colour in every picture of every lesson.
+
+The colours are those of Okabe and Ito (2008, "Color Universal Design"), which people with the common kinds of
+colour blindness tell apart. Colour never stands alone: requests also carry their letter, waste is hatched.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+# Requests A to F. Blue and black of Okabe and Ito are left for curves and bars, which are not requests.
+_BASE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
+
+PAPER = "#FDFDFB"  # background of every picture, so that it reads the same in a light and in a dark theme
+INK = "#1A1A1A"  # text and frames
+SOFT_INK = "#555555"  # text of lesser rank
+EDGE = "#BFBFBF"  # outline of something that is empty
+NEUTRAL = "#D9D9D9"  # something that belongs to no request
+HATCH = "#4A4A4A"  # lines over what was computed for nothing
+# Curves and bars that are not requests; neighbours differ in lightness, so that they differ on grey paper too.
+SERIES = ("#0072B2", "#1A1A1A", "#A6A6A6", "#8FC3E4", "#5E3C99", "#6B6B6B")
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def mix(colour: str, other: str, share: float) -> str:
+    """`colour` with `share` (0 to 1) of `other` in it."""
+    return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in zip(_rgb(colour), _rgb(other)))
+
+
+def tint(colour: str) -> str:
+    """The pale version of a request's colour: there, but not at work."""
+    return mix(colour, "#FFFFFF", 0.72)
+
+
+# Beyond F: the same six hues lighter, then darker, then from the start. Letters tell the rest.
+_COLOURS = (
+    _BASE + tuple(mix(colour, "#FFFFFF", 0.45) for colour in _BASE) + tuple(mix(colour, "#000000", 0.35) for colour in _BASE)
+)
+
+
+def color_of(request: str | None) -> str:
+    """Colour of a request by its name: the same name has the same colour in every picture and every run.
+
+    "A" to "Z" and "0", "1", ... go through the palette in order; any other name gets a stable place in it.
+    None (no request) is neutral grey.
+    """
+    if request is None:
+        return NEUTRAL
+    if len(request) == 1 and "A" <= request <= "Z":
+        index = ord(request) - ord("A")
+    elif request.isdecimal():
+        index = int(request)
+    else:
+        index = zlib.crc32(request.encode())  # hash() differs from run to run
+    return _COLOURS[index % len(_COLOURS)]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, 0 (black) to 1 (white). Source: WCAG 2.1, "relative luminance"."""
+    channels = [c / 255 for c in _rgb(colour)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, 1 to 21; text needs 4.5 (WCAG 2.1, criterion 1.4.3)."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def text_on(colour: str) -> str:
+    """The text colour, dark or white, that reads better on `colour`."""
+    return max((INK, "#FFFFFF"), key=lambda text: contrast(text, colour))

@@ -1,0 +1,100 @@
+"""Step through a row of pictures with a slider, two buttons and a play button."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from html import escape
+
+import ipywidgets as widgets
+
+from lessons_lib.viz.picture import Picture
+
+_CACHED = 64  # pictures kept, so that going back costs nothing
+
+
+class Stepper(widgets.VBox):
+    """Shows `draw(i)` for i from 0 to count - 1; the slider chooses i.
+
+    draw   makes the picture of one step; called only for steps that are shown. If it raises, the message is shown in
+           place of the picture and the other steps go on working.
+    count  number of steps; 0 shows that there is nothing to see
+    label  what a step is called: "step 3 of 41"
+    start  index of the step shown first
+
+    Keyboard: Tab to the slider, then the arrow keys, Page Up and Page Down, Home and End; or Tab to a button and Enter.
+    Where no kernel runs (GitHub, an exported page) the picture of the last step is seen.
+    """
+
+    def __init__(self, draw: Callable[[int], Picture], count: int, label: str = "step", start: int = 0):
+        if count < 0:
+            raise ValueError(f"count is {count}; a stepper needs 0 or more steps.")
+        if count and not 0 <= start < count:
+            raise IndexError(f"start is {start}; it may be from 0 to {count - 1}.")
+        self.count = count
+        self.label = label
+        self._draw = lru_cache(maxsize=_CACHED)(draw)
+        still = count < 2  # nothing to move
+        self.slider = widgets.IntSlider(
+            value=start if count else 0,
+            min=0,
+            max=max(count - 1, 0),
+            description=label,
+            readout=False,  # it would count from 0
+            disabled=still,
+            layout=widgets.Layout(flex="1 1 160px", min_width="120px"),
+            style={"description_width": "initial"},
+        )
+        small = widgets.Layout(width="44px")
+        self.previous = widgets.Button(description="◀", tooltip=f"previous {label}", disabled=still, layout=small)
+        self.next = widgets.Button(description="▶", tooltip=f"next {label}", disabled=still, layout=small)
+        self.play = widgets.Play(
+            min=0, max=max(count - 1, 0), value=self.slider.value, interval=600, show_repeat=False, disabled=still
+        )
+        self.position = widgets.HTML(layout=widgets.Layout(min_width="110px"))
+        self.picture = widgets.HTML(layout=widgets.Layout(width="100%"))
+        self.picture.add_class("lessons-stepper-picture")
+        self.position.add_class("lessons-stepper-position")
+        self.previous.add_class("lessons-stepper-previous")
+        self.next.add_class("lessons-stepper-next")
+        controls = widgets.HBox(
+            [self.play, self.previous, self.next, self.slider, self.position],
+            layout=widgets.Layout(align_items="center", max_width="900px"),
+        )
+        super().__init__([controls, self.picture])
+        self.add_class("lessons-stepper")
+        self.previous.on_click(lambda _: self.move(-1))
+        self.next.on_click(lambda _: self.move(+1))
+        # Linked in the page: a slow kernel never makes the slider and the play button disagree.
+        widgets.jslink((self.play, "value"), (self.slider, "value"))
+        self.slider.observe(lambda _: self._show(), names="value")
+        self._show()
+
+    def move(self, by: int) -> None:
+        """Go `by` steps on; stop at the ends."""
+        self.slider.value = min(max(self.slider.value + by, self.slider.min), self.slider.max)
+
+    def _show(self) -> None:
+        i = self.slider.value
+        where = f"{self.label} {i + 1} of {self.count}" if self.count else f"no {self.label}s"
+        self.position.value = f'<span role="status">{escape(where)}</span>'
+        self.picture.value = self._content(i)["text/html"]
+
+    def _content(self, i: int) -> dict[str, str]:
+        """What to show for step i, as a mimebundle; a message when there is no picture."""
+        if not self.count:
+            return _message(f"There are no {self.label}s to show: the recording is empty.")
+        try:
+            picture = self._draw(i)
+            if not isinstance(picture, Picture):
+                raise TypeError(f"draw({i}) returned {type(picture).__name__}; it must return a Picture.")
+        except Exception as error:  # a learner's data may break a picture; the notebook goes on
+            return _message(f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}")
+        return picture._repr_mimebundle_()
+
+    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
+        return {**super()._repr_mimebundle_(**kwargs), **self._content(self.count - 1)}
+
+
+def _message(text: str) -> dict[str, str]:
+    return {"text/html": f"<p>{escape(text)}</p>", "text/plain": text}
