@@ -1,0 +1,20 @@
+"""What judges an exercise, and what helps with it.
+
+A notebook uses six functions::
+
+    name = check("00.1", name)     # the learner's own object when it is right, else the reference
+    hint("00.1")                   # one step more at each call
+    solution("00.1")               # the reference code
+    progress()                     # a table of every exercise
+    predict("00.a", 37)            # commit to a number ...
+    reveal("00.a", 41, "steps")    # ... and see it beside the measured one
+    quiz("00")                     # questions with every choice explained
+"""
+
+from lessons_lib.checks.help import hint, solution
+from lessons_lib.checks.judge import CheckFailed, check
+from lessons_lib.checks.predictions import predict, reveal
+from lessons_lib.checks.progress import progress
+from lessons_lib.checks.quizzes import quiz
+
+__all__ = ["CheckFailed", "check", "hint", "predict", "progress", "quiz", "reveal", "solution"]

@@ -1,0 +1,134 @@
+"""The plain data of exercises and quizzes, and the words in which a test refuses an answer."""
+
+import ast
+import copy
+import importlib
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+current_case = threading.local()
+
+
+class Mistake(Exception):
+    """A wrong answer, named.
+
+    Args:
+        what: what was expected and what came, in one or two sentences.
+        case: the smallest case that fails.
+        idea: the idea that the answer violates, and where to look.
+    """
+
+    def __init__(self, what: str, case: str = "", idea: str = ""):
+        super().__init__(what)
+        self.what, self.case, self.idea = what, case, idea
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise: what is asked, the reference answer, and the test that judges an attempt.
+
+    Attributes:
+        id: lesson and number, such as "03.2".
+        title: a few words for the progress table.
+        reference: "module:name" of the reference code; the exercise's stub is made from it.
+        test: called with the attempt; raises `Mistake` on the smallest case that fails.
+        hints: from the idea, over the outline, to nearly the code.
+        points: marks in a graded class.
+        time_limit: seconds after which an attempt is stopped.
+    """
+
+    id: str
+    title: str
+    reference: str
+    test: Callable[[object], None]
+    hints: tuple[str, ...]
+    points: int = 2
+    time_limit: float = 20.0
+
+    @property
+    def name(self) -> str:
+        """The function or class that the learner writes."""
+        return self.reference.split(":")[1]
+
+    def load_reference(self) -> object:
+        module, name = self.reference.split(":")
+        return getattr(importlib.import_module(module), name)
+
+    def reference_source(self) -> str:
+        return inspect.getsource(self.load_reference())
+
+    def reference_body(self) -> str:
+        """The reference code without its docstring, which the learner has already."""
+        tree = ast.parse(self.reference_source())
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+                del node.body[0]
+                node.body = node.body or [ast.Pass()]
+        return ast.unparse(tree)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer of a question, and why it is right or wrong."""
+
+    text: str
+    explanation: str
+    right: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+    choices: tuple[Choice, ...]
+
+
+def call(attempt: Callable, *args, case: str, **kwargs):
+    """Call the attempt on copies-checked arguments and return what it returns.
+
+    The case is remembered, so that an exception or an endless loop inside the attempt can be
+    reported with it. Lists, dicts and tensors among the arguments must come back unchanged.
+
+    Raises:
+        Mistake: the attempt changed one of its arguments.
+    """
+    current_case.text = case
+    named = _named_arguments(attempt, args, kwargs)
+    before = {name: copy.deepcopy(value) for name, value in named.items() if _is_plain_data(value)}
+    result = attempt(*args, **kwargs)
+    for name, value in before.items():
+        if not _same(value, named[name]):
+            raise Mistake(
+                f"your code changed its argument `{name}`. It was {short(value)} before the call and "
+                f"{short(named[name])} after it.",
+                case=case,
+                idea="The caller still needs what it passed in. Make a copy first, for example `list(prompt_ids)`.",
+            )
+    return result
+
+
+def short(value: object, limit: int = 120) -> str:
+    """`repr`, cut in the middle when it is long; tensors as nested lists."""
+    text = repr(value.tolist()) if hasattr(value, "tolist") else repr(value)
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]} … {text[-limit // 2 :]}"
+
+
+def _named_arguments(attempt: Callable, args: tuple, kwargs: dict) -> dict[str, object]:
+    try:
+        return dict(inspect.signature(attempt).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        # The call itself will raise a TypeError, which says more than we could here.
+        return {}
+
+
+def _is_plain_data(value: object) -> bool:
+    return isinstance(value, (list, dict, set)) or type(value).__name__ == "Tensor"
+
+
+def _same(before: object, after: object) -> bool:
+    if type(before).__name__ == "Tensor":
+        return before.shape == after.shape and bool((before == after).all())
+    return before == after

@@ -1,0 +1,105 @@
+"""`check`: judges an attempt, says what is wrong with it, and always hands something usable back."""
+
+import os
+import traceback
+
+from lessons_lib.checks import progress
+from lessons_lib.checks.exercise import Exercise, Mistake, current_case
+from lessons_lib.checks.panel import Panel
+from lessons_lib.checks.registry import UnknownExercise, get_exercise
+from lessons_lib.checks.sandbox import Outcome, TimeLimit, run_guarded
+
+
+class CheckFailed(AssertionError):
+    """An exercise that is not solved, in strict mode."""
+
+
+def is_strict() -> bool:
+    """Graded runs are strict: nbgrader sets NBGRADER_EXECUTION; LESSONS_STRICT=1 does the same by hand."""
+    return bool(os.environ.get("NBGRADER_EXECUTION")) or os.environ.get("LESSONS_STRICT", "") not in ("", "0")
+
+
+def check(id: str, attempt: object) -> object:
+    """Judge an attempt at exercise `id`.
+
+    Returns:
+        The attempt when it is right. Otherwise the reference, so that the cells below work all the same.
+
+    Raises:
+        CheckFailed: in strict mode only, when the attempt is wrong or not written yet.
+    """
+    try:
+        exercise = get_exercise(id)
+    except UnknownExercise as error:
+        return _finish(Panel("wrong", str(error)), attempt)
+    panel = describe(exercise, *judge(exercise, attempt))
+    entry = progress.load()["exercises"].get(id, {})
+    tried = entry.get("attempts", 0) + (panel.kind != "open")
+    progress.note_exercise(id, attempts=tried, passed=panel.kind == "right" or entry.get("passed", False))
+    return _finish(panel, attempt if panel.kind == "right" else exercise.load_reference())
+
+
+def judge(exercise: Exercise, attempt: object) -> tuple[Outcome, str]:
+    """Run the exercise's test on an attempt.
+
+    Returns:
+        (outcome, case): how it ended, and the case it was at, or "".
+    """
+    case = []
+
+    def test() -> None:
+        current_case.text = ""
+        try:
+            _refuse_wrong_kind(exercise, attempt)
+            exercise.test(attempt)
+        finally:
+            case.append(current_case.text)
+
+    outcome = run_guarded(test, exercise.time_limit)
+    return outcome, case[0] if case else ""
+
+
+def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
+    """The panel for an outcome: right, not written yet, or what is wrong with it."""
+    label = f"{exercise.id} `{exercise.name}`"
+    further = f'`hint("{exercise.id}")` goes one step further.'
+    smallest = [f"Smallest case: {case}"] if case else []
+    printed = f"Your code printed:\n{outcome.printed}" if outcome.printed.strip() else ""
+    error = outcome.error
+    if outcome.timed_out or isinstance(error, TimeLimit):
+        what = f"{label}: stopped after {exercise.time_limit:g} seconds. Does a loop of yours ever end?"
+        return Panel("wrong", what, [*smallest, further], printed)
+    if error is None:
+        return Panel("right", f"{label}: right.")
+    if isinstance(error, Mistake):
+        lines = ([f"Smallest case: {error.case}"] if error.case else []) + ([error.idea] if error.idea else [])
+        return Panel("wrong", f"{label}: {error.what}", [*lines, further], printed)
+    if isinstance(error, NotImplementedError):
+        line = f'The cells below use the reference for now. `hint("{exercise.id}")` helps to begin.'
+        return Panel("open", f"{label}: not written yet.", [line])
+    what = f"{label}: your code raised {type(error).__name__}: {str(error)[:300]}"
+    return Panel("wrong", what, [*smallest, *_where(error), further], printed)
+
+
+def _refuse_wrong_kind(exercise: Exercise, attempt: object) -> None:
+    wanted = exercise.load_reference()
+    kind = "class" if isinstance(wanted, type) else "function"
+    right_kind = isinstance(attempt, type) if kind == "class" else callable(attempt)
+    if not right_kind:
+        raise Mistake(
+            f"`check` was given {type(attempt).__name__} {str(attempt)[:60]!r}, not a {kind}.",
+            idea=f"Pass the {kind} itself, without calling it: `check({exercise.id!r}, {exercise.name})`.",
+        )
+
+
+def _where(error: BaseException) -> list[str]:
+    """The learner's own line, which is the last frame outside this package."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "ipykernel" in f.filename or "<ipython" in f.filename]
+    return [f"In your line {frames[-1].lineno}: `{frames[-1].line}`"] if frames and frames[-1].line else []
+
+
+def _finish(panel: Panel, result: object) -> object:
+    if is_strict() and panel.kind != "right":
+        raise CheckFailed(str(panel)) from None
+    panel.show()
+    return result

@@ -1,0 +1,74 @@
+"""What the learner has done, kept in one small local file.
+
+The file is `.progress.json` in the notebook's folder, or the path in the environment variable LESSONS_PROGRESS.
+Losing it loses only the table: no lesson depends on it.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from lessons_lib.checks.registry import exercises_of, lesson_numbers
+from lessons_lib.viz.table import Table
+
+
+def progress_file() -> Path:
+    return Path(os.environ.get("LESSONS_PROGRESS") or ".progress.json")
+
+
+def load() -> dict:
+    """The stored record; an absent or damaged file counts as an empty one."""
+    try:
+        record = json.loads(progress_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = {}
+    record = record if isinstance(record, dict) else {}
+    for part in ("exercises", "predictions"):
+        if not isinstance(record.get(part), dict):
+            record[part] = {}
+    return record
+
+
+def save(record: dict) -> None:
+    """Write whole or not at all. A folder that can't be written is no reason to stop a lesson."""
+    path = progress_file()
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(record, indent=1, sort_keys=True), encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        pass
+
+
+def note_exercise(id: str, **changes) -> dict:
+    """Update the entry of one exercise and return it.
+
+    Keys: passed (bool), attempts (int), hints (int, steps shown), solution (bool, shown).
+    """
+    record = load()
+    entry = {"passed": False, "attempts": 0, "hints": 0, "solution": False} | record["exercises"].get(id, {}) | changes
+    record["exercises"][id] = entry
+    save(record)
+    return entry
+
+
+def progress() -> Table:
+    """A table of every exercise of the course: solved or not, attempts, hints used."""
+    done = load()["exercises"]
+    rows = []
+    for lesson in lesson_numbers():
+        for exercise in exercises_of(lesson):
+            entry = done.get(exercise.id, {})
+            rows.append([exercise.id, exercise.title, _state(entry), entry.get("attempts", 0), entry.get("hints", 0)])
+    solved = sum(row[2].startswith("✓") for row in rows)
+    return Table(
+        columns=["exercise", "title", "state", "attempts", "hints"],
+        rows=rows,
+        caption=f"{solved} of {len(rows)} exercises solved",
+    )
+
+
+def _state(entry: dict) -> str:
+    if entry.get("passed"):
+        return "✓ after the solution" if entry.get("solution") else "✓ solved"
+    return "✗ not yet" if entry.get("attempts") else "○ not tried"

@@ -1,0 +1,51 @@
+"""Finds exercises and quizzes: lesson NN keeps them in `lessons_lib.checks.lesson_NN`."""
+
+import importlib
+import pkgutil
+
+import lessons_lib.checks as package
+from lessons_lib.checks.exercise import Exercise, Question
+
+
+class UnknownExercise(LookupError):
+    pass
+
+
+def lesson_numbers() -> list[str]:
+    """Every lesson that has exercises, such as ["00", "01"], in order."""
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
+
+
+def exercises_of(lesson: str) -> list[Exercise]:
+    return list(_module(lesson).EXERCISES)
+
+
+def quiz_of(lesson: str) -> list[Question]:
+    return list(_module(lesson).QUIZ)
+
+
+def get_exercise(id: str) -> Exercise:
+    """The exercise of that id.
+
+    Raises:
+        UnknownExercise: naming the ids that exist.
+    """
+    lesson = str(id).split(".")[0]
+    known = [exercise for exercise in exercises_of(lesson)] if lesson in lesson_numbers() else []
+    for exercise in known:
+        if exercise.id == id:
+            return exercise
+    raise UnknownExercise(f"no exercise {id!r}. {_what_exists(lesson, known)}")
+
+
+def _what_exists(lesson: str, known: list[Exercise]) -> str:
+    if known:
+        return f"Lesson {lesson} has {', '.join(exercise.id for exercise in known)}."
+    return f"There are lessons {', '.join(lesson_numbers())}."
+
+
+def _module(lesson: str):
+    if lesson not in lesson_numbers():
+        raise UnknownExercise(f"no lesson {lesson!r}. There are lessons {', '.join(lesson_numbers())}.")
+    return importlib.import_module(f"{package.__name__}.lesson_{lesson}")

@@ -1,0 +1,84 @@
+"""Runs code that may loop for ever, raise anything, or print without end."""
+
+import ctypes
+import io
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class TimeLimit(BaseException):
+    """Raised inside code that ran too long. A BaseException, so that `except Exception` does not catch it."""
+
+
+@dataclass
+class Outcome:
+    """How a guarded call ended.
+
+    Attributes:
+        error: what it raised, or None.
+        printed: the first characters of what it wrote to stdout and stderr.
+        timed_out: whether it was stopped for running too long.
+    """
+
+    error: BaseException | None
+    printed: str
+    timed_out: bool
+
+
+class _FirstCharacters(io.TextIOBase):
+    """A text stream that keeps the first `limit` characters and forgets the rest."""
+
+    def __init__(self, limit: int):
+        self.limit, self.kept = limit, ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.kept += text[: self.limit - len(self.kept)]
+        return len(text)
+
+
+def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600) -> Outcome:
+    """Run `function()` in a thread of its own, for at most `seconds`.
+
+    A thread, not a process, because what the learner wrote lives in this process and may not survive pickling.
+    Not a signal, because Windows has no SIGALRM. Python can raise an exception in another thread, which stops any
+    loop written in Python; code that catches even that is left behind in its daemon thread after two seconds more.
+    """
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - a learner's code may raise anything, SystemExit too
+            errors.append(error)
+
+    printed = _FirstCharacters(keep)
+    thread = threading.Thread(target=body, daemon=True)
+    # Not contextlib.redirect_stdout alone: warnings written late by the attempt must not reach a grader's stderr.
+    stdout, stderr = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = printed
+    try:
+        with warnings.catch_warnings():
+            thread.start()
+            thread.join(seconds)
+            timed_out = thread.is_alive()
+            attempts = 0
+            while thread.is_alive() and attempts < 40:
+                _raise_in(thread, TimeLimit)
+                thread.join(0.05)
+                attempts += 1
+    except KeyboardInterrupt:
+        _raise_in(thread, TimeLimit)
+        raise
+    finally:
+        sys.stdout, sys.stderr = stdout, stderr
+    return Outcome(errors[0] if errors else None, printed.kept, timed_out)
+
+
+def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))

@@ -1,0 +1,103 @@
+"""One table that grows by a row a lesson: the same six requests, and what each way of serving them costs."""
+
+import time
+from dataclasses import dataclass
+
+from lessons_lib.batch_result import BatchResult
+from lessons_lib.continuous_batching import batch_generate
+from lessons_lib.generate import generate_one_by_one, greedy_without_cache
+from lessons_lib.model import cache_bytes_per_token
+from lessons_lib.static_batching import static_generate
+from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
+from lessons_lib.viz.table import Table
+
+SIX_STORIES = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
+
+# (lesson, what the row is called, how to serve the six stories)
+METHODS = (
+    ("00", "alone, no cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES, greedy=greedy_without_cache)),
+    ("00", "alone, KV cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES)),
+    ("01", "static, waves of 4", lambda *model: static_generate(*model, **SIX_STORIES, batch_size=4)),
+    ("02", "continuous, 4 slots", lambda *model: batch_generate(*model, **SIX_STORIES, batch_size=4, max_seq_len=256)),
+)
+BASELINE = "alone, KV cache"
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """What one way of serving the six stories took.
+
+    Attributes:
+        tokens_computed: token positions that went through the model.
+        tokens_useful: those that a request needed.
+        cache_reserved, cache_used: bytes, averaged over the steps.
+        bytes_copied: bytes moved to make room in the cache, averaged over the steps.
+        new_tokens: tokens of all answers.
+    """
+
+    lesson: str
+    method: str
+    tokens_computed: int
+    tokens_useful: int
+    cache_reserved: float
+    cache_used: float
+    bytes_copied: float
+    forward_calls: int
+    new_tokens: int
+    seconds: float
+
+
+def ledger_rows(model, tokenizer, upto: str) -> list[LedgerRow]:
+    """Serve the six stories in every way that the lessons up to `upto` teach, and count."""
+    return [_row(lesson, method, serve, model, tokenizer) for lesson, method, serve in METHODS if lesson <= upto]
+
+
+def ledger(model, tokenizer, upto: str) -> Table:
+    """The ledger as a table. Speed is given relative to one request at a time with a cache.
+
+    Args:
+        upto: the last lesson to include, such as "01".
+    """
+    rows = ledger_rows(model, tokenizer, upto)
+    base = next(row for row in rows if row.method == BASELINE)
+    return Table(
+        columns=["method", "tokens computed", "useful", "cache reserved", "used", "copied a step", "forward calls", "speed"],
+        rows=[
+            [
+                f"{row.lesson} {row.method}",
+                row.tokens_computed,
+                f"{row.tokens_useful / row.tokens_computed:.0%}",
+                _kib(row.cache_reserved),
+                _kib(row.cache_used),
+                _kib(row.bytes_copied),
+                row.forward_calls,
+                f"{(row.new_tokens / row.seconds) / (base.new_tokens / base.seconds):.2f} ×",
+            ]
+            for row in rows
+        ],
+        caption=f"The ledger: six stories, {base.new_tokens} new tokens. Cache and copies are averages over the steps.",
+    )
+
+
+def _row(lesson: str, method: str, serve, model, tokenizer) -> LedgerRow:
+    started = time.perf_counter()
+    result: BatchResult = serve(model, tokenizer)
+    seconds = time.perf_counter() - started
+    trace = result.trace
+    per_token, count = cache_bytes_per_token(model.config, model.dtype.itemsize), len(trace.steps)
+    return LedgerRow(
+        lesson=lesson,
+        method=method,
+        tokens_computed=trace.tokens_computed,
+        tokens_useful=trace.tokens_useful,
+        cache_reserved=per_token * sum(step.cache_reserved for step in trace.steps) / count,
+        cache_used=per_token * sum(step.cache_used for step in trace.steps) / count,
+        bytes_copied=trace.bytes_copied / count,
+        forward_calls=trace.forward_calls,
+        new_tokens=sum(len(answer) for answer in result.outputs),
+        seconds=seconds,
+    )
+
+
+def _kib(count: float) -> str:
+    return f"{count / 1024:,.0f} KiB"

@@ -1,0 +1,70 @@
+"""Counts what a model really computes: every forward pass, its shape and its time."""
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One forward pass.
+
+    Attributes:
+        rows: sequences in the batch.
+        tokens: tokens of each row, padding included.
+        cached: tokens that the cache held for each row before the pass.
+        keeps_cache: whether the pass was given a cache to add its keys and values to.
+        seconds: how long it took.
+        input_ids: what was fed, a list of rows.
+    """
+
+    rows: int
+    tokens: int
+    cached: int
+    keeps_cache: bool
+    seconds: float
+    input_ids: list[list[int]] = field(repr=False)
+
+
+class watch_forwards:
+    """A context manager that records the forward passes of a model.
+
+    >>> with watch_forwards(model) as passes:
+    ...     greedy_with_cache(model, prompt_ids, 20)
+    >>> len(passes), sum(p.rows * p.tokens for p in passes)
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        self.model = model
+        self.passes: list[Forward] = []
+
+    def __enter__(self) -> list[Forward]:
+        self.hooks = [
+            self.model.register_forward_pre_hook(self._before, with_kwargs=True),
+            self.model.register_forward_hook(self._after, with_kwargs=True),
+        ]
+        return self.passes
+
+    def __exit__(self, *error) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def _before(self, module, args, kwargs) -> None:
+        cache = kwargs.get("past_key_values")
+        self.cached = 0 if cache is None else int(cache.get_seq_length())
+        self.started = _now(module)
+
+    def _after(self, module, args, kwargs, output) -> None:
+        seconds = _now(module) - self.started
+        input_ids = args[0] if args else kwargs["input_ids"]
+        rows, tokens = input_ids.shape
+        keeps_cache = kwargs.get("past_key_values") is not None
+        self.passes.append(Forward(rows, tokens, self.cached, keeps_cache, seconds, input_ids.tolist()))
+
+
+def _now(module: torch.nn.Module) -> float:
+    # A GPU runs behind the program that feeds it: wait for it, or the time is that of the launch alone.
+    if next(module.parameters()).is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter()
