@@ -1,0 +1,55 @@
+"""What every test gets: no network, no settings of the user, no progress file of a learner, few threads."""
+
+import os
+import tempfile
+
+# Before torch, transformers or Jupyter are imported, and inherited by every kernel and server a test starts.
+_HOME = tempfile.TemporaryDirectory(prefix="lessons-tests-")
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    TRANSFORMERS_OFFLINE="1",
+    IPYTHONDIR=os.path.join(_HOME.name, "ipython"),
+    JUPYTER_CONFIG_DIR=os.path.join(_HOME.name, "jupyter-config"),
+    JUPYTER_DATA_DIR=os.path.join(_HOME.name, "jupyter-data"),
+    JUPYTER_RUNTIME_DIR=os.path.join(_HOME.name, "jupyter-runtime"),
+    LESSONS_PROGRESS=os.path.join(_HOME.name, "progress.json"),
+)
+for _name in ("NBGRADER_EXECUTION", "LESSONS_STRICT"):
+    os.environ.pop(_name, None)
+_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
+
+import pytest  # noqa: E402
+
+from browser import JupyterLab, start_chromium, why_no_browser  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _own_progress_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "progress.json"))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium (playwright Browser)."""
+    if reason := why_no_browser():
+        pytest.skip(reason)
+    with start_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def lab(chromium, tmp_path_factory):
+    """A JupyterLab on a copy of notebooks/. `lab.open_notebook(name)` opens one in a page of its own."""
+    with JupyterLab(tmp_path_factory.mktemp("lab"), chromium) as server:
+        yield server
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print what tests measured: `record_property("measured", "stepper answered in 20 ms")`."""
+    lines = [f"{report.nodeid}: {value}" for report in terminalreporter.stats.get("passed", [])
+             for name, value in report.user_properties if name == "measured"]
+    if lines:
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.line(line)
