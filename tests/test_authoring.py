@@ -15,6 +15,7 @@ from lessons_lib.authoring.assemble import Lesson
 from lessons_lib.authoring.build import build, differences, orphans, read, write
 from lessons_lib.authoring.compare import compare
 from lessons_lib.authoring.errors import BuildError
+from lessons_lib.authoring.execute import normalise
 from lessons_lib.authoring.review import findings
 from lessons_lib.authoring.stub import BEGIN, END, find_reference, mark_solution
 
@@ -207,8 +208,9 @@ def test_prose_is_taken_as_it_is_written():
 
 def test_a_cell_keeps_its_id_when_others_come_and_go(tmp_path):
     before = [cell.id for cell in Lesson(TOY / "solutions" / "99_toy.py", toy_registry).notebook.cells]
-    after = [cell.id for cell in Lesson(lesson_from(tmp_path, "# %%\n1\n\n# %%\n1\n\n" + TEXT), toy_registry).notebook.cells]
-    assert after[2:] == before and len(set(after)) == len(after)
+    path = lesson_from(tmp_path, "# %%\n1\n\n# %%\n1\n\n" + TEXT)
+    after, again = ([cell.id for cell in Lesson(path, toy_registry).notebook.cells] for _ in range(2))
+    assert after[2:] == before and len(set(after)) == len(after) and again == after
 
 
 # --- running it -------------------------------------------------------------------------------------------------
@@ -240,6 +242,13 @@ def test_outputs_hold_nothing_that_changes_between_runs(built):
     assert "widgets" not in built.solved.metadata and "version" not in built.solved.metadata.language_info
     assert not [cell for cell in built.solved.cells if "execution" in cell.metadata]
     nbformat.validate(built.solved)
+
+
+def test_cells_are_counted_from_one():
+    result = nbformat.v4.new_output("execute_result", data={"text/plain": "1"}, execution_count=9)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[result], execution_count=9)])
+    normalise(notebook)
+    assert notebook.cells[0].execution_count == notebook.cells[0].outputs[0].execution_count == 1
 
 
 def test_streams_in_one_cell_are_one_output(tmp_path):

@@ -45,6 +45,8 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_VISIBLE_DEVICES": "",
+        # Sums of floats depend on how many threads share them.
+        "OMP_NUM_THREADS": "2",
     }
 
 

@@ -1,0 +1,171 @@
+"""A class taught with nbgrader as it is: its own commands release the lessons, three students hand in, it grades them.
+
+solved: every exercise as in the reference; unsolved: as released; wrong: the last exercise of each lesson returns None.
+With pytest-xdist use `--dist loadgroup`, which keeps these in one process.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+
+from lessons_lib.authoring.build import build, lesson_files, write
+from lessons_lib.authoring.execute import kernel_environment
+
+ROOT = Path(__file__).resolve().parent.parent
+TOY = Path(__file__).parent / "toy_course"
+LESSONS = [path.stem for path in lesson_files(ROOT)]
+
+# nbgrader starts `alembic` by name, here and in its commands: the environment must be activated.
+ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("nbgrader")]
+
+
+@dataclass
+class Course:
+    """An nbgrader course with one assignment, graded.
+
+    Attributes:
+        folder: the course directory.
+        origin: the folder whose solutions/ and notebooks/ it was made from.
+        lessons: names of the notebooks.
+        environment: of nbgrader's commands.
+    """
+
+    folder: Path
+    origin: Path
+    lessons: list[str]
+    environment: dict[str, str]
+
+    def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "nbgrader", *arguments]
+        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=800)
+
+    def notebook(self, *parts: str) -> nbformat.NotebookNode:
+        return nbformat.read(Path(self.folder, *parts).with_suffix(".ipynb"), as_version=4)
+
+    def release(self) -> None:
+        source = self.folder / "source" / "course"
+        source.mkdir(parents=True)
+        for lesson in self.lessons:
+            shutil.copy(self.origin / "solutions" / f"{lesson}.ipynb", source)
+        (self.folder / "nbgrader_config.py").write_text("c = get_config()\nc.Execute.timeout = 300\n")
+        done = self.nbgrader("generate_assignment", "course")
+        assert done.returncode == 0, done.stderr
+
+    def hand_in(self, student: str, edit) -> None:
+        """Submit the released notebooks; `edit(source, released, solved)` returns the cell a student wrote."""
+        folder = self.folder / "submitted" / student / "course"
+        folder.mkdir(parents=True)
+        for lesson in self.lessons:
+            notebook = self.notebook("release", "course", lesson)
+            solved = {cell.id: cell.source for cell in self.notebook("source", "course", lesson).cells}
+            exercises = [cell for cell in notebook.cells if cell.id.startswith("ex-")]
+            for cell in exercises:
+                cell.source = edit(cell.source, solved[cell.id], cell is exercises[-1])
+            (folder / f"{lesson}.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
+
+    def scores(self, student: str) -> dict[str, dict[str, tuple[float, float]]]:
+        """{lesson: {grade id: (score, maximum)}} from nbgrader's own database."""
+        with Gradebook(f"sqlite:///{self.folder / 'gradebook.db'}") as gradebook:
+            return {
+                lesson: {
+                    grade.name: (grade.score, grade.max_score)
+                    for grade in gradebook.find_submission_notebook(lesson, "course", student).grades
+                }
+                for lesson in self.lessons
+            }
+
+
+def toy_course(folder: Path) -> tuple[Path, list[str], tuple[Path, ...]]:
+    sys.path.insert(0, str(TOY))
+    from toylib import checks
+
+    write(build(TOY / "solutions" / "99_toy.py", checks, (TOY,)), folder)
+    return folder, ["99_toy"], (TOY,)
+
+
+@pytest.fixture(autouse=True)
+def activated(monkeypatch):
+    monkeypatch.setenv("PATH", ACTIVATED)
+
+
+@pytest.fixture(scope="module", params=["toy", "lessons"])
+def course(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "lessons" and not LESSONS:
+        pytest.fail("solutions/ has no lesson")
+    origin, lessons, python_path = toy_course(folder / "origin") if request.param == "toy" else (ROOT, LESSONS, ())
+    environment = kernel_environment(folder, python_path) | {"PATH": ACTIVATED, "JUPYTER_CONFIG_DIR": str(folder / "jupyter")}
+    # As in a class: progress lies beside each submission.
+    del environment["LESSONS_PROGRESS"]
+    made = Course(folder / "course", origin, lessons, environment)
+    made.release()
+    made.hand_in("solved", lambda released, solved, last: solved)
+    made.hand_in("unsolved", lambda released, solved, last: released)
+    made.hand_in("wrong", lambda released, solved, last: released.replace("raise NotImplementedError()", "return None") if last else solved)
+    done = made.nbgrader("autograde", "course")
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def test_the_committed_copy_is_what_nbgrader_releases(course):
+    for lesson in course.lessons:
+        committed = nbformat.read(course.origin / "notebooks" / f"{lesson}.ipynb", as_version=4)
+        assert course.notebook("release", "course", lesson) == committed
+
+
+def test_solved_gets_full_marks(course):
+    for lesson, grades in course.scores("solved").items():
+        assert grades and all(maximum > 0 for _, maximum in grades.values())
+        assert {name: score for name, (score, _) in grades.items()} == {name: maximum for name, (_, maximum) in grades.items()}, lesson
+
+
+def test_unsolved_gets_no_marks(course):
+    for lesson, grades in course.scores("unsolved").items():
+        assert grades and all(score == 0 for score, _ in grades.values()), (lesson, grades)
+
+
+def test_one_wrong_exercise_costs_its_own_marks_and_no_others(course):
+    for lesson, grades in course.scores("wrong").items():
+        lost = {name for name, (score, _) in grades.items() if score == 0}
+        assert lost == {max(grades)}, (lesson, grades)
+        assert all(score == maximum for name, (score, maximum) in grades.items() if name not in lost)
+
+
+def test_each_exercise_is_worth_its_points(course):
+    for lesson in course.lessons:
+        cells = course.notebook("source", "course", lesson).cells
+        points = {cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader.points for cell in cells if cell.metadata.get("nbgrader", {}).get("grade")}
+        assert points == {name: maximum for name, (_, maximum) in course.scores("solved")[lesson].items()}
+
+
+def test_solved_cells_write_nothing_to_stderr_and_raise_nothing(course):
+    for lesson in course.lessons:
+        outputs = [output for cell in course.notebook("autograded", "solved", "course", lesson).cells for output in cell.get("outputs", [])]
+        assert outputs and not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+
+
+@pytest.mark.parametrize("student", ["unsolved", "wrong"])
+def test_a_failed_check_raises_and_prints_nothing_to_stderr(course, student):
+    for lesson in course.lessons:
+        scores = course.scores(student)[lesson]
+        for cell in course.notebook("autograded", student, "course", lesson).cells:
+            if cell.id.startswith("check-"):
+                kinds = [output.output_type for output in cell.outputs]
+                assert ("error" in kinds) == (scores[cell.metadata.nbgrader.grade_id][0] == 0), cell.source
+                assert not [output for output in cell.outputs if output.get("name") == "stderr"]
+
+
+def test_a_student_can_validate_a_copy(course):
+    lesson = course.lessons[0]
+    for student, verdict in (("solved", "Success! Your notebook passes all the tests."), ("unsolved", "The following")):
+        path = Path("submitted", student, "course", f"{lesson}.ipynb")
+        assert verdict in course.nbgrader("validate", str(path)).stdout
