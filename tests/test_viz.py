@@ -1,3 +1,4 @@
+import base64
 import copy
 import os
 import re
@@ -30,7 +31,10 @@ def wave(ends, padded=4):
     steps = [step(*(RowWork(name, "prefill", padded, padded - n) for n, name in enumerate(ends)), waiting="E")]
     for t in range(1, max(ends.values())):
         steps.append(
-            step(*(RowWork(n, "decode", 1, 1) if t < end else RowWork(n, "finished", 1, 0) for n, end in ends.items()), waiting="E")
+            step(
+                *(RowWork(n, "decode", 1, 1) if t < end else RowWork(n, "finished", 1, 0) for n, end in ends.items()),
+                waiting="E",
+            )
         )
     return Trace(steps)
 
@@ -69,10 +73,14 @@ def test_requests_a_to_f_keep_their_colours():
 
 def test_any_name_has_a_stable_colour():
     code = "from lessons_lib.viz.palette import color_of; print(color_of('story'), color_of('0'), color_of('G'))"
-    first, second = (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}).stdout
-        for seed in ("1", "2")
-    )
+
+    def in_a_new_process(seed):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=environment
+        ).stdout
+
+    first, second = in_a_new_process("1"), in_a_new_process("2")
     assert first == second
     assert palette.color_of("0") == palette.color_of("A")
     assert len({palette.color_of(str(n)) for n in range(18)}) == 18
@@ -81,7 +89,8 @@ def test_any_name_has_a_stable_colour():
 
 def test_text_on_every_colour_has_contrast():
     names = [*"ABCDEFGHIJKLMNOPQR", None]
-    for colour in [palette.color_of(name) for name in names] + [palette.tint(palette.color_of(name)) for name in names]:
+    colours = [palette.color_of(name) for name in names]
+    for colour in colours + [palette.tint(colour) for colour in colours]:
         assert palette.contrast(palette.text_on(colour), colour) >= 4.5, colour
     assert palette.contrast(palette.SOFT_INK, palette.PAPER) >= 4.5
     assert palette.contrast("#000000", "#FFFFFF") == pytest.approx(21)
@@ -103,7 +112,11 @@ def test_a_picture_shows_itself_in_three_ways():
     bundle = picture._repr_mimebundle_()
     assert set(bundle) == {"text/html", "image/svg+xml", "text/plain"}
     assert bundle["text/plain"] == picture.alt
-    assert bundle["image/svg+xml"] == bundle["text/html"] == picture.svg
+    assert bundle["image/svg+xml"] == picture.svg
+    img = ET.fromstring(bundle["text/html"].replace(">", "/>"))  # no <svg>: an untrusted notebook would tear it apart
+    assert img.tag == "img" and img.get("alt") == picture.alt
+    kind, data = img.get("src").split(",")
+    assert kind == "data:image/svg+xml;base64" and base64.b64decode(data).decode() == picture.svg
 
 
 ALL = {
@@ -113,7 +126,7 @@ ALL = {
     "empty": lambda: draw_timeline(Trace()),
     "two empty": lambda: draw_compare(Trace(), Trace()),
     "growth": lambda: draw_cache_growth(GROWTH, 1),
-    "lines": lambda: line_chart([1, 2, 4], {"a": [1, 2, 3], "b": [3, 2, 1]}, xlabel="x", ylabel="y", alt="Two curves.", log="x"),
+    "lines": lambda: line_chart([1, 2], {"a": [1, 2], "b": [3, 2]}, xlabel="x", ylabel="y", alt="Two curves.", log="x"),
     "bars": lambda: bar_chart(["p", "q"], {"a": [1, 2], "w": [3, 4]}, ylabel="y", alt="Four bars.", waste=["w"]),
 }
 
@@ -132,14 +145,14 @@ def test_every_picture_is_sound(draw):
     assert used <= set(re.findall(r'id="([^"]+)"', picture.svg))
 
 
-def test_two_pictures_on_one_page_do_not_share_ids():
-    one, two = draw_timeline(STATIC), draw_compare(STATIC, CONTINUOUS)
-    chart_one, chart_two = (
-        line_chart([1, 2], {"a": [1, 2]}, xlabel="x", ylabel="y", alt=alt) for alt in ("One curve.", "Another curve.")
-    )
-    for first, second in ((one, two), (chart_one, chart_two)):
-        ids = [{i for i in re.findall(r' id="([^"]+)"', p.svg) if not re.match(r"(figure|axes|patch|line2d|text|matplotlib|xtick|ytick)", i)} for p in (first, second)]
-        assert ids[0] and ids[1] and not ids[0] & ids[1]
+def test_two_pictures_on_one_page_do_not_share_hatching_or_clipping():
+    def references(picture):
+        return set(re.findall(r"url\(#([^)]+)\)", picture.svg))
+
+    charts = [line_chart([1, 2], {"a": [1, 2]}, xlabel="x", ylabel="y", alt=alt) for alt in ("One curve.", "Another.")]
+    for one, two in (charts, (draw_timeline(STATIC), draw_compare(STATIC, CONTINUOUS))):
+        assert references(one) and references(two)
+        assert not references(one) & references(two)
 
 
 def test_drawing_leaves_its_input_alone():
@@ -203,7 +216,8 @@ def test_boxes_flow_like_words():
 
 
 @pytest.mark.parametrize(
-    "text, shown", [(" a", "·a"), ("\n\n", "\\n\\n"), ("\t", "\\t"), ("", "(empty)"), ("<b>", "<b>"), ("\x00", "\\x00"), ("é", "é")]
+    "text, shown",
+    [(" a", "·a"), ("\n\n", "\\n\\n"), ("\t", "\\t"), ("", "(empty)"), ("<b>", "<b>"), ("\x00", "\\x00"), ("é", "é")],
 )
 def test_tokens_are_made_visible(text, shown):
     assert show_token(text) == shown
@@ -225,7 +239,6 @@ def test_timeline_says_what_every_cell_did():
 
 
 def test_timeline_counts_up_to_the_step_shown():
-    assert "14 useful of 17 computed" not in texts(draw_timeline(STATIC, 1))
     assert "9 useful of 10 computed, 1 wasted (10 %)" in texts(draw_timeline(STATIC, 1))
     assert "12 useful of 16 computed, 4 wasted (25 %)" in texts(draw_timeline(STATIC))
     assert len(titles(draw_timeline(STATIC, 1))) == 4
@@ -235,7 +248,7 @@ def test_timeline_in_words():
     alt = draw_timeline(STATIC, 3, title="Wave one").alt
     assert alt == (
         "Wave one. Timeline of 2 slots, steps 1 to 4 of 5. Slot 0: A in steps 1 to 2; 2 positions wasted. "
-        "Slot 1: B in steps 1 to 4; 1 positions wasted. 14 token positions computed, 11 useful, 3 wasted (21 %). "
+        "Slot 1: B in steps 1 to 4; 1 position wasted. 14 token positions computed, 11 useful, 3 wasted (21 %). "
         "Waiting in step 4: E."
     )
 
@@ -434,8 +447,7 @@ def test_stepper_leaves_the_last_picture_behind(stepper_class):
     stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
     bundle = stepper._repr_mimebundle_()
     last = draw_cache_growth(GROWTH, 2)
-    assert bundle["text/html"] == bundle["image/svg+xml"] == last.svg
-    assert bundle["text/plain"] == last.alt
+    assert last._repr_mimebundle_().items() <= bundle.items()
     assert "application/vnd.jupyter.widget-view+json" in bundle
 
 

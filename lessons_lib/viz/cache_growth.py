@@ -124,7 +124,8 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
     """A box a position: old ones pale, new ones framed, later ones empty. Returns the y under it."""
     step = steps[i]
     texts = _cached_texts(steps)
-    d.text(_MARGIN, y, f"KV cache: {_positions(step.cached_after)}, {step.cached_after - step.cached_before} new", 13, fill=SOFT_INK)
+    new = step.cached_after - step.cached_before
+    d.text(_MARGIN, y, f"KV cache: {_positions(step.cached_after)}, {new} new", 13, fill=SOFT_INK)
     y += 14
     if not texts:
         d.text(_MARGIN, y + 12, "nothing is kept: every step feeds the whole text again", 13)
@@ -135,7 +136,8 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
     for position, (text, width, (line, x)) in enumerate(zip(texts, widths, places)):
         left, top = _MARGIN + x, y + line * _LINE
         if position >= step.cached_after:
-            d.rect(left + 0.5, top + 0.5, width - 1, 23, "none", EDGE, dashed=True, radius=3, title=f"position {position}: empty")
+            title = f"position {position}: empty"
+            d.rect(left + 0.5, top + 0.5, width - 1, 23, "none", EDGE, dashed=True, radius=3, title=title)
         elif position >= step.cached_before:
             title = f"position {position}: key and value of {text}, written in this step"
             d.chip(left + 1, top, text, colour, INK, 2, title=title)
@@ -198,7 +200,8 @@ def _describe(steps: Sequence[CacheStep], i: int, name: str) -> str:
     fed = fed if len(fed) <= 200 else fed[:200] + "..."
     new = step.cached_after - step.cached_before
     return (
-        f'Request {name}, step {step.step} of {steps[-1].step}, {step.phase}. Input: {_tokens(len(step.input_tokens))}, "{fed}". '
+        f"Request {name}, step {step.step} of {steps[-1].step}, {step.phase}. "
+        f'Input: {_tokens(len(step.input_tokens))}, "{fed}". '
         f"KV cache: {_positions(step.cached_before)} before, {step.cached_after} after, {new} new. "
         f'Output: the next token, "{step.output_token}".'
     )

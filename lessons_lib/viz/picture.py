@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 import sys
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class Picture:
     """A still picture with its alternative text.
 
-    svg  one complete `<svg ...>...</svg>` element
+    svg  one complete `<svg ...>...</svg>` element; a page that takes it in as it is (a `Stepper` does) also
+         shows the hover texts
     alt  what the picture tells, in words: read aloud by a screen reader, shown where no picture can be
     """
 
@@ -58,7 +60,10 @@ class Picture:
         return cls(svg_start(width, height, alt, view_box) + rest, alt)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        return {"text/html": self.svg, "image/svg+xml": self.svg, "text/plain": self.alt}
+        # Inline SVG would be torn to a heap of words where a notebook is not trusted; an <img> is shown there too.
+        data = base64.b64encode(self.svg.encode()).decode()
+        html = f'<img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" style="max-width:100%;height:auto">'
+        return {"text/html": html, "image/svg+xml": self.svg, "text/plain": self.alt}
 
 
 def svg_start(width: float, height: float, alt: str, view_box: str | None = None) -> str:

@@ -52,7 +52,7 @@ class Stepper(widgets.VBox):
             min=0, max=max(count - 1, 0), value=self.slider.value, interval=600, show_repeat=False, disabled=still
         )
         self.position = widgets.HTML(layout=widgets.Layout(min_width="110px"))
-        self.picture = widgets.HTML(layout=widgets.Layout(width="100%"))
+        self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="4px 0"))
         self.picture.add_class("lessons-stepper-picture")
         self.position.add_class("lessons-stepper-position")
         self.previous.add_class("lessons-stepper-previous")
@@ -78,23 +78,25 @@ class Stepper(widgets.VBox):
         i = self.slider.value
         where = f"{self.label} {i + 1} of {self.count}" if self.count else f"no {self.label}s"
         self.position.value = f'<span role="status">{escape(where)}</span>'
-        self.picture.value = self._content(i)["text/html"]
+        content = self._content(i)
+        self.picture.value = content.svg if isinstance(content, Picture) else f"<p>{escape(content)}</p>"
 
-    def _content(self, i: int) -> dict[str, str]:
-        """What to show for step i, as a mimebundle; a message when there is no picture."""
+    def _content(self, i: int) -> Picture | str:
+        """The picture of step i, or a sentence that says why there is none."""
         if not self.count:
-            return _message(f"There are no {self.label}s to show: the recording is empty.")
+            return f"There are no {self.label}s to show: the recording is empty."
         try:
             picture = self._draw(i)
             if not isinstance(picture, Picture):
                 raise TypeError(f"draw({i}) returned {type(picture).__name__}; it must return a Picture.")
+            return picture
         except Exception as error:  # a learner's data may break a picture; the notebook goes on
-            return _message(f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}")
-        return picture._repr_mimebundle_()
+            return f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}"
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
-        return {**super()._repr_mimebundle_(**kwargs), **self._content(self.count - 1)}
-
-
-def _message(text: str) -> dict[str, str]:
-    return {"text/html": f"<p>{escape(text)}</p>", "text/plain": text}
+        last = self._content(self.count - 1)
+        if isinstance(last, Picture):
+            still = last._repr_mimebundle_()
+        else:
+            still = {"text/html": f"<p>{escape(last)}</p>", "text/plain": last}
+        return {**super()._repr_mimebundle_(**kwargs), **still}

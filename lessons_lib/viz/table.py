@@ -31,7 +31,8 @@ class Table:
     def __post_init__(self) -> None:
         for n, row in enumerate(self.rows):
             if len(row) != len(self.columns):
-                raise ValueError(f"row {n} has {len(row)} cells; the table has {len(self.columns)} columns: {list(self.columns)}.")
+                names = ", ".join(self.columns)
+                raise ValueError(f"row {n} has {len(row)} cells; the table has {len(self.columns)} columns: {names}.")
 
     def __str__(self) -> str:
         texts = self._texts()

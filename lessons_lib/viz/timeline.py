@@ -17,7 +17,8 @@ _LEFT = 72  # room for "slot 0"
 _RIGHT = 16
 _WIDEST_CELL = 30
 _LETTER_CELL = 15  # narrower cells share one letter
-_HOVER_CELL = 5  # narrower cells share one hover text
+_HOVER_CELL = 9  # narrower cells share one hover text
+_SEAM_CELL = 5  # narrower cells have no seam between them
 
 
 def draw_timeline(trace: Trace, upto: int | None = None, title: str | None = None) -> Picture:
@@ -88,7 +89,7 @@ def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> floa
         d.rect(_LEFT, top, width * len(trace.steps), height, "none", EDGE, dashed=True)
         _row(d, trace.steps[:shown], slot, _LEFT, top, width, height)
     bottom = y + trace.slots * (height + 3)
-    if width >= _HOVER_CELL:  # white seams between the steps
+    if width >= _SEAM_CELL:  # seams between the steps
         seams = "".join(f"M{number(_LEFT + n * width)} {number(y)}V{number(bottom - 3)}" for n in range(1, shown))
         d.lines(seams, PAPER, 1)
     if width < _LETTER_CELL:
@@ -116,7 +117,9 @@ def _row(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: fl
         start += length
 
 
-def _cell(d: Drawing, work: RowWork, slot: int, start: int, length: int, x: float, y: float, width: float, height: float) -> None:
+def _cell(
+    d: Drawing, work: RowWork, slot: int, start: int, length: int, x: float, y: float, width: float, height: float
+) -> None:
     steps = f"step {start + 1}" if length == 1 else f"steps {start + 1} to {start + length}"
     hover = f"slot {slot}, {steps}: {_say(work)}" + (" in each" if length > 1 else "")
     if work.computed == 0:  # no forward pass touched the row: empty, or waiting for its turn
@@ -142,27 +145,28 @@ def _cell(d: Drawing, work: RowWork, slot: int, start: int, length: int, x: floa
 
 def _letters(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float) -> None:
     """One letter in the middle of all the steps in which a request was at work in this slot, where it has room."""
-    for name, start, length in _spans(steps, slot):
-        if length * width >= 9 * len(name) + 2:
-            colour = color_of(name)
-            middle, badge = x + (start + length / 2) * width, 9 * len(name) + 2
-            d.rect(middle - badge / 2, y - 8, badge, 16, colour)
-            d.text(middle, y, name, 12, "middle", bold=True, fill=text_on(colour))
+    for name, phase, start, length in _stretches(steps, slot):
+        badge = 9 * len(name) + 2
+        room = badge if phase == "decode" else 3 * badge  # a letter shall not hide the frames of a short prefill
+        if length * width >= room:
+            middle = x + (start + length / 2) * width
+            d.rect(middle - badge / 2, y - 8, badge, 16, color_of(name))
+            d.text(middle, y, name, 12, "middle", bold=True, fill=text_on(color_of(name)))
 
 
 def _works(steps: list[Step], slot: int) -> list[RowWork | None]:
     return [step.rows[slot] if slot < len(step.rows) else None for step in steps]
 
 
-def _spans(steps: list[Step], slot: int) -> list[tuple[str, int, int]]:
-    """(request, first step index, number of steps) for each stretch in which a request was at work in the slot."""
-    spans, start = [], 0
-    for name, group in groupby(_works(steps, slot), key=lambda work: work.request if work and work.useful else None):
+def _stretches(steps: list[Step], slot: int) -> list[tuple[str, str, int, int]]:
+    """(request, phase, first step index, number of steps) for each stretch of useful work in the slot."""
+    stretches, start = [], 0
+    for key, group in groupby(_works(steps, slot), key=lambda w: (w.request, w.phase) if w and w.useful else None):
         length = len(list(group))
-        if name is not None:
-            spans.append((name, start, length))
+        if key is not None and key[0] is not None:
+            stretches.append((*key, start, length))
         start += length
-    return spans
+    return stretches
 
 
 def _say(work: RowWork) -> str:
@@ -234,19 +238,23 @@ def _describe(trace: Trace, shown: int) -> str:
     total = len(trace.steps)
     span = f"all {total} steps" if shown == total else f"steps 1 to {shown} of {total}"
     slots = f"Timeline of {_count(trace.slots, 'slot')}, {_count(1, 'step') if total == 1 else span}."
-    waste = f"{computed:,} token positions computed, {useful:,} useful, {computed - useful:,} wasted ({share_text(computed - useful, computed)})."
+    share = share_text(computed - useful, computed)
+    waste = f"{computed:,} token positions computed, {useful:,} useful, {computed - useful:,} wasted ({share})."
     waiting = trace.steps[shown - 1].waiting
     queue = f"Waiting in step {shown}: {_some(waiting)}."
     return " ".join([slots, *(_describe_slot(trace.steps[:shown], slot) for slot in range(trace.slots)), waste, queue])
 
 
 def _describe_slot(steps: list[Step], slot: int) -> str:
-    spans = [
-        f"{name} in step {start + 1}" if length == 1 else f"{name} in steps {start + 1} to {start + length}"
-        for name, start, length in _spans(steps, slot)
-    ]
+    spans: list[list] = []  # prefill and decode of one stay are one span
+    for name, _, start, length in _stretches(steps, slot):
+        if spans and spans[-1][0] == name and spans[-1][2] == start:
+            spans[-1][2] += length
+        else:
+            spans.append([name, start, start + length])
+    told = [f"{n} in step {end}" if end - first == 1 else f"{n} in steps {first + 1} to {end}" for n, first, end in spans]
     wasted = sum(work.wasted for work in _works(steps, slot) if work)
-    return f"Slot {slot}: {_some(spans)}; {wasted:,} positions wasted."
+    return f"Slot {slot}: {_some(told)}; {_count(wasted, 'position')} wasted."
 
 
 def _some(words: list[str] | tuple[str, ...], most: int = 12) -> str:
@@ -255,4 +263,4 @@ def _some(words: list[str] | tuple[str, ...], most: int = 12) -> str:
 
 
 def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" + ("" if n == 1 else "s")
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
