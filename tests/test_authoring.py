@@ -305,9 +305,9 @@ def test_a_check_that_refuses_the_reference_fails_the_build(tmp_path, monkeypatc
 
 def test_the_kernel_is_not_strict_and_writes_no_file_beside_the_lesson(tmp_path, monkeypatch):
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
-    shown = "import os\nprint('NBGRADER_EXECUTION' in os.environ, os.environ['HF_HUB_OFFLINE'], os.environ['PYTHONHASHSEED'])\nopen('x', 'w').close()"
+    shown = "import os\nprint('NBGRADER_EXECUTION' in os.environ, os.environ['HF_HUB_OFFLINE'], os.environ['PYTHONHASHSEED'], os.listdir('.'))\nopen('x', 'w').close()"
     notebook = build_text(tmp_path, TEXT + f"\n# %%\n{shown}\n").solved
-    assert notebook.cells[-1].outputs[0].text == "False 1 0\n"
+    assert notebook.cells[-1].outputs[0].text == "False 1 0 []\n"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["99_toy.py"]
 
 
@@ -320,6 +320,7 @@ def test_the_kernel_is_not_strict_and_writes_no_file_beside_the_lesson(tmp_path,
         ({"text/html": "<svg aria-label='a dot'></svg>", "text/plain": "a dot"}, None),
         ({"image/svg+xml": "<svg/>", "text/plain": "a dot"}, None),
         ({"text/plain": "{'a': 1}"}, None),
+        ({"text/html": "<img alt='a dot' src='data:image/png;base64,AA/tmp/AA'>", "text/plain": "a dot"}, None),
         ({"text/html": "<svg></svg>", "text/plain": "a dot"}, "no aria-label"),
         ({"text/html": "<svg aria-label=' '></svg>", "text/plain": "a dot"}, "no aria-label"),
         ({"text/html": "<svg aria-label='a dot'></svg>"}, "no words"),

@@ -1,7 +1,7 @@
 """Every lesson: built as committed, running unsolved and solved, with words for every picture.
 
 A notebook runs once for the comparison of outputs and once, in another kernel, for nbval; the learner's copy runs once.
-With pytest-xdist use `--dist loadgroup`, which keeps these in one process.
+Runs are shared within a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
 import functools

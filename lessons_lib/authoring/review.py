@@ -11,6 +11,7 @@ BARE_REPR = re.compile(r"<Figure\b|<IPython\.|<[^>]* (?:object|at 0x[0-9a-fA-F]+
 OPENING_SVG = re.compile(r"<svg\b[^>]*>", re.IGNORECASE)
 OPENING_IMG = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
 MARKDOWN_PICTURE_WITHOUT_WORDS = re.compile(r"!\[\s*\]\(")
+EMBEDDED_FILE = re.compile(r"base64,[A-Za-z0-9+/=]+")
 ONE_MACHINE = re.compile(r"\bat 0x[0-9a-fA-F]{6,}|/home/\w+|/Users/\w+|/tmp/\w+|/root/\w+|site-packages/|ipykernel_\d+|[A-Z]:\\Users")
 
 
@@ -72,6 +73,6 @@ def _faults_of_html(page: str) -> Iterator[str]:
 
 
 def _traces_of_one_machine(text: str) -> Iterator[str]:
-    trace = ONE_MACHINE.search(text)
+    trace = ONE_MACHINE.search(EMBEDDED_FILE.sub("", text))
     if trace:
         yield f"the output names something of this machine only: {trace.group()!r}"
