@@ -1,7 +1,9 @@
 """Setting up: what is asked for agrees everywhere, each failure says what to do, and a second call does nothing."""
 
 import ast
+import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import pytest
@@ -103,12 +106,17 @@ def test_each_make_target_is_listed_in_help_and_known_to_bootstrap():
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
-def test_make_hands_port_and_arguments_on():
-    said = subprocess.run(["make", "-n", "lab", "PORT=9999", "ARGS=--ip=0.0.0.0", "PYTHON=python3.12"], cwd=ROOT,
-                          capture_output=True, text=True, check=True).stdout
-    assert said.strip().endswith('python3.12 lessons_lib/bootstrap.py lab --port "9999" --ip=0.0.0.0')
-    said = subprocess.run(["make", "-n", "test", "ARGS=-k 'a or b'"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert said.stdout.strip().endswith("bootstrap.py test -k 'a or b'")
+@pytest.mark.parametrize("arguments, command", [
+    (["lab", "PORT=9999", "ARGS=--ip=0.0.0.0", "PYTHON=python3.12"],
+     'python3.12 lessons_lib/bootstrap.py lab --port "9999" --ip=0.0.0.0'),
+    (["test", "ARGS=-k 'a or b'"], "python3 lessons_lib/bootstrap.py test -k 'a or b'"),
+])
+def test_make_hands_its_variables_on(arguments, command):
+    # `make test` hands its own variables down through these
+    outside = {name: value for name, value in os.environ.items()
+               if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS", "PORT", "PYTHON")}
+    said = subprocess.run(["make", "-n", *arguments], cwd=ROOT, env=outside, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == command
 
 
 def test_bootstrap_parses_on_old_pythons():
@@ -262,6 +270,31 @@ def test_a_second_call_installs_nothing(machine):
 
 
 @on_posix
+def test_an_installed_course_starts_in_a_folder_that_cannot_be_written(machine, monkeypatch):
+    machine.install("lab")
+
+    def refuse(root):
+        raise bootstrap.SetupError(root)
+
+    monkeypatch.setattr(bootstrap, "check_writable", refuse)
+    machine.install("lab")
+
+
+@on_posix
+def test_what_another_call_installed_meanwhile_is_not_installed_again(machine, monkeypatch):
+    @contextlib.contextmanager
+    def waited_for_another_call(root, say):
+        os.makedirs(os.path.dirname(machine.env.python))
+        open(machine.env.python, "w").close()
+        machine.env.write_stamp(machine.env.what_is_installed("test"))
+        yield
+
+    monkeypatch.setattr(bootstrap, "_only_one_at_a_time", waited_for_another_call)
+    machine.install("lab")
+    assert machine.calls() == []
+
+
+@on_posix
 def test_the_test_extra_holds_all_that_lab_needs(machine):
     machine.install("lab")
     machine.install("test")
@@ -364,11 +397,20 @@ def test_which_torch(wanted, platform, gpu, answers, index, may_pull_cuda):
     assert (sentence is not None) == (wanted.startswith("http") or (platform == "linux" and not wanted))
 
 
-def test_an_index_that_does_not_answer_is_not_waited_for():
-    with socket.socket() as silent:  # accepts and never says a word
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        assert not bootstrap.reachable(f"http://127.0.0.1:{silent.getsockname()[1]}/", seconds=0.2)
+def test_an_index_that_does_not_answer_is_not_waited_for(monkeypatch):
+    answer = threading.Event()  # a name look-up that hangs; urlopen's own timeout does not cover it
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *args, **kwargs: answer.wait(30))
+    asked = threading.Thread(target=lambda: found.append(bootstrap.reachable("http://example.org/", seconds=0.05)))
+    found = []
+    asked.start()
+    asked.join(10)
+    assert found == [False]
+    answer.set()
+
+
+def test_an_index_that_answers_is_reachable(monkeypatch):
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *args, **kwargs: io.BytesIO())
+    assert bootstrap.reachable("http://example.org/", seconds=10)
 
 
 # --- starting JupyterLab -----------------------------------------------------------------------------
@@ -443,8 +485,8 @@ OK, NOTE, FAIL = doctor.OK, doctor.NOTE, doctor.FAIL
     (doctor.check_gpu("H200", "H200", "CUDA 13.0"), OK, "CUDA 13.0"),
     (doctor.check_gpu("H200", None, "CPU"), NOTE, "TORCH_INDEX=none"),
     (doctor.check_gpu("GTX 1080", None, "CUDA 13.0"), NOTE, "update the NVIDIA driver"),
-    (doctor.check_triton("Darwin", None, None, None, "cc", False), NOTE, "all lessons work but the kernel lessons"),
-    (doctor.check_triton("Windows", None, None, None, None, False), NOTE, "all lessons work but the kernel lessons"),
+    (doctor.check_triton("Darwin", None, None, None, "cc", False), NOTE, "does not exist for Darwin; all lessons work but"),
+    (doctor.check_triton("Windows", None, None, None, None, False), NOTE, "does not exist for Windows; all lessons"),
     (doctor.check_triton("Linux", None, None, None, "cc", False), NOTE, "not installed"),
     (doctor.check_triton("Linux", "3.7.1", None, None, "cc", False), OK, "interpret kernels on the CPU"),
     (doctor.check_triton("Linux", "3.7.1", "H200", (9, 0), "cc", False), OK, "will compile kernels for H200"),
