@@ -1,0 +1,128 @@
+"""Every way of serving requests gives what `generate` gives for each of them alone, token for token."""
+
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
+
+from lessons_lib.continuous_batching import batch_generate
+from lessons_lib.generate import generate_one_by_one, greedy_without_cache
+from lessons_lib.model import load_model
+from lessons_lib.static_batching import static_generate
+from lessons_lib.stories import MAX_NEW_TOKENS, PROMPTS
+from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+
+FAMILIES = ["gpt2", "llama", "qwen2"]
+
+
+@functools.cache
+def bundled():
+    return load_model()
+
+
+@functools.cache
+def story_requests():
+    """60 ragged requests: pieces of the six stories, with caps from 1 to 60."""
+    _, tokenizer = bundled()
+    texts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
+    prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(60)]
+    return prompts, [1 + (index * 23) % 60 for index in range(60)]
+
+
+@functools.cache
+def expected_stories():
+    model, tokenizer = bundled()
+    return [generate_alone(model, ids, cap, tokenizer.eos_token_id) for ids, cap in zip(*story_requests())]
+
+
+def test_requests_are_ragged():
+    prompts, caps = story_requests()
+    assert len(prompts) >= 50 and len({len(ids) for ids in prompts}) > 10 and len(set(caps)) > 20
+    assert min(len(ids) for ids in prompts) == 1
+    assert any(len(answer) < cap for answer, cap in zip(expected_stories(), caps)), "no answer ends by itself"
+
+
+def test_one_by_one_on_the_bundled_model():
+    prompts, caps = story_requests()
+    assert generate_one_by_one(*bundled(), prompts, max_new_tokens=caps).outputs == expected_stories()
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 8])
+def test_static_on_the_bundled_model(batch_size):
+    prompts, caps = story_requests()
+    assert static_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size).outputs == expected_stories()
+
+
+@pytest.mark.parametrize("batch_size, prefill_step", [(1, 64), (4, 8), (8, 64)])
+def test_continuous_on_the_bundled_model(batch_size, prefill_step):
+    prompts, caps = story_requests()
+    result = batch_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size, prefill_step=prefill_step)
+    assert result.outputs == expected_stories()
+
+
+@functools.cache
+def tiny_requests(family):
+    prompts, caps = ragged_requests(50, seed=3)
+    return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tiny_models_write_varied_text(family):
+    """A model that repeats one token would hide mistakes in masks and positions."""
+    _, _, answers = tiny_requests(family)
+    assert len({token for answer in answers for token in answer}) > VOCAB_SIZE // 3
+    assert any(answer[-1] == END for answer in answers)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_ways_on_random_models(family):
+    model = tiny_model(family, seed=3)
+    prompts, caps, expected = tiny_requests(family)
+    serve = dict(max_new_tokens=caps)
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve, greedy=greedy_without_cache).outputs == expected
+    for batch_size in (1, 3, 8, 64):
+        assert static_generate(model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size).outputs == expected
+        continuous = batch_generate(
+            model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size, prefill_step=5 * batch_size, max_seq_len=80
+        )
+        assert continuous.outputs == expected
+
+
+request = st.tuples(st.integers(0, 6), st.integers(1, 40), st.integers(1, 24))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(FAMILIES),
+    shapes=st.lists(request, max_size=7),
+    batch_size=st.integers(1, 5),
+    prefill_step=st.integers(1, 50),
+)
+def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
+    model = tiny_model(family, seed=3)
+    prompts = [ragged_requests(1, seed=seed, prompt_lengths=[length])[0][0] for seed, length, _ in shapes]
+    caps = [cap for _, _, cap in shapes]
+    expected = generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs
+    serve = dict(max_new_tokens=caps, batch_size=batch_size)
+    assert static_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+    assert batch_generate(model, TINY_TOKENIZER, prompts, **serve, prefill_step=prefill_step, max_seq_len=64).outputs == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_that_fills_the_context_but_for_one_token(family):
+    model = tiny_model(family, seed=3, context=64)
+    prompts, _ = ragged_requests(3, seed=1, prompt_lengths=[63, 1, 62])
+    expected = [generate_alone(model, ids, 64 - len(ids), END) for ids in prompts]
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
+    assert static_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
+    assert batch_generate(model, TINY_TOKENIZER, prompts, max_seq_len=64, prefill_step=10).outputs == expected
+
+
+def test_the_stories_as_text_equal_the_stories_as_tokens():
+    model, tokenizer = bundled()
+    ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
+    from_text = batch_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS).outputs
+    assert from_text == batch_generate(model, tokenizer, ids, max_new_tokens=MAX_NEW_TOKENS).outputs
