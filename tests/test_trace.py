@@ -36,6 +36,7 @@ def test_sums():
 
 def test_requests_in_order_of_first_mention():
     assert small_trace().requests == ("A", "B", "C")
+    assert Trace([step(RowWork(None, "idle", 0, 0), waiting="XA")]).requests == ("X", "A")
 
 
 def test_an_empty_trace_has_sums_of_zero():
