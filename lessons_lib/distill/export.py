@@ -1,0 +1,51 @@
+"""Write the trained student as an ordinary Hugging Face directory: bf16 weights, configuration, tokenizer."""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, Qwen2ForCausalLM
+
+from .text import END_ID
+from .train import student_config
+
+NOT_SHIPPED = ("_name_or_path", "transformers_version")  # they say where and with what the file was written, no more
+
+
+def drop_keys(path):
+    """Remove from a JSON configuration what depends on the machine that wrote it."""
+    settings = json.loads(path.read_text())
+    settings = {key: value for key, value in settings.items() if key not in NOT_SHIPPED}
+    path.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def export(weights, tokenizer_directory, out):
+    """Save {name: tensor} as ``Qwen2ForCausalLM``; the head is the embedding, stored once."""
+    model = Qwen2ForCausalLM(student_config()).to(torch.bfloat16)
+    weights = weights | {"lm_head.weight": weights["model.embed_tokens.weight"]}
+    model.load_state_dict(weights)
+    model.generation_config = GenerationConfig(do_sample=False, eos_token_id=END_ID, pad_token_id=END_ID)
+    model.save_pretrained(out)
+    for name in ("config.json", "generation_config.json"):
+        drop_keys(out / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tokenizer_directory / name, out / name)
+    for path in out.iterdir():
+        path.chmod(0o644)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Export the student.")
+    parser.add_argument("--run", type=Path, required=True, help="where train.py wrote student.pt")
+    parser.add_argument("--data", type=Path, required=True, help="where text.py wrote tokenizer/")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    export(torch.load(args.run / "student.pt", weights_only=True), args.data / "tokenizer", args.out)
+    for path in sorted(args.out.iterdir()):
+        print(f"{path.stat().st_size:>12,} {path.name}")
+
+
+if __name__ == "__main__":
+    main()
