@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,25 @@ from lessons_lib.slots import SlotManager
 from lessons_lib.trace import RowWork, Step, Trace
 
 
+class NoProgress(RuntimeError):
+    """A step computed nothing although requests are left."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass, for the trace.
+
+    Attributes:
+        slots: the slots it computed.
+        tokens: how many token positions for each of them.
+        seats: slot number -> the request that sat in it.
+    """
+
+    slots: range
+    tokens: int
+    seats: dict[int, Request]
+
+
 @dataclass
 class SlotBatch:
     """Everything that continuous batching remembers between two steps.
@@ -22,7 +42,8 @@ class SlotBatch:
         prefill_step: the most prompt tokens computed in one step.
         waiting: requests without a slot, first come first.
         running: slot number -> the request in it, in the order of admission.
-        passes: (slots, tokens of each) of every forward pass, for the trace.
+        mask: what makes the mask of a forward pass.
+        passes: the forward passes of this step.
     """
 
     model: torch.nn.Module
@@ -31,7 +52,8 @@ class SlotBatch:
     prefill_step: int
     waiting: deque[Request]
     running: dict[int, Request] = field(default_factory=dict)
-    passes: list[tuple[range, int]] = field(default_factory=list)
+    mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask
+    passes: list[Pass] = field(default_factory=list)
 
     def slots_in(self, state: RequestState) -> list[int]:
         """The slots whose request is in that state, in the order of admission."""
@@ -39,20 +61,6 @@ class SlotBatch:
 
     def has_work(self) -> bool:
         return bool(self.waiting) or len(self.slots_in(RequestState.FINISHED)) < len(self.running)
-
-
-def release_finished(batch):
-    """Take back the slots of finished requests. What they leave in their cache rows stays there; the mask hides it."""
-    for slot in batch.slots_in(RequestState.FINISHED):
-        batch.slots.release(batch.running.pop(slot).id)
-
-
-def admit(batch):
-    """Give the free slots to waiting requests, first come first served. Each begins to prefill."""
-    while batch.waiting and batch.slots.free:
-        request = batch.waiting.popleft()
-        batch.running[batch.slots.acquire(request.id)] = request
-        request.move_to(RequestState.PREFILLING)
 
 
 def decode_all(batch):
@@ -96,12 +104,20 @@ def prefill_chunk(batch):
 
 
 def step(batch):
-    """One turn of the loop: clear the slots of finished requests, fill them, decode, and compute one prefill chunk.
+    """One turn of the loop: release, admit, decode, and compute one prefill chunk.
 
-    Decoding comes before the chunk, so that nobody who is reading waits for somebody else's prompt.
+    Who sits where is settled first and stays so for the whole step. Finished requests give back their slots; then waiting
+    requests take the free slots, first come first served, and begin to prefill. What the finished ones leave in their
+    cache rows stays there: the mask hides it.
+
+    Decoding comes before the chunk, so that a request gets at most one token a step.
     """
-    release_finished(batch)
-    admit(batch)
+    for slot in batch.slots_in(RequestState.FINISHED):
+        batch.slots.release(batch.running.pop(slot).id)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        batch.running[batch.slots.acquire(request.id)] = request
+        request.move_to(RequestState.PREFILLING)
     decode_all(batch)
     prefill_chunk(batch)
 
@@ -119,12 +135,12 @@ def forward(batch, slots: range, tokens, positions, num_keys: int) -> torch.Tens
     """
     device = batch.model.device
     positions = torch.tensor(positions, device=device)
-    batch.passes.append((slots, positions.shape[1]))
+    batch.passes.append(Pass(slots, positions.shape[1], dict(batch.running)))
     batch.cache.look_at(SlotView(slice(slots.start, slots.stop), positions, num_keys))
     return batch.model(
         input_ids=torch.tensor(tokens, device=device),
         position_ids=positions,
-        attention_mask=cache_mask(positions, num_keys),
+        attention_mask=batch.mask(positions, num_keys),
         past_key_values=batch.cache,
         logits_to_keep=1,
     ).logits[:, -1]
@@ -138,10 +154,11 @@ def traced_step(batch: SlotBatch, step) -> Step:
     started = time.perf_counter()
     step(batch)
     seconds = time.perf_counter() - started
+    seats = {slot: request for done in batch.passes for slot, request in done.seats.items()} | batch.running
     rows = []
     for slot in range(batch.slots.num_slots):
-        computed = sum(tokens for slots, tokens in batch.passes if slot in slots)
-        request = batch.running.get(slot)
+        computed = sum(done.tokens for done in batch.passes if slot in done.slots)
+        request = seats.get(slot)
         if request is None:
             rows.append(RowWork(None, "idle", computed, useful=0))
             continue
@@ -154,12 +171,22 @@ def traced_step(batch: SlotBatch, step) -> Step:
         waiting=tuple(request.id for request in batch.waiting),
         forward_calls=len(batch.passes),
         cache_reserved=batch.slots.num_slots * batch.cache.max_seq_len,
-        cache_used=sum(request.num_computed_tokens for request in batch.running.values()),
+        cache_used=sum(request.num_computed_tokens for request in seats.values()),
     )
 
 
 def batch_generate(
-    model, tokenizer, prompts, *, max_seq_len=256, batch_size=4, prefill_step=64, max_new_tokens=None, names=None, step=step
+    model,
+    tokenizer,
+    prompts,
+    *,
+    max_seq_len=256,
+    batch_size=4,
+    prefill_step=64,
+    max_new_tokens=None,
+    names=None,
+    step=step,
+    mask=cache_mask,
 ) -> BatchResult:
     """Serve requests with continuous batching.
 
@@ -170,11 +197,12 @@ def batch_generate(
         prefill_step: the most prompt tokens computed in one step.
         max_new_tokens: one cap for all requests, or one for each; if not given, only the row's length ends an answer.
         names: ids of the requests; "0", "1", ... if not given.
-        step: the function that does one turn, yours if you like.
+        step, mask: the functions that do one turn and make the mask of a pass, yours if you like.
 
     Raises:
         BadRequest: see `lessons_lib.prompts`, where the row's length takes the place of the model's context; or a size is
             below 1; or an id is used twice. Nothing was computed.
+        NoProgress: a turn of `step` computed nothing, so the next would be the same.
     """
     check_batch_size(batch_size)
     if prefill_step < 1:
@@ -183,8 +211,13 @@ def batch_generate(
     names = request_names(names, len(prompt_ids))
     requests = [Request(name, ids, cap, tokenizer.eos_token_id) for name, ids, cap in zip(names, prompt_ids, caps)]
     cache = SlotCache(model, batch_size, max_seq_len)
-    batch = SlotBatch(model, cache, SlotManager(batch_size), prefill_step, deque(requests))
+    batch = SlotBatch(model, cache, SlotManager(batch_size), prefill_step, deque(requests), mask=mask)
     trace = Trace()
     while batch.has_work():
         trace.steps.append(traced_step(batch, step))
+        if not batch.passes:
+            raise NoProgress(
+                f"step {len(trace.steps)} computed nothing, with {len(batch.waiting)} requests waiting and "
+                f"{len(batch.running)} in {batch_size} slots. A step must release, admit, decode and prefill."
+            )
     return BatchResult([request.output_ids for request in requests], trace)

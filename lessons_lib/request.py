@@ -60,16 +60,20 @@ class Request:
         self.state = state
 
     def append_token(self, token: int) -> None:
-        """Take one more token into the answer, and finish when it is the end token or the last that the cap allows.
+        """Take one more token into the answer.
 
-        Going on from PREFILLING, a request becomes DECODING, or FINISHED at once.
+        The end token finishes the request with "stop"; the last token that the cap allows, with "length". A token that is
+        both says "stop". A prefilling request that has not finished goes on decoding.
+
+        Raises:
+            IllegalTransition: the request is waiting or has finished; nothing changes.
         """
-        self.output_ids.append(token)
-        if token == self.eos_token_id:
-            self.finish_reason = "stop"
-        elif len(self.output_ids) == self.max_new_tokens:
-            self.finish_reason = "length"
-        if self.finish_reason is not None:
+        is_end = token == self.eos_token_id
+        is_last = len(self.output_ids) + 1 == self.max_new_tokens
+        # The state first: what it refuses has then changed nothing.
+        if is_end or is_last:
             self.move_to(RequestState.FINISHED)
-        elif self.state is RequestState.PREFILLING:
+            self.finish_reason = "stop" if is_end else "length"
+        elif self.state is not RequestState.DECODING:
             self.move_to(RequestState.DECODING)
+        self.output_ids.append(token)

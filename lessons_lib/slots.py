@@ -20,7 +20,10 @@ class SlotManager:
         self.slot_of = {}
 
     def acquire(self, request_id):
-        """Give a free slot to a request and return its number.
+        """Give a free slot to a request.
+
+        Returns:
+            The number of the slot.
 
         Raises:
             ValueError: the request has a slot already; nothing changes.
