@@ -7,6 +7,7 @@ from pathlib import Path
 from lessons_lib.authoring.build import build, differences, lesson_files, orphans, write
 from lessons_lib.authoring.errors import BuildError
 from lessons_lib.authoring.execute import LIBRARY
+from lessons_lib.authoring.glossary import glossary
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,9 +38,29 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             for file, changed in write(built, options.root, options.fresh).items():
                 print(f"✓ {file}: {'written' if changed else 'unchanged'} ({built.seconds:.0f} s)", flush=True)
+    status = max(status, _glossary(options.root, options.check))
     left_over = orphans(options.root)
     print("".join(f"✗ {text}\n" for text in left_over), end="")
     return max(status, 1) if left_over else status
+
+
+def _glossary(root: Path, check_only: bool) -> int:
+    """Write notebooks/glossary.md, or compare it. It covers all lessons, whichever were built."""
+    page = Path(root, "notebooks", "glossary.md")
+    try:
+        text = glossary(lesson_files(root))
+    except BuildError as error:
+        print(f"✗ {error}")
+        return 2
+    is_same = page.exists() and page.read_text(encoding="utf-8") == text
+    if check_only:
+        print("✓ glossary: as committed" if is_same else "✗ notebooks/glossary.md differs from the lessons' definitions. Run `make notebooks`.")
+        return 0 if is_same else 1
+    if not is_same:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8")
+    print(f"✓ notebooks/glossary.md: {'unchanged' if is_same else 'written'}")
+    return 0
 
 
 if __name__ == "__main__":
