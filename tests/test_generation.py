@@ -24,11 +24,11 @@ def bundled():
 
 @functools.cache
 def story_requests():
-    """60 ragged requests: pieces of the six stories, with caps from 1 to 60."""
+    """60 ragged requests: pieces of the six stories, with caps from 1 to 60, and a few long enough to end by themselves."""
     _, tokenizer = bundled()
     texts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
     prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(60)]
-    return prompts, [1 + (index * 23) % 60 for index in range(60)]
+    return prompts, [150 if index % 12 == 2 else 1 + (index * 23) % 60 for index in range(60)]
 
 
 @functools.cache

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from lessons_lib.authoring.build import build, differences, lesson_files, orphans, write
+from lessons_lib.authoring.cover import COVER, cover
 from lessons_lib.authoring.errors import BuildError
 from lessons_lib.authoring.execute import LIBRARY
 from lessons_lib.authoring.glossary import glossary
@@ -38,29 +39,32 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             for file, changed in write(built, options.root, options.fresh).items():
                 print(f"✓ {file}: {'written' if changed else 'unchanged'} ({built.seconds:.0f} s)", flush=True)
-    status = max(status, _glossary(options.root, options.check))
+    status = max(status, _pages(options.root, options.check))
     left_over = orphans(options.root)
     print("".join(f"✗ {text}\n" for text in left_over), end="")
     return max(status, 1) if left_over else status
 
 
-def _glossary(root: Path, check_only: bool) -> int:
-    """Write notebooks/glossary.md, or compare it. It covers all lessons, whichever were built."""
-    page = Path(root, "notebooks", "glossary.md")
+def _pages(root: Path, check_only: bool) -> int:
+    """Write, or compare, what is made from all lessons together: the glossary and the README's picture."""
     try:
-        text = glossary(lesson_files(root))
+        pages = {"notebooks/glossary.md": glossary(lesson_files(root)), COVER: cover().svg}
     except BuildError as error:
         print(f"✗ {error}")
         return 2
-    is_same = page.exists() and page.read_text(encoding="utf-8") == text
-    if check_only:
-        print("✓ glossary: as committed" if is_same else "✗ notebooks/glossary.md differs from the lessons' definitions. Run `make notebooks`.")
-        return 0 if is_same else 1
-    if not is_same:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text, encoding="utf-8")
-    print(f"✓ notebooks/glossary.md: {'unchanged' if is_same else 'written'}")
-    return 0
+    status = 0
+    for name, text in pages.items():
+        page = Path(root, name)
+        is_same = page.exists() and page.read_text(encoding="utf-8") == text
+        if check_only:
+            print(f"✓ {name}: as committed" if is_same else f"✗ {name}: differs. Run `make notebooks`.")
+            status = status if is_same else 1
+            continue
+        if not is_same:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(text, encoding="utf-8")
+        print(f"✓ {name}: {'unchanged' if is_same else 'written'}")
+    return status
 
 
 if __name__ == "__main__":
