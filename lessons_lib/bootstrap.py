@@ -400,14 +400,17 @@ def lab_command(python, root, port, screen, uid, extra_arguments=()):
     return command + list(extra_arguments)
 
 
-def start_lab(env, arguments):
-    port, rest = "", list(arguments)
-    if rest[:1] == ["--port"] and len(rest) > 1:
-        port, rest = rest[1], rest[2:]
-    port = choose_port(port)
+def take_port(arguments):
+    """Split `--port 9999 ...` into the port to use and the rest."""
+    if arguments[:1] == ["--port"] and len(arguments) > 1:
+        return choose_port(arguments[1]), arguments[2:]
+    return choose_port(""), arguments
+
+
+def start_lab(env, port, arguments):
     uid = os.getuid() if hasattr(os, "getuid") else None
     print("JupyterLab is starting on port %d. To stop it press Control-C twice." % port)
-    _become(lab_command(env.python, env.root, port, has_screen(sys.platform, os.environ), uid, rest), env.root)
+    _become(lab_command(env.python, env.root, port, has_screen(sys.platform, os.environ), uid, arguments), env.root)
 
 
 def _become(command, root):
@@ -429,9 +432,11 @@ def main(arguments):
     if command == "doctor":  # installs nothing: it must be able to look at a broken install
         python = env.python if os.path.exists(env.python) else sys.executable
         _become([python, "-m", "lessons_lib.doctor"] + rest, env.root)
+    if command == "lab":
+        port, rest = take_port(rest)  # before minutes of installing, not after
     install(env, EXTRAS[command], os.environ.get("TORCH_INDEX", ""))
     if command == "lab":
-        start_lab(env, rest)
+        start_lab(env, port, rest)
     elif command == "test":  # two processes; the last -n counts, so ARGS="-n 0" gives one
         _become([env.python, "-m", "pytest", "-n", "2", "--dist", "loadgroup"] + rest, env.root)
     elif command == "notebooks":

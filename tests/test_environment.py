@@ -174,6 +174,15 @@ def test_failure_before_anything_is_installed(failure, course, tmp_path):
     assert not (course / ".venv").exists()
 
 
+def test_a_wrong_port_is_refused_before_the_install(course):
+    done = subprocess.run([sys.executable, "lessons_lib/bootstrap.py", "lab", "--port", "eight"], cwd=course,
+                          env={**os.environ, "TORCH_INDEX": "none", "PIP_NO_INDEX": "1"}, capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 1
+    assert "PORT=eight is not a port" in done.stderr
+    assert not (course / ".venv").exists()
+
+
 def test_an_old_python_names_a_newer_one_that_is_there(tmp_path, monkeypatch):
     for name, status in (("python3.13", 1), ("python3.12", 0)):  # the first is there but does not work
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
