@@ -52,11 +52,11 @@ def note_exercise(id: str, **changes) -> dict:
     return entry
 
 
-def progress() -> Table:
-    """A table of every exercise of the course: solved or not, attempts, hints used."""
+def progress(lesson: str | None = None) -> Table:
+    """A table of every exercise of the course, or of one lesson such as "00": solved or not, attempts, hints used."""
     done = load()["exercises"]
     rows = []
-    for lesson in lesson_numbers():
+    for lesson in [lesson] if lesson else lesson_numbers():
         for exercise in exercises_of(lesson):
             entry = done.get(exercise.id, {})
             rows.append([exercise.id, exercise.title, _state(entry), entry.get("attempts", 0), entry.get("hints", 0)])
