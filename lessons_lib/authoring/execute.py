@@ -47,6 +47,8 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
         "CUDA_VISIBLE_DEVICES": "",
         # Sums of floats depend on how many threads share them.
         "OMP_NUM_THREADS": "2",
+        # Where other programs want the cores too, threads that wait by spinning make a run several times slower.
+        "OMP_WAIT_POLICY": "PASSIVE",
     }
 
 
