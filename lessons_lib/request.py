@@ -55,8 +55,9 @@ class Request:
             IllegalTransition: `state` can't follow the present one; the request stays as it was.
         """
         if state not in NEXT_STATES[self.state]:
-            allowed = ", ".join(sorted(s.value for s in NEXT_STATES[self.state])) or "nothing"
-            raise IllegalTransition(f"request {self.id!r} is {self.state.value}; {state.value} can't follow, only {allowed}.")
+            allowed = " or ".join(sorted(s.value for s in NEXT_STATES[self.state]))
+            can = f"only {allowed} can" if allowed else "nothing can"
+            raise IllegalTransition(f"request {self.id!r} is {self.state.value}; {state.value} can't follow, {can}.")
         self.state = state
 
     def append_token(self, token: int) -> None:
