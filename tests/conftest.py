@@ -17,7 +17,9 @@ os.environ.update(
 for _name in ("NBGRADER_EXECUTION", "LESSONS_STRICT"):
     os.environ.pop(_name, None)
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
+# Kernels of several workers share the cores: torch's threads, spinning for each other, makes that many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // max(_workers, 2))))
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest  # noqa: E402
 

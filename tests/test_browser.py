@@ -9,6 +9,7 @@ LESSON = "00_one_request.ipynb"
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
+    pytest.mark.timeout(900),
     pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(not (ROOT / "notebooks" / LESSON).exists(),
                        reason=f"notebooks/{LESSON} is not built; `make notebooks` builds it"),
