@@ -410,6 +410,8 @@ def take_port(arguments):
 def start_lab(env, port, arguments):
     uid = os.getuid() if hasattr(os, "getuid") else None
     print("JupyterLab is starting on port %d. To stop it press Control-C twice." % port)
+    # Threads that spin while they wait make torch many times slower when a browser shares a small machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _become(lab_command(env.python, env.root, port, has_screen(sys.platform, os.environ), uid, arguments), env.root)
 
 
@@ -438,7 +440,7 @@ def main(arguments):
     if command == "lab":
         start_lab(env, port, rest)
     elif command == "test":  # two processes; the last -n counts, so ARGS="-n 0" gives one
-        _become([env.python, "-m", "pytest", "-n", "2", "--dist", "loadgroup"] + rest, env.root)
+        _become([env.python, "-m", "pytest", "-n", "2", "--dist", "loadfile"] + rest, env.root)
     elif command == "notebooks":
         _become([env.python, "-m", "lessons_lib.authoring"] + rest, env.root)
     else:
