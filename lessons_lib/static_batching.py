@@ -1,5 +1,7 @@
 """Lesson 01: static batching. Requests go through the model in waves, padded to one length, and leave together."""
 
+from contextlib import contextmanager
+
 import torch
 from transformers import DynamicCache
 
@@ -146,3 +148,21 @@ def wave_trace(names, prompt_ids, answers, passes: list[Forward], waiting, model
             )
         )
     return steps
+
+
+@contextmanager
+def left_out(model, *names: str):
+    """Take keyword arguments out of every call of the model, to see what they are for.
+
+    >>> with left_out(model, "attention_mask"):
+    ...     generate_wave(model, prompt_ids, caps, pad_token_id)
+    """
+
+    def drop(module, args, kwargs):
+        return args, {name: value for name, value in kwargs.items() if name not in names}
+
+    hook = model.register_forward_pre_hook(drop, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
