@@ -64,7 +64,7 @@ def ledger(model, tokenizer, upto: str) -> Table:
         columns=["method", "tokens computed", "useful", "cache reserved", "used", "copied a step", "forward calls", "speed"],
         rows=[
             [
-                f"{row.lesson} {row.method}",
+                f"{row.method} ({row.lesson})",
                 row.tokens_computed,
                 f"{row.tokens_useful / row.tokens_computed:.0%}",
                 _kib(row.cache_reserved),

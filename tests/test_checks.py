@@ -249,6 +249,13 @@ def test_how_far_off_a_prediction_is(guess, says, capsys):
     assert says in capsys.readouterr().out
 
 
+def test_large_numbers_are_written_out(capsys):
+    predict("77.a", 12000)
+    reveal("77.a", 12345, "positions")
+    out = capsys.readouterr().out
+    assert "Your prediction: 12,000" in out and "Measured: 12,345 positions. You predicted 12,000 positions." in out
+
+
 def test_no_prediction_is_fine(capsys):
     predict("77.a", ...)
     reveal("77.a", 60)

@@ -15,7 +15,7 @@ def predict(key: str, guess: object = ...) -> None:
     record = progress.load()
     record["predictions"][key] = float(guess)
     progress.save(record)
-    Panel("note", f"Your prediction: {guess:g}", ["The measured number appears further down."]).show()
+    Panel("note", f"Your prediction: {_number(guess)}", ["The measured number appears further down."]).show()
 
 
 def reveal(key: str, measured: float, unit: str = "") -> None:
@@ -23,16 +23,21 @@ def reveal(key: str, measured: float, unit: str = "") -> None:
     guess = progress.load()["predictions"].get(key)
     unit = f" {unit}" if unit else ""
     if guess is None:
-        return Panel("note", f"Measured: {measured:,.4g}{unit}", ["You made no prediction for this one."]).show()
-    Panel("note", f"Measured: {measured:,.4g}{unit}. You predicted {guess:,.4g}{unit}.", [_how_far(guess, measured)]).show()
+        return Panel("note", f"Measured: {_number(measured)}{unit}", ["You made no prediction for this one."]).show()
+    Panel("note", f"Measured: {_number(measured)}{unit}. You predicted {_number(guess)}{unit}.", [_how_far(guess, measured)]).show()
 
 
 def _how_far(guess: float, measured: float) -> str:
     if abs(guess - measured) <= 0.005 * abs(measured):
         return "That is right."
     if measured == 0 or guess * measured <= 0:
-        return f"You are off by {guess - measured:+,.4g}."
+        return f"You are off by {_number(guess - measured)}."
     ratio = guess / measured
     side = "high" if ratio > 1 else "low"
     factor = max(ratio, 1 / ratio)
     return f"You are {factor:.1f} times too {side}." if factor >= 2 else f"You are {abs(ratio - 1):.0%} too {side}."
+
+
+def _number(value: float) -> str:
+    """Four digits, but whole numbers whole: 0.1235, 12,345."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
