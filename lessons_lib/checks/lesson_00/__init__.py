@@ -1,0 +1,65 @@
+"""The exercises and the quiz of lesson 00. Tiny random models judge them, whose every token differs from the one before."""
+
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_00.cache_bytes import test_cache_bytes_per_token
+from lessons_lib.checks.lesson_00.decode_step import test_decode_step
+from lessons_lib.checks.lesson_00.quiz import QUIZ
+from lessons_lib.checks.lesson_00.with_cache import test_greedy_with_cache
+from lessons_lib.checks.lesson_00.without_cache import test_greedy_without_cache
+
+__all__ = ["EXERCISES", "QUIZ"]
+
+EXERCISES = [
+    Exercise(
+        id="00.1",
+        title="Greedy decoding without a cache",
+        reference="lessons_lib.generate:greedy_without_cache",
+        test=test_greedy_without_cache,
+        hints=(
+            "The model maps a sequence to logits, one row for each position. The row of the last position scores the token that comes next. "
+            "Take the best, put it behind the sequence, and ask again.",
+            "Copy the prompt into a list. In a loop: make a tensor of shape [1, length] from the list, call the model, take the argmax of the "
+            "last position, append it. Leave the loop when there are max_new_tokens new tokens, or when the token just appended is eos_token_id.",
+            "`logits = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits` has shape "
+            "[1, length, vocabulary]; the next token is `int(logits[0, -1].argmax())`. At the end, `token_ids[len(prompt_ids):]` is the answer.",
+        ),
+    ),
+    Exercise(
+        id="00.2",
+        title="One decode step",
+        reference="lessons_lib.generate:decode_step",
+        test=test_decode_step,
+        hints=(
+            "Everything the model needs to know of the older tokens is in the cache. Only one token is not in it yet: `last_token`.",
+            "Make a tensor of shape [1, 1] that holds last_token. Call the model with it and with the cache. Return the argmax of the logits as an int.",
+            "`model(input_ids=torch.tensor([[last_token]], device=model.device), past_key_values=cache).logits` has shape [1, 1, vocabulary]. "
+            "The model itself adds the new key and value to `cache`.",
+        ),
+    ),
+    Exercise(
+        id="00.3",
+        title="Greedy decoding with a cache",
+        reference="lessons_lib.generate:greedy_with_cache",
+        test=test_greedy_with_cache,
+        hints=(
+            "The prompt goes through the model once. After that each step feeds the one token that the step before produced.",
+            "`prefill` returns the first new token and the cache. Begin the answer with that token. While the answer is shorter than max_new_tokens "
+            "and its last token is not eos_token_id: make one decode step, append what it returns.",
+            "`token, cache = prefill(model, prompt_ids)`, `new_tokens = [token]`, then "
+            "`while len(new_tokens) < max_new_tokens and token != eos_token_id:` with `token = decode_step(model, token, cache)` and an append inside.",
+        ),
+    ),
+    Exercise(
+        id="00.4",
+        title="Bytes of cache that one token takes",
+        reference="lessons_lib.model:cache_bytes_per_token",
+        test=test_cache_bytes_per_token,
+        points=1,
+        hints=(
+            "Count what one token leaves behind in one layer, then count the layers, then the bytes of one number.",
+            "In a layer a token leaves a key and a value for each KV head. A key has head_dim numbers, a value too. "
+            "`config.num_hidden_layers` is the number of layers.",
+            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, bytes_per_number.",
+        ),
+    ),
+]

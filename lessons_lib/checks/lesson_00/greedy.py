@@ -1,0 +1,161 @@
+"""What the exercises on greedy loops share: their cases, the forward passes of an attempt, and answers that end in the wrong place."""
+
+import operator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.generate import greedy_without_cache
+from lessons_lib.tiny_models import tiny_model
+from lessons_lib.watch import watch_forwards
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a greedy loop."""
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    eos: int | None = None
+    family: str = "qwen2"
+
+    def __str__(self) -> str:
+        end = "" if self.eos is None else f", eos_token_id={self.eos}"
+        return f"prompt_ids={list(self.prompt)}, max_new_tokens={self.max_new_tokens}{end}, on a tiny {self.family} model."
+
+    def expected(self) -> list[int]:
+        return list(_reference_answer(self))
+
+    def run(self, attempt):
+        """(what the attempt returned, the forward passes it made)"""
+        arguments = [list(self.prompt), self.max_new_tokens] + ([] if self.eos is None else [self.eos])
+        model = tiny_model(self.family)
+        with watched(model, str(self)) as passes:
+            got = call(attempt, model, *arguments, case=str(self))
+        return got, passes
+
+
+@contextmanager
+def watched(model, case: str):
+    """Records the forward passes, and names an input or an argmax of the wrong shape before PyTorch complains of it."""
+    hook = model.register_forward_pre_hook(lambda module, args, kwargs: _refuse_wrong_shape(args, kwargs, case), with_kwargs=True)
+    try:
+        with watch_forwards(model) as passes:
+            yield passes
+    except (ValueError, RuntimeError) as error:
+        if "can be converted to" not in str(error) and "cannot be converted to" not in str(error):
+            raise
+        raise Mistake(
+            f"your code asks for one number of a tensor that holds several ({error}).",
+            case=case,
+            idea="The logits have shape [1, tokens, vocabulary]. Take the row of the last position first, then the argmax of that row.",
+        ) from error
+    finally:
+        hook.remove()
+
+
+def _refuse_wrong_shape(args: tuple, kwargs: dict, case: str) -> None:
+    ids = args[0] if args else kwargs.get("input_ids")
+    if ids is not None and not isinstance(ids, torch.Tensor):
+        raise Mistake(
+            f"the model was called with {type(ids).__name__} {short(ids)}; it takes a tensor.",
+            case=case,
+            idea="`torch.tensor([...])` makes one of a list of rows. Here there is one row.",
+        )
+    if ids is not None and ids.dim() != 2:
+        raise Mistake(
+            f"the model was called with input_ids of shape {list(ids.shape)}; it takes [rows, tokens].",
+            case=case,
+            idea="One request is one row: put the token ids into a list, and that list into a list.",
+        )
+
+
+# Smallest first. The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ... and 5, 17, 42, 17 with 76, 78, 38, 63, 0, ...
+PROMPT = (5, 17, 42)
+GREEDY_CASES = (
+    Case(PROMPT, 1),
+    Case(PROMPT, 2),
+    Case(PROMPT, 5),
+    Case((5,), 3),
+    Case(PROMPT, 6, eos=4),  # the end token comes before the cap
+    Case(PROMPT, 6, eos=74),  # it is the very first new token
+    Case(PROMPT, 4, eos=4),  # it is the last one that the cap allows
+    Case(PROMPT, 6, eos=17),  # it stands in the prompt, and does not come
+    Case((*PROMPT, 17), 8, eos=0),  # an id that Python takes for False
+    Case(tuple(range(3, 60, 4)), 20),
+    Case((9, 8, 7, 6, 5), 12, family="gpt2"),
+    Case((9, 8, 7, 6, 5), 12, family="llama"),
+)
+
+
+@lru_cache(maxsize=None)
+def _reference_answer(case: Case) -> tuple[int, ...]:
+    return tuple(greedy_without_cache(tiny_model(case.family), case.prompt, case.max_new_tokens, case.eos))
+
+
+def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
+    """Answers that begin or end in the wrong place."""
+    expected, prompt = case.expected(), list(case.prompt)
+    what = f"the answer should be {short(expected)}; yours is {short(got)}."
+
+    def refuse(idea: str) -> None:
+        raise Mistake(what, case=str(case), idea=idea)
+
+    if got == prompt + expected:
+        refuse("You seem to return the prompt too. Return the new tokens alone.")
+    if case.eos is not None and case.eos in expected:
+        if got == expected[:-1]:
+            refuse(f"The end token, {case.eos}, is missing. It is part of the answer: append it, then stop.")
+        if len(got) > len(expected) and got[: len(expected)] == expected and case.eos == 0:
+            refuse("The end token is 0 here, which Python takes for False. Write `token == eos_token_id`, without `if eos_token_id` before it.")
+        if len(got) > len(expected) and got[: len(expected)] == expected:
+            when = "as the first new token" if len(expected) == 1 else f"as new token {len(expected)}"
+            refuse(f"The end token, {case.eos}, came {when}. Stop there: what follows belongs to no story.")
+    if case.eos in prompt and got == expected[: len(got)]:
+        refuse(f"You seem to stop because the *prompt* holds the end token, {case.eos}. Only a new token can end the answer.")
+    if len(got) < len(expected) and got == expected[: len(got)]:
+        probe = replace(case, max_new_tokens=7, eos=None)
+        length = len(probe.run(attempt)[0])
+        if length == max(7 - len(prompt), 0):
+            refuse(f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens is the number of *new* tokens.")
+        refuse(f"{number_of_tokens(len(expected) - len(got))} too few: max_new_tokens is {case.max_new_tokens}.")
+    if len(got) > len(expected) and got[: len(expected)] == expected:
+        refuse(f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does your loop test the length before it adds a token, or after?")
+
+
+def first_difference(got: list[int], case: Case) -> Mistake:
+    expected = case.expected()
+    index = next((i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1]), min(len(got), len(expected)))
+    return Mistake(
+        f"the answer should be {short(expected)}; yours is {short(got)}.",
+        case=str(case),
+        idea=f"They differ from new token {index + 1} on. What did you feed to the pass that produced it?",
+    )
+
+
+def number_of_tokens(count: int) -> str:
+    return f"{count} token" + ("" if count == 1 else "s")
+
+
+def as_token_list(got, case: str) -> list[int]:
+    if got is None:
+        raise Mistake("your function returned None; it should return a list of ints.", case=case, idea="Is there a `return` at its end?")
+    if isinstance(got, torch.Tensor):
+        raise Mistake(
+            f"your function returned a tensor of shape {list(got.shape)}; it should return a list of ints.",
+            case=case,
+            idea="Collect the tokens in a list, each as a plain number: `int(...)`.",
+        )
+    if not isinstance(got, list):
+        raise Mistake(f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.", case=case)
+    for index, token in enumerate(got):
+        if isinstance(token, torch.Tensor) or not hasattr(token, "__index__"):
+            raise Mistake(
+                f"element {index} of your answer is {type(token).__name__} {short(token)}; it should be an int.",
+                case=case,
+                idea="`argmax()` gives a tensor. `int(...)` makes a number of it.",
+            )
+    return [operator.index(token) for token in got]

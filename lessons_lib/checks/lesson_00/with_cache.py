@@ -1,0 +1,86 @@
+"""Judges 00.3, greedy decoding with a cache: one prefill, then one token a pass."""
+
+from dataclasses import replace
+
+from lessons_lib.checks.exercise import Mistake, short
+from lessons_lib.checks.lesson_00.greedy import GREEDY_CASES, Case, as_token_list, first_difference, name_wrong_ends, number_of_tokens
+
+
+def test_greedy_with_cache(attempt) -> None:
+    for case in GREEDY_CASES:
+        got, passes = case.run(attempt)
+        got = as_token_list(got, str(case))
+        if got != case.expected():
+            _name_wrong_input_with_cache(passes, case)
+            _name_wrong_first_token(got, case)
+            name_wrong_ends(got, case, attempt)
+            raise first_difference(got, case)
+        _name_too_much_work(passes, case)
+
+
+def _name_wrong_input_with_cache(passes, case: Case) -> None:
+    """The first pass that fed something else than the prompt, or than the newest token."""
+    sequence = [*case.prompt, *case.expected()]
+    for number, forward in enumerate(passes[: len(case.expected())]):
+        fed = forward.input_ids[0]
+        if number == 0 or fed == [sequence[len(case.prompt) + number - 1]]:
+            continue
+        newest = sequence[len(case.prompt) + number - 1]
+        what = f"decode step {number} fed {number_of_tokens(len(fed))}, {short(fed)}; it should feed 1: the last one, {newest}."
+        if len(fed) > 1 and forward.cached:
+            idea = f"The cache already holds {forward.cached} tokens. Fed again, they are stored and attended to twice."
+        elif len(fed) > 1:
+            idea = "You seem to compute the whole sequence again. Keep the cache that `prefill` returns and hand it to every `decode_step`."
+        elif fed[0] == case.prompt[-1] and number == 1:
+            idea = "That is the last token of the prompt, which the cache holds already. Feed the token that `prefill` returned."
+        elif number > 1 and fed == passes[number - 1].input_ids[0]:
+            idea = "You seem to feed the same token in every step. What a step returns is what the next one feeds."
+        else:
+            idea = "The input of a decode step is the token that the step before produced."
+        raise Mistake(what, case=str(case), idea=idea)
+
+
+def _name_wrong_first_token(got: list[int], case: Case) -> None:
+    expected = case.expected()
+    further = replace(case, max_new_tokens=case.max_new_tokens + 1, eos=None).expected()
+    if got and got == further[1 : len(got) + 1]:
+        raise Mistake(
+            f"the answer should be {short(expected)}; yours is {short(got)}: the first token is missing.",
+            case=str(case),
+            idea="`prefill` returns the cache *and* the first new token. That token belongs to the answer.",
+        )
+    if got[:2] == expected[:1] * 2 and got[1:3] == expected[:2][: len(got) - 1]:
+        raise Mistake(
+            f"the answer should be {short(expected)}; yours is {short(got)}: the first token stands there twice.",
+            case=str(case),
+            idea="Append each token once: the one from `prefill` before the loop, and in the loop the one from `decode_step`.",
+        )
+
+
+def _name_too_much_work(passes, case: Case) -> None:
+    """The tokens are right. Were they had for one prefill and one decode step for each further token?"""
+    wanted = len(case.expected())
+    if not passes:  # the attempt calls parts of the model: nothing to count
+        return
+    if any(forward.tokens > 1 and forward.cached == 0 for forward in passes[1:]):
+        raise Mistake(
+            f"the tokens are right, but pass 2 computed {passes[1].tokens} tokens; with a cache it computes 1.",
+            case=str(case),
+            idea="You seem to prefill again for every token, each time into a new cache. Prefill once, then feed one token a step."
+            if passes[1].keeps_cache
+            else "You seem to compute the whole sequence again in every pass, without a cache. Prefill once, then feed one token a step.",
+        )
+    if passes[0].tokens < len(case.prompt):
+        raise Mistake(
+            f"the tokens are right, but the first pass computed {passes[0].tokens} of the prompt's {len(case.prompt)} tokens.",
+            case=str(case),
+            idea="The whole prompt is known: `prefill` computes it in one pass.",
+        )
+    if len(passes) > wanted:
+        raise Mistake(
+            f"the tokens are right, but {number_of_tokens(wanted)} should take {wanted} forward pass{'es' * (wanted > 1)}; "
+            f"yours made {len(passes)}.",
+            case=str(case),
+            idea="You seem to compute one token more and throw it away. `prefill` gives the first token, so n tokens need n - 1 decode steps: "
+            "look whether to stop *before* the next step.",
+        )

@@ -1,0 +1,142 @@
+"""Judges 01.4, `generate_wave`: the answers of one wave, and why a row of them is wrong."""
+
+from functools import lru_cache
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_01.passes import Seen, WaveCase, name_wrong_inputs, recorded, refuse_extra_work
+from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.generate import greedy_with_cache
+from lessons_lib.tiny_models import tiny_model
+
+# On these prompts the tiny gpt2 model never says a token twice, so that a mistake in any step shows.
+FIRST, SECOND, THIRD = (80, 13, 34), (90, 70), (81, 42, 14, 90, 71)
+SAYS_ZERO = (22, 43)  # its second token is 0, which Python takes for False
+
+
+@lru_cache(maxsize=None)
+def _expected(case: WaveCase) -> tuple[tuple[int, ...], ...]:
+    model = tiny_model(case.family)
+    return tuple(tuple(greedy_with_cache(model, list(ids), cap, case.eos)) for ids, cap in zip(case.prompts, case.caps))
+
+
+@lru_cache(maxsize=None)
+def _wave_cases() -> tuple[WaveCase, ...]:
+    """Smallest first. The end token is chosen from what the model says without one."""
+    first, second = _expected(WaveCase((FIRST, SECOND), (8, 8)))
+    end = next(token for token in first[2:] if token not in first[:2] and token not in second)
+    return (
+        WaveCase((FIRST,), (1,)),
+        WaveCase((FIRST,), (2,)),
+        WaveCase((FIRST,), (5,)),
+        WaveCase((FIRST, FIRST[::-1]), (4, 4)),
+        WaveCase((FIRST, SECOND), (4, 4)),
+        WaveCase((SECOND[:1], THIRD), (6, 6)),
+        WaveCase((FIRST,), (8,), eos=end),
+        WaveCase((FIRST, SECOND), (6, 6), eos=end),
+        WaveCase((FIRST, SECOND), (6, 6), eos=second[0]),
+        # The end token is also the padding token, as in the bundled model, and stands in a prompt too.
+        WaveCase(((end, *FIRST), SECOND), (6, 6), eos=end, pad=end),
+        WaveCase((SAYS_ZERO, SECOND), (5, 5), eos=0, pad=1),
+        WaveCase((FIRST, SECOND), (2, 5)),
+        WaveCase((FIRST, SECOND), (5, 2)),
+        WaveCase(((75,), (52, 28, 37, 78, 40), (57, 2)), (3, 9, 6), family="llama"),
+        WaveCase(((50, 66), (74, 31), (16, 62, 27, 1, 5), (39,)), (7, 2, 9, 1), eos=0, family="qwen2"),
+    )
+
+
+def test_generate_wave(attempt) -> None:
+    for case in _wave_cases():
+        want = [list(answer) for answer in _expected(case)]
+        got, seen = _run_wave(attempt, case, want)
+        rows = _as_rows(got, case)
+        if rows != want:
+            _name_wave_mistake(case, want, rows, seen)
+        refuse_extra_work(case, want, seen)
+
+
+def _run_wave(attempt, case: WaveCase, want):
+    model = tiny_model(case.family)
+    arguments = [[list(ids) for ids in case.prompts], list(case.caps), case.pad] + ([] if case.eos is None else [case.eos])
+    with recorded(model) as seen:
+        try:
+            return call(attempt, model, *arguments, case=str(case)), seen
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            if not isinstance(error, NotImplementedError):
+                name_wrong_inputs(case, want, seen, len(seen.forwards), f" PyTorch said: {str(error)[:120]}")
+            raise
+
+
+def _as_rows(got, case: WaveCase) -> list[list[int]]:
+    if isinstance(got, torch.Tensor) or not isinstance(got, (list, tuple)):
+        raise Mistake(
+            f"it should return a list of {len(case.prompts)} lists of int; yours returned {kind(got)}.",
+            case=str(case),
+            idea="Answers have unequal lengths, so they do not fit into a tensor. Keep one list a row and append to it.",
+        )
+    for row, answer in enumerate(got):
+        if not isinstance(answer, (list, tuple)):
+            raise Mistake(
+                f"answer {row} should be a list of int; yours is {kind(answer)}.",
+                case=str(case),
+                idea="One list for each row, also when the wave has only one row. `.tolist()` turns a tensor into a list.",
+            )
+    if len(got) != len(case.prompts):
+        raise Mistake(f"{len(case.prompts)} prompts should give {len(case.prompts)} answers; yours are {len(got)}.", case=str(case), idea="One answer a row, in the order of the prompts.")
+    try:
+        return [[int(token) for token in answer] for answer in got]
+    except (TypeError, ValueError, RuntimeError):
+        odd = next(t for answer in got for t in answer if not isinstance(t, int))
+        raise Mistake(f"answers should hold token ids, which are integers; yours hold {kind(odd)}.", case=str(case), idea="`next_tokens.tolist()` gives one int a row.") from None
+
+
+def _name_wave_mistake(case: WaveCase, want, got, seen: Seen) -> None:
+    row = next(r for r in range(len(want)) if got[r] != want[r])
+    expected, answer, prompt = want[row], got[row], list(case.prompts[row])
+    what = f"row {row} should be {short(expected)}; yours is {short(answer)}."
+    common = next((i for i, (a, b) in enumerate(zip(expected, answer)) if a != b), min(len(expected), len(answer)))
+    if answer[: len(prompt)] == prompt and answer[len(prompt) :] == expected:
+        idea = "You return the prompt as well. The answer is only what is new."
+    elif common == len(expected):
+        idea = _why_too_long(case, expected, answer, want)
+    elif common == len(answer):
+        idea = _why_too_short(case, expected, answer, want, row)
+    else:
+        name_wrong_inputs(case, want, seen, common + 1)
+        if row and answer[common] == want[0][common if common < len(want[0]) else -1]:
+            idea = "This row got the token of row 0. Take the argmax of every row's own logits: `.logits[:, -1].argmax(dim=-1)`."
+        elif case.eos is not None and case.eos == expected[common]:
+            idea = "The end token itself is part of the answer; put no other token in its place."
+        else:
+            idea = f"The first wrong token is number {common}. What the model was fed looks right, so look at how you read the logits: the last column, each row its own."
+    raise Mistake(what, case=str(case), idea=idea)
+
+
+def _why_too_long(case: WaveCase, expected, answer, want) -> str:
+    if case.eos is not None and expected[-1] == case.eos:
+        if case.eos == 0:
+            return "Token 0 ends this answer, and 0 counts as false in Python. Compare with `token == eos_token_id`, never `if eos_token_id`."
+        if set(answer[len(expected) :]) <= {case.pad, case.eos}:
+            return "You append padding to a row that has ended. Its answer stays as it was while the others go on."
+        return "You append tokens after the end token. The row is still computed, but its further tokens are thrown away."
+    if len(set(case.caps)) > 1 and len(answer) == max(case.caps):
+        return "You use one cap for all rows. Row i may have `caps[i]` tokens; while others go on, its tokens are thrown away."
+    if len(answer) == len(expected) + 1:
+        return "One token too many: the prefill's token counts as well. Ask whether a row is full right after appending."
+    return "Your row goes on past its cap. Stop appending when it holds `caps[row]` tokens."
+
+
+def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
+    others = [len(w) for i, w in enumerate(want) if i != row]
+    if case.eos in case.prompts[row] and len(answer) <= 1:
+        return "You stop at an end token that stands in the prompt or in the padding. Only a new token can end an answer."
+    if case.eos is not None and expected[-1] == case.eos and len(answer) == len(expected) - 1:
+        return "The end token is missing. It is part of the answer: append first, then ask whether it was the last."
+    if len(set(case.caps)) > 1 and len(answer) == min(case.caps):
+        return "You give every row the smallest cap. Each row has a cap of its own."
+    if others and len(answer) == min(others):
+        return "You stop the wave when its first row ends. It goes on until no row is running: `while any(running)`."
+    if len(answer) == len(expected) - 1:
+        return "One token too few: the prefill gives the first token, and each decode step one more."
+    return "The row ended before its cap and without an end token."

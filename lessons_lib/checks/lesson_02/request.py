@@ -1,0 +1,186 @@
+"""Judges 02.1, `Request`: which states may follow each other, and when an answer ends."""
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.request import NEXT_STATES, IllegalTransition, RequestState
+
+WAITING, PREFILLING, DECODING, FINISHED = RequestState
+
+
+def check_request(attempt) -> None:
+    _check_allowed_moves(attempt)
+    _check_refused_moves(attempt)
+    _check_first_tokens(attempt)
+    _check_endings(attempt)
+    _check_refused_tokens(attempt)
+
+
+def _request_in(attempt, state: RequestState, answer=(), cap: int = 4, eos: int | None = 9):
+    request = attempt(id="A", prompt_ids=[5, 17, 42], max_new_tokens=cap, eos_token_id=eos)
+    request.state, request.output_ids = state, list(answer)
+    return request
+
+
+def _check_allowed_moves(attempt) -> None:
+    for before, nexts in NEXT_STATES.items():
+        for after in sorted(nexts, key=lambda state: state.value):
+            case = f"request A is {before.value}; `A.move_to(RequestState.{after.name})`."
+            request = _request_in(attempt, before)
+            try:
+                call(request.move_to, after, case=case)
+            except IllegalTransition:
+                raise Mistake(
+                    f"{before.value} → {after.value} is allowed; yours refused it.",
+                    case=case,
+                    idea="Look the present state up in `NEXT_STATES`: it gives the set of states that may follow.",
+                ) from None
+            if request.state is not after:
+                raise Mistake(
+                    f"after an allowed move the state should be {after.value}; yours is {short(request.state)}.",
+                    case=case,
+                    idea="`move_to` must store the new state in `self.state`.",
+                )
+
+
+def _check_refused_moves(attempt) -> None:
+    pairs = [(before, after) for before in RequestState for after in RequestState if after not in NEXT_STATES[before]]
+    # Moves to another state first: staying is the subtler mistake.
+    for before, after in sorted(pairs, key=lambda pair: pair[0] is pair[1]):
+        case = f"request A is {before.value}; `A.move_to(RequestState.{after.name})`."
+        request = _request_in(attempt, before)
+        try:
+            call(request.move_to, after, case=case)
+        except IllegalTransition:
+            if request.state is not before:
+                raise Mistake(
+                    f"the move was refused, but the request is {short(request.state)} now; it should still be {before.value}.",
+                    case=case,
+                    idea="You seem to change the state before you decide. Ask first, then change.",
+                ) from None
+            continue
+        except NotImplementedError:
+            raise
+        except (AssertionError, ValueError, RuntimeError, KeyError) as error:
+            raise Mistake(
+                f"an illegal move should raise IllegalTransition; yours raised {type(error).__name__}.",
+                case=case,
+                idea="The caller must be able to tell this refusal from every other error: `raise IllegalTransition(...)`.",
+            ) from None
+        if request.state is before:
+            what, idea = "nothing happened", "A refusal that nobody hears hides the mistake in the caller. Raise `IllegalTransition`."
+            if before is after:
+                idea = "Staying where one is counts as a move too, and no state may follow itself. Raise `IllegalTransition`."
+        else:
+            what, idea = "yours made the move", "Every pair that `NEXT_STATES` does not hold must be refused, not only some of them."
+        raise Mistake(f"{before.value} → {after.value} is illegal and should raise IllegalTransition; {what}.", case=case, idea=idea)
+
+
+def _append(request, token: int, before: str):
+    """append_token of a request that may take a token; returns the case."""
+    case = f"{before}; `A.append_token({token})`."
+    try:
+        call(request.append_token, token, case=case)
+    except IllegalTransition:
+        idea = "Move on only when the state changes: from prefilling to decoding, or to finished."
+        raise Mistake("`append_token` raised IllegalTransition on a request that may take a token.", case=case, idea=idea) from None
+    return case
+
+
+def _check_first_tokens(attempt) -> None:
+    for state in (PREFILLING, DECODING):
+        request = _request_in(attempt, state)
+        case = _append(request, 7, f"request A is {state.value} with an empty answer, cap 4, end token 9")
+        if list(request.output_ids) != [7]:
+            raise Mistake(
+                f"the answer should be [7]; yours is {short(request.output_ids)}.",
+                case=case,
+                idea="Every token goes to the end of `output_ids`, once.",
+            )
+        if request.state is not DECODING:
+            idea = (
+                "The first token comes from the prefill. With it the prompt is done, and the request goes on decoding."
+                if state is PREFILLING
+                else "Neither the end token nor the cap has come."
+            )
+            raise Mistake(f"A should be decoding; it is {short(request.state)}.", case=case, idea=idea)
+        if request.finish_reason is not None:
+            raise Mistake(f"A has not finished; its finish_reason should be None and is {request.finish_reason!r}.", case=case)
+
+
+# (state, answer so far, cap, end token, token, reason)
+ENDINGS = (
+    (DECODING, [7, 7], 4, 9, 8, None),
+    (DECODING, [7], 4, 9, 9, "stop"),
+    (DECODING, [7, 7, 7], 4, 9, 7, "length"),
+    (DECODING, [7, 7, 7], 4, None, 7, "length"),
+    (DECODING, [7], 4, 0, 0, "stop"),
+    (DECODING, [7, 7, 7], 4, 9, 9, "stop"),
+    (PREFILLING, [], 1, 9, 7, "length"),
+    (PREFILLING, [], 4, 9, 9, "stop"),
+)
+
+
+def _check_endings(attempt) -> None:
+    for state, answer, cap, eos, token, reason in ENDINGS:
+        request = _request_in(attempt, state, answer, cap, eos)
+        case = _append(request, token, f"request A is {state.value} with the answer {answer}, cap {cap}, end token {eos}")
+        if reason is None:
+            if request.state is not DECODING:
+                raise Mistake(
+                    f"A has 3 of 4 tokens and no end token; it should be decoding and is {short(request.state)}.",
+                    case=case,
+                    idea="You seem to finish one token too early. Count the new token, then compare with the cap.",
+                )
+            continue
+        _check_ending(request, answer, cap, eos, token, reason, case)
+
+
+def _check_ending(request, answer, cap, eos, token, reason, case) -> None:
+    if list(request.output_ids) != [*answer, token]:
+        left_out = list(request.output_ids) == answer and token == eos
+        idea = (
+            "The end token is part of the answer, as in `generate`. Append it, then finish."
+            if left_out
+            else "The token that finishes a request goes into `output_ids` too, once."
+        )
+        raise Mistake(f"the answer should be {[*answer, token]}; yours is {short(request.output_ids)}.", case=case, idea=idea)
+    if request.state is not FINISHED:
+        if eos == 0 and token == 0:
+            idea = "0 is a token id like any other, but Python takes it for False. Compare with `==`; do not ask `if self.eos_token_id`."
+        elif request.finish_reason is not None:
+            idea = f"You set finish_reason to {request.finish_reason!r} but left the state as it was. Only `move_to(RequestState.FINISHED)` frees the slot."
+        elif reason == "length":
+            idea = f"With this token the answer holds {cap} of {cap} tokens. If you ask whether there are more than the cap allows, the request runs one token too far."
+        else:
+            idea = "The token is the end token. Compare it with `self.eos_token_id`."
+        raise Mistake(f"A should be finished; it is {short(request.state)}.", case=case, idea=idea)
+    if request.finish_reason != reason:
+        idea = (
+            "When the last token that the cap allows is the end token, the model has stopped by itself: that comes first."
+            if len(answer) + 1 == cap and token == eos
+            else '"stop" is for the end token, "length" for the cap.'
+        )
+        raise Mistake(f"finish_reason should be {reason!r}; yours is {request.finish_reason!r}.", case=case, idea=idea)
+
+
+def _check_refused_tokens(attempt) -> None:
+    for state, answer, token in ((WAITING, [], 7), (WAITING, [], 9), (FINISHED, [7, 9], 7), (FINISHED, [7, 9], 9)):
+        request = _request_in(attempt, state, answer)
+        request.finish_reason = "stop" if state is FINISHED else None
+        before = request.finish_reason
+        case = f"request A is {state.value} with the answer {answer}, cap 4, end token 9; `A.append_token({token})`."
+        try:
+            call(request.append_token, token, case=case)
+        except IllegalTransition:
+            if list(request.output_ids) != answer or request.state is not state or request.finish_reason != before:
+                raise Mistake(
+                    f"the token was refused, but the request changed: answer {short(request.output_ids)}, {short(request.state)}, "
+                    f"finish_reason {request.finish_reason!r}.",
+                    case=case,
+                    idea="Call `move_to` before you touch anything else. When it refuses, nothing has happened yet.",
+                ) from None
+            continue
+        raise Mistake(
+            f"a {state.value} request takes no token; `append_token` should raise IllegalTransition, and did not.",
+            case=case,
+            idea="A request that is not decoding yet must move to DECODING with its token. From here `move_to` refuses that by itself.",
+        )
