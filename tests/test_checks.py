@@ -145,6 +145,18 @@ def test_nbgrader_is_strict(monkeypatch):
         check("77.1", unwritten)
 
 
+def test_a_second_run_of_the_check_does_not_pass_the_reference(capsys):
+    mine = check("77.1", lambda numbers: [1])
+    assert check("77.1", mine) is reference()
+    assert "this is the reference, not yours" in capsys.readouterr().out
+    assert states()["77.1"] == ["✗ not yet", 1, 0]
+
+
+def test_the_reference_gets_no_marks(strict):
+    with pytest.raises(CheckFailed, match="this is the reference, not yours"):
+        check("77.1", reference())
+
+
 def test_an_unwritten_attempt_is_not_called_wrong(capsys):
     assert check("77.1", unwritten) is reference()
     assert "○ 77.1 `double`: not written yet" in capsys.readouterr().out
@@ -220,6 +232,12 @@ def test_a_solution_read_first_is_told():
     assert states()["77.1"][0] == "✓ after the solution"
 
 
+def test_a_solution_read_afterwards_takes_nothing_away():
+    check("77.1", right)
+    solution("77.1")
+    assert states()["77.1"][0] == "✓ solved"
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"exercises": 3}', "\x00"])
 def test_a_damaged_progress_file_counts_as_empty(content, tmp_path, monkeypatch):
     path = tmp_path / "damaged.json"
@@ -247,6 +265,12 @@ def test_how_far_off_a_prediction_is(guess, says, capsys):
     predict("77.a", guess)
     reveal("77.a", 60)
     assert says in capsys.readouterr().out
+
+
+def test_shares_differ_by_points(capsys):
+    predict("77.a", 58)
+    reveal("77.a", 53, "%")
+    assert "You are 5 points too high." in capsys.readouterr().out
 
 
 def test_large_numbers_are_written_out(capsys):
@@ -285,6 +309,19 @@ def test_call_finds_changed_tensors_and_dicts():
 
     with pytest.raises(Mistake, match="`tensor`"):
         call(clears, {}, torch.ones(2), case="")
+
+
+@pytest.mark.parametrize(
+    "argument, advice",
+    [([1], "`list(data)`"), ({1: 2}, "`dict(data)`"), ([[1], [2]], r"`\[list\(row\) for row in data\]`")],
+)
+def test_a_changed_argument_gets_advice_that_helps(argument, advice):
+    def spoils(data):
+        data[0] = [7] if isinstance(data, list) else 7
+
+    with pytest.raises(Mistake) as raised:
+        call(spoils, argument, case="")
+    assert advice in raised.value.idea
 
 
 def test_short_keeps_both_ends():

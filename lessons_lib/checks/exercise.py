@@ -103,7 +103,7 @@ def call(attempt: Callable, *args, case: str, **kwargs):
                 f"your code changed its argument `{name}`. It was {short(value)} before the call and "
                 f"{short(named[name])} after it.",
                 case=case,
-                idea="The caller still needs what it passed in. Make a copy first, for example `list(prompt_ids)`.",
+                idea=f"The caller still needs what it passed in. Make a copy first: {_how_to_copy(name, value)}.",
             )
     return result
 
@@ -122,6 +122,14 @@ def _named_arguments(attempt: Callable, args: tuple, kwargs: dict) -> dict[str, 
     except (TypeError, ValueError):
         # The call itself will raise a TypeError, which says more than we could here.
         return {}
+
+
+def _how_to_copy(name: str, value: object) -> str:
+    if type(value).__name__ == "Tensor":
+        return f"`{name}.clone()`"
+    if isinstance(value, list) and any(isinstance(item, list) for item in value):
+        return f"`[list(row) for row in {name}]`, since `list({name})` would share the rows"
+    return f"`{type(value).__name__}({name})`"
 
 
 def _is_plain_data(value: object) -> bool:

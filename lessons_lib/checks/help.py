@@ -26,7 +26,8 @@ def solution(id: str) -> None:
         exercise = get_exercise(id)
     except UnknownExercise as error:
         return Panel("wrong", str(error)).show()
-    progress.note_exercise(id, solution=True)
+    if not progress.load()["exercises"].get(id, {}).get("passed"):
+        progress.note_exercise(id, solution=True)
     module = exercise.reference.split(":")[0]
     where = f"This is `{exercise.name}` of `{module}`, which the later lessons import."
     Panel("note", f"{id} `{exercise.name}`: one solution", [where], exercise.reference_body()).show()

@@ -32,6 +32,8 @@ def check(id: str, attempt: object) -> object:
         exercise = get_exercise(id)
     except UnknownExercise as error:
         return _finish(Panel("wrong", str(error)), attempt)
+    if attempt is exercise.load_reference():
+        return _finish(_not_yours(exercise), attempt)
     panel = describe(exercise, *judge(exercise, attempt))
     entry = progress.load()["exercises"].get(id, {})
     tried = entry.get("attempts", 0) + (panel.kind != "open")
@@ -62,7 +64,7 @@ def judge(exercise: Exercise, attempt: object) -> tuple[Outcome, str]:
 def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
     """The panel for an outcome: right, not written yet, or what is wrong with it."""
     label = f"{exercise.id} `{exercise.name}`"
-    further = f'`hint("{exercise.id}")` goes one step further.'
+    further = f'`hint("{exercise.id}")` goes one step further. The cells below use the reference for now.'
     smallest = [f"Smallest case: {case}"] if case else []
     printed = f"Your code printed:\n{outcome.printed}" if outcome.printed.strip() else ""
     error = outcome.error
@@ -79,6 +81,11 @@ def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
         return Panel("open", f"{label}: not written yet.", [line])
     what = f"{label}: your code raised {type(error).__name__}: {str(error)[:300]}"
     return Panel("wrong", what, [*smallest, *_where(error), further], printed)
+
+
+def _not_yours(exercise: Exercise) -> Panel:
+    line = f"An earlier check put it in place of yours. Run the cell with your own `{exercise.name}` again, then this one."
+    return Panel("open", f"{exercise.id} `{exercise.name}`: this is the reference, not yours.", [line])
 
 
 def _refuse_wrong_kind(exercise: Exercise, attempt: object) -> None:

@@ -21,10 +21,11 @@ def predict(key: str, guess: object = ...) -> None:
 def reveal(key: str, measured: float, unit: str = "") -> None:
     """Show the measured number beside the learner's."""
     guess = progress.load()["predictions"].get(key)
+    far = None if guess is None else _points(guess, measured) if unit == "%" else _how_far(guess, measured)
     unit = f" {unit}" if unit else ""
     if guess is None:
         return Panel("note", f"Measured: {_number(measured)}{unit}", ["You made no prediction for this one."]).show()
-    Panel("note", f"Measured: {_number(measured)}{unit}. You predicted {_number(guess)}{unit}.", [_how_far(guess, measured)]).show()
+    Panel("note", f"Measured: {_number(measured)}{unit}. You predicted {_number(guess)}{unit}.", [far]).show()
 
 
 def _how_far(guess: float, measured: float) -> str:
@@ -36,6 +37,12 @@ def _how_far(guess: float, measured: float) -> str:
     side = "high" if ratio > 1 else "low"
     factor = max(ratio, 1 / ratio)
     return f"You are {factor:.1f} times too {side}." if factor >= 2 else f"You are {abs(ratio - 1):.0%} too {side}."
+
+
+def _points(guess: float, measured: float) -> str:
+    """Shares are compared by their difference: 58 % for 53 % is 5 points too high."""
+    points = abs(guess - measured)
+    return "That is right." if points < 0.5 else f"You are {points:.0f} points too {'high' if guess > measured else 'low'}."
 
 
 def _number(value: float) -> str:
