@@ -14,9 +14,10 @@ def test_links_lead_to_files():
     assert links and [link for link in links if not (LIBRARY / link).exists()] == []
 
 
-def test_every_lesson_is_listed():
+def test_every_lesson_is_listed_with_its_minutes():
     for lesson in lesson_files(LIBRARY):
-        assert f"notebooks/{lesson.stem}.ipynb" in README
+        minutes = re.search(r"^([\d–]+) minutes ·", lesson.read_text(encoding="utf-8"), re.MULTILINE).group(1)
+        assert re.search(rf"\(notebooks/{lesson.stem}\.ipynb\) \|.*\| {minutes} \|$", README, re.MULTILINE), (lesson.stem, minutes)
 
 
 def test_commands_are_targets_of_the_makefile():
