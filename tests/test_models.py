@@ -59,7 +59,9 @@ def test_operations_are_those_that_pytorch_counts(family, new, cached):
     # PyTorch counts the whole rectangle of queries and keys; the formula only the pairs that may look at each other.
     hidden_pairs = new * (new + cached) - sum(cached + i + 1 for i in range(new))
     counted = counter.get_total_flops() - 4 * config.num_hidden_layers * config.hidden_size * hidden_pairs
-    assert forward_cost(model, new, cached).operations == counted
+    # transformers 5.17 computes the angles of rotary positions as a matrix product, later versions as a plain one.
+    rotary_angles = 0 if family == "gpt2" else 2 * new * config.hidden_size // config.num_attention_heads // 2
+    assert counted - forward_cost(model, new, cached).operations in (0, rotary_angles)
 
 
 def test_watching_counts_every_pass():
