@@ -107,6 +107,8 @@ their end. This lesson takes the plainest way out of both.
 
 A tensor is a rectangle, and prompts are ragged. So the short ones are filled up.
 
+> **ragged**: of rows that are not equally long.
+
 > **padding**: tokens without meaning that fill the rows of a batch up to one length.
 
 > **padding mask**: a tensor of the shape of the batch, 1 on tokens and 0 on padding. Attention gives no weight to what has a 0. Hugging Face calls it `attention_mask`.
@@ -144,7 +146,7 @@ Read the second row. C is the shortest prompt: mostly dots, then its few tokens 
 the tokens do. The mask hides the result from the tokens; it saves no work.
 
 Padding does something else as well: it pushes C's first token to the right. Alone, this token is at position 0. In the rectangle it is in a later *column*.
-If the model took columns for positions, C would no longer be the same story.
+Left to itself, the model takes columns for positions. Which models mind that, you will see at the end; the loop shall work for all.
 
 > **position ids**: for each token of the input, its place in its own sequence, counted from 0. The model uses them to tell which token comes before which.
 
@@ -187,7 +189,7 @@ nothing. The rectangle stays as it is until its last row is done.
 How long does a wave take? We count steps, and a step is one forward pass here. The prefill gives each row its first token, so it counts as the
 first step. An answer of n tokens needs n steps: the prefill and n - 1 decode steps.
 
-Take four requests that want 20, 30, 40 and 60 tokens:
+Take four requests that want 20, 30, 40 and 60 tokens. In the picture, a row is a row of the batch (labelled *slot*: a place for one request), and a column is a step.
 """
 
 # %%
@@ -197,7 +199,7 @@ draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 token
 
 # %% [markdown]
 """
-Each row of the picture is a row of the batch (a slot, in its labels), and each column a step. The dark frames in step 1 are the prefill. G has its last token in step 20;
+The dark frames in step 1 are the prefill. G has its last token in step 20;
 from then on its row is hatched. The model computes it in every pass, and what comes out is thrown away. G's answer leaves in step 60, together with J's.
 
 **Exercise 01.3.** Write `wave_steps`. It takes the lengths of the answers in order of arrival and the batch size, and returns a list with the steps
@@ -235,10 +237,10 @@ Table(["request", "prompt tokens", "new tokens"], [[s.name, len(ids), s.max_new_
 """
 **01.a** How many forward passes are there, prefills included?
 
+> **useful token**: a token that a request needed: one of its prompt, or a new token that is fed back to get the next one. Padding is computed and not useful, and so is every step of a row that has ended.
+
 **01.b** A token is *computed* when its cell of the rectangle goes through the model: in the prefill every cell, in each later step one cell a row. How
 many per cent of the computed tokens are useful? Give a number from 0 to 100.
-
-> **useful token**: a token that a request needed: one of its prompt, or a new token that is fed back to get the next one. Padding is computed and not useful, and so is every step of a row that has ended.
 """
 
 # %%
@@ -293,23 +295,26 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 # %% [markdown]
 """
 Slot 0 is A's row: useful until A's last token, then hatched until C in slot 2 is done. Slot 3 is D's, which wants least and is hatched longest. The
-dark columns are the two prefills. They have padding too, which is in the sum below the picture; rest the mouse on one to read how much. The second wave has two rows only; there
+narrow framed columns are the two prefills. They are wasteful too: padding is hatched like a row that has ended. The next cell counts both kinds. The second wave has two rows only; there
 is nobody left to fill the others.
 """
 
 # %%
 reveal("01.a", six.trace.forward_calls, "forward passes")
 reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%")
-by_phase = {phase: sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == phase) for phase in ("prefill", "finished")}
-print(f"computed {six.trace.tokens_computed}, useful {six.trace.tokens_useful}; for nothing: {by_phase['prefill']} cells of padding in the prefills")
-print(f"and {by_phase['finished']} cells of rows that had ended")
+print(f"computed {six.trace.tokens_computed}, useful {six.trace.tokens_useful}. For nothing:")
+for number, step in enumerate(six.trace.steps, start=1):
+    if step.rows[0].phase == "prefill":
+        print(f"    prefill in step {number}: {sum(row.wasted for row in step.rows)} of {step.tokens_computed} cells are padding")
+ended = [row.request for step in six.trace.steps for row in step.rows if row.phase == "finished"]
+print(f"    {len(ended)} cells of rows that had ended: " + ", ".join(f"{name} {ended.count(name)}" for name in NAMES if name in ended))
 
 # %% [markdown]
 """
 ## Prove: the batch changes nothing
 
 No story may change because of who sits beside it. The oracle is Hugging Face `generate`, greedy, one request at a time. Your loop serves the same six
-requests in waves of 1 to 6, in all of which rows are padded differently.
+requests in waves of 2, 4 and 6, in which rows are padded differently.
 """
 
 # %%
@@ -319,7 +324,7 @@ def oracle(ids, cap):
 
 expected = [oracle(ids, cap) for ids, cap in zip(prompt_ids, MAX_NEW_TOKENS)]
 print("one at a time equals `generate`:", alone.outputs == expected)
-for size in range(1, 7):
+for size in (2, 4, 6):
     outputs = static_generate(model, tokenizer, **SIX, batch_size=size, generate_wave=generate_wave).outputs
     same = sum(answer == wanted for answer, wanted in zip(outputs, expected))
     print(f"batch size {size}: {same} of 6 stories equal `generate`, token for token ({sum(map(len, outputs))} tokens)")
@@ -328,8 +333,8 @@ for size in range(1, 7):
 """
 ### What the rules are for
 
-Now leave them out, one at a time. `left_out(model, name)` takes an argument out of every call of the model; the loop is yours, as it is. The fourth way pads on
-the right and reads the last column all the same: `patch.object` puts `pad_right` in the place of the library's `pad_left` for one call.
+Now leave them out, one at a time. `left_out(model, name)` takes an argument out of every call of the model; the loop is yours, as it is. The last way pads on
+the right and reads the last column all the same. This one runs the library's loop, not yours: `patch.object` puts `pad_right` in the place of the `pad_left` that it calls.
 """
 
 # %%
@@ -357,14 +362,13 @@ for story, ids, *answers in zip(STORIES, prompt_ids, *variants.values()):
 """
 Row by row:
 
-- **No mask.** The rows read their padding as if it were text. Here the padding token is the end token, and after an end a new story begins: rows with much padding
-  and a short prompt start one, whatever they were asked. F has less padding and stays near its story, which makes the mistake easy to miss. Only B is safe: it is the longest prompt and has no padding.
+- **No mask.** The rows read their padding as if it were text. Every row that has padding answers something else; B is the longest prompt and has none. Here the padding token is the end
+  token, and after an end a new story begins. C and E, short prompts behind much padding, go off into another story. The answers of A, D and F read well, though they are not the right ones: this mistake is easy to miss.
 - **No positions.** What changed? Our model has *rotary* positions. It turns queries and keys by an angle that grows with the position, and attention then
   depends on the *difference* of two positions only. Without position ids the model counts columns. That shifts all tokens of a row by the same number, and
   no difference changes. The next cell looks closer.
-- **Padded right.** The first new token is read off the last column, and there a short row has an end token, not the last word of its prompt. The guess may be one word late, or start another sentence,
-  or be right by luck. Compare the lines. From the second token on mask and positions are right, and the model makes the best of what it was given.
-  (Padding on the right can be made to work: read each row's logits at its own last token, and write new tokens where its padding begins. Lesson 02 does that.)
+- **Padded right.** The first new token is read off the last column. There a short row has an end token, not the last word of its prompt, so the first word is off, and the answer goes on from it:
+  most rows begin a sentence anew, and D ends at once. (Padding on the right can be made to work. Lesson 02 does that.)
 
 > **rotary positions**: a way to tell a model where tokens stand, by turning queries and keys by an angle that grows with the position. Attention then depends on the distance between tokens, not on where they are. Llama, Qwen and the bundled model have them.
 
@@ -395,6 +399,8 @@ Table(
 With absolute positions, wrong positions break every row that has padding. With rotary ones the answers stay, up to rounding. And the
 mask is needed by all. So why pass positions to a rotary model? Because the same loop then serves every model, and because a row that is counted with its padding reaches
 the end of the context sooner. From lesson 02 on, each row's positions also say where its keys lie in the cache.
+
+> **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length has a limit: the model knows no positions beyond.
 """
 
 # %% [markdown]
@@ -416,22 +422,29 @@ Table(
 
 # %% [markdown]
 """
-D has its last token first and hands it over when C is done: that is the barrier. E and F wait the whole first wave, although
-rows beside C had nothing to do for most of it: that is head-of-line blocking. A request's time is decided by the longest request in its wave, and in the wave before.
+D has its last token first and hands it over when C is done: that is the barrier. The last column is also how long a row of the wave had nothing to do. E and F wait the whole first wave, while
+beside C the rows of A, B and D stood free for that many of its steps: that is head-of-line blocking. A request's time is decided by the longest request in its wave, and in the wave before.
 
-Now the speed. Sixteen requests: the six prompts, drawn with a fixed seed, each with a cap of 4, 8, 16 or 32.
+Now the speed. Sixteen requests: the six prompts, drawn with a fixed seed, each with a cap of its own. Here are the caps in order of arrival:
+"""
 
-**Predict 01.c.** How many times faster than one at a time are waves of four, in answer tokens a second?
+# %%
+rng = random.Random(0)
+many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
+requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[cap for _, cap in many])
+for wave in waves([cap for _, cap in many], 4):
+    print(wave)
+
+# %% [markdown]
+"""
+**Predict 01.c.** How many times faster than one at a time are waves of four, in answer tokens a second? You have what it takes. Alone, every token is a pass; `wave_steps` tells the passes
+in waves of four (each line above is one wave); and the first table of this lesson says how much longer a pass over four rows takes than one over a single row. Suppose that all answers fill their caps.
 """
 
 # %%
 predict("01.c", ...)
 
 # %% tags=["measured"]
-rng = random.Random(0)
-many = [(rng.choice(PROMPTS), rng.choice((4, 8, 16, 32))) for _ in range(16)]
-requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[cap for _, cap in many])
-
 ways = {1: lambda: generate_one_by_one(model, tokenizer, **requests)}
 ways |= {size: lambda size=size: static_generate(model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
 seconds, runs = {size: [] for size in ways}, {}
@@ -440,13 +453,31 @@ for _ in range(3):  # all ways in turn, three times, so that a slow moment hits 
         started = perf_counter()
         runs[size] = serve()
         seconds[size].append(perf_counter() - started)
-speed = {size: sum(map(len, runs[size].outputs)) / median(seconds[size]) for size in ways}
+tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls for size, run in runs.items()}
+speed = {size: tokens / median(seconds[size]) for size in ways}
+a_pass = {size: median(seconds[size]) / passes[size] for size in ways}
 reveal("01.c", speed[4] / speed[1], "times")
 Table(
-    ["batch size", "tokens/s", "against one at a time"],
-    [[size, round(speed[size]), f"{speed[size] / speed[1]:.2f} ×"] for size in ways],
-    caption="Sixteen requests, median of three runs",
+    ["batch size", "passes", "times fewer", "ms a pass", "times longer", "tokens/s", "speed"],
+    [
+        [size, passes[size], f"{passes[1] / passes[size]:.2f}", f"{1000 * a_pass[size]:.1f}", f"{a_pass[size] / a_pass[1]:.2f}", round(speed[size]), f"{speed[size] / speed[1]:.2f} ×"]
+        for size in ways
+    ],
+    caption="Sixteen requests, median of three runs; compared with one at a time",
 )
+
+# %% tags=["measured"]
+print(f"Four rows could at best divide the {passes[1]} passes by four. The barrier leaves {passes[4]}, {passes[1] / passes[4]:.2f} times fewer.")
+print(f"A pass takes {a_pass[4] / a_pass[1]:.2f} times as long. Divide one by the other: {passes[1] / passes[4] / (a_pass[4] / a_pass[1]):.2f} times the speed.")
+
+# %% [markdown]
+"""
+That is the whole account: fewer passes, divided by longer passes. Why is a pass longer than the first table says, if it is? Because prefills are among them, with all their padding, and because Python asks each row
+whether it is done. On a small CPU the longer passes may eat up what the fewer passes give. On a machine where a second row is almost free, the speed comes close to the third column.
+
+What do the rows that have ended cost, then? Not so much time: the pass has to be made for the others, and a row more or less changes it little. They cost *places*. In each of them another request could have
+had its token in the same pass, and that is why the passes do not fall to a quarter. The bars count what was computed, with padding and ended rows hatched:
+"""
 
 # %%
 print("same answers every way:", all(run.outputs == runs[1].outputs for run in runs.values()))
@@ -467,8 +498,7 @@ bar_chart(
 
 # %% [markdown]
 """
-Compare the speed with the batch size. Eight rows do not give eight times the speed, and on a small CPU two rows may give nothing: a pass over two rows takes longer than over one, and
-part of it is wasted. The bars say how much. The useful tokens are the same in every run. The hatched ones grow: the more rows a wave has, the longer its longest prompt and its longest answer.
+The useful tokens are the same in every run. The hatched ones grow: the more rows a wave has, the longer its longest prompt and its longest answer.
 
 > **ledger**: the table of this course that shows, for the same six stories, what each way of serving them computes, stores and copies.
 """
@@ -478,8 +508,8 @@ ledger(model, tokenizer, "01")
 
 # %% [markdown]
 """
-Read the last row beside the one above it. There are fewer forward calls, which makes it faster. Each call computes more tokens, and barely more than half of them are useful, which makes
-it slower again; the last column is what is left. The cache holds the padding and the ended rows too, so most of what it reserves is not used. And all of it is copied in each step, because a `DynamicCache` makes room for a new
+Read the last row beside the one above it. There are fewer forward calls, and each of them is over several rows, so it takes longer. The last column is what is left: times fewer, divided by times longer. Barely more than half of the computed
+tokens are useful. That by itself does not make the calls slower than those of four busy rows; it says how many more tokens the same calls could have given. The cache holds the padding and the ended rows too, so most of what it reserves is not used. And all of it is copied in each step, because a `DynamicCache` makes room for a new
 column by writing the whole cache anew.
 """
 

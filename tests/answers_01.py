@@ -371,6 +371,44 @@ def changes_the_caps(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
     return answers
 
 
+def takes_padding_for_none(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, pad_token_id if eos_token_id is None else eos_token_id)
+
+
+def stops_at_padding(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """`token in (eos_token_id, pad_token_id)` ends a row."""
+    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    return [answer[: [*answer, pad_token_id].index(pad_token_id) + 1] for answer in answers]
+
+
+def filters_padding(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """Appends the padding token to rows that have ended, and takes it out of the answers at the end."""
+    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    return [[token for token in answer if token != pad_token_id or token == eos_token_id] for answer in answers]
+
+
+@torch.inference_mode()
+def passes_by_position(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    input_ids, attention_mask = pad_left(prompt_ids, pad_token_id)
+    logits = model(input_ids, attention_mask, positions_from_mask(attention_mask), DynamicCache(config=model.config)).logits
+    return [[token] for token in logits[:, -1].argmax(-1).tolist()]
+
+
+@torch.inference_mode()
+def one_list_for_all_rows(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    answers = [[]] * len(prompt_ids)
+    for answer, tokens in zip(answers, static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)):
+        answer += tokens
+    return answers
+
+
+def looks_beyond_its_rows(answers, row, token, running, eos):
+    """A list index of the learner's own, out of range, after a pass that went wrong."""
+    answers[row].append(token)
+    if len(answers[row]) > 1:
+        running[len(running)]
+
+
 def grows_mask_with_zeros(mask):
     return torch.cat([mask, torch.zeros_like(mask[:, :1])], dim=1)
 
@@ -496,7 +534,7 @@ WRONG = {
         Wrong("appends padding after the end", loop(take=appends_padding), says="append padding"),
         Wrong("one cap for all", one_cap_for_all, says="one cap for all"),
         Wrong("smallest cap for all", smallest_cap_for_all, says="smallest cap"),
-        Wrong("ignores the end token", ignores_end_token, says="end token"),
+        Wrong("ignores the end token", ignores_end_token, says="goes on after the end token. Do you compare"),
         Wrong("takes token 0 for none", takes_token_0_for_none, says="counts as false"),
         Wrong("stops at an end token of the prompt", ends_at_any_end_token, says="stands in the prompt"),
         Wrong("one token too many", loop(keep=lambda row, answers, token, eos, caps: token != eos and len(answers[row]) <= caps[row]), says="One token too many"),
@@ -525,6 +563,18 @@ WRONG = {
         Wrong("no return", forgets_the_answers, says="None"),
         Wrong("one after the other", one_after_the_other, says="one after the other"),
         Wrong("goes on when all have ended", runs_to_the_largest_cap, says="after the last row has ended"),
+        Wrong("stops at the padding token", stops_at_padding, says="You stop at the padding token"),
+        Wrong("the padding token ends a row when there is no end token", takes_padding_for_none, says="no token ends an answer, not even the padding token"),
+        Wrong("filters the padding token out of the answers", filters_padding, says="is missing. The padding token may be an answer's token too"),
+        Wrong("answers of tensors", loop(answer=lambda answers, prompts: [list(torch.tensor(answer)) for answer in answers]), says="yours hold tensors, such as tensor("),
+        Wrong("one list for all rows", one_list_for_all_rows, says="one and the same list"),
+        Wrong("feeds a row instead of a column", loop(feed=lambda ids, tokens: tokens), says="fed `input_ids` of shape [1]; it should be [1, 1]"),
+        Wrong("best token of every column", loop(choose=lambda logits: logits.argmax(dim=-1)), says="best token of every column"),
+        Wrong("best token of every column, one item", loop(choose=lambda logits: torch.tensor([logits.argmax(dim=-1).item()])), says="several numbers for one token"),
+        Wrong("argmax without dim", loop(choose=lambda logits: logits[:, -1].argmax()), says="`.argmax()` without `dim`"),
+        Wrong("argmax without dim, for all rows", loop(choose=lambda logits: logits[:, -1].argmax().expand(len(logits))), says="counts through all rows"),
+        Wrong("arguments by position", passes_by_position, says="Pass arguments by name"),
+        Wrong("an index of its own out of range", loop(take=looks_beyond_its_rows, grow=lambda mask: mask), says="so it needs 4.\n"),
         Wrong("changes the caps", changes_the_caps, says="changed its argument `caps`"),
     ],
 }

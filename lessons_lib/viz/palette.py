@@ -35,10 +35,22 @@ def tint(colour: str) -> str:
     return mix(colour, "#FFFFFF", 0.72)
 
 
-# Beyond F: the same six hues lighter, then darker, then from the start. Letters tell the rest.
-_COLOURS = (
-    _BASE + tuple(mix(colour, "#FFFFFF", 0.45) for colour in _BASE) + tuple(mix(colour, "#000000", 0.35) for colour in _BASE)
+# Beyond F: other hues, muted, so that none of them passes for one of A to F. Letters tell the rest.
+_FURTHER = (
+    "#332288",  # indigo
+    "#8A5A2B",  # brown
+    "#9AA5AE",  # slate
+    "#8A8A2E",  # olive
+    "#14505C",  # petrol
+    "#B8A9E3",  # lavender
+    "#4D4D4D",  # charcoal
+    "#D3C3A5",  # sand
+    "#6E5BA8",  # violet
+    "#5A3A1A",  # umber
+    "#B5CBB0",  # sage
+    "#7A1F4B",  # wine
 )
+_COLOURS = _BASE + _FURTHER
 
 
 def color_of(request: str | None) -> str:

@@ -175,7 +175,8 @@ def _say(work: RowWork) -> str:
 
 
 def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
-    every = next(n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**9) if n * width >= 26)
+    # Never every second step: 1, 4, 6, 8 would not be evenly spaced, and 1, 3, 5 would leave out the round numbers.
+    every = next(n for n in (1, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**9) if n * width >= 26)
     d.text(_LEFT - 10, y + 4, "step", 11, "end", fill=SOFT_INK)
     for n in range(1, columns + 1):
         if n == 1 or n % every == 0 and (n - 1) * width >= 16:

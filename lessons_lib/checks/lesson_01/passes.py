@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lessons_lib.checks.exercise import Mistake, short
+from lessons_lib.checks.lesson_01.words import count
 from lessons_lib.watch import Forward, watch_forwards
 
 
@@ -26,18 +27,30 @@ class WaveCase:
 
 @dataclass
 class Seen:
-    """What the model was given in each pass: `forwards` as recorded, masks and positions as nested lists or None."""
+    """What the model was given in each pass: `forwards` as recorded, masks and positions as nested lists or None.
+
+    shapes: of `input_ids`, None where it is no tensor. by_position: arguments passed without a name. largest: token fed.
+    A pass that raised has no entry in `forwards`, but one in all the others.
+    """
 
     forwards: list[Forward]
+    shapes: list = field(default_factory=list)
+    by_position: list[int] = field(default_factory=list)
+    largest: list[int] = field(default_factory=list)
+    vocabulary: int = 0
     masks: list = field(default_factory=list)
     positions: list = field(default_factory=list)
 
 
 @contextmanager
 def recorded(model):
-    seen = Seen([])
+    seen = Seen([], vocabulary=model.config.vocab_size)
 
     def note(module, args, kwargs):
+        ids = args[0] if args else kwargs.get("input_ids")
+        seen.shapes.append(list(ids.shape) if isinstance(ids, torch.Tensor) else None)
+        seen.by_position.append(len(args))
+        seen.largest.append(int(ids.max()) if isinstance(ids, torch.Tensor) and ids.numel() else 0)
         for name, kept in (("attention_mask", seen.masks), ("position_ids", seen.positions)):
             value = kwargs.get(name)
             kept.append(value.tolist() if isinstance(value, torch.Tensor) else value)
@@ -56,10 +69,30 @@ def name_wrong_inputs(case: WaveCase, want, seen: Seen, passes: int, error: str 
     for number in range(min(passes, len(seen.masks))):
         name = "the prefill" if number == 0 else f"decode step {number}"
         ids = seen.forwards[number].input_ids if number < len(seen.forwards) else None
-        for name_input in (_wrong_tokens, _wrong_mask, _wrong_positions):
+        for name_input in (_wrong_call, _wrong_tokens, _wrong_mask, _wrong_positions):
             fault = name_input(case, want, number, name, longest, ids, seen)
             if fault:
                 raise Mistake(fault[0] + error, case=str(case), idea=fault[1])
+
+
+def _wrong_call(case: WaveCase, want, number: int, name: str, longest: int, ids, seen: Seen):
+    if seen.by_position[number] > 1:
+        return (
+            f"{name} passed {seen.by_position[number]} arguments to the model by position.",
+            "Pass arguments by name: `model(input_ids=..., attention_mask=..., position_ids=..., past_key_values=...)`. Their order differs from model to model, "
+            "so a mask may land in the place of the cache.",
+        )
+    shape, rows = seen.shapes[number], len(case.prompts)
+    if shape is not None and len(shape) != 2:
+        wanted = f"[{rows}, {longest}], all prompts" if number == 0 else f"[{rows}, 1], one column"
+        idea = "`pad_left` gives a rectangle; feed it as it is." if number == 0 else "One new token a row has shape [B]; `next_tokens[:, None]` makes the column [B, 1] of it. It comes from `.logits[:, -1]`, the last column."
+        return f"{name} fed `input_ids` of shape {shape}; it should be {wanted}.", idea
+    if seen.largest[number] >= seen.vocabulary:
+        return (
+            f"{name} fed token {seen.largest[number]}; the vocabulary ends at {seen.vocabulary - 1}.",
+            "`.argmax()` without `dim` counts through all rows of the logits. `.argmax(dim=-1)` takes the best token of each row.",
+        )
+    return None
 
 
 def _wrong_tokens(case: WaveCase, want, number: int, name: str, longest: int, ids, seen: Seen):
@@ -80,7 +113,7 @@ def _wrong_tokens(case: WaveCase, want, number: int, name: str, longest: int, id
     if len(ids[0]) != 1:
         return (
             f"{name} fed {len(ids[0])} tokens of each row; it should feed 1, the newest.",
-            f"The cache holds {cached} columns already. What you feed again is added to it a second time.",
+            f"The cache holds {count(cached, 'column')} already. What you feed again is added to it a second time.",
         )
     fed = [line[0] for line in ids]
     for row, answer in enumerate(want):
@@ -110,7 +143,7 @@ def _wrong_mask(case: WaveCase, want, number: int, name: str, longest: int, ids,
             if len(mask[0]) >= longest
             else "The mask is about everything that the new token may look at, what is in the cache too, not about the new token alone."
         )
-        return f"{name} had a mask of {len(mask[0])} columns; the cache holds {longest + number - 1 if number else 0} and {1 if number else longest} are fed, so it needs {longest + number}.", idea
+        return f"{name} had a mask of {count(len(mask[0]), 'column')}; {_cells(number, longest)}, so it needs {longest + number}.", idea
     row = next(r for r in range(len(mask)) if mask[r] != expected[r])
     if all(g == 1 - w for line, wanted in zip(mask, expected) for g, w in zip(line, wanted)):
         idea = "It is inverted: 1 is for tokens, 0 for padding."
@@ -161,7 +194,7 @@ def refuse_extra_work(case: WaveCase, want, seen: Seen) -> None:
         raise Mistake(
             f"the answers are right, but decode step {again[0]} fed {forward.tokens} tokens of each row; it should feed 1, the newest.",
             case=str(case),
-            idea=f"The cache holds {forward.cached} tokens already. What you feed again is added to it a second time."
+            idea=f"The cache holds {count(forward.cached, 'token')} already. What you feed again is added to it a second time."
             if forward.keeps_cache
             else "You compute the whole sequence again in every step. Keep one cache through all passes, as in lesson 00, and feed `[B, 1]`.",
         )
@@ -172,7 +205,13 @@ def refuse_extra_work(case: WaveCase, want, seen: Seen) -> None:
             if alone
             else "You go on after the last row has ended. Ask before every pass whether a row is still running."
         )
-        raise Mistake(f"the answers are right, but the wave took {len(seen.forwards)} forward passes; its longest answer needs {needed}.", case=str(case), idea=idea)
+        raise Mistake(f"the answers are right, but the wave took {count(len(seen.forwards), 'forward pass')}; its longest answer needs {needed}.", case=str(case), idea=idea)
+
+
+def _cells(number: int, longest: int) -> str:
+    if number == 0:
+        return f"the prefill feeds {count(longest, 'column')}"
+    return f"the cache holds {longest + number - 1} and 1 is fed"
 
 
 def _numbered(noun: str, numbers: list) -> str:

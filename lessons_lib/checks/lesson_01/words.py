@@ -12,3 +12,8 @@ def kind(value) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"{type(value).__name__} {short(value, 60)}"
+
+
+def count(n: int, noun: str) -> str:
+    """A number with its noun: 1 column, 2 columns."""
+    return f"{n} {noun}" + ("" if n == 1 else "es" if noun.endswith("s") else "s")
