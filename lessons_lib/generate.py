@@ -17,7 +17,7 @@ def greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id=None):
     Args:
         model: a Hugging Face causal language model.
         prompt_ids: list of int, at least one.
-        max_new_tokens: the most tokens to add.
+        max_new_tokens: the most tokens to add, at least 1.
         eos_token_id: the token after which to stop; it is part of the answer.
 
     Returns:

@@ -11,7 +11,8 @@ You write a greedy decoding loop twice. The first one computes everything again 
 and writes the same tokens. Then you measure what it saved, what it costs in memory, and what it still wastes.
 
 Cells that say `raise NotImplementedError()` are yours. The cell after each of them checks what you wrote. If you skip one, the check hands
-out a working version and the notebook goes on. `hint("00.1")` helps in steps, and `solution("00.1")` shows the code.
+out a working version and the notebook goes on: from there on the function's name means yours, or the course's if you skipped it.
+`hint("00.1")` helps in steps, and `solution("00.1")` shows the code.
 """
 
 # %%
@@ -31,7 +32,7 @@ print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} 
 """
 ## The problem
 
-Six people ask this model to go on with a story. They are requests A to F. They stay with us through the whole course, in the same colours.
+Six people ask this model to go on with a story. They are requests A to F. They stay with us through the whole course, each in one colour in every picture.
 Their prompts are not equally long, and they do not ask for equally much.
 
 > **token**: a piece of text with a number, often a word with the space before it. A model reads and writes token numbers, never letters.
@@ -106,9 +107,10 @@ predict("00.a", ...)
 **Exercise 00.1.** Write the plain loop. `prompt_ids` is a list of ints, and so is what you return: the new tokens only, without the prompt.
 
 Keep a list of all tokens so far, beginning with a *copy* of the prompt. In each turn make a tensor of shape `[1, tokens]` from it, one row with
-the whole sequence. Call the model with `use_cache=False`, so that it keeps nothing. Take the argmax of the last position and append it.
+the whole sequence. Call the model, take the argmax of the last position, and append it. Pass `use_cache=False` too: otherwise the model
+fills a cache in every pass that nobody reads, which changes no token and costs time and memory.
 
-Stop in one of two ways. Either there are `max_new_tokens` new tokens, or the token just appended is `eos_token_id`; it stays in the answer. `eos_token_id` may
+Stop in one of two ways. Either there are `max_new_tokens` new tokens (it is at least 1), or the token just appended is `eos_token_id`; it stays in the answer. `eos_token_id` may
 be `None`, which no token equals.
 
 An example: if the model continues 5, 17, 42 with 74, 91, 74, 4, 82, ..., then `greedy_without_cache(model, [5, 17, 42], 3)` returns `[74, 91, 74]`.
@@ -122,7 +124,7 @@ from lessons_lib.generate import greedy_without_cache
 
 # %% [markdown]
 """
-Your function writes story A:
+Story A, as `greedy_without_cache` goes on with it:
 """
 
 # %%
@@ -132,7 +134,8 @@ print(f"\n{len(prompt_ids)} prompt tokens, {len(answer)} new ones")
 
 # %% [markdown]
 """
-Now step through the first passes. `record_steps` runs your function and writes down what the model was given.
+Now step through the first passes. `record_steps` runs the function and writes down what the model was given. Pale tokens were computed in the step before.
+The words *KV cache*, *prefill* and *decode* in the picture are explained below; here nothing is kept yet, and the first step is called prefill, every later one decode.
 """
 
 # %%
@@ -145,7 +148,8 @@ Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
 
 # %% [markdown]
 """
-In every step the input is one token longer, and all the rest of it was there in the step before. Count what that amounts to.
+In every step the input is one token longer, and all the rest of it was computed in the step before. Count what that amounts to. The last line only counts: it adds up the lengths
+of the passes, for A's prompt and for answers of 30, 60 and 120 tokens.
 """
 
 # %%
@@ -157,11 +161,13 @@ computed = sum(forward.tokens for forward in plain_passes)
 needed = len(prompt_ids) + len(plain_passes) - 1
 print(f"{len(plain_passes)} passes of {plain_passes[0].tokens} to {plain_passes[-1].tokens} tokens: {computed} positions computed")
 print(f"different ones among them: {needed}. Each was computed {computed / needed:.1f} times on average.")
+print("; ".join(f"{new} new tokens: {sum(len(prompt_ids) + i for i in range(new)):,} positions" for new in (30, 60, 120)))
 reveal("00.a", computed, "positions")
 
 # %% [markdown]
 """
-The number of passes grows with the answer, and so does the length of each pass. The work grows with the *square* of the answer's length.
+The number of passes grows with the answer, and so does the length of each pass. An answer twice as long takes more than three times the work here, and the longer it is, the closer to
+four times: the work grows with the *square* of the answer's length.
 
 ## The idea: keep the keys and values
 
@@ -180,13 +186,16 @@ from lessons_lib.generate import prefill
 
 _, short = prefill(model, prompt_ids)
 _, long = prefill(model, prompt_ids + answer[:4])
-same = long.layers[-1].keys[:, :, : len(prompt_ids)]
-print("keys of the last layer [rows, KV heads, tokens, size]:", list(short.layers[-1].keys.shape), "and", list(long.layers[-1].keys.shape))
-print("the prompt's keys are the same in both:", torch.allclose(short.layers[-1].keys, same, atol=1e-4))
+alone, followed = short.layers[-1].keys, long.layers[-1].keys[:, :, : len(prompt_ids)]
+print("keys of the last layer [rows, KV heads, tokens, size]:", list(alone.shape), "and", list(long.layers[-1].keys.shape))
+print(f"the prompt's keys: numbers of up to {alone.abs().max():.0f}; differences all below 0.0001: {bool((alone - followed).abs().max() < 1e-4)}")
 
 # %% [markdown]
 """
-They are the same. So compute them once and keep them.
+They are the same, up to rounding. A float32 has some seven digits, and PyTorch may add up the terms of a sum in another order when the tensor has another shape. So the last digits
+may differ, by millionths here. A key that had changed would differ in its first digits.
+
+So compute them once and keep them.
 
 > **KV cache**: the keys and values of all tokens so far, of every layer, kept for the steps to come. Queries are not kept: only a new token asks.
 
@@ -237,7 +246,7 @@ print(f"after decode step: the cache holds {cache.get_seq_length()} tokens; fed:
 """
 ## Build: the loop with a cache
 
-**Exercise 00.3.** Put `prefill` and your `decode_step` together. The function takes and returns the same as `greedy_without_cache`.
+**Exercise 00.3.** Put `prefill` and `decode_step` together. The function takes and returns the same as `greedy_without_cache`; again `max_new_tokens` is at least 1.
 
 The token of the prefill is the first one of the answer. Each decode step feeds the newest token and gives one more. So 3 new tokens take one
 prefill and **two** decode steps. A third step would compute a token that nobody asked for: look whether to stop *before* you make the next step. And the very first token
@@ -257,7 +266,7 @@ steps = record_steps(model, tokenizer, prompt_ids, 12, greedy=greedy_with_cache)
 Stepper(lambda i: draw_cache_growth(steps, i, name="A"), len(steps))
 
 # %%
-cache_growth_table(steps, caption="Request A: what goes in, what lies in the cache, what comes out")
+cache_growth_table(steps[:4], caption="Request A, the first four steps: what goes in, what lies in the cache, what comes out")
 
 # %% [markdown]
 """
@@ -277,8 +286,9 @@ print(f"with a cache:    {len(cached_passes)} passes, {with_cache} positions com
 """
 ## Prove it
 
-Saving work is worth nothing if the text changes. The judge is `generate` of Hugging Face transformers, told to be greedy. Both of your functions must
-write the same tokens as it does, one by one, for all six requests.
+Saving work is worth nothing if the text changes. The judge is `generate` of Hugging Face transformers, told to be greedy. Both functions must
+write the same tokens as it does, one by one, for all six requests. These six stop at their limits, before the story is over. So a seventh goes along, which ends by itself: it shows that the
+functions stop at the end token where `generate` does.
 """
 
 # %%
@@ -290,13 +300,15 @@ def oracle(prompt_ids, max_new_tokens):
 
 
 rows = []
-for story in STORIES:
-    arguments = encoded[story.name], story.max_new_tokens
+short_story = ("short", "Mia said sorry. Ben smiled, and they were friends again.", 30)
+for name, prompt, limit in [(s.name, s.prompt, s.max_new_tokens) for s in STORIES] + [short_story]:
+    arguments = tokenizer(prompt).input_ids, limit
     wanted = oracle(*arguments)
     results = [greedy(model, *arguments, tokenizer.eos_token_id) == wanted for greedy in (greedy_without_cache, greedy_with_cache)]
-    rows.append((story.name, len(wanted), *("equal" if same else "DIFFERENT" for same in results), tokenizer.decode(wanted)[:60].strip() + " ..."))
-assert all("DIFFERENT" not in row for row in rows)
-Table(["request", "new tokens", "without a cache", "with a cache", "how it goes on"], rows, caption="Token for token against generate")
+    stopped = "end token" if wanted[-1] == tokenizer.eos_token_id else "limit"
+    rows.append((name, limit, len(wanted), stopped, *("equal" if same else "DIFFERENT" for same in results), tokenizer.decode(wanted)[:50].strip()))
+assert all("DIFFERENT" not in row for row in rows) and "end token" in rows[-1]
+Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with a cache", "how it goes on"], rows, caption="Token for token against generate")
 
 # %% [markdown]
 """
@@ -328,7 +340,8 @@ Table(["fed in each decode step", "first wrong token", "story A goes on"], rows)
 
 # %% [markdown]
 """
-Some mistakes can be heard at once. Others cannot: a text may be wrong from some token on and still read like a story. Here the whole text was put into the cache again and again, and the model makes the best
+Some mistakes can be heard at once. Feeding the token before asks the same question twice: the model has already said what follows that token, and mostly says it again, hence the stutter.
+Other mistakes cannot be heard: a text may be wrong from some token on and still read like a story. In the last row the whole text was put into the cache again and again, and the model makes the best
 of it. So reading the output proves nothing. Comparing it with the oracle, token for token, does.
 """
 
@@ -338,7 +351,8 @@ of it. So reading the output proves nothing. Comparing it with the oracle, token
 
 Prefill and decode are calls of the same model. Yet they strain a machine in different places. Count what one pass asks for:
 
-- **Operations.** Every weight of every layer is used once for each token: one multiplication and one addition.
+- **Operations.** Every weight of every layer is used once for each token: one multiplication and one addition. Attention adds to that: each new token's query meets the key and the value
+  of every token before it. So a decode step after 512 cached tokens does more than one after 64.
 - **Bytes.** Every weight must be fetched from memory once for each *pass*, however many tokens share it. The cache is fetched too.
 
 > **arithmetic intensity**: operations done for each byte moved to or from memory.
@@ -351,11 +365,14 @@ rows = []
 for name, new, cached in (("decode", 1, 64), ("decode", 1, 512), ("prefill", 64, 0), ("prefill", 256, 0), ("prefill", 512, 0)):
     cost = forward_cost(model, new, cached)
     rows.append((name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}", f"{cost.intensity:.1f}"))
+step, chunk = forward_cost(model, 1, 64), forward_cost(model, 64)
+print(f"prefill of 64 against decode at 64: {chunk.operations / step.operations:.0f} times the operations, {chunk.bytes / step.bytes:.1f} times the bytes")
 Table(["pass", "new tokens", "cached", "million operations", "million bytes", "operations a byte"], rows, caption="Counted, in float32")
 
 # %% [markdown]
 """
-The bytes hardly change from row to row: they are nearly all weights. The operations grow with the number of new tokens. So does the intensity.
+The bytes hardly change from row to row: they are nearly all weights. The operations grow with the number of new tokens, and so does the intensity. A prefill of 64 tokens does somewhat less
+than 64 times the operations of a decode step: of all its positions only the last one gets logits, so the scores of the vocabulary are computed once in both.
 
 In a decode step a weight of 4 bytes is fetched to do 2 operations: half an operation a byte. In bfloat16, with 2 bytes, it is about one. Is that little? It depends on the machine.
 A machine can do so many operations in a second and can move so many bytes in a second. Their ratio is the intensity that would keep both busy. Work below it is bound by memory, work above it by compute.
@@ -364,7 +381,8 @@ A machine can do so many operations in a second and can move so many bytes in a 
 
 > **compute-bound**: work with so many operations for each byte moved that memory waits for the arithmetic. Its time is that of the operations.
 
-Measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, the ratio of a GPU, from its data sheet.
+Measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, the ratio of a GPU, from its data sheet; it is stated for bfloat16, the type in which
+such a GPU usually serves, while our model computes in float32 with numbers twice as long.
 """
 
 # %% tags=["measured"]
@@ -374,12 +392,17 @@ best_operations, best_bytes = machine_rates(model)
 print(f"this machine: {best_operations / 1e9:.0f} billion operations/s, {best_bytes / 1e9:.0f} billion bytes/s: {best_operations / best_bytes:.0f} operations a byte")
 print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations a byte")
 print(f"our model in float32: decode at 512 {forward_cost(model, 1, 512).intensity:.1f}, prefill of 512 {forward_cost(model, 512).intensity:.0f} operations a byte")
+print(f"decode at 64, its bytes:      {step.bytes / 1e6:.1f} million / {best_bytes / 1e9:.0f} billion a second = {1e3 * step.bytes / best_bytes:.2f} ms")
+print(f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {best_operations / 1e9:.0f} billion a second = {1e3 * step.operations / best_operations:.2f} ms")
 
 # %% [markdown]
 """
 Decode lies far below the ratio of either machine, and a long prefill above that of this one. So counting says: decode is memory-bound, prefill is compute-bound. Does the clock agree?
 
-**Predict.** A prefill of 64 tokens does about 64 times the operations of a decode step. How many times *longer* does it take?
+The last two lines show how counting turns into time: bytes divided by bytes a second, operations divided by operations a second, and the longer of the two is the least that the pass can take.
+The clock will show more. Every pass pays a fixed price besides, for Python and for starting some hundred small operations. On a model as small as ours that price is larger than the counted time of a decode step.
+
+**Predict.** The counting cell says how many times the operations of a decode step (at 64) a prefill of 64 tokens does. How many times *longer* does it take?
 """
 
 # %%
@@ -389,7 +412,11 @@ predict("00.b", ...)
 from lessons_lib.viz.charts import line_chart
 
 lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-seconds = pass_seconds(model, [PassShape(new=n) for n in lengths])
+decode, *seconds = pass_seconds(model, [PassShape(new=1, cached=64)] + [PassShape(new=n) for n in lengths], repeat=7)
+reveal("00.b", seconds[6] / decode, "times as long")
+print(f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * seconds[6]:.1f} ms, of 512: {1e3 * seconds[9]:.1f} ms.")
+print(f"A token of the prefill of 64 costs 1/{64 * decode / seconds[6]:.0f} of a decode step, one of the prefill of 512 costs 1/{512 * decode / seconds[9]:.0f}.")
+print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, one over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
 line_chart(
     lengths,
     {"one pass": [1e3 * s for s in seconds], "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},
@@ -398,36 +425,18 @@ line_chart(
     log="xy",
     title="Time of one forward pass",
     alt=f"Time of a forward pass against the number of new tokens in it. 1 token takes {1e3 * seconds[0]:.1f} ms, 16 tokens {1e3 * seconds[4]:.1f} ms, "
-    f"512 tokens {1e3 * seconds[-1]:.1f} ms. The time of a pass is nearly flat at first and then grows in proportion; the time per token falls, then levels off.",
+    f"512 tokens {1e3 * seconds[-1]:.1f} ms. The time of a pass rises slowly at first and then in proportion; the time per token falls, then levels off.",
 )
 
 # %% [markdown]
 """
-The curve of a pass has two parts. On the left it is nearly flat: the weights have to be fetched anyway, and a few more tokens ride along almost for nothing.
-On the right it rises in proportion: now arithmetic takes the time, and each further token costs its share. Decode lives at the left end, prefill at the right.
-"""
+The curve of a pass has two parts. On the left it rises little: sixteen tokens ask for sixteen times the arithmetic of one, and take nowhere near sixteen times as long (the line above the chart says
+how long). On our small model most of that floor is the fixed price of a pass; in a large model it is the weights. Both are paid for each pass and not for each token, so a few more tokens ride along at a small extra cost.
+On the right the curve rises in proportion: now arithmetic takes the time, and each further token costs its share. Decode lives at the left end, prefill at the right. So a token of a prefill
+costs a small part of what a token of a decode step costs.
 
-# %% tags=["measured"]
-shapes = [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=256), PassShape(new=512)]
-decode, *prefills = pass_seconds(model, shapes, repeat=7)
-reveal("00.b", prefills[0] / decode, "times as long")
-Table(
-    ["pass", "ms", "ms a token", "a token costs, compared with decode"],
-    [("decode, 1 token", f"{1e3 * decode:.1f}", f"{1e3 * decode:.2f}", "1")]
-    + [
-        (f"prefill, {shape.new} tokens", f"{1e3 * s:.1f}", f"{1e3 * s / shape.new:.2f}", f"1/{decode * shape.new / s:.0f}")
-        for shape, s in zip(shapes[1:], prefills)
-    ],
-    caption="Our model, median of 7",
-)
-
-# %% [markdown]
-"""
-A token of a prefill costs a small part of what a token of a decode step costs.
-
-On a model as small as ours one more thing counts: every pass pays a fixed price, for Python and for starting some hundred small operations. That price is paid for each pass and not for each
-token, just as the weights are. To see memory alone, take a model with more weights. This one writes nothing sensible, but its passes take the time of its size. The last two columns say how much of
-the best rates above is reached.
+To see memory alone, take a model with more weights. This one writes nothing sensible, but its passes take the time of its size. The last two columns say how much of
+the best rates above is reached. Those rates were measured a moment earlier: on a machine that is busy with other things as well, a share may come out too high or too low, and even pass 100 %.
 """
 
 # %% tags=["measured"]
@@ -446,7 +455,7 @@ Table(["pass", "ms", "ms a token", "of best operations/s", "of best bytes/s"], r
 
 # %% [markdown]
 """
-Read the rows crosswise. Decode uses much of what memory can deliver and little of the arithmetic; the units are there and have nothing to do. Prefill is the other way round.
+Read the rows crosswise. Decode uses a large part of what memory can deliver and little of the arithmetic; the units are there and have nothing to do. Prefill is the other way round.
 (A copy has to write what it reads; a pass over weights only reads them. So the share of the copy rate is a rough guide.)
 
 **A pass over one token is a bad bargain.** Keep that in mind for the end of the lesson.
@@ -456,7 +465,7 @@ Now the two loops against each other, as the text grows. One step without a cach
 
 # %% tags=["measured"]
 lengths = [32, 64, 128, 192, 256, 384, 512]
-seconds = pass_seconds(model, [PassShape(new=n) for n in lengths] + [PassShape(new=1, cached=n - 1) for n in lengths])
+seconds = pass_seconds(model, [PassShape(new=n) for n in lengths] + [PassShape(new=1, cached=n - 1) for n in lengths], repeat=9)
 without, cached = seconds[: len(lengths)], seconds[len(lengths) :]
 print(f"one step at {lengths[0]} tokens: {without[0] / cached[0]:.1f} times faster with the cache; at {lengths[-1]}: {without[-1] / cached[-1]:.1f} times")
 line_chart(
@@ -499,14 +508,14 @@ from lessons_lib.model import cache_bytes_per_token
 
 # %% [markdown]
 """
-Hold your formula against a real cache: the bytes of all its tensors after a prefill of A, divided by its tokens.
+Hold the formula against a real cache: the bytes of all its tensors after a prefill of A, divided by its tokens.
 """
 
 # %%
 _, cache = prefill(model, prompt_ids)
 total = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 print(f"{cache.get_seq_length()} tokens take {total:,} bytes: {total / cache.get_seq_length():,.0f} a token")
-print(f"your formula says {cache_bytes_per_token(model.config, model.dtype.itemsize):,}")
+print(f"the formula says {cache_bytes_per_token(model.config, model.dtype.itemsize):,}")
 assert total == cache.get_seq_length() * cache_bytes_per_token(model.config, model.dtype.itemsize)
 reveal("00.c", total / cache.get_seq_length(), "bytes")
 
@@ -558,9 +567,12 @@ ledger(model, tokenizer, "00")
 Read the first row aloud: alone and without a cache, most of the positions had been computed before. In the second row every position is computed once and needed; what it pays is
 memory, and a copy of the cache in every step.
 
+Some forty times the positions, and yet only a few times the time: the stories are short. None grows past some hundred tokens, and a pass over so few takes only a few times as long as a pass over one, for
+much of its time is the fixed price: *Time of one forward pass* shows it. The longer the text, the more the cache saves: that is what *Time of one step as the text grows* shows.
+
 ## What production does here
 
-- **Hugging Face transformers**: `generate` ends up in `GenerationMixin._sample` (`src/transformers/generation/utils.py`), the loop that you have just written: a prefill, then one token
+- **Hugging Face transformers**: `generate` ends up in `GenerationMixin._sample` (`src/transformers/generation/utils.py`), the same loop as `greedy_with_cache`: a prefill, then one token
   a turn, `torch.argmax` when `do_sample=False`. `DynamicCache` lives in `src/transformers/cache_utils.py`; its `update` appends with `torch.cat`, which is the copy in the ledger.
 - **vLLM (v1)**: in `vllm/v1/core/sched/scheduler.py` the note at the top of `Scheduler.schedule` says that there is no prefill phase and no decode phase. A request has a number
   of tokens and a number of *computed* tokens (`num_computed_tokens`); a step lets the second catch up with the first. Prefill is a request that lags by its whole prompt, decode one that lags

@@ -5,10 +5,12 @@ import copy
 import numpy as np
 import torch
 from answers import Wrong
-from transformers import DynamicCache
+from transformers import AutoConfig, DynamicCache
 
 from lessons_lib.generate import decode_step, greedy_with_cache, greedy_without_cache, prefill
-from lessons_lib.model import cache_bytes_per_token, kv_head_size
+from lessons_lib.model import BUNDLED_MODEL, cache_bytes_per_token, kv_head_size
+
+OURS = AutoConfig.from_pretrained(BUNDLED_MODEL)
 
 
 def _logits(model, ids, **options):
@@ -158,6 +160,10 @@ def step_without_cache(model, last_token, cache):
     return int(_logits(model, [last_token])[0, -1].argmax())
 
 
+def step_with_a_nameless_cache(model, last_token, cache):
+    return int(model(torch.tensor([[last_token]]), cache).logits[0, -1].argmax())
+
+
 def step_that_returns_both(model, last_token, cache):
     return decode_step(model, last_token, cache), cache
 
@@ -220,6 +226,24 @@ def feeds(what):
         return new
 
     return greedy
+
+
+def swaps_what_prefill_returns(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    cache, token = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens and token != eos_token_id:
+        token = decode_step(model, token, cache)
+        new.append(token)
+    return new
+
+
+def swaps_what_decode_step_takes(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens and token != eos_token_id:
+        token = decode_step(model, cache, token)
+        new.append(token)
+    return new
 
 
 def loses_the_first_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
@@ -377,6 +401,22 @@ def whole_context(config, bytes_per_number=4):
     return cache_bytes_per_token(config, bytes_per_number) * config.max_position_embeddings
 
 
+def reads(layers, heads):
+    """The right product, but of other configurations: layers from one, heads from another. None stands for the argument."""
+
+    def cache_bytes_per_token(config, bytes_per_number=4):
+        kv_heads, head_dim = kv_head_size(heads or config)
+        return 2 * (layers or config).num_hidden_layers * kv_heads * head_dim * bytes_per_number
+
+    return cache_bytes_per_token
+
+
+def divides_to_a_float(config, bytes_per_number=4):
+    kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size / config.num_attention_heads
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_number
+
+
 def prints_only(config, bytes_per_number=4):
     print(cache_bytes_per_token(config, bytes_per_number))
 
@@ -392,7 +432,7 @@ def adds_instead(config, bytes_per_number=4):
 
 def by_hand(config, bytes_per_number=4):
     heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-    width = getattr(config, "head_dim", None) or config.hidden_size / config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     key = value = heads * width * bytes_per_number
     return sum(key + value for _ in range(config.num_hidden_layers))
 
@@ -443,6 +483,7 @@ WRONG = {
         Wrong("feeds the token twice", step(feed=lambda token, cache: [token, token]), "the pass fed 2 tokens, [46, 46]"),
         Wrong("feeds as many as are cached", step(feed=lambda token, cache: [0] * cache.get_seq_length() + [token]), "the pass fed 2 tokens, [0, 46]"),
         Wrong("feeds a position", step(feed=lambda token, cache: [cache.get_seq_length()]), "it should feed [[46]]"),
+        Wrong("cache without a name", step_with_a_nameless_cache, "Pass the cache by name: `past_key_values=cache`"),
         Wrong("at position 0", step(position_ids=torch.tensor([[0]])), "placed at position 0"),
         Wrong("argmin", step(choose=lambda logits: int(logits.argmin())), "*smallest* logit"),
         Wrong("the second best", step(choose=lambda logits: int(logits[0, -1].topk(2).indices[1])), "number 2 of 97"),
@@ -460,7 +501,9 @@ WRONG = {
         Wrong("feeds everything again", feeds_everything_again, "decode step 1 fed 4 tokens"),
         Wrong("feeds the prompt's last token", feeds(lambda new, prompt: (prompt + new)[-2]), "the last token of the prompt"),
         Wrong("feeds the first new token for ever", feeds(lambda new, prompt: new[0]), "the same token in every step"),
-        Wrong("feeds its place instead of the token", feeds(lambda new, prompt: len(prompt + new) - 1), "fed 1 token, [3]"),
+        Wrong("feeds its place instead of the token", feeds(lambda new, prompt: len(prompt + new) - 1), "fed [3]; it should feed [74], the newest token"),
+        Wrong("swaps what prefill returns", swaps_what_prefill_returns, "`(first_token, cache)`, in this order"),
+        Wrong("swaps what decode_step takes", swaps_what_decode_step_takes, "`decode_step(model, last_token, cache)`"),
         Wrong("loses the first token", loses_the_first_token, "the first token is missing"),
         Wrong("has the first token twice", has_the_first_token_twice, "stands there twice"),
         Wrong("one decode step for nothing", one_step_for_nothing, "1 token should take 1 forward pass; yours made 2"),
@@ -491,6 +534,11 @@ WRONG = {
         Wrong("attribute that GPT-2 lacks", needs_num_key_value_heads, "Families name the parts"),
         Wrong("another default", default_of_two, "The default is 4"),
         Wrong("prints", prints_only, "returned None"),
+        Wrong("the notebook's model", reads(OURS, OURS), "the notebook's own model, `model.config`"),
+        Wrong("heads of the notebook's model", reads(None, OURS), "the notebook's own model, `model.config`"),
+        Wrong("layers of the notebook's model", reads(OURS, None), "the notebook's own model, `model.config`"),
+        Wrong("always the same", lambda config, bytes_per_number=4: 8192, "the same for every configuration"),
+        Wrong("a float", divides_to_a_float, "a float; bytes are whole"),
         Wrong("text", in_words, "returned str"),
         Wrong("adds", adds_instead, "Multiply"),
     ],

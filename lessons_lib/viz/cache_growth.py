@@ -66,7 +66,7 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
     out_x = model_x + model_width + 40
     d.text(out_x, y - 14, "output: next token", 13, fill=SOFT_INK)
     input_height = max(_line_count(_cut(s.input_tokens)) for s in steps) * _LINE
-    right = _draw_input(d, step, y, colour)
+    right = _draw_input(d, step, y, colour, _computed_before(steps, i))
     middle = y + input_height / 2 - 2
     first = y + 12  # arrows leave where the eye starts reading
     d.rect(model_x, y, model_width, max(input_height - 4, 24), PAPER, INK, 1.5, radius=4)
@@ -84,7 +84,7 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
         d.lines(f"M{model_x + model_width - 20} {y - 3}V{y + 26}", INK, 1.5, arrow=True)
         d.text(model_x + model_width - 8, y + 12, f"writes {_positions(new)}", 12, fill=SOFT_INK)
     y = _draw_cache(d, steps, i, y + 30, colour)
-    d.height = _draw_signs(d, y + 6, colour) if _cached_texts(steps) else y + 6
+    d.height = _draw_signs(d, y + 6, colour, _cached_texts(steps)) if len(steps) > 1 or _cached_texts(steps) else y + 6
     return d.picture(_describe(steps, i, name))
 
 
@@ -105,16 +105,25 @@ def cache_growth_table(steps: Sequence[CacheStep], caption: str = "Input, cache 
     return Table(("step", "phase", "tokens fed", "input", "cached before", "cached after", "output"), rows, caption)
 
 
-def _draw_input(d: Drawing, step: CacheStep, y: float, colour: str) -> float:
-    """The tokens fed, as text in boxes. Returns the right end of the first line."""
+def _computed_before(steps: Sequence[CacheStep], i: int) -> int:
+    """How many of the first input tokens of step i the step before computed already. With a cache, none are computed twice."""
+    if i == 0 or steps[i].cached_before:
+        return 0
+    now, before = steps[i].input_tokens, steps[i - 1].input_tokens
+    return next((n for n, pair in enumerate(zip(now, before)) if pair[0] != pair[1]), min(len(now), len(before)))
+
+
+def _draw_input(d: Drawing, step: CacheStep, y: float, colour: str, again: int) -> float:
+    """The tokens fed, as text in boxes; the first `again` of them pale. Returns the right end of the first line."""
     texts = _cut(step.input_tokens)
     widths = [chip_width(text) for text in texts]
     right = float(_MARGIN)
     for n, (text, (line, x)) in enumerate(zip(texts, flow(widths, _INPUT_ROOM))):
         rest = n == len(texts) - 1 and len(texts) < len(step.input_tokens)
         where = step.cached_before + n
-        title = None if rest else f"input at position {where}: {text}"
-        d.chip(_MARGIN + x, y + line * _LINE, text, PAPER if rest else colour, EDGE if rest else None, title=title)
+        title = None if rest else f"input at position {where}: {text}" + (", computed before" if n < again else "")
+        fill = PAPER if rest else tint(colour) if n < again else colour
+        d.chip(_MARGIN + x, y + line * _LINE, text, fill, EDGE if rest else None, title=title)
         if line == 0:
             right = max(right, _MARGIN + x + widths[n])
     return right
@@ -146,15 +155,20 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
     return y + (places[-1][0] + 1) * _LINE
 
 
-def _draw_signs(d: Drawing, y: float, colour: str) -> float:
+def _draw_signs(d: Drawing, y: float, colour: str, cached: Sequence[str]) -> float:
     d.lines(f"M{_MARGIN} {y}H{WIDTH - _MARGIN}", EDGE)
     y += 12
     x = float(_MARGIN)
-    for text, style in (
+    with_cache = (
         ("in the cache before", dict(fill=tint(colour))),
         ("written in this step", dict(fill=colour, stroke=INK, stroke_width=2)),
         ("still empty", dict(fill="none", stroke=EDGE, dashed=True)),
-    ):
+    )
+    without_cache = (
+        ("computed before, and now again", dict(fill=tint(colour))),
+        ("computed for the first time", dict(fill=colour)),
+    )
+    for text, style in with_cache if cached else without_cache:
         d.rect(x + 1, y + 1, 20, 18, radius=3, **style)
         d.text(x + 28, y + 10, text, 12, fill=SOFT_INK)
         x += 52 + 6.4 * len(text)
@@ -199,9 +213,10 @@ def _describe(steps: Sequence[CacheStep], i: int, name: str) -> str:
     fed = "".join(step.input_tokens)
     fed = fed if len(fed) <= 200 else fed[:200] + "..."
     new = step.cached_after - step.cached_before
+    again = _computed_before(steps, i)
     return (
         f"Request {name}, step {step.step} of {steps[-1].step}, {step.phase}. "
-        f'Input: {_tokens(len(step.input_tokens))}, "{fed}". '
+        f'Input: {_tokens(len(step.input_tokens))}, "{fed}"{f", {again} of them computed before" if again else ""}. '
         f"KV cache: {_positions(step.cached_before)} before, {step.cached_after} after, {new} new. "
         f'Output: the next token, "{step.output_token}".'
     )

@@ -1,10 +1,12 @@
 """Judges 00.4, the bytes of cache that one token takes, on the configurations of several families."""
 
+import copy
+
 import torch
-from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.model import cache_bytes_per_token, kv_head_size
+from lessons_lib.model import BUNDLED_MODEL, cache_bytes_per_token, kv_head_size
 
 
 def _llama(**changes) -> LlamaConfig:
@@ -55,7 +57,14 @@ def test_cache_bytes_per_token(attempt) -> None:
         _refuse_no_number(got, case)
         expected = cache_bytes_per_token(config, size)
         if got != expected:
-            raise Mistake(f"{expected:,} bytes a token; yours says {_plain(got)}.", case=case, idea=_why_bytes(got, expected, config, size, attempt))
+            idea = _why_other_model(got, config, size, attempt) or _why_bytes(got, expected, config, size, attempt)
+            raise Mistake(f"{expected:,} bytes a token; yours says {_plain(got)}.", case=case, idea=idea)
+        if not hasattr(got, "__index__"):
+            raise Mistake(
+                f"{expected:,} bytes a token is right, but yours is {got}, a {type(got).__name__}; bytes are whole, so return an int.",
+                case=case,
+                idea="In Python `/` gives a float even when nothing is left over; `//` gives an int.",
+            )
     config, _, case = BYTES_CASES[0]
     got = call(attempt, config, case=case)
     if got != cache_bytes_per_token(config):
@@ -64,6 +73,20 @@ def test_cache_bytes_per_token(attempt) -> None:
             case="one layer, one KV head of size 8, called without bytes_per_number.",
             idea="The default is 4, the bytes of a float32.",
         )
+
+
+def _why_other_model(got, config, size: int, attempt) -> str:
+    """Words for an attempt that reads the numbers of the notebook's model instead of those of `config`; else ""."""
+    ours = AutoConfig.from_pretrained(BUNDLED_MODEL, local_files_only=True)
+    deeper = copy.deepcopy(config)
+    deeper.num_hidden_layers += 1
+    ignores_layers = attempt(deeper, size) == got
+    for layers, heads_of in ((ours, ours), (config, ours), (ours, config)):
+        if got == _bytes(layers, size, *kv_head_size(heads_of)) and ignores_layers == (layers is ours):
+            return "You seem to take numbers of the notebook's own model, `model.config`. Read all of them from the argument, `config`."
+    if ignores_layers and attempt(BYTES_CASES[-1][0], size) == got:
+        return "Your number is the same for every configuration. Read layers, KV heads and their size from the argument, `config`."
+    return ""
 
 
 def _why_bytes(got, expected: int, config, size: int, attempt) -> str:

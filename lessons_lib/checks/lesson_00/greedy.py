@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
+from transformers import Cache
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.generate import greedy_without_cache
@@ -40,8 +41,8 @@ class Case:
 
 @contextmanager
 def watched(model, case: str):
-    """Records the forward passes, and names an input or an argmax of the wrong shape before PyTorch complains of it."""
-    hook = model.register_forward_pre_hook(lambda module, args, kwargs: _refuse_wrong_shape(args, kwargs, case), with_kwargs=True)
+    """Records the forward passes, and names a wrong input or an argmax of the wrong shape before PyTorch complains of it."""
+    hook = model.register_forward_pre_hook(lambda module, args, kwargs: _refuse_wrong_input(args, kwargs, case), with_kwargs=True)
     try:
         with watch_forwards(model) as passes:
             yield passes
@@ -57,7 +58,13 @@ def watched(model, case: str):
         hook.remove()
 
 
-def _refuse_wrong_shape(args: tuple, kwargs: dict, case: str) -> None:
+def _refuse_wrong_input(args: tuple, kwargs: dict, case: str) -> None:
+    if any(isinstance(argument, Cache) for argument in args[1:]):
+        raise Mistake(
+            "the model was called with the cache as an argument without a name; most models take it for something else there.",
+            case=case,
+            idea="Pass the cache by name: `past_key_values=cache`.",
+        )
     ids = args[0] if args else kwargs.get("input_ids")
     if ids is not None and not isinstance(ids, torch.Tensor):
         raise Mistake(

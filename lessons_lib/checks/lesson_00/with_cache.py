@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+from transformers import Cache
+
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_00.greedy import GREEDY_CASES, Case, as_token_list, first_difference, name_wrong_ends, number_of_tokens
 
 
 def test_greedy_with_cache(attempt) -> None:
     for case in GREEDY_CASES:
-        got, passes = case.run(attempt)
+        got, passes = _run(attempt, case)
         got = as_token_list(got, str(case))
         if got != case.expected():
             _name_wrong_input_with_cache(passes, case)
@@ -16,6 +18,27 @@ def test_greedy_with_cache(attempt) -> None:
             name_wrong_ends(got, case, attempt)
             raise first_difference(got, case)
         _name_too_much_work(passes, case)
+
+
+def _run(attempt, case: Case):
+    """What `case.run` gives; a cache in the place of a token is named."""
+    try:
+        got, passes = case.run(attempt)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        if "DynamicCache" not in str(error):
+            raise
+        raise Mistake(
+            f"your code uses the cache where a token belongs ({error}).",
+            case=str(case),
+            idea="Look at the order: `first_token, cache = prefill(model, prompt_ids)`, and `decode_step(model, last_token, cache)`.",
+        ) from error
+    if isinstance(got, list) and any(isinstance(token, Cache) for token in got):
+        raise Mistake(
+            "your answer holds a cache where a token should stand.",
+            case=str(case),
+            idea="`prefill` returns `(first_token, cache)`, in this order.",
+        )
+    return got, passes
 
 
 def _name_wrong_input_with_cache(passes, case: Case) -> None:
@@ -26,7 +49,8 @@ def _name_wrong_input_with_cache(passes, case: Case) -> None:
         if number == 0 or fed == [sequence[len(case.prompt) + number - 1]]:
             continue
         newest = sequence[len(case.prompt) + number - 1]
-        what = f"decode step {number} fed {number_of_tokens(len(fed))}, {short(fed)}; it should feed 1: the last one, {newest}."
+        many = "" if len(fed) == 1 else f"{number_of_tokens(len(fed))}, "
+        what = f"decode step {number} fed {many}{short(fed)}; it should feed [{newest}], the newest token."
         if len(fed) > 1 and forward.cached:
             idea = f"The cache already holds {forward.cached} tokens. Fed again, they are stored and attended to twice."
         elif len(fed) > 1:
