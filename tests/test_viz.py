@@ -499,3 +499,28 @@ def test_stepper_names_its_limits(stepper_class):
         stepper_class(lambda i: None, -1)
     with pytest.raises(IndexError, match="start is 3; it may be from 0 to 2"):
         stepper_class(lambda i: None, 3, start=3)
+
+
+def test_no_other_request_looks_like_a_to_f():
+    def distance(one: str, other: str) -> float:
+        return sum((int(one[i : i + 2], 16) - int(other[i : i + 2], 16)) ** 2 for i in (1, 3, 5)) ** 0.5
+
+    for name in "GHIJKLMNOPQR":
+        assert min(distance(palette.color_of(name), palette.color_of(story)) for story in "ABCDEF") > 45, name
+
+
+def test_tokens_computed_before_are_pale_without_a_cache():
+    steps = [
+        CacheStep(1, "prefill", ("The", " dog"), 0, 0, " ran"),
+        CacheStep(2, "decode", ("The", " dog", " ran"), 0, 0, "."),
+    ]
+    first, second = (draw_cache_growth(steps, i) for i in (0, 1))
+    assert "computed before, and now again" in second.svg
+    assert "2 of them computed before" in second.alt and "computed before" not in first.alt
+    assert second.svg.count(", computed before") == 2
+
+
+def test_the_step_axis_counts_in_round_numbers():
+    steps = [Step((RowWork("A", "decode", 1, 1),), 0.1, (), 1, 8, 4) for _ in range(50)]
+    labels = re.findall(r">(\d+)</text>", draw_timeline(Trace(steps)).svg)
+    assert labels[:4] == ["1", "5", "10", "15"]
