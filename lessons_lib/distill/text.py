@@ -58,7 +58,7 @@ def save_tokenizer(tokenizer, directory):
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
+        "tokenizer_class": "Qwen2Tokenizer",
         "eos_token": END,
         "pad_token": END,
         "clean_up_tokenization_spaces": False,
