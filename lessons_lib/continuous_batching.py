@@ -106,7 +106,7 @@ def prefill_chunk(batch):
 def step(batch):
     """One turn of the loop: release, admit, decode, and compute one prefill chunk.
 
-    Who sits where is settled first and stays so for the whole step. Finished requests give back their slots; then waiting
+    Who sits where is settled first and stays so for the whole step; a slot that fell free works again at once. Finished requests give back their slots; then waiting
     requests take the free slots, first come first served, and begin to prefill. What the finished ones leave in their
     cache rows stays there: the mask hides it.
 

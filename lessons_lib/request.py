@@ -8,7 +8,7 @@ class RequestState(Enum):
     WAITING = "waiting"  # in the queue, without a slot
     PREFILLING = "prefilling"  # has a slot; part of its prompt is computed
     DECODING = "decoding"  # its prompt is computed; gets one token a step
-    FINISHED = "finished"  # has its whole answer; its slot is free again
+    FINISHED = "finished"  # has its whole answer; its slot goes to the next one
 
 
 NEXT_STATES = {

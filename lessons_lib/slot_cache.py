@@ -40,7 +40,7 @@ class SlotLayer(DynamicLayer):
     def update(self, key_states, value_states, *args, **kwargs):
         view = self.view
         rows = torch.arange(view.rows.start, view.rows.stop, device=self.keys.device)[:, None]
-        # Two index tensors with a slice between them move the heads behind: [rows, new tokens, kv_heads, head_dim].
+        # Indexed like this, the places are laid out as [rows, new tokens, kv_heads, head_dim]: heads and tokens change places.
         self.keys[rows, :, view.positions] = key_states.transpose(1, 2)
         self.values[rows, :, view.positions] = value_states.transpose(1, 2)
         return self.keys[view.rows, :, : view.num_keys], self.values[view.rows, :, : view.num_keys]

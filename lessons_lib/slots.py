@@ -10,7 +10,7 @@ class SlotManager:
 
     Attributes:
         num_slots: how many there are; they are numbered from 0.
-        free: numbers of the free slots. The last one is handed out next.
+        free: numbers of the free slots, in any order.
         slot_of: request id -> number of the slot it holds.
     """
 
@@ -20,7 +20,7 @@ class SlotManager:
         self.slot_of = {}
 
     def acquire(self, request_id):
-        """Give a free slot to a request.
+        """Give a free slot to a request, no matter which.
 
         Returns:
             The number of the slot.

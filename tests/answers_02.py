@@ -40,6 +40,13 @@ class ChangesBeforeRefusing(Request):
             raise IllegalTransition("no")
 
 
+class OverwritesBeforeLookingUp(Request):
+    def move_to(self, state):
+        self.state = state
+        if state not in NEXT_STATES[self.state]:
+            raise IllegalTransition("no")
+
+
 class RaisesValueError(Request):
     def move_to(self, state):
         if state not in NEXT_STATES[self.state]:
@@ -280,6 +287,16 @@ class ReleasesTheNewest(SlotManager):
         self.free.append(slot)
 
 
+class TakesTheFirstFree(SlotManager):
+    def acquire(self, request_id):
+        if request_id in self.slot_of:
+            raise ValueError(request_id)
+        if not self.free:
+            raise NoFreeSlot(request_id)
+        self.slot_of[request_id] = self.free.pop(0)
+        return self.slot_of[request_id]
+
+
 class SlotSet:
     def __init__(self, num_slots):
         self.num_slots, self.free, self.slot_of = num_slots, set(range(num_slots)), {}
@@ -335,6 +352,14 @@ def no_mask(positions, num_keys):
 
 def without_head_axis(positions, num_keys):
     return torch.arange(num_keys) <= positions[:, :, None]
+
+
+def columns_against_rows(positions, num_keys):
+    return torch.arange(num_keys) <= positions[:, None]
+
+
+def columns_against_rows_with_heads(positions, num_keys):
+    return (torch.arange(num_keys) <= positions[:, None])[:, None]
 
 
 def causal_without_offset(positions, num_keys):
@@ -408,6 +433,18 @@ def chunked(start=None, length=None, positions=None, num_keys=None, complete=Non
             request.append_token(token) if append is None else append(request, token)
 
     return prefill_chunk
+
+
+def tensor_in_the_answer(batch):
+    prefilling = batch.slots_in(PREFILLING)
+    if prefilling:
+        slot = prefilling[0]
+        request = batch.running[slot]
+        start, end = request.num_computed_tokens, min(request.num_computed_tokens + batch.prefill_step, len(request.prompt_ids))
+        logits = forward(batch, range(slot, slot + 1), [request.prompt_ids[start:end]], [list(range(start, end))], num_keys=end)
+        request.num_computed_tokens = end
+        if end == len(request.prompt_ids):
+            request.append_token(logits[0].argmax())
 
 
 def append_by_hand(request, token):
@@ -595,6 +632,30 @@ def forgets_to_start_the_prefill(batch):
     compute(batch)
 
 
+def releases_slots(batch):
+    for slot in batch.slots_in(FINISHED):
+        batch.running.pop(slot)
+        batch.slots.release(slot)
+    admit(batch)
+    compute(batch)
+
+
+def acquires_for_requests(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        batch.running[batch.slots.acquire(request)] = request
+        request.move_to(PREFILLING)
+    compute(batch)
+
+
+def sorts_the_running(batch):
+    release_finished(batch)
+    admit(batch)
+    batch.running = dict(sorted(batch.running.items()))
+    compute(batch)
+
+
 def forgets_the_chunk(batch):
     release_finished(batch)
     admit(batch)
@@ -626,6 +687,7 @@ WRONG = {
         Wrong("ignores illegal moves silently", IgnoresIllegalMoves, says="nothing happened"),
         Wrong("allows to stay where one is", AllowsToStay, says="no state may follow itself"),
         Wrong("changes the state before it refuses", ChangesBeforeRefusing, says="Ask first, then change"),
+        Wrong("overwrites the state, then looks it up", OverwritesBeforeLookingUp, says="Look up before you overwrite `self.state`"),
         Wrong("raises ValueError", RaisesValueError, says="yours raised ValueError"),
         Wrong("knows no way from prefilling to finished", ForbidsFinishingFromPrefill, says="prefilling → finished is allowed"),
         Wrong("refuses but never moves", NeverMoves, says="must store the new state"),
@@ -660,6 +722,8 @@ WRONG = {
         Wrong("one mask for all rows: the first", first_row_for_all, says="the mask of row 0"),
         Wrong("no mask", no_mask, says="every token sees every column"),
         Wrong("no head axis", without_head_axis, says="axis for the heads is missing"),
+        Wrong("positions without a last axis", columns_against_rows, says="Two things. Every position must meet every column"),
+        Wrong("positions without a last axis, with heads", columns_against_rows_with_heads, says="the positions need a last axis of size 1: `positions[:, :, None]`"),
         Wrong("causal without the offset of a later chunk", causal_without_offset, says="as if the sequence began with them"),
         Wrong("causal, aligned to the last column", causal_from_the_right, says="wherever it stands"),
         Wrong("not causal inside a chunk", end_of_chunk_for_all, says="sees the tokens after it"),
@@ -683,6 +747,7 @@ WRONG = {
         Wrong("the lowest slot", chunked(pick=min), says="not by number"),
         Wrong("row 0", chunked(slots=lambda batch: range(1)), says="A's row of the cache; yours computed slot 0."),
         Wrong("all rows", chunked(slots=lambda batch: range(batch.slots.num_slots)), says="yours computed slots 0, 1."),
+        Wrong("appends a tensor", tensor_in_the_answer, says="take the number out with `int(...)`"),
         Wrong("appends by hand", chunked(append=append_by_hand), says="Use it in place of `output_ids.append`"),
         Wrong("IndexError when nobody prefills", forgets_that_nobody_may_prefill, says="nobody is prefilling, so there is nothing to do"),
         Wrong("computes nothing", lambda batch: None, says="no forward pass was made"),
@@ -703,13 +768,16 @@ WRONG = {
         Wrong("leaves admitted requests in the queue", looks_at_the_queue_without_taking, says="D alone should wait"),
         Wrong("keeps a finished request in running", keeps_the_seat, says="the slot manager has"),
         Wrong("forgets move_to(PREFILLING)", forgets_to_start_the_prefill, says="is still waiting"),
+        Wrong("releases a slot number", releases_slots, says="release takes the request's id"),
+        Wrong("acquires with the request", acquires_for_requests, says="acquire takes the request's id"),
+        Wrong("sorts the running by slot", sorts_the_running, says="keeps the order of admission"),
         Wrong("forgets the chunk", forgets_the_chunk, says="End the step with `prefill_chunk(batch)`"),
     ],
 }
 
 RIGHT = {
     "02.1": [PlainRequest, RequestWithTable],
-    "02.2": [SlotSet, SlotsFirstInFirstOut],
+    "02.2": [SlotSet, SlotsFirstInFirstOut, TakesTheFirstFree],
     "02.3": [mask_by_loops, mask_by_lengths],
     "02.4": [chunk_by_loop, chunk_by_slices],
     "02.5": [step_by_copies, step_that_releases_last, step],

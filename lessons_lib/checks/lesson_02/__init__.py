@@ -74,7 +74,7 @@ EXERCISES = [
         reference="lessons_lib.continuous_batching:step",
         test=check_step,
         hints=(
-            "Four things, in this order: release, admit, decode, one chunk. The last two are a call each.",
+            "Four things: release, admit, decode, one chunk. The last two are a call each. Who sits where is settled before anything is computed.",
             "Release: for every slot whose request has finished, take the request out of `batch.running` and release its id. Admit: as long as "
             "there is a free slot and somebody waits, take the first of the queue, acquire a slot, enter it in `batch.running`, move it to PREFILLING.",
             "`for slot in batch.slots_in(RequestState.FINISHED): batch.slots.release(batch.running.pop(slot).id)`. Then `while batch.waiting and "

@@ -1,5 +1,7 @@
 """Judges 02.4, `prefill_chunk`: one chunk of the oldest prompt, in its slot, at its positions."""
 
+import torch
+
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone, make_batch, watch_slot_passes
 from lessons_lib.request import Request, RequestState
@@ -113,6 +115,12 @@ def _check_after_chunk(request: Request, end: int, prompt_length: int, first_tok
             f"A's first token should be {first_token}; yours is {short(request.output_ids)}.",
             case=case,
             idea="The first token is the argmax of the logits of the prompt's last token: `forward` returns them, one row for its one slot.",
+        )
+    if isinstance(request.output_ids[0], torch.Tensor):
+        raise Mistake(
+            f"A's answer should be [{first_token}]; yours is [tensor({first_token})], a tensor in a list.",
+            case=case,
+            idea="A token id is a plain int. `argmax` gives a tensor without axes: take the number out with `int(...)` or `.item()`.",
         )
     want = RequestState.FINISHED if cap == 1 else RequestState.DECODING
     if request.state is not want:

@@ -22,19 +22,45 @@ def check_cache_mask(attempt) -> None:
     for positions, num_keys in MASK_CASES:
         case = f"positions {positions}, num_keys {num_keys}."
         want = cache_mask(torch.tensor(positions), num_keys)
-        got = call(attempt, torch.tensor(positions), num_keys, case=case)
-        _check_mask_kind(got, want, case)
+        got = _mask_of(attempt, torch.tensor(positions), num_keys, case)
+        _check_mask_kind(attempt, got, want, case)
         if not torch.equal(got.cpu(), want):
             raise _name_wrong_mask(got.cpu(), torch.tensor(positions), num_keys, case)
 
 
-def _check_mask_kind(got, want, case: str) -> None:
+def _mask_of(attempt, positions, num_keys: int, case: str):
+    """Call the attempt; sizes that do not fit are a mistake of their own."""
+    try:
+        return call(attempt, positions, num_keys, case=case)
+    except RuntimeError as error:
+        if "must match" not in str(error):
+            raise
+        raise Mistake(f"the sizes of two tensors do not fit: {error}", case=case, idea=_LAST_AXIS) from None
+
+
+_LAST_AXIS = (
+    "Every position must meet every column. The columns, [num_keys], take the last axis, so the positions need a last axis of size 1: "
+    "`positions[:, :, None]`, of shape [rows, new tokens, 1]."
+)
+
+
+def _breaks_on_a_chunk(attempt) -> bool:
+    try:
+        attempt(torch.tensor([[3, 4]]), 7)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _check_mask_kind(attempt, got, want, case: str) -> None:
     if not isinstance(got, torch.Tensor):
         raise Mistake(f"the mask should be a torch tensor; yours is {type(got).__name__}.", case=case, idea="Attention takes tensors.")
     if got.shape != want.shape:
         idea = "The four sizes are [rows, 1, new tokens, num_keys]."
         if got.shape == want[:, 0].shape:
             idea = "The axis for the heads is missing. Put a 1 behind the rows: `mask[:, None]`."
+            if _breaks_on_a_chunk(attempt):
+                idea = f"Two things. {_LAST_AXIS} (With one new token a row it goes well by chance; with two it breaks.) Then put in the axis for the heads: `mask[:, None]`."
         raise Mistake(f"the shape should be {list(want.shape)}; yours is {list(got.shape)}.", case=case, idea=idea)
     if got.dtype != torch.bool:
         idea = "With bool, True means may look. Numbers would be added to the attention scores instead, which hides nothing."

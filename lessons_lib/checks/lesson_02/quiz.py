@@ -21,7 +21,7 @@ QUIZ = [
             Choice("They are zero by then.", "Nothing sets them to zero. They are there until something is written over them."),
             Choice(
                 "The mask shows a token only the columns up to its own position, and those have been written over.",
-                "A row's own tokens fill the columns 0, 1, 2, ... in order. Whatever lies beyond belongs to nobody and is never read.",
+                "A row's own tokens fill the columns 0, 1, 2, ... in order. Whatever lies beyond belongs to nobody and never counts.",
                 right=True,
             ),
             Choice("They are similar to the new ones, so they do little harm.", "They are keys of another text. Without the mask they change the answer, as the lesson shows."),
@@ -36,18 +36,28 @@ QUIZ = [
                 "A step lasts as long as its decode pass and its chunk. Chunking trades the newcomer's wait against everybody else's.",
                 right=True,
             ),
-            Choice("The answers change slightly.", "Each token sees the same earlier tokens whichever chunk it is in. The lesson compares the answers token for token."),
+            Choice("The answers change slightly.", "Each token sees the same earlier tokens whichever chunk it is in, so the scores are the same up to rounding. The lesson compares the answers token for token."),
         ),
     ),
     Question(
         text="Which input does a chunk that starts at position 64 need, beside its tokens?",
         choices=(
-            Choice("The positions 0, 1, 2, ..., and the mask of its own tokens.", "Then its keys are written over those of the first chunk, and it does not see them."),
-            Choice("The first 64 tokens once more.", "Their keys and values are in the cache. Computing them again is what the cache saves."),
             Choice(
-                "The positions 64, 65, ..., and a mask that lets it see columns 0 to its own position.",
+                "The positions 64, 65, ..., and a mask that lets each token see columns 0 to its own position.",
                 "Positions count from the start of the sequence. The mask `column <= position` is then right for every chunk.",
                 right=True,
+            ),
+            Choice(
+                "The positions 64, 65, ..., and the mask of the first chunk, since it has as many tokens.",
+                "That mask lets the first token see one column. This chunk's first token must see 65: all of the first chunk, and itself.",
+            ),
+            Choice(
+                "The positions 0, 1, 2, ..., and a mask that lets each token see the first 64 columns too.",
+                "Positions say where the keys are written. They would go over those of the first chunk, which the mask then shows.",
+            ),
+            Choice(
+                "The positions 64, 65, ..., and a mask that lets all its tokens see columns 0 to the chunk's end.",
+                "Then a token would see those that come after it. Whoever decodes alone never does, so the answers would differ.",
             ),
         ),
     ),
@@ -56,7 +66,7 @@ QUIZ = [
         choices=(
             Choice("Nothing; an empty row is skipped.", "The batch is a rectangle. The model computes all of its rows."),
             Choice(
-                "As much as a row in use; only the result is thrown away.",
+                "As much as a row in use, which is little here; only the result is thrown away.",
                 "The timeline hatches it. Lesson 05 packs only the tokens that are needed into one row, so that an empty slot costs nothing.",
                 right=True,
             ),

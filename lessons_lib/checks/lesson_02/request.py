@@ -14,6 +14,10 @@ def check_request(attempt) -> None:
     _check_refused_tokens(attempt)
 
 
+def _word(state) -> str:
+    return state.value if isinstance(state, RequestState) else short(state)
+
+
 def _request_in(attempt, state: RequestState, answer=(), cap: int = 4, eos: int | None = 9):
     request = attempt(id="A", prompt_ids=[5, 17, 42], max_new_tokens=cap, eos_token_id=eos)
     request.state, request.output_ids = state, list(answer)
@@ -28,6 +32,12 @@ def _check_allowed_moves(attempt) -> None:
             try:
                 call(request.move_to, after, case=case)
             except IllegalTransition:
+                if request.state is after:
+                    raise Mistake(
+                        f"{before.value} → {after.value} is allowed; yours refused it, and the request is {after.value} all the same.",
+                        case=case,
+                        idea="You seem to store the new state first, and then ask what may follow *it*. Look up before you overwrite `self.state`.",
+                    ) from None
                 raise Mistake(
                     f"{before.value} → {after.value} is allowed; yours refused it.",
                     case=case,
@@ -35,7 +45,7 @@ def _check_allowed_moves(attempt) -> None:
                 ) from None
             if request.state is not after:
                 raise Mistake(
-                    f"after an allowed move the state should be {after.value}; yours is {short(request.state)}.",
+                    f"after an allowed move the state should be {after.value}; yours is {_word(request.state)}.",
                     case=case,
                     idea="`move_to` must store the new state in `self.state`.",
                 )
@@ -52,9 +62,9 @@ def _check_refused_moves(attempt) -> None:
         except IllegalTransition:
             if request.state is not before:
                 raise Mistake(
-                    f"the move was refused, but the request is {short(request.state)} now; it should still be {before.value}.",
+                    f"the move was refused, but the request is {_word(request.state)} now; it should still be {before.value}.",
                     case=case,
-                    idea="You seem to change the state before you decide. Ask first, then change.",
+                    idea="You seem to change the state before you decide. Ask first, then change: look up before you overwrite `self.state`.",
                 ) from None
             continue
         except NotImplementedError:
@@ -101,7 +111,7 @@ def _check_first_tokens(attempt) -> None:
                 if state is PREFILLING
                 else "Neither the end token nor the cap has come."
             )
-            raise Mistake(f"A should be decoding; it is {short(request.state)}.", case=case, idea=idea)
+            raise Mistake(f"A should be decoding; it is {_word(request.state)}.", case=case, idea=idea)
         if request.finish_reason is not None:
             raise Mistake(f"A has not finished; its finish_reason should be None and is {request.finish_reason!r}.", case=case)
 
@@ -126,7 +136,7 @@ def _check_endings(attempt) -> None:
         if reason is None:
             if request.state is not DECODING:
                 raise Mistake(
-                    f"A has 3 of 4 tokens and no end token; it should be decoding and is {short(request.state)}.",
+                    f"A has 3 of 4 tokens and no end token; it should be decoding and is {_word(request.state)}.",
                     case=case,
                     idea="You seem to finish one token too early. Count the new token, then compare with the cap.",
                 )
@@ -152,7 +162,7 @@ def _check_ending(request, answer, cap, eos, token, reason, case) -> None:
             idea = f"With this token the answer holds {cap} of {cap} tokens. If you ask whether there are more than the cap allows, the request runs one token too far."
         else:
             idea = "The token is the end token. Compare it with `self.eos_token_id`."
-        raise Mistake(f"A should be finished; it is {short(request.state)}.", case=case, idea=idea)
+        raise Mistake(f"A should be finished; it is {_word(request.state)}.", case=case, idea=idea)
     if request.finish_reason != reason:
         idea = (
             "When the last token that the cap allows is the end token, the model has stopped by itself: that comes first."
@@ -173,7 +183,7 @@ def _check_refused_tokens(attempt) -> None:
         except IllegalTransition:
             if list(request.output_ids) != answer or request.state is not state or request.finish_reason != before:
                 raise Mistake(
-                    f"the token was refused, but the request changed: answer {short(request.output_ids)}, {short(request.state)}, "
+                    f"the token was refused, but the request changed: answer {short(request.output_ids)}, {_word(request.state)}, "
                     f"finish_reason {request.finish_reason!r}.",
                     case=case,
                     idea="Call `move_to` before you touch anything else. When it refuses, nothing has happened yet.",

@@ -1,12 +1,13 @@
 """Judges 02.5, `step`: release, admit, decode, one chunk, in every step and in this order."""
 
+from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone, make_batch, watch_slot_passes
 from lessons_lib.continuous_batching import SlotBatch, batch_generate
-from lessons_lib.request import RequestState
+from lessons_lib.request import Request, RequestState
 from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
 
 
@@ -17,12 +18,40 @@ def check_step(attempt) -> None:
     _check_slot_falls_free(attempt)
     _check_chunk_beside_decode(attempt)
     _check_no_barrier(attempt)
+    _check_order_of_admission(attempt)
     _check_answers(attempt)
+
+
+@contextmanager
+def _watch_ids(batch: SlotBatch, case: str):
+    """Names a slot number or a whole request handed to the slot manager, which takes ids."""
+    manager = batch.slots
+    acquire, release = manager.acquire, manager.release
+
+    def check_id(method: str, value) -> None:
+        if not isinstance(value, str):
+            got = f"the request {value.id} itself" if isinstance(value, Request) else f"{short(value)}"
+            what = f"{method} takes the request's id, a string such as 'A'; yours gave it {got}."
+            raise Mistake(what, case=case, idea=f"The slot manager finds the slot by the id: `batch.slots.{method}(request.id)`.")
+
+    def watched_acquire(request_id):
+        check_id("acquire", request_id)
+        return acquire(request_id)
+
+    def watched_release(request_id):
+        check_id("release", request_id)
+        return release(request_id)
+
+    manager.acquire, manager.release = watched_acquire, watched_release
+    try:
+        yield
+    finally:
+        del manager.acquire, manager.release
 
 
 def _turn(attempt, batch: SlotBatch, case: str) -> list[SeenPass]:
     """One step; afterwards slots and running requests must agree."""
-    with watch_slot_passes(batch) as seen:
+    with watch_slot_passes(batch) as seen, _watch_ids(batch, case):
         call(attempt, batch, case=case)
     seated = {request.id: slot for slot, request in batch.running.items()}
     if dict(batch.slots.slot_of) != seated:
@@ -143,6 +172,23 @@ def _check_no_barrier(attempt) -> None:
         )
     if len(requests[0].output_ids) != 4:
         raise Mistake(f"A should have 4 tokens after 4 steps; it has {len(requests[0].output_ids)}.", case=case)
+
+
+def _check_order_of_admission(attempt) -> None:
+    case = (
+        "two slots, prefill_step 2; A (prompt of 2 tokens, cap 1), B and C (prompts of 6) wait. A ends with step 1; in step 2 C takes A's slot, 0. "
+        "B, in slot 1, was admitted before C."
+    )
+    first, second, third = a_request("A", 2, cap=1), a_request("B", 6), a_request("C", 6)
+    batch = make_batch([first, second, third], num_slots=2, prefill_step=2)
+    _turn(attempt, batch, case)
+    _turn(attempt, batch, case)
+    if (second.num_computed_tokens, third.num_computed_tokens) != (2, 0):
+        raise Mistake(
+            f"step 2 should compute a chunk of B and none of C; computed tokens are {second.num_computed_tokens} and {third.num_computed_tokens}.",
+            case=case,
+            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first. Put newcomers at its end; do not sort it by slot or build it anew.",
+        )
 
 
 def _check_chunk_beside_decode(attempt) -> None:
