@@ -104,6 +104,8 @@ def test_tokenizer_adds_nothing(loaded):
     raw = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     ids = tokenizer("Once upon a time").input_ids
     assert ids == raw.encode("Once upon a time", add_special_tokens=False).ids
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        assert str(getattr(raw, part)) == str(getattr(tokenizer.backend_tokenizer, part))
     assert "".join(tokenizer.decode([token]) for token in ids) == "Once upon a time"
     assert len(tokenizer) == 4096 and tokenizer.bos_token is None
     assert tokenizer.eos_token == tokenizer.pad_token == END
