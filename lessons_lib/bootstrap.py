@@ -410,8 +410,9 @@ def take_port(arguments):
 def start_lab(env, port, arguments):
     uid = os.getuid() if hasattr(os, "getuid") else None
     print("JupyterLab is starting on port %d. To stop it press Control-C twice." % port)
-    # Threads that spin while they wait make torch many times slower when a browser shares a small machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # One core stays free for the browser: torch's threads wait by spinning, and where all cores are theirs a lesson
+    # becomes several times slower as soon as something else runs.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
     _become(lab_command(env.python, env.root, port, has_screen(sys.platform, os.environ), uid, arguments), env.root)
 
 

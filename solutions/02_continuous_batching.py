@@ -526,7 +526,7 @@ once.
 # %%
 rng = random.Random(2)
 prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
-caps = [72, 48, 36] + [rng.randint(8, 12) for _ in range(13)]
+caps = [60, 40, 30] + [rng.randint(6, 10) for _ in range(13)]
 rng.shuffle(caps)
 WORKLOAD = dict(prompts=prompts, max_new_tokens=caps)
 methods = {"static": static_generate, "continuous": lambda *args, **how: batch_generate(*args, **how, step=step, mask=cache_mask)}
