@@ -24,11 +24,11 @@ def pass_seconds(model, shapes: Sequence[PassShape], repeat: int = 5) -> list[fl
     The shapes take turns, so that a moment in which the machine is busy with something else hits all of them alike.
     """
     passes = [_prepare(model, shape) for shape in shapes]
-    return _medians(passes, repeat, model.device)
+    return [statistics.median(times) for times in _times(passes, repeat, model.device)]
 
 
-def machine_rates(model, repeat: int = 5, size: int = 1024, megabytes: int = 128) -> tuple[float, float]:
-    """What this machine reaches at best, measured: (operations a second, bytes a second).
+def machine_rates(model, repeat: int = 5, size: int = 2048, megabytes: int = 128) -> tuple[float, float]:
+    """What this machine reaches at best, the shortest of `repeat` times: (operations a second, bytes a second).
 
     A product of two square matrices does `2 * size**3` operations on few bytes; a copy reads and writes every byte once
     and computes nothing.
@@ -37,8 +37,8 @@ def machine_rates(model, repeat: int = 5, size: int = 1024, megabytes: int = 128
     left, right = torch.ones(size, size, **options), torch.ones(size, size, **options)
     source = torch.ones(megabytes * 2**20 // model.dtype.itemsize, **options)
     target = torch.empty_like(source)
-    multiply, copy = _medians([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
-    return 2 * size**3 / multiply, 2 * source.nbytes / copy
+    multiply, copy = _times([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
+    return 2 * size**3 / min(multiply), 2 * source.nbytes / min(copy)
 
 
 def larger_model(like, hidden_size: int = 1536, layers: int = 4):
@@ -84,7 +84,7 @@ def _prepare(model, shape: PassShape) -> Callable[[], None]:
 
 
 @torch.inference_mode()
-def _medians(functions: Sequence[Callable[[], object]], repeat: int, device) -> list[float]:
+def _times(functions: Sequence[Callable[[], object]], repeat: int, device) -> list[list[float]]:
     times = [[] for _ in functions]
     for turn in range(repeat + 1):
         for function, seconds in zip(functions, times):
@@ -92,7 +92,7 @@ def _medians(functions: Sequence[Callable[[], object]], repeat: int, device) -> 
             function()
             if turn:  # the first turn warms up
                 seconds.append(_now(device) - started)
-    return [statistics.median(seconds) for seconds in times]
+    return times
 
 
 def _now(device) -> float:

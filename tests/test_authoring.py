@@ -409,6 +409,7 @@ def test_missing_and_left_over_notebooks_are_named(root, built):
 
 def test_the_command_builds_checks_and_says_so(root, built, monkeypatch, capsys):
     monkeypatch.setattr(command, "build", lambda path: built)
+    monkeypatch.setattr(command, "pages", lambda root: {})
     assert command.main(["--root", str(root), "--check"]) == 0
     assert "✓ 99_toy: as committed" in capsys.readouterr().out
     (root / "notebooks" / "99_toy.ipynb").unlink()

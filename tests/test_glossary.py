@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lessons_lib.authoring import __main__ as command
 from lessons_lib.authoring.build import lesson_files
 from lessons_lib.authoring.errors import BuildError
 from lessons_lib.authoring.execute import LIBRARY
@@ -40,6 +41,16 @@ def test_definitions_are_collected_in_order(tmp_path):
 def test_a_term_is_defined_once(tmp_path):
     with pytest.raises(BuildError, match="02_b.py: 'Slot' is defined in 01_a already"):
         definitions([lesson(tmp_path, "01_a"), lesson(tmp_path, "02_b", "> **Slot**: again.\n")])
+
+
+def test_pages_are_written_and_compared(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "pages", lambda root: {"notebooks/glossary.md": "- **slot**: a row.\n"})
+    assert command.write_pages(tmp_path, check_only=True) == 1
+    assert command.write_pages(tmp_path, check_only=False) == 0
+    assert command.write_pages(tmp_path, check_only=True) == 0
+    (tmp_path / "notebooks" / "glossary.md").write_text("something else")
+    assert command.write_pages(tmp_path, check_only=True) == 1
+    assert "glossary.md: differs. Run `make notebooks`." in capsys.readouterr().out
 
 
 def test_the_committed_glossary_is_the_lessons_own():

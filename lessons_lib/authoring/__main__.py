@@ -39,21 +39,26 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             for file, changed in write(built, options.root, options.fresh).items():
                 print(f"✓ {file}: {'written' if changed else 'unchanged'} ({built.seconds:.0f} s)", flush=True)
-    status = max(status, _pages(options.root, options.check))
+    status = max(status, write_pages(options.root, options.check))
     left_over = orphans(options.root)
     print("".join(f"✗ {text}\n" for text in left_over), end="")
     return max(status, 1) if left_over else status
 
 
-def _pages(root: Path, check_only: bool) -> int:
-    """Write, or compare, what is made from all lessons together: the glossary and the README's picture."""
+def pages(root: Path) -> dict[str, str]:
+    """What is made from all lessons together, {path: text}: the glossary and the README's picture."""
+    return {"notebooks/glossary.md": glossary(lesson_files(root)), COVER: cover().svg}
+
+
+def write_pages(root: Path, check_only: bool) -> int:
+    """Write the pages, or compare them with the files there. Returns the exit status."""
     try:
-        pages = {"notebooks/glossary.md": glossary(lesson_files(root)), COVER: cover().svg}
+        wanted = pages(root)
     except BuildError as error:
         print(f"✗ {error}")
         return 2
     status = 0
-    for name, text in pages.items():
+    for name, text in wanted.items():
         page = Path(root, name)
         is_same = page.exists() and page.read_text(encoding="utf-8") == text
         if check_only:
