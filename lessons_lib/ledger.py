@@ -5,20 +5,30 @@ from dataclasses import dataclass
 
 from lessons_lib.batch_result import BatchResult
 from lessons_lib.continuous_batching import batch_generate
+from lessons_lib.fragmentation import counted_in_blocks
 from lessons_lib.generate import generate_one_by_one, greedy_without_cache
 from lessons_lib.model import cache_bytes_per_token
+from lessons_lib.one_row import one_row_generate
+from lessons_lib.ragged_batching import ragged_generate
 from lessons_lib.static_batching import static_generate
 from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.viz.table import Table
 
 SIX_STORIES = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 
+def in_slots(*model) -> BatchResult:
+    return batch_generate(*model, **SIX_STORIES, batch_size=4, max_seq_len=256)
+
+
 # (lesson, what the row is called, how to serve the six stories)
 METHODS = (
     ("00", "alone, no cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES, greedy=greedy_without_cache)),
     ("00", "alone, KV cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES)),
     ("01", "static, waves of 4", lambda *model: static_generate(*model, **SIX_STORIES, batch_size=4)),
-    ("02", "continuous, 4 slots", lambda *model: batch_generate(*model, **SIX_STORIES, batch_size=4, max_seq_len=256)),
+    ("02", "continuous, 4 slots", in_slots),
+    ("03", "the same, cache counted in blocks of 16", lambda *model: counted_in_blocks(in_slots(*model), block_size=16)),
+    ("04", "one row, no cache", lambda *model: one_row_generate(*model, **SIX_STORIES)),
+    ("05", "ragged row, 4 requests", lambda *model: ragged_generate(*model, **SIX_STORIES, max_num_seqs=4)),
 )
 BASELINE = "alone, KV cache"
 

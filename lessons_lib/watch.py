@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,23 @@ class watch_forwards:
         rows, tokens = input_ids.shape
         keeps_cache = kwargs.get("past_key_values") is not None
         self.passes.append(Forward(rows, tokens, self.cached, keeps_cache, seconds, input_ids.tolist()))
+
+
+class count_operators(TorchDispatchMode):
+    """A context manager that counts the operators that PyTorch runs. On a GPU nearly every one is a kernel launch.
+
+    >>> with count_operators() as operators:
+    ...     model(input_ids)
+    >>> operators.count
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.count += 1
+        return operator(*args, **(kwargs or {}))
 
 
 def _now(module: torch.nn.Module) -> float:

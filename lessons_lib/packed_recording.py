@@ -1,0 +1,40 @@
+"""Lesson 05: what one step of a ragged batch looked like, as plain data for pictures and for text."""
+
+from dataclasses import dataclass
+
+from lessons_lib.mask_text import mask_text
+from lessons_lib.masks import Tags
+from lessons_lib.packing import PackedBatch, key_tags, packed_mask
+
+
+@dataclass(frozen=True)
+class PackedStep:
+    """One step, after its forward pass.
+
+    Attributes:
+        names: the requests of the row, in the order of the row.
+        packed: the row.
+        new_tokens: the token that each request got.
+        joined: requests that were in the batch for the first time: the row has their prompts.
+        left: requests that finished in this step.
+        waiting: the queue after the step.
+    """
+
+    names: tuple[str, ...]
+    packed: PackedBatch
+    new_tokens: tuple[int, ...]
+    joined: tuple[str, ...]
+    left: tuple[str, ...]
+    waiting: tuple[str, ...]
+
+
+def packed_text(step: PackedStep) -> str:
+    """The row and its mask in characters: what each token is, and what it attends to (`#`)."""
+    packed = step.packed
+    parts = [
+        f"{name} {'prefill' if name in step.joined else 'decode'}: {new} new after {cached} cached"
+        for name, new, cached in zip(step.names, packed.new_lens, packed.cached_lens)
+    ]
+    events = [f"{word}: {', '.join(who)}" for word, who in (("left", step.left), ("waiting", step.waiting)) if who]
+    mask = mask_text(packed_mask(packed), Tags(packed.seq_ids, packed.positions), key_tags(packed), step.names)
+    return "\n".join([" · ".join(parts), *([" · ".join(events)] if events else []), mask])

@@ -1,0 +1,84 @@
+"""Lesson 03: what a pool looks like at one moment, as plain data for pictures, and the replay of a run in blocks."""
+
+from dataclasses import dataclass
+
+from lessons_lib.block_pool import BlockPool, BlockTable
+from lessons_lib.fragmentation import tokens_held
+from lessons_lib.trace import Trace
+
+
+@dataclass(frozen=True)
+class TableState:
+    """One request's block table at one moment: its blocks in the order of its tokens, and the tokens stored in them."""
+
+    request: str
+    blocks: tuple[int, ...]
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """A pool at one moment.
+
+    Attributes:
+        num_blocks, block_size: of the pool.
+        free_queue: the free blocks, the one handed out next first.
+        tables: the block tables, in the order in which the requests came.
+        event: what has just happened, in words.
+        changed: blocks that have just been handed out or given back.
+    """
+
+    num_blocks: int
+    block_size: int
+    free_queue: tuple[int, ...]
+    tables: tuple[TableState, ...]
+    event: str = ""
+    changed: tuple[int, ...] = ()
+
+
+def pool_state(pool: BlockPool, tables: dict[str, BlockTable], event: str = "", changed: tuple[int, ...] = ()) -> PoolState:
+    """Copy what a pool and its tables look like now.
+
+    Args:
+        tables: request -> its block table.
+    """
+    states = tuple(TableState(name, tuple(table.blocks), table.num_tokens) for name, table in tables.items())
+    return PoolState(pool.num_blocks, pool.block_size, tuple(pool.free_queue), states, event, changed)
+
+
+def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolState]:
+    """Do with a pool what a recorded run would have done: one state for each request that leaves, comes, or takes a block.
+
+    Steps in which every new token finds room in its request's last block leave one state for all of them.
+
+    Args:
+        pool: an empty pool.
+        new_table: makes a request's table, yours if you like.
+
+    Raises:
+        OutOfBlocks: the pool is too small for the run.
+    """
+    tables: dict[str, BlockTable] = {}
+    states = [pool_state(pool, tables, "The pool is empty; all blocks are free.")]
+    for number, held in enumerate(tokens_held(trace), start=1):
+        before = len(states)
+        for name in [name for name in tables if name not in held]:
+            blocks = tuple(tables[name].blocks)
+            tables.pop(name).release()
+            states.append(pool_state(pool, tables, f"Step {number}: {name} has its answer and gives back {_named(blocks)}.", blocks))
+        for name, tokens in held.items():
+            is_new = name not in tables
+            table = tables.setdefault(name, new_table(pool))
+            had = len(table.blocks)
+            table.append(tokens - table.num_tokens)
+            taken = tuple(table.blocks[had:])
+            if taken:
+                doing = "comes and takes" if is_new else "grows and takes"
+                states.append(pool_state(pool, tables, f"Step {number}: {name}, now {tokens} tokens, {doing} {_named(taken)}.", taken))
+        if len(states) == before:
+            states.append(pool_state(pool, tables, f"Step {number}: every new token finds room in a block that is there."))
+    return states
+
+
+def _named(blocks: tuple[int, ...]) -> str:
+    return f"block{'s' if len(blocks) != 1 else ''} {', '.join(map(str, blocks))}" if blocks else "no block"
