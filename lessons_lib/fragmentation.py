@@ -101,7 +101,7 @@ def _first_gap(starts: dict[str, int], reserve: dict[str, int], size: int) -> in
     for name in sorted(starts, key=starts.get):
         if starts[name] - start >= size:
             break
-        start = starts[name] + reserve[name]
+        start = max(start, starts[name] + reserve[name])
     return start
 
 

@@ -62,23 +62,30 @@ def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolStat
     states = [pool_state(pool, tables, "The pool is empty; all blocks are free.")]
     for number, held in enumerate(tokens_held(trace), start=1):
         before = len(states)
+        # These first, so that every state of a step shows them.
+        for name, table in tables.items():
+            if name in held and held[name] <= len(table.blocks) * pool.block_size:
+                table.append(held[name] - table.num_tokens)
         for name in [name for name in tables if name not in held]:
             blocks = tuple(tables[name].blocks)
             tables.pop(name).release()
             states.append(pool_state(pool, tables, f"Step {number}: {name} has its answer and gives back {_named(blocks)}.", blocks))
         for name, tokens in held.items():
-            is_new = name not in tables
-            table = tables.setdefault(name, new_table(pool))
-            had = len(table.blocks)
-            table.append(tokens - table.num_tokens)
-            taken = tuple(table.blocks[had:])
-            if taken:
-                doing = "comes and takes" if is_new else "grows and takes"
-                states.append(pool_state(pool, tables, f"Step {number}: {name}, now {tokens} tokens, {doing} {_named(taken)}.", taken))
+            doing = "grows and takes" if name in tables else "comes and takes"
+            if tokens and (name not in tables or tokens > tables[name].num_tokens):
+                table = tables.setdefault(name, new_table(pool))
+                had = len(table.blocks)
+                table.append(tokens - table.num_tokens)
+                taken = tuple(table.blocks[had:])
+                states.append(pool_state(pool, tables, f"Step {number}: {name}, now {_tokens(tokens)}, {doing} {_named(taken)}.", taken))
         if len(states) == before:
             states.append(pool_state(pool, tables, f"Step {number}: every new token finds room in a block that is there."))
     return states
 
 
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' if count != 1 else ''}"
+
+
 def _named(blocks: tuple[int, ...]) -> str:
-    return f"block{'s' if len(blocks) != 1 else ''} {', '.join(map(str, blocks))}" if blocks else "no block"
+    return f"block{'s' if len(blocks) != 1 else ''} {', '.join(map(str, blocks))}"
