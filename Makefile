@@ -17,7 +17,7 @@ help:
 	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
 	@echo "make doctor     say what was found on this machine, and what to do about each problem"
-	@echo "make bench      measure one request at a time, static and continuous batching"
+	@echo "make bench      measure the block pool, and one at a time, static, slots and ragged side by side"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
 	@echo "make help       this list"
 

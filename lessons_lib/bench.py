@@ -11,15 +11,19 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.batch_result import BatchResult
+from lessons_lib.block_pool import BlockPool, BlockTable
 from lessons_lib.continuous_batching import batch_generate
 from lessons_lib.generate import generate_one_by_one
 from lessons_lib.metrics import batch_metrics
 from lessons_lib.model import load_model
+from lessons_lib.ragged_batching import ragged_generate
 from lessons_lib.static_batching import static_generate
 from lessons_lib.viz.table import Table
 from lessons_lib.workload import skewed_workload
 
-BATCH_SIZES = (1, 2, 4, 8)
+# requests -> the batch sizes to measure
+WORKLOADS = {16: (2, 4, 8), 64: (8, 16)}
+POOL_SIZES = (100, 1_000, 10_000, 100_000)
 
 
 def timed(serve: Callable[[], BatchResult]) -> tuple[float, BatchResult]:
@@ -28,8 +32,8 @@ def timed(serve: Callable[[], BatchResult]) -> tuple[float, BatchResult]:
     return time.perf_counter() - started, result
 
 
-def throughput(requests: int, repeats: int) -> Table:
-    """New tokens a second, one at a time, static and continuous, at several batch sizes.
+def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Table:
+    """New tokens a second: one at a time, static, slots and ragged, at several batch sizes.
 
     The ways take turns, so that a slow minute of the machine falls on all of them; each figure is the median of its turns.
     """
@@ -37,10 +41,10 @@ def throughput(requests: int, repeats: int) -> Table:
     load = skewed_workload(requests)
     caps = dict(max_new_tokens=load.max_new_tokens)
     ways = {("one at a time", 1): lambda: generate_one_by_one(model, tokenizer, load.prompts, **caps)}
-    for size in BATCH_SIZES:
+    for size in batch_sizes:
         ways["static", size] = lambda size=size: static_generate(model, tokenizer, load.prompts, **caps, batch_size=size)
-    for size in BATCH_SIZES:
-        ways["continuous", size] = lambda size=size: batch_generate(model, tokenizer, load.prompts, **caps, batch_size=size)
+        ways["slots", size] = lambda size=size: batch_generate(model, tokenizer, load.prompts, **caps, batch_size=size)
+        ways["ragged", size] = lambda size=size: ragged_generate(model, tokenizer, load.prompts, **caps, max_num_seqs=size)
     seconds = {way: [] for way in ways}
     results = {}
     for _ in range(repeats):
@@ -60,7 +64,7 @@ def throughput(requests: int, repeats: int) -> Table:
                 size,
                 round(new_tokens / median),
                 f"{medians['one at a time', 1] / median:.2f} ×",
-                f"{medians['static', size] / median:.2f} ×",
+                f"{medians['static', size] / median:.2f} ×" if size > 1 else "",
                 result.trace.forward_calls,
                 f"{1 - result.trace.waste:.0%}",
                 f"{metrics.slot_utilisation:.0%}",
@@ -72,14 +76,53 @@ def throughput(requests: int, repeats: int) -> Table:
     return Table(columns, rows, caption)
 
 
+def allocator(repeats: int, operations: int = 100_000) -> Table:
+    """Calls of the block pool a second, and tokens appended to a block table a second, in pools of several sizes."""
+
+    def one_by_one(pool: BlockPool) -> int:
+        for _ in range(operations // 2):
+            pool.free(pool.allocate(1))
+        return operations // 2 * 2
+
+    def sixteen_blocks(pool: BlockPool) -> int:
+        calls = operations // 16
+        for _ in range(calls // 2):
+            pool.free(pool.allocate(16))
+        return calls // 2 * 32
+
+    def tokens(pool: BlockPool) -> int:
+        tables = operations // 1000
+        for _ in range(tables):
+            table = BlockTable(pool)
+            for _ in range(1000):
+                table.append()
+            table.release()
+        return tables * 1000
+
+    work = {"allocate(1), free": one_by_one, "blocks, 16 a call": sixteen_blocks, "tokens appended, blocks of 16": tokens}
+    rows = []
+    for size in POOL_SIZES:
+        rates = {name: [] for name in work}
+        for _ in range(repeats):
+            for name, do in work.items():
+                pool = BlockPool(size, 16)
+                started = time.perf_counter()
+                rates[name].append(do(pool) / (time.perf_counter() - started))
+        rows.append([size, *(f"{statistics.median(rates[name]) / 1e6:.2f}" for name in work)])
+    return Table(["blocks in the pool", *work], rows, f"Block pool: millions a second, median of {repeats}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=16)
+    parser.add_argument("--requests", type=int, nargs="*", default=list(WORKLOADS), help="16 and 64 if not given")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {device}\n")
-    print(throughput(options.requests, options.repeats))
+    print(allocator(options.repeats))
+    for requests in options.requests:
+        print()
+        print(throughput(requests, WORKLOADS.get(requests, (4, 8)), options.repeats))
 
 
 if __name__ == "__main__":

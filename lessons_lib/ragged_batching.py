@@ -14,7 +14,7 @@ from lessons_lib.model import cache_bytes_per_token
 from lessons_lib.packed_recording import PackedStep
 from lessons_lib.packing import PackedBatch, concatenate_caches, copied_tokens, pack, packed_forward, scatter_cache, unpack
 from lessons_lib.prompts import BadRequest, encode_prompts
-from lessons_lib.request import Request, RequestState
+from lessons_lib.request import IllegalTransition, Request, RequestState
 from lessons_lib.trace import RowWork, Step, Trace
 from lessons_lib.watch import watch_forwards
 
@@ -44,7 +44,16 @@ class RaggedBatch:
     copied_tokens: int = 0
 
     def submit(self, request: Request) -> None:
-        """Take a request in: at once if a place is free, else at the end of the queue."""
+        """Take a request in: at once if a place is free, else at the end of the queue.
+
+        Raises:
+            BadRequest: its id is that of another request here; nothing changes.
+            IllegalTransition: it is not a waiting request; nothing changes.
+        """
+        if request.id in {other.id for other in [*self.waiting, *self.running]}:
+            raise BadRequest(f"request id {request.id!r} is in the batch already; give every request an id of its own.")
+        if request.state is not RequestState.WAITING:
+            raise IllegalTransition(f"request {request.id!r} is {request.state.value}; only a waiting request can be submitted.")
         self.waiting.append(request)
         admit(self)
 

@@ -6,10 +6,12 @@ import pytest
 import torch
 from oracle import TINY_TOKENIZER
 
-from lessons_lib.continuous_batching import batch_generate
+from lessons_lib.continuous_batching import NoProgress, batch_generate
 from lessons_lib.generate import generate_one_by_one
 from lessons_lib.model import BUNDLED_MODEL, DamagedModel, ModelNotFound, load_model
+from lessons_lib.one_row import one_row_generate
 from lessons_lib.prompts import BadRequest
+from lessons_lib.ragged_batching import RaggedBatch, ragged_generate
 from lessons_lib.request import IllegalTransition, Request, RequestState
 from lessons_lib.slots import NoFreeSlot, SlotManager
 from lessons_lib.static_batching import static_generate
@@ -32,7 +34,15 @@ def continuous(prompts, **kwargs):
     return batch_generate(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
 
 
-WAYS = [one_by_one, static, continuous]
+def one_row(prompts, **kwargs):
+    return one_row_generate(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
+
+
+def ragged(prompts, **kwargs):
+    return ragged_generate(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
+
+
+WAYS = [one_by_one, static, continuous, one_row, ragged]
 # (prompts, keyword arguments, words of the message)
 REFUSED = [
     ([GOOD, []], {}, "prompt 1 is empty"),
@@ -64,6 +74,34 @@ def test_a_bad_request_is_refused_before_anything_is_computed(serve, prompts, kw
 def test_a_batch_has_at_least_one_row(serve, batch_size):
     with pytest.raises(BadRequest, match=f"batch_size is {batch_size}; it must be at least 1"):
         serve([GOOD], batch_size=batch_size)
+
+
+@pytest.mark.parametrize("max_num_seqs", [0, -1])
+def test_a_row_has_room_for_a_request(max_num_seqs):
+    with watch_forwards(tiny_model()) as passes, pytest.raises(BadRequest, match=f"max_num_seqs is {max_num_seqs}; .* at least 1"):
+        ragged([GOOD], max_num_seqs=max_num_seqs)
+    assert passes == []
+
+
+def test_a_step_that_computes_nothing_ends_the_run():
+    with pytest.raises(NoProgress, match="a step computed nothing, with 1 requests in the batch and 1 waiting"):
+        ragged([GOOD, GOOD], max_num_seqs=1, step=lambda batch: None)
+
+
+def test_a_request_that_is_not_waiting_is_not_taken_in():
+    batch = RaggedBatch(tiny_model(), 2)
+    request = Request("A", GOOD, 3, state=RequestState.FINISHED)
+    with pytest.raises(IllegalTransition, match="request 'A' is finished"):
+        batch.submit(request)
+    assert not batch.running and not batch.waiting and not batch.caches and request.state is RequestState.FINISHED
+
+
+def test_an_id_is_used_once_at_a_time():
+    batch = RaggedBatch(tiny_model(), 1)
+    batch.submit(Request("A", GOOD, 3))
+    with pytest.raises(BadRequest, match="request id 'A' is in the batch already"):
+        batch.submit(Request("A", GOOD, 3))
+    assert len(batch.running) == 1 and not batch.waiting
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
 from lessons_lib.continuous_batching import batch_generate
 from lessons_lib.generate import generate_one_by_one, greedy_without_cache
 from lessons_lib.model import load_model
+from lessons_lib.one_row import one_row_generate
+from lessons_lib.ragged_batching import RaggedBatch, loop_forward, ragged_generate, ragged_step
+from lessons_lib.request import Request, RequestState
 from lessons_lib.static_batching import static_generate
 from lessons_lib.stories import MAX_NEW_TOKENS, PROMPTS
 from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
@@ -49,22 +52,36 @@ def test_one_by_one_on_the_bundled_model():
     assert generate_one_by_one(*bundled(), prompts, max_new_tokens=caps).outputs == expected_stories()
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 8])
+@pytest.mark.parametrize("batch_size", [4, 8])
 def test_static_on_the_bundled_model(batch_size):
     prompts, caps = story_requests()
     assert static_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size).outputs == expected_stories()
 
 
-@pytest.mark.parametrize("batch_size, prefill_step", [(1, 64), (4, 8), (8, 64)])
+@pytest.mark.parametrize("batch_size, prefill_step", [(4, 8), (8, 64)])
 def test_continuous_on_the_bundled_model(batch_size, prefill_step):
     prompts, caps = story_requests()
     result = batch_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size, prefill_step=prefill_step)
     assert result.outputs == expected_stories()
 
 
+@pytest.mark.parametrize("max_num_seqs", [4, 8])
+def test_ragged_on_the_bundled_model(max_num_seqs):
+    prompts, caps = story_requests()
+    result = ragged_generate(*bundled(), prompts, max_new_tokens=caps, max_num_seqs=max_num_seqs)
+    assert result.outputs == expected_stories()
+    assert result.trace.tokens_computed == result.trace.tokens_useful
+    assert result.trace.tokens_computed == sum(len(ids) + len(answer) - 1 for ids, answer in zip(prompts, result.outputs))
+
+
+def test_one_row_on_the_bundled_model():
+    prompts, caps = (requests[:12] for requests in story_requests())
+    assert one_row_generate(*bundled(), prompts, max_new_tokens=caps).outputs == expected_stories()[:12]
+
+
 @functools.cache
 def tiny_requests(family):
-    prompts, caps = ragged_requests(50, seed=3)
+    prompts, caps = ragged_requests(100, seed=3)
     return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
 
 
@@ -89,6 +106,10 @@ def test_all_ways_on_random_models(family):
             model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size, prefill_step=5 * batch_size, max_seq_len=80
         )
         assert continuous.outputs == expected
+        assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=batch_size).outputs == expected
+    assert one_row_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+    by_loop = functools.partial(ragged_step, forward=loop_forward)
+    assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=8, step=by_loop).outputs == expected
 
 
 request = st.tuples(st.integers(0, 6), st.integers(1, 40), st.integers(1, 24))
@@ -109,6 +130,31 @@ def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
     serve = dict(max_new_tokens=caps, batch_size=batch_size)
     assert static_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
     assert batch_generate(model, TINY_TOKENIZER, prompts, **serve, prefill_step=prefill_step, max_seq_len=64).outputs == expected
+    assert ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=batch_size).outputs == expected
+    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs == expected
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(FAMILIES),
+    arrivals=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 60)), min_size=1, max_size=12, unique_by=lambda arrival: arrival[0]),
+    max_num_seqs=st.integers(1, 5),
+)
+def test_the_order_of_arrival_changes_no_token(family, arrivals, max_num_seqs):
+    """Some of the hundred requests, in any order, each at a step of its own."""
+    prompts, caps, expected = tiny_requests(family)
+    requests = {number: Request(str(number), prompts[number], caps[number], END) for number, _ in arrivals}
+    batch = RaggedBatch(tiny_model(family, seed=3), max_num_seqs)
+    for step in range(61 + sum(caps[number] for number in requests)):
+        for number, at in arrivals:
+            if at == step:
+                batch.submit(requests[number])
+        if batch.running:
+            free = [request for request in batch.running if request.state is RequestState.FINISHED]
+            assert not free and (len(batch.running) == max_num_seqs or not batch.waiting), "a place stood free while somebody waited"
+            ragged_step(batch)
+    assert {number: request.output_ids for number, request in requests.items()} == {number: expected[number] for number in requests}
+    assert not batch.caches, "a cache outlived its request"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -119,6 +165,8 @@ def test_a_prompt_that_fills_the_context_but_for_one_token(family):
     assert generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
     assert static_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
     assert batch_generate(model, TINY_TOKENIZER, prompts, max_seq_len=64, prefill_step=10).outputs == expected
+    assert ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None, max_num_seqs=2).outputs == expected
+    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
 
 
 def test_the_stories_as_text_equal_the_stories_as_tokens():
