@@ -1,5 +1,6 @@
 """Lesson 03: what a pool looks like at one moment, as plain data for pictures, and the replay of a run in blocks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lessons_lib.block_pool import BlockPool, BlockTable
@@ -69,7 +70,7 @@ def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolStat
         for name in [name for name in tables if name not in held]:
             blocks = tuple(tables[name].blocks)
             tables.pop(name).release()
-            states.append(pool_state(pool, tables, f"Step {number}: {name} has its answer and gives back {_named(blocks)}.", blocks))
+            states.append(pool_state(pool, tables, f"Step {number}: {name} has its answer and gives back {named_blocks(blocks)}.", blocks))
         for name, tokens in held.items():
             doing = "grows and takes" if name in tables else "comes and takes"
             if tokens and (name not in tables or tokens > tables[name].num_tokens):
@@ -77,7 +78,7 @@ def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolStat
                 had = len(table.blocks)
                 table.append(tokens - table.num_tokens)
                 taken = tuple(table.blocks[had:])
-                states.append(pool_state(pool, tables, f"Step {number}: {name}, now {_tokens(tokens)}, {doing} {_named(taken)}.", taken))
+                states.append(pool_state(pool, tables, f"Step {number}: {name}, now {_tokens(tokens)}, {doing} {named_blocks(taken)}.", taken))
         if len(states) == before:
             states.append(pool_state(pool, tables, f"Step {number}: every new token finds room in a block that is there."))
     return states
@@ -87,5 +88,13 @@ def _tokens(count: int) -> str:
     return f"{count} token{'s' if count != 1 else ''}"
 
 
-def _named(blocks: tuple[int, ...]) -> str:
-    return f"block{'s' if len(blocks) != 1 else ''} {', '.join(map(str, blocks))}"
+def named_blocks(blocks: Sequence[int]) -> str:
+    """Blocks in words, in their order: "block 7", "blocks 3, 0 to 8", "no block"; four or more in a row are drawn together."""
+    runs: list[list[int]] = []
+    for block in blocks:
+        if runs and block == runs[-1][-1] + 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 3 else ", ".join(map(str, run)) for run in runs]
+    return f"block{'s' if len(blocks) != 1 else ''} {', '.join(words)}" if words else "no block"

@@ -66,6 +66,16 @@ class Picture:
         return {"text/html": html, "image/svg+xml": self.svg, "text/plain": self.alt}
 
 
+def live_html(content: Picture | str) -> str:
+    """What a widget shows: the picture with its hover texts, or the sentence that stands in its place."""
+    return content.svg if isinstance(content, Picture) else f"<p>{escape(content)}</p>"
+
+
+def still_bundle(content: Picture | str) -> dict[str, str]:
+    """What a widget leaves behind where no kernel runs: the still picture, or the sentence that stands in its place."""
+    return content._repr_mimebundle_() if isinstance(content, Picture) else {"text/html": live_html(content), "text/plain": content}
+
+
 def svg_start(width: float, height: float, alt: str, view_box: str | None = None) -> str:
     """The opening tag of a picture: fixed size where it is an image file, never wider than the notebook."""
     view_box = view_box or f'viewBox="0 0 {width:g} {height:g}"'

@@ -8,7 +8,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from lessons_lib.viz.picture import Picture
+from lessons_lib.viz.picture import Picture, live_html, still_bundle
 
 _CACHED = 64  # pictures kept, so that going back costs nothing
 
@@ -78,8 +78,7 @@ class Stepper(widgets.VBox):
         i = self.slider.value
         where = f"{self.label} {i + 1} of {self.count}" if self.count else f"no {self.label}s"
         self.position.value = f'<span role="status">{escape(where)}</span>'
-        content = self._content(i)
-        self.picture.value = content.svg if isinstance(content, Picture) else f"<p>{escape(content)}</p>"
+        self.picture.value = live_html(self._content(i))
 
     def _content(self, i: int) -> Picture | str:
         """The picture of step i, or a sentence that says why there is none."""
@@ -94,9 +93,4 @@ class Stepper(widgets.VBox):
             return f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}"
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
-        last = self._content(self.count - 1)
-        if isinstance(last, Picture):
-            still = last._repr_mimebundle_()
-        else:
-            still = {"text/html": f"<p>{escape(last)}</p>", "text/plain": last}
-        return {**super()._repr_mimebundle_(**kwargs), **still}
+        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content(self.count - 1))}
