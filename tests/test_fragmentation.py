@@ -109,6 +109,7 @@ def test_a_replay_shows_every_change_of_the_pool(held, block_size):
     for before, after in zip(states, states[1:]):
         moved = set(before.free_queue) ^ set(after.free_queue)
         assert moved == set(after.changed)
+        assert bool(moved) == ("every new token finds room" not in after.event)
     for state in states:
         in_tables = [block for table in state.tables for block in table.blocks]
         assert sorted([*in_tables, *state.free_queue]) == list(range(200))
