@@ -29,12 +29,14 @@ class PackedStep:
 
 
 def packed_text(step: PackedStep) -> str:
-    """The row and its mask in characters: what each token is, and what it attends to (`#`)."""
-    packed = step.packed
+    """The row and its mask in characters: what each token is, and what it attends to (`#`). A `|` parts cached keys from new ones."""
+    packed, count = step.packed, len(step.packed.input_ids)
     parts = [
         f"{name} {'prefill' if name in step.joined else 'decode'}: {new} new after {cached} cached"
         for name, new, cached in zip(step.names, packed.new_lens, packed.cached_lens)
     ]
     events = [f"{word}: {', '.join(who)}" for word, who in (("left", step.left), ("waiting", step.waiting)) if who]
-    mask = mask_text(packed_mask(packed), Tags(packed.seq_ids, packed.positions), key_tags(packed), step.names)
-    return "\n".join([" · ".join(parts), *([" · ".join(events)] if events else []), mask])
+    mask = mask_text(packed_mask(packed), Tags(packed.seq_ids, packed.positions), key_tags(packed), step.names).split("\n")
+    if any(packed.cached_lens):
+        mask = [f"{line[:-count]}|{line[-count:]}" for line in mask]
+    return "\n".join([" · ".join(parts), *([" · ".join(events)] if events else []), *mask])
