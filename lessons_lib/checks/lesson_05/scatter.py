@@ -1,0 +1,185 @@
+"""Judges 05.2, `scatter_cache`: out of one joined cache, every sequence gets its old and its new tokens, in every layer."""
+
+from random import Random
+from types import SimpleNamespace
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_05.requests import answer_alone, ragged_requests
+from lessons_lib.packing import cache_of, pack
+from lessons_lib.ragged_batching import ragged_generate
+from lessons_lib.tiny_models import tiny_model
+
+# (cached tokens, new tokens) of each sequence, smallest first.
+CASES = (
+    ([0], [2]),
+    ([2], [1]),
+    ([1, 1], [1, 1]),
+    ([2, 1], [1, 1]),
+    ([0, 3], [2, 1]),
+    ([3, 0], [1, 2]),
+    ([2, 0, 4], [1, 3, 1]),
+    ([3, 5, 1], [2, 1, 4]),
+)
+KV_HEADS, HEAD_DIM, LAYERS = 2, 3, 3
+
+
+def check_scatter_cache(attempt) -> None:
+    for cached, new in CASES:
+        _check_case(attempt, cached, new)
+    rng = Random(5)
+    for _ in range(15):
+        cached = [rng.choice((0, 1, 7, 30)) for _ in range(rng.randint(1, 6))]
+        _check_case(attempt, cached, [rng.choice((1, 1, 5)) for _ in cached])
+    _check_in_use(attempt)
+
+
+def _letter(sequence: int) -> str:
+    return chr(ord("A") + sequence)
+
+
+def _codes(cached: list[int], new: list[int]) -> list[int]:
+    """The tokens of the joined cache, each a number made of sequence and position: cached of all, then new of all."""
+    old = [100 * sequence + position for sequence, count in enumerate(cached) for position in range(count)]
+    return old + [100 * s + p for s, (count, more) in enumerate(zip(cached, new)) for p in range(count, count + more)]
+
+
+def _keys(codes: list[int], layer: int) -> torch.Tensor:
+    """Keys whose every number tells token, layer, head and place."""
+    heads = torch.arange(KV_HEADS).reshape(-1, 1, 1) / 10
+    places = torch.arange(HEAD_DIM) / 100
+    return (torch.tensor(codes).reshape(1, -1, 1) + 1000.0 * layer + heads + places)[None]
+
+
+def _joined(cached: list[int], new: list[int]):
+    codes = _codes(cached, new)
+    return cache_of((_keys(codes, layer), -_keys(codes, layer) - 1) for layer in range(LAYERS))
+
+
+def _check_case(attempt, cached: list[int], new: list[int]) -> None:
+    lengths = ", ".join(f"{_letter(s)} with {c} cached and {n} new" for s, (c, n) in enumerate(zip(cached, new)))
+    case = f"{lengths}. Joined: {_tokens(_codes(cached, new))}." if len(_codes(cached, new)) <= 16 else f"{lengths}."
+    packed = pack([[1] * count for count in new], cached)
+    got = _scattered(attempt, _joined(cached, new), packed, case)
+    _check_kind(got, len(new), case)
+    for sequence, cache in enumerate(got):
+        _check_cache(cache, sequence, cached, new, case)
+
+
+def _scattered(attempt, joined, packed, case: str):
+    """Call the attempt; sizes that do not add up are a mistake of their own."""
+    try:
+        return call(attempt, joined, packed, case=case)
+    except RuntimeError as error:
+        if "split_with_sizes" not in str(error):
+            raise
+        idea = (
+            "Tokens are the third axis, `dim=2`. The sizes of the pieces must add up to all tokens of the joined cache: "
+            "the cached of every sequence, and then the new of every sequence."
+        )
+        raise Mistake(f"the sizes of the pieces do not fit: {str(error)[:160]}", case=case, idea=idea) from None
+
+
+def _check_kind(got, count: int, case: str) -> None:
+    if not isinstance(got, (list, tuple)):
+        idea = "Return a list with one cache for each sequence, in the order of the row."
+        raise Mistake(f"`scatter_cache` should return a list of caches; yours returned {type(got).__name__}.", case=case, idea=idea)
+    if len(got) != count:
+        idea = "Every sequence of the row gets a cache, also one that had nothing cached before: its new tokens are in the joined cache."
+        if len(got) == LAYERS:
+            idea = "There are as many as the model has layers. You collected by layer; turn it round with `zip(*...)`: every sequence needs its piece of all layers."
+        raise Mistake(f"one cache for each sequence makes {count}; yours returned {len(got)}.", case=case, idea=idea)
+    for sequence, cache in enumerate(got):
+        if not hasattr(cache, "layers") or not hasattr(cache, "get_seq_length"):
+            idea = "`cache_of(...)` makes a DynamicCache of a (keys, values) pair for each layer."
+            raise Mistake(f"{_letter(sequence)}'s cache should be a DynamicCache; yours is {type(cache).__name__}.", case=case, idea=idea)
+    if len({id(cache) for cache in got}) < count:
+        idea = "`[DynamicCache()] * n` is one object n times. Each sequence needs a cache of its own."
+        raise Mistake("two sequences got the same cache object.", case=case, idea=idea)
+
+
+def _check_cache(cache, sequence: int, cached: list[int], new: list[int], case: str) -> None:
+    letter, length = _letter(sequence), cached[sequence] + new[sequence]
+    if len(cache.layers) != LAYERS:
+        idea = "Each layer of the model has keys and values of its own; a cache without some of them is of no use."
+        raise Mistake(f"{letter}'s cache should have {LAYERS} layers; yours has {len(cache.layers)}.", case=case, idea=idea)
+    want = [100 * sequence + position for position in range(length)]
+    for layer in range(LAYERS):
+        for what in ("keys", "values"):
+            found = getattr(cache.layers[layer], what, None)
+            expected = _keys(want, layer) if what == "keys" else -_keys(want, layer) - 1
+            if not (isinstance(found, torch.Tensor) and found.shape == expected.shape and torch.equal(found.float(), expected)):
+                raise _name_wrong_tokens(found, what, layer, sequence, cached, new, case)
+    if cache.get_seq_length() != length:
+        idea = "A layer must know that it holds something. `cache_of` sees to that."
+        raise Mistake(f"{letter}'s cache says that it holds {cache.get_seq_length()} tokens; it should say {length}.", case=case, idea=idea)
+
+
+def _name_wrong_tokens(found, what: str, layer: int, sequence: int, cached: list[int], new: list[int], case: str) -> Mistake:
+    letter = _letter(sequence)
+    where = f"{letter}'s cache, {what} of layer {layer}"
+    if not isinstance(found, torch.Tensor) or found.dim() != 4 or (found.shape[0], *found.shape[1::2]) != (1, KV_HEADS, HEAD_DIM):
+        shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        length = cached[sequence] + new[sequence]
+        idea = "The tokens are the third axis: split and concatenate with `dim=2`."
+        return Mistake(f"{where}: the shape should be {[1, KV_HEADS, length, HEAD_DIM]}; yours is {shape}.", case=case, idea=idea)
+    numbers = found[0, 0, :, 0].float().nan_to_num()
+    if bool((numbers < 0).any()) != (what == "values") and len(numbers):
+        other = "values" if what == "keys" else "keys"
+        return Mistake(f"{where}: these are {other}.", case=case, idea="A layer holds keys and values; each goes back to its own place.")
+    codes = [round(float(-number - 1 if what == "values" else number)) for number in numbers]
+    layers = {code // 1000 for code in codes}
+    if layers != {layer} and codes:
+        idea = "Every layer has keys and values of its own. Cut each layer of `joined` by itself."
+        return Mistake(f"{where}: these come from layer {', '.join(map(str, sorted(layers)))}.", case=case, idea=idea)
+    codes = [code - 1000 * layer for code in codes]
+    if codes == [100 * sequence + position for position in range(cached[sequence] + new[sequence])]:
+        return Mistake(f"{where}: the right tokens, but not with all their numbers.", case=case, idea="Cut along the axis of the tokens only.")
+    want = [100 * sequence + position for position in range(cached[sequence] + new[sequence])]
+    return Mistake(f"{where}: it should hold {_tokens(want)}; yours holds {_tokens(codes) or 'nothing'}.", case=case, idea=_why_tokens(codes, sequence, cached, new))
+
+
+def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[int]) -> str:
+    own = [100 * sequence + position for position in range(cached[sequence] + new[sequence])]
+    row = _codes(cached, new)
+    start = sum(cached[i] + new[i] for i in range(sequence))
+    end = start + cached[sequence] + new[sequence]
+    old_start, new_start = sum(cached[:sequence]), sum(new[:sequence])
+    old = row[old_start : old_start + cached[sequence]]
+    recognised = (
+        (own[cached[sequence] :], "The cached tokens are lost. The next pass needs all of them: put the old ones in front of the new."),
+        (own[: cached[sequence]], "The new tokens are lost. They lie behind everything that was cached: take the sequence's piece of that part too."),
+        (own[cached[sequence] :] + own[: cached[sequence]], "The new tokens stand before the old ones. A cache keeps its tokens in the order of their positions."),
+        (row[start:end], "You cut the row as if each sequence's tokens lay together. First come the cached tokens of all sequences, then the new ones of all."),
+        (old + row[new_start : new_start + new[sequence]], "You took the new tokens from the front of the joined cache. They begin behind all that was cached."),
+        (row, "That is the whole joined cache. Each sequence takes its own pieces only."),
+        (old + row[len(row) - new[sequence] :], "You took the end of the joined cache for every sequence. The new tokens of sequence i come behind those of the sequences before it."),
+        (row[: cached[sequence]] + own[cached[sequence] :], "You took the cached tokens from the front for every sequence. Those of sequence i lie behind those of the sequences before it."),
+    )
+    for wrong, idea in recognised:
+        if codes == wrong:
+            return idea
+    return "The sizes of the pieces, from left to right: `packed.cached_lens`, then `packed.new_lens`. A sequence takes one piece of each kind."
+
+
+def _tokens(codes: list[int]) -> str:
+    """The tokens by name, such as "A0 A1 B0"; a "?" for a number that is no token of the case."""
+    return _shortened([f"{_letter(code // 100)}{code % 100}" if 0 <= code < 900 else "?" for code in codes])
+
+
+def _shortened(words: list[str], limit: int = 16) -> str:
+    return " ".join(words if len(words) <= limit else [*words[:8], "…", *words[-8:]])
+
+
+def _check_in_use(attempt) -> None:
+    """What cannot be seen in the numbers: the model must be able to go on with these caches."""
+    prompts, caps = ragged_requests(5, seed=3)
+    case = f"five requests with prompts of {[len(prompt) for prompt in prompts]} tokens and caps {caps}, at most three in a row, through `ragged_generate`."
+    tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None)
+    got = call(ragged_generate, tiny_model("qwen2"), tokenizer, prompts, case=case, max_new_tokens=caps, max_num_seqs=3, scatter_cache=attempt)
+    for name, (prompt, cap, answer) in enumerate(zip(prompts, caps, got.outputs)):
+        want = answer_alone(tuple(prompt), cap)
+        if answer != want:
+            what = f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}."
+            raise Mistake(what, case=case, idea="Does a later step change what an earlier one stored? A cache must not share its tensors with another.")
