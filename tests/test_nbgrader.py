@@ -1,6 +1,7 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, three students hand in, it grades them.
 
-solved: every exercise as in the reference; unsolved: as released; wrong: the last exercise of each lesson returns None.
+solved: every exercise as in the reference; unsolved: as released; wrong: the last exercise of each lesson returns None. They hand in
+the notebook up to its last check: what follows gives no marks, and `test_notebooks` runs it.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
@@ -67,6 +68,8 @@ class Course:
         for lesson in self.lessons:
             notebook = self.notebook("release", "course", lesson)
             solved = {cell.id: cell.source for cell in self.notebook("source", "course", lesson).cells}
+            last_check = max(index for index, cell in enumerate(notebook.cells) if cell.id.startswith("check-"))
+            notebook.cells = notebook.cells[: last_check + 1]
             exercises = [cell for cell in notebook.cells if cell.id.startswith("ex-")]
             for cell in exercises:
                 cell.source = edit(cell.source, solved[cell.id], cell is exercises[-1])

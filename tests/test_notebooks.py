@@ -1,10 +1,12 @@
 """Every lesson: built as committed, running unsolved and solved, with words for every picture.
 
-A notebook runs once for the comparison of outputs and once, in another kernel, for nbval; the learner's copy runs once.
+A notebook runs once for the comparison of outputs, and the learner's copy runs once. nbval runs what the rebuild has compared already, in
+another kernel: that is done for the first lesson, and for all of them with LESSONS_NBVAL=all.
 Runs are shared within a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +26,7 @@ LESSONS = [path.stem for path in lesson_files(ROOT)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("notebooks")]
 every_lesson = pytest.mark.parametrize("lesson", LESSONS)
+NBVAL_LESSONS = LESSONS if os.environ.get("LESSONS_NBVAL") == "all" else LESSONS[:1]
 
 
 def stored(folder, lesson):
@@ -82,7 +85,7 @@ def test_the_unsolved_notebook_runs_to_its_end(lesson, record_property):
     assert findings(run.notebook) == []
 
 
-@every_lesson
+@pytest.mark.parametrize("lesson", NBVAL_LESSONS)
 def test_the_solved_notebook_passes_nbval(lesson, tmp_path):
     notebook = stored("solutions", lesson)
     status, passed, report = run_nbval(notebook, tmp_path)
