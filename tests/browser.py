@@ -23,6 +23,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
+
 from lessons_lib.doctor import find_chromium
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,6 +126,13 @@ class JupyterLab:
             page.close()
         stop(self.process)
 
+    def write_notebook(self, name: str, cells: list[str]) -> str:
+        """Put a notebook with these code cells beside the others. Returns its name."""
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata)
+        nbformat.write(notebook, self.folder / "notebooks" / name)
+        return name
+
     def open_notebook(self, name: str) -> "Notebook":
         """Open notebooks/`name` and wait until it is shown and its kernel is idle."""
         page = self.browser.new_page(viewport={"width": 1400, "height": 1000})
@@ -172,11 +181,14 @@ class Notebook:
         return self.page.evaluate(
             "() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').length")
 
-    def steppers(self, at_least: int = 1) -> list["Stepper"]:
-        """The steppers shown, from top to bottom; waits until there are `at_least` so many."""
-        found = self.page.locator(".lessons-stepper")
+    def steppers(self) -> list["Stepper"]:
+        return self.shown(Stepper)
+
+    def shown(self, kind: type["Interactive"], at_least: int = 1) -> list:
+        """The interactive pictures of one kind, from top to bottom; waits until there are `at_least` so many."""
+        found = self.page.locator(f".{kind.NAME}")
         found.nth(at_least - 1).wait_for(timeout=START_SECONDS * 1000)
-        return [Stepper(self.page, found.nth(i)) for i in range(found.count())]
+        return [kind(self.page, found.nth(i)) for i in range(found.count())]
 
     def screenshot(self, path) -> None:
         self.page.screenshot(path=str(path))
@@ -184,37 +196,42 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a stepper answered: what it showed before and after, and the milliseconds between (in the page's clock)."""
+    """What an interactive picture showed before and after, and the milliseconds between (in the page's clock)."""
 
     before: str
     after: str
     milliseconds: float
 
 
-class Stepper:
-    """A `lessons_lib.viz.Stepper` as it stands in the page."""
+class Interactive:
+    """A widget with a picture, as it stands in the page. NAME is the class of the whole; its parts are NAME-picture and so on."""
+
+    NAME = ""
 
     def __init__(self, page, box):
         self.page = page
         self.box = box
 
+    def part(self, name: str, index: int = 0):
+        return self.box.locator(f".{self.NAME}-{name}").nth(index)
+
+    def says(self, part: str) -> str:
+        return self.part(part).inner_text().strip()
+
     def picture(self) -> str:
         """The markup inside the picture."""
-        return self.box.locator(".lessons-stepper-picture").inner_html()
+        return self.part("picture").inner_html()
 
-    def position(self) -> str:
-        """What it says about where it is, e.g. "step 2 of 41"."""
-        return self.box.locator(".lessons-stepper-position").inner_text().strip()
+    def words(self) -> str:
+        """The picture's alternative text, as it is now."""
+        return self.part("picture").locator("svg").get_attribute("aria-label")
 
-    def click_next(self) -> Answer:
-        return self._answer_to(lambda: self.box.locator(".lessons-stepper-next").click())
+    def click(self, part: str) -> Answer:
+        return self._answer_to(lambda: self.part(part).click())
 
-    def click_previous(self) -> Answer:
-        return self._answer_to(lambda: self.box.locator(".lessons-stepper-previous").click())
-
-    def press(self, key: str) -> Answer:
-        """Press `key` with the focus on the slider, e.g. "ArrowRight"."""
-        slider = self.box.locator("[role=slider]")
+    def press(self, key: str, part: str = "", index: int = 0) -> Answer:
+        """Press `key`, e.g. "ArrowRight", with the focus on the slider, or on that of a part."""
+        slider = (self.part(part, index) if part else self.box).locator("[role=slider]")
         slider.focus()
         return self._answer_to(lambda: self.page.keyboard.press(key))
 
@@ -222,8 +239,8 @@ class Stepper:
         """Do `act` and wait until the picture has changed. Input and change are both timed inside the page."""
         self.box.scroll_into_view_if_needed()
         before = self.picture()
-        self.box.evaluate(
-            """(box, limit) => {
+        self.part("picture").evaluate(
+            """(picture, limit) => {
                  let started = performance.now();
                  for (const kind of ['pointerdown', 'keydown'])
                    document.addEventListener(kind, () => { started = performance.now(); }, {capture: true, once: true});
@@ -232,14 +249,51 @@ class Stepper:
                      observer.disconnect();
                      resolve(performance.now() - started);
                    });
-                   observer.observe(box.querySelector('.lessons-stepper-picture'),
-                                    {childList: true, subtree: true, characterData: true, attributes: true});
+                   observer.observe(picture, {childList: true, subtree: true, characterData: true, attributes: true});
                    setTimeout(() => reject(new Error('the picture did not change')), limit);
                  });
                }""", seconds * 1000)
         act()
         milliseconds = self.page.evaluate("() => window.answered")
         return Answer(before, self.picture(), milliseconds)
+
+
+class Stepper(Interactive):
+    """A `lessons_lib.viz.stepper.Stepper`."""
+
+    NAME = "lessons-stepper"
+
+    def position(self) -> str:
+        """What it says about where it is, e.g. "step 2 of 41"."""
+        return self.says("position")
+
+    def click_next(self) -> Answer:
+        return self.click("next")
+
+    def click_previous(self) -> Answer:
+        return self.click("previous")
+
+
+class Playground(Interactive):
+    """A `lessons_lib.viz.pool_playground.PoolPlayground`."""
+
+    NAME = "lessons-pool"
+
+    def choose(self, request: str, tokens: int | None = None) -> None:
+        self.part("request").locator("select").select_option(request)
+        if tokens is not None:
+            self.part("tokens").locator("input").fill(str(tokens))
+
+
+class Explorer(Interactive):
+    """A `lessons_lib.viz.mask_explorer.MaskExplorer`."""
+
+    NAME = "lessons-mask"
+
+    def tick(self, rule: str) -> Answer:
+        """Tick or untick the box of a rule, e.g. "same sequence"."""
+        box = self.box.locator(".lessons-mask-rule", has_text=rule).locator("input")
+        return self._answer_to(box.click)
 
 
 def _end_of(log: Path) -> str:
