@@ -187,7 +187,9 @@ def filled(step):
     return pieces
 
 
-@pytest.mark.parametrize("step", [MIXED, step_of([13, 62, 3, 21], [0] * 4), step_of([1] * 4, [200, 1, 90, 109])], ids=["mixed", "prefills", "decodes"])
+@pytest.mark.parametrize(
+    "step", [MIXED, step_of([13, 62, 3, 21], [0] * 4), step_of([1] * 4, [200, 1, 90, 109])], ids=["mixed", "prefills", "decodes"]
+)
 def test_what_may_attend_is_filled_in_the_colour_of_its_sequence(step):
     expected = [(query[0], box) for box, query, _, may, _ in mask_runs(step) if may]
     assert sorted(filled(step)) == sorted(expected)

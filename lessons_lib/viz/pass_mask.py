@@ -98,8 +98,8 @@ def describe_pass_mask(packed: PackedBatch) -> str:
 
 def _sums(mask: torch.Tensor, cached: int) -> str:
     seen, cells, (queries, keys) = int(mask.sum()), mask.numel(), mask.shape
-    told = "1 query" if queries == 1 else f"{queries:,} queries"
-    return f"Mask: {told} × {keys:,} keys, {cached:,} cached and {keys - cached:,} new; {seen:,} of {cells:,} cells may attend ({share_text(seen, cells)})"
+    size = f"{'1 query' if queries == 1 else f'{queries:,} queries'} × {keys:,} keys, {cached:,} cached and {keys - cached:,} new"
+    return f"Mask: {size}; {seen:,} of {cells:,} cells may attend ({share_text(seen, cells)})"
 
 
 def _heads(d: Drawing, grid: _Grid) -> None:
