@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 import zlib
+from collections.abc import Sequence
 from html import escape
 
 from lessons_lib.viz.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, text_on
@@ -92,12 +93,28 @@ class Drawing:
             f'pointer-events="none">{escape(text)}</text>'
         )
 
-    def lines(self, d: str, stroke: str = EDGE, width: float = 1, fill: str = "none", arrow: bool = False) -> None:
-        """A path in SVG's own notation ("M x y H x V y"), with an arrow head at its end when asked for."""
+    def lines(self, d: str, stroke: str = EDGE, width: float = 1, fill: str = "none", arrow: bool = False, dots: float = 0) -> None:
+        """A path in SVG's own notation ("M x y H x V y"), with an arrow head at its end when asked for.
+
+        With `dots`, the line is a row of round dots so many pixels apart, the first one where a piece of the path begins.
+        """
         end = ' marker-end="url(#ARROW)"' if arrow else ""
+        end += f' stroke-dasharray="0 {number(dots)}" stroke-linecap="round"' if dots else ""
         self._parts.append(
             f'<path d="{d}" stroke="{stroke}" stroke-width="{number(width)}" fill="{fill}"{end} pointer-events="none"/>'
         )
+
+    def hover_grid(self, x: float, y: float, width: float, height: float, titles: Sequence[Sequence[str]]) -> None:
+        """Hover texts for a grid of cells so wide and so high, row by row; nothing is seen of it.
+
+        The grid sets the scale and a row its place, so that a cell costs few characters: there may be thousands. Only a cell's
+        inside answers the mouse; its outline, though not drawn, would be a cell wide at that scale.
+        """
+        self._parts.append(f'<g transform="matrix({number(width)} 0 0 {number(height)} {number(x)} {number(y)})" fill="none" pointer-events="fill">')
+        for row, line in enumerate(titles):
+            cells = (f'<rect x="{column}" width="1" height="1"><title>{escape(title)}</title></rect>' for column, title in enumerate(line))
+            self._parts.append(f'<g transform="translate(0 {row})">{"".join(cells)}</g>')
+        self._parts.append("</g>")
 
     def cell(
         self,
