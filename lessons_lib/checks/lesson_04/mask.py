@@ -1,0 +1,164 @@
+"""Judges 04.2, `block_diagonal_mask`: own sequence, not in the future, no padding."""
+
+from dataclasses import dataclass
+from random import Random
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.checks.lesson_04.wrong_masks import KNOWN, UNKNOWN, WrongRule
+from lessons_lib.mask_text import letters, read_pair
+from lessons_lib.masks import PADDING, RULES, Tags, combine
+
+
+@dataclass(frozen=True)
+class MaskCase:
+    """Queries and keys as (sequence id, position) pairs."""
+
+    queries: tuple[tuple[int, int], ...]
+    keys: tuple[tuple[int, int], ...]
+    words: str
+
+    def tags(self) -> tuple[Tags, Tags]:
+        return tuple(Tags(*(torch.tensor([pair[i] for pair in pairs], dtype=torch.int64) for i in (0, 1))) for pairs in (self.queries, self.keys))
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def _sequence(seq_id: int, *positions: int) -> tuple[tuple[int, int], ...]:
+    return tuple((seq_id, position) for position in positions)
+
+
+def _square(*pieces) -> tuple:
+    row = tuple(pair for piece in pieces for pair in piece)
+    return row, row
+
+
+A3, B2 = _sequence(0, 0, 1, 2), _sequence(1, 0, 1)
+PAD2 = _sequence(PADDING, 0, 1)
+
+# Smallest first. The first has fewer queries than keys, so that rows and columns can't be mixed up.
+MASK_CASES = (
+    MaskCase(_sequence(0, 1), A3, "one query, A at position 1; keys are A at 0, 1, 2."),
+    MaskCase(*_square(A3), "queries and keys are the same three tokens, A at 0, 1, 2."),
+    MaskCase(_sequence(0, 2) + _sequence(1, 1), A3 + B2, "two decodes: queries are A at 2 and B at 1; keys are A at 0, 1, 2 and B at 0, 1."),
+    MaskCase(*_square(A3, B2), "queries and keys are A at 0, 1, 2 and B at 0, 1."),
+    MaskCase(*_square(B2, A3), "queries and keys are B at 0, 1 and A at 0, 1, 2; B comes first in the row."),
+    MaskCase(
+        _sequence(0, 2) + _sequence(1, 1),
+        _sequence(0, 0, 1) + _sequence(1, 0) + _sequence(0, 2) + _sequence(1, 1),
+        "two decodes: queries are A at 2 and B at 1; keys are A at 0, 1 and B at 0 in the cache, then the new ones, A at 2 and B at 1.",
+    ),
+    MaskCase(*_square(_sequence(0, 0), PAD2), "queries and keys are A at 0 and two padding tokens."),
+    MaskCase(*_square(PAD2, _sequence(0, 0, 1)), "queries and keys are two padding tokens, then A at 0 and 1."),
+)
+
+
+def check_block_diagonal_mask(attempt) -> None:
+    for case in MASK_CASES:
+        _check_case(attempt, case)
+    rng = Random(4)
+    for _ in range(25):
+        _check_case(attempt, _random_case(rng))
+
+
+def _random_case(rng: Random) -> MaskCase:
+    """Up to five sequences with some tokens in the cache and some new ones, padding at both, and the keys shuffled."""
+    cached, new = [], []
+    for seq_id in range(rng.randint(1, 5)):
+        start, length = rng.randrange(6), rng.randint(1, 4)
+        cached += _sequence(seq_id, *range(start))
+        new += _sequence(seq_id, *range(start, start + length))
+    queries = new + list(_sequence(PADDING, *range(rng.randrange(3))))
+    keys = rng.sample(cached + queries, len(cached) + len(queries))
+    return MaskCase(tuple(queries), tuple(keys), f"{len(queries)} queries and {len(keys)} keys of several sequences, keys in any order.")
+
+
+def _check_case(attempt, case: MaskCase) -> None:
+    queries, keys = case.tags()
+    before = [tensor.clone() for tags in (queries, keys) for tensor in (tags.seq_ids, tags.positions)]
+    got = _mask_of(attempt, queries, keys, case)
+    if not all(torch.equal(old, new) for old, new in zip(before, (queries.seq_ids, queries.positions, keys.seq_ids, keys.positions))):
+        raise Mistake(
+            "your code changed the tags that it was given.",
+            case=str(case),
+            idea="The model needs the same positions. Compare tensors without writing to them.",
+        )
+    want = combine(RULES, queries, keys)
+    _check_kind(attempt, got, want, queries, keys, str(case))
+    if not torch.equal(got.cpu(), want):
+        raise _name_wrong_mask(attempt, got.cpu(), want, case)
+
+
+_MEET = "Every query must meet every key: `queries.positions[:, None]` has shape [queries, 1], and compared with [keys] it gives [queries, keys]."
+
+
+def _mask_of(attempt, queries: Tags, keys: Tags, case: MaskCase):
+    """Call the attempt; two errors that PyTorch words for experts are mistakes of their own."""
+    try:
+        return call(attempt, queries, keys, case=str(case))
+    except RuntimeError as error:
+        if "ambiguous" in str(error):
+            raise Mistake(
+                "Python tried to make one True or False of a whole tensor.",
+                case=str(case),
+                idea="`and` and `or` can't compare tensors cell by cell; `&` can. And `&` binds more tightly than `==`, so put brackets round "
+                "each comparison: `(a == b) & (c <= d)`.",
+            ) from None
+        if "must match" in str(error):
+            raise Mistake(f"the sizes of two tensors do not fit: {error}", case=str(case), idea=_MEET) from None
+        raise
+
+
+def _check_kind(attempt, got, want, queries: Tags, keys: Tags, case: str) -> None:
+    if not isinstance(got, torch.Tensor):
+        raise Mistake(
+            f"the mask should be a tensor; yours is {kind(got)}.",
+            case=case,
+            idea="Comparing two tensors gives a tensor of True and False.",
+        )
+    if got.shape != want.shape:
+        idea = f"The shape is [queries, keys]. {_MEET}"
+        if got.shape == want.T.shape:
+            idea = (
+                "You have a row for each key. A row is a query, a column is a key: the new axis belongs to the queries, `[:, None]`, and the "
+                "keys stay as they are."
+            )
+        elif list(got.shape)[-2:] == list(want.shape):
+            idea = "The axes for the batch and the heads are put in later, by `packed_logits`. Here it is [queries, keys]."
+        elif list(got.shape) == [len(queries)] * 2:
+            idea = "You make a square of the queries. With a cache there are more keys than queries."
+        raise Mistake(f"the shape should be [{len(queries)}, {len(keys)}], queries by keys; yours is {list(got.shape)}.", case=case, idea=idea)
+    if got.dtype != torch.bool:
+        idea = "True means may attend. Numbers come in the next exercise, where they mean something else: 0 for allowed."
+        raise Mistake(f"the mask should hold bool; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea)
+
+
+def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
+    """Name the mistake by the wrong rule that gives the same masks, if possible in all cases."""
+    queries, keys = case.tags()
+    here = [known for known in KNOWN if torch.equal(got, known.mask(queries, keys))]
+    everywhere = [known for known in here if all(_agrees(attempt, known, other) for other in MASK_CASES)]
+    known = next(iter(everywhere + here), UNKNOWN)
+    query, key = (got != want).nonzero()[0].tolist()
+    names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)
+    return Mistake(
+        f"in your mask {known.what}. For example: {read_pair(queries, keys, query, key, names)} In yours it is the other way round. "
+        f"The row of this query should be `{_drawn(want[query])}`; yours is `{_drawn(got[query])}` (# attends, . blocked).",
+        case=str(case),
+        idea=known.idea,
+    )
+
+
+def _agrees(attempt, known: WrongRule, case: MaskCase) -> bool:
+    try:
+        return torch.equal(torch.as_tensor(attempt(*case.tags())).cpu(), known.mask(*case.tags()))
+    except Exception:  # noqa: BLE001 - whatever it is, it does not agree
+        return False
+
+
+def _drawn(row) -> str:
+    text = "".join("#" if may else "." for may in row.tolist())
+    return text if len(text) <= 48 else text[:45] + "..."

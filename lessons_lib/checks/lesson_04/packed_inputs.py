@@ -1,0 +1,118 @@
+"""What the one pass over a packed row was given, and what is wrong with it."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, short
+from lessons_lib.checks.lesson_01.words import count, kind
+from lessons_lib.masks import block_diagonal_mask, combine, not_in_the_future, same_sequence, tag_tokens
+
+
+@dataclass
+class Seen:
+    """What the model was given in each pass: tensors, or whatever came."""
+
+    passes: list[dict] = field(default_factory=list)
+
+
+@contextmanager
+def recorded(model):
+    seen = Seen()
+
+    def note(module, args, kwargs):
+        seen.passes.append({"input_ids": args[0] if args else kwargs.get("input_ids"), **kwargs, "by_position": len(args)})
+
+    hook = model.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def name_wrong_row(seen: Seen, sequences: list[list[int]], case: str) -> None:
+    """Raise when the one row of tokens is not what it should be."""
+    row = [token for sequence in sequences for token in sequence]
+    ids = seen.passes[0]["input_ids"]
+    if not isinstance(ids, torch.Tensor):
+        raise Mistake(
+            f"the model should be given a tensor `input_ids`; it was given {kind(ids)}.",
+            case=case,
+            idea="`input_ids=torch.tensor([row])`.",
+        )
+    if ids.dim() == 2 and len(ids) > 1:
+        raise Mistake(
+            f"`input_ids` should be one row of {count(len(row), 'token')}; yours has {len(ids)} rows.",
+            case=case,
+            idea="That is the rectangle of lesson 01, with its padding. Here the sequences lie one behind the other in one row.",
+        )
+    if list(ids.shape) != [1, len(row)]:
+        idea = "All tokens of all sequences, and nothing else."
+        if list(ids.shape) == [len(row)]:
+            idea = "The model wants a batch axis in front: `torch.tensor([row])`."
+        raise Mistake(f"`input_ids` should have shape [1, {len(row)}]; yours has {list(ids.shape)}.", case=case, idea=idea)
+    if ids[0].tolist() != row:
+        raise Mistake(
+            f"the row should be {short(row)}; yours is {short(ids[0])}.",
+            case=case,
+            idea="One whole sequence behind the other, in the order of the list.",
+        )
+
+
+def name_wrong_inputs(seen: Seen, sequences: list[list[int]], case: str) -> None:
+    """Raise for a fault in what the one pass was given; return when none is found."""
+    if not seen.passes:
+        return
+    name_wrong_row(seen, sequences, case)
+    given, total = seen.passes[0], sum(map(len, sequences))
+    fault = _wrong_positions(given.get("position_ids"), sequences, total) or _wrong_mask(given.get("attention_mask"), sequences, total)
+    if fault:
+        raise Mistake(fault[0], case=case, idea=fault[1])
+
+
+def _wrong_positions(positions, sequences: list[list[int]], total: int):
+    want = tag_tokens([len(sequence) for sequence in sequences]).positions.tolist()
+    if positions is None:
+        return (
+            "the model was given no `position_ids`, so it counts through the whole row.",
+            f"Pass the positions of the tags, `tags.positions[None]`; here that is {short([want])}.",
+        )
+    got = positions.reshape(-1).tolist() if isinstance(positions, torch.Tensor) else positions
+    if got == want:
+        if list(positions.shape) == [1, total]:
+            return None
+        what = f"`position_ids` should have shape [1, {total}]; yours has {list(positions.shape)}."
+        return what, "The model wants a batch axis in front: `tags.positions[None]`."
+    idea = "Each token stands at a position of its own sequence: `tags.positions`, with a batch axis in front."
+    if got == list(range(total)):
+        idea = "They go on through the row, as if it were one text. In every sequence they begin at 0 again, as `tags.positions` has them."
+    return f"the positions should be {short([want])}; yours are {kind(positions) if not isinstance(positions, torch.Tensor) else short(positions)}.", idea
+
+
+def _wrong_mask(mask, sequences: list[list[int]], total: int):
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    want = block_diagonal_mask(tags, tags)
+    if mask is None:
+        return "the model was given no `attention_mask`.", "Without it all tokens of the row are one text. Pass `mask(tags, tags)`, with two axes in front."
+    if not isinstance(mask, torch.Tensor):
+        return f"`attention_mask` should be a tensor; yours is {kind(mask)}.", "Call `mask` with the tags of queries and keys: `mask(tags, tags)`."
+    if list(mask.shape) != [1, 1, total, total]:
+        idea = "A mask of pairs has four axes: batch, heads, queries, keys. Put two in front: `mask(tags, tags)[None, None]`."
+        if mask.dim() == 2:
+            idea += " With two axes the model takes it for the padding mask of lesson 01, [rows, tokens]."
+        return f"`attention_mask` should have shape [1, 1, {total}, {total}]; yours has {list(mask.shape)}.", idea
+    if mask.dtype not in (torch.bool, torch.float32):
+        dtype = str(mask.dtype).removeprefix("torch.")
+        return f"`attention_mask` should hold bool, or float32 as `additive_mask` makes it; yours holds {dtype}.", "Pass on what `mask(tags, tags)` gives."
+    allowed = mask[0, 0].cpu() if mask.dtype == torch.bool else mask[0, 0].cpu() == 0
+    if torch.equal(allowed, want):
+        return None
+    for wrong, idea in (
+        (~want, "It is turned round. True means may attend."),
+        (combine([not_in_the_future], tags, tags), "Sequences see each other. The rule of the sequence is missing."),
+        (combine([same_sequence], tags, tags), "Tokens see later tokens. The causal rule is missing."),
+    ):
+        if torch.equal(allowed, wrong):
+            return "the mask is not that of the packed row.", idea
+    return "the mask is not that of the packed row.", "`mask(tags, tags)`: queries and keys are the same tokens here, so both get the same tags."
