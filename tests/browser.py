@@ -280,7 +280,7 @@ class Playground(Interactive):
     NAME = "lessons-pool"
 
     def choose(self, request: str, tokens: int | None = None) -> None:
-        self.part("request").locator("select").select_option(request)
+        self.part("request").get_by_role("button", name=request, exact=True).click()
         if tokens is not None:
             self.part("tokens").locator("input").fill(str(tokens))
 

@@ -169,9 +169,10 @@ def test_the_grid_fits_its_place(num_blocks, block_size):
     assert lot.height <= 470 or num_blocks > 64
     picture = draw_pool(pool_of(num_blocks, block_size, {}))
     assert len([t for t in titles(picture) if t.startswith("block 0:")]) == (2 if num_blocks else 0)  # in the grid and in the queue
+    foot = height(picture)
     for rect in elements(picture, "rect"):
         assert float(rect.get("x", 0)) + float(rect.get("width")) <= 900
-        assert float(rect.get("y", 0)) + float(rect.get("height")) <= height(picture)
+        assert float(rect.get("y", 0)) + float(rect.get("height")) <= foot
 
 
 def test_small_cells_become_bars():

@@ -25,7 +25,7 @@ class PoolPlayground(widgets.VBox):
     names      the requests that may be chosen
 
     `pool` and `tables` (request -> its table) are what is shown, to be looked at from other cells.
-    Keyboard: Tab from one control to the next, arrow keys for the request, Enter for a button.
+    Keyboard: Tab from one control to the next, Enter for a button.
     Where no kernel runs (GitHub, an exported page) the last picture is seen.
     """
 
@@ -34,17 +34,21 @@ class PoolPlayground(widgets.VBox):
             raise ValueError("names is empty; a playground needs 1 request or more.")
         self._fresh, self._new_table = pool, new_table
         self.pool, self.tables = pool, {}
-        self.request = widgets.Dropdown(options=list(names), description="request", layout=widgets.Layout(width="130px"), style={"description_width": "initial"})
-        self.tokens = widgets.BoundedIntText(
-            value=5, min=0, max=9999, description="tokens", layout=widgets.Layout(width="130px"), style={"description_width": "initial"}
+        # Buttons and no drop-down list: JupyterLab takes arrow keys and letters away from a list, and makes cells of them.
+        self.request = widgets.ToggleButtons(
+            options=list(names), tooltips=[f"request {name}" for name in names], style={"button_width": f"{24 + 9 * max(map(len, names))}px"}
         )
+        self.tokens = widgets.BoundedIntText(
+            value=5, min=0, max=9999, description="tokens", layout=widgets.Layout(width="150px", margin="0 0 0 16px"), style={"description_width": "initial"},
+            continuous_update=True,  # else the number and the click on a button would leave the page at once, and might change places
+        )  # fmt: skip
         self.append_button = _button("append", "append so many tokens to the request; it comes with its first ones")
         self.free_button = _button("free", "give back all blocks of the request")
         self.again_button = _button("start again", "begin anew, with the pool as it was at first")
-        self.message = widgets.HTML(layout=widgets.Layout(min_height="44px", max_width="900px"))  # two lines: the picture stays in place
+        self.message = widgets.HTML(layout=widgets.Layout(min_height="48px", max_width="900px"))  # two lines: the picture stays in place
         self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
         controls = [self.request, self.tokens, self.append_button, self.free_button, self.again_button]
-        bar = widgets.HBox(controls, layout=widgets.Layout(align_items="center", flex_flow="row wrap", max_width="900px"))
+        bar = widgets.HBox([widgets.Label("request"), *controls], layout=widgets.Layout(align_items="center", flex_flow="row wrap", max_width="900px"))
         super().__init__([bar, self.message, self.picture])
         self.add_class("lessons-pool")
         parts = [*zip(("request", "tokens", "append", "free", "again"), controls), ("message", self.message), ("picture", self.picture)]
@@ -87,7 +91,7 @@ class PoolPlayground(widgets.VBox):
             self._event, self._changed = f"Refused. {type(error).__name__}: {error}", ()
             if self._look() != before:
                 self._event += " And yet the pool or a table has changed: a call that is refused must leave all as it was."
-        self.message.value = f'<span role="status">{escape(self._event)}</span>'
+        self.message.value = f'<div role="status" style="line-height:20px">{escape(self._event)}</div>'
         self.picture.value = live_html(self._content())
 
     def _look(self) -> str:
