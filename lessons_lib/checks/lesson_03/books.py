@@ -1,0 +1,71 @@
+"""What the checks of the pool and of the table share: what is in a pool's books, and how a refusal is judged."""
+
+from collections.abc import Callable
+
+from lessons_lib.block_pool import OutOfBlocks, TableFull
+from lessons_lib.checks.exercise import Mistake, call, short
+
+REFUSALS = (OutOfBlocks, TableFull, ValueError, LookupError, ArithmeticError, AssertionError, TypeError, AttributeError)
+
+
+def counted(number: int, noun: str) -> str:
+    """"1 block", "2 blocks"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def is_whole(value: object) -> bool:
+    """An int of any kind, numpy's and torch's too, but no bool."""
+    return hasattr(value, "__index__") and type(value).__name__ not in ("bool", "bool_", "Tensor") or _is_whole_tensor(value)
+
+
+def _is_whole_tensor(value: object) -> bool:
+    return type(value).__name__ == "Tensor" and value.dim() == 0 and "int" in str(value.dtype)
+
+
+def queue_of(pool) -> list:
+    return list(_part(pool, "free_queue"))
+
+
+def used_of(pool) -> set:
+    return set(_part(pool, "used"))
+
+
+def _part(pool, name: str):
+    part = getattr(pool, name, None)
+    if part is None:
+        raise Mistake(f"the pool has no `{name}` any more.", idea="Keep the two containers of the given `__init__`: `free_queue` and `used`.")
+    return part
+
+
+def refused(error: type[Exception], method: Callable, *args, doing: str, case: str, idea: str, unchanged: Callable[[], None]) -> None:
+    """The call must raise `error`, and `unchanged` must find everything as it was.
+
+    Args:
+        doing: the call in words, such as "asking for 3 blocks when 2 are free".
+        idea: why it must be refused.
+        unchanged: raises `Mistake` when something has changed.
+    """
+    name = error.__name__
+    try:
+        got = call(method, *args, case=case)
+    except error:
+        _unchanged(unchanged, case)
+        return
+    except REFUSALS as other:
+        raise Mistake(
+            f"{doing} should raise {name}; yours raised {type(other).__name__}: {str(other)[:120]}",
+            case=case,
+            idea=f"Ask before you do it, and raise {name} in your own words. {idea}",
+        ) from None
+    raise Mistake(f"{doing} should raise {name}; yours returned {short(got)}.", case=case, idea=idea)
+
+
+def _unchanged(unchanged: Callable[[], None], case: str) -> None:
+    try:
+        unchanged()
+    except Mistake as mistake:
+        raise Mistake(
+            f"the call was refused, but it changed something: {mistake.what}",
+            case=case,
+            idea="Do all your asking first. Change something only when nothing can go wrong any more.",
+        ) from None

@@ -1,0 +1,72 @@
+"""Judges 03.5, `blocks_in_budget`: whole blocks, of all layers, in this dtype."""
+
+from transformers import LlamaConfig
+
+from lessons_lib.block_pool import block_bytes, blocks_in_budget
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_03.books import counted, is_whole, refused
+from lessons_lib.model import cache_bytes_per_token, kv_head_size
+from lessons_lib.tiny_models import tiny_model
+
+
+def check_blocks_in_budget(attempt) -> None:
+    # Layers, query heads and KV heads all differ, so that each mistake gives a number of its own.
+    config = LlamaConfig(hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=8)
+    one = block_bytes(config, 16)
+    for budget in (10 * one, 10 * one + 1, 10 * one - 1, one, one - 1, 0):
+        _check_one(attempt, config, 16, budget, 4)
+    for size in (1, 8, 32):
+        _check_one(attempt, config, size, 10 * one, 4)
+    for bytes_per_number in (2, 4):
+        _check_one(attempt, config, 16, 10 * one, bytes_per_number)
+    for family in ("gpt2", "llama"):
+        _check_one(attempt, tiny_model(family).config, 16, 1_000_000, 2)
+    _check_one(attempt, config, 16, 0.9 * 100 * one, 4)
+    for size, budget in ((0, one), (-1, one), (16, -1)):
+        refused(
+            ValueError, attempt, config, size, budget,
+            doing=f"block size {size} with a budget of {budget} bytes",
+            case=f"`blocks_in_budget(config, {size}, {budget})`.",
+            idea="A block has at least 1 token, and a budget at least 0 bytes.",
+            unchanged=lambda: None,
+        )  # fmt: skip
+
+
+def _check_one(attempt, config, size: int, budget, bytes_per_number: int) -> None:
+    one = block_bytes(config, size, bytes_per_number)
+    case = (
+        f"a model with {cache_bytes_per_token(config, bytes_per_number)} cache bytes a token at {bytes_per_number} bytes a "
+        f"number, block size {size}: "
+        f"{one} bytes a block; a budget of {budget} bytes."
+    )
+    arguments = (config, size, budget) if bytes_per_number == 4 else (config, size, budget, bytes_per_number)
+    got = call(attempt, *arguments, case=case)
+    want = blocks_in_budget(config, size, budget, bytes_per_number)
+    if got is None:
+        raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number.")
+    if not is_whole(got):
+        idea = "Whole blocks only: `//` rounds down. When the budget is a float, `//` gives a float too: make an int of it."
+        raise Mistake(f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case, idea=idea)
+    if int(got) != want:
+        what = f"{counted(want, 'block')} fit{'s' if want == 1 else ''}; yours says {int(got)}."
+        raise Mistake(what, case=case, idea=_why(int(got), want, config, size, budget, bytes_per_number))
+
+
+def _why(got: int, want: int, config, size: int, budget, bytes_per_number: int) -> str:
+    one = block_bytes(config, size, bytes_per_number)
+    query_heads = one // kv_head_size(config)[0] * config.num_attention_heads
+    recognised = (
+        (one // size, "That is how many tokens fit. A block has `block_size` of them."),
+        (block_bytes(config, size), "That counts 4 bytes a number. Pass `bytes_per_number` on to `block_bytes`."),
+        (one // 2, "A token leaves a key *and* a value, in every layer. `block_bytes` counts both."),
+        (one // config.num_hidden_layers, "Every block is there in every layer. `block_bytes` counts all of them."),
+        (query_heads, "That counts the query heads. Only KV heads leave something in the cache, and this model has fewer of them."),
+    )
+    for wrong, why in recognised:
+        if got == int(budget // wrong) != want:
+            return why
+    if got == want + 1 and 2 * (budget % one) > one:
+        return "`round` goes up as well as down. The last one does not fit whole, by however little: round down."
+    if got == want + 1:
+        return "The last one does not fit whole. A part of a block is no block: round down."
+    return "Divide the budget by the bytes of one block, which `block_bytes(config, block_size, bytes_per_number)` gives, and round down."

@@ -1,0 +1,87 @@
+"""Judges 03.2, `blocks_for`: as many blocks as are needed, and not one more."""
+
+from random import Random
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_03.books import counted, is_whole
+
+# (tokens, block size). The boundary of the lesson's example comes first: it is what this exercise is about.
+CASES = [
+    *((tokens, 16) for tokens in (128, 129, 127, 0, 1, 15, 16, 17, 13, 62, 3)),
+    *((5, 1), (7, 4), (8, 4), (9, 4), (0, 1)),
+]
+
+
+def check_blocks_for(attempt) -> None:
+    rng = Random(1)
+    further = [(rng.randrange(3000), rng.choice((1, 2, 3, 8, 16, 32, 100))) for _ in range(300)]
+    for num_tokens, block_size in CASES + further:
+        case = f"`blocks_for({num_tokens}, {block_size})`."
+        got = call(attempt, num_tokens, block_size, case=case)
+        want = sum(1 for _ in range(0, num_tokens, block_size))
+        _check_kind(attempt, got, want, case)
+        if int(got) != want:
+            raise _name_wrong_count(attempt, int(got), want, num_tokens, block_size, case)
+
+
+def _gives(attempt, num_tokens: int) -> object:
+    """What the attempt says for another number of tokens, to tell one mistake from another."""
+    try:
+        return attempt(num_tokens, 16)
+    except Exception:  # noqa: BLE001 - it is wrong already
+        return None
+
+
+def _check_kind(attempt, got, want: int, case: str) -> None:
+    if got is None:
+        raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number.")
+    if isinstance(got, float) or type(got).__name__ in ("float64", "float32"):
+        further = _gives(attempt, 129)
+        if got == int(got) and isinstance(further, float) and further != int(further):
+            got, want, case = further, 9, "`blocks_for(129, 16)`."
+        if got == int(got):
+            idea = "A count is an int: the pool can't loop over `range(8.0)`. Use `//`, or `int(...)` on the whole number."
+        else:
+            idea = "`/` gives a fraction, but a request holds whole blocks: a block that is begun is a block. Round up, with whole numbers."
+        raise Mistake(f"the answer should be the int {want}; yours is the float {float(got):g}.", case=case, idea=idea)
+    if not is_whole(got):
+        raise Mistake(f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case)
+
+
+def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size: int, case: str) -> Mistake:
+    what = f"{counted(num_tokens, 'token')} at {block_size} a block need {counted(want, 'block')}; yours says {got}."
+    full, rest = divmod(num_tokens, block_size)
+    last = num_tokens - 1
+    if num_tokens == 0:
+        idea = "Without tokens there is nothing to store: no block. A request that waits takes no memory."
+    elif rest == 0 and got == want + 1:
+        idea = (
+            f"{num_tokens} is {full} × {block_size}: the blocks are exactly full. The last token is at position {last}, the last cell of block "
+            f"{last} // {block_size} = {last // block_size}. You take a block for a token that has not come; add a block only for a rest."
+        )
+    elif rest == 1 and got == want - 1:
+        idea = f"Position {last} is the first cell of block {last} // {block_size} = {full}, the {_nth(full + 1)}. {_why_down(attempt)}"
+    elif rest and got == want - 1:
+        idea = f"{full} blocks hold {full * block_size} tokens. The other {rest} need a block too, though it does not get full."
+    elif rest and got == want + 1:
+        idea = f"{want} blocks hold {want * block_size} tokens, which is enough. Does your rounding up take place twice?"
+    elif got == rest:
+        idea = "That is the rest, `%`: the tokens in the last block. How many blocks are there?"
+    elif got == -(-num_tokens // 16):
+        idea = "That is the answer for blocks of 16. Use `block_size`."
+    else:
+        idea = "Count them: one block for every `block_size` tokens, and one more if some are left over."
+    return Mistake(what, case=case, idea=idea)
+
+
+def _why_down(attempt) -> str:
+    if _gives(attempt, 130) == 9:
+        return "You seem to add a little too little before you divide: a rest of one token must reach the next block too."
+    if _gives(attempt, 143) == 9:
+        return "`round` goes to the nearest number, down as well as up: always round up."
+    return "`//` rounds down and drops the block that is not full: round up."
+
+
+def _nth(number: int) -> str:
+    words = {1: "first", 2: "second", 3: "third", 9: "ninth"}
+    return words.get(number, f"number {number} counted from 1")

@@ -1,0 +1,249 @@
+"""Judges 03.3, `BlockTable`: a block more only at a boundary, all or nothing, and everything given back."""
+
+from random import Random
+
+from lessons_lib.block_pool import BlockPool, OutOfBlocks, TableFull, blocks_for
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_03.books import counted, is_whole, queue_of, refused, used_of
+
+
+def check_block_table(attempt) -> None:
+    _check_boundary(attempt)
+    _check_prompts(attempt)
+    _check_no_block_left(attempt)
+    _check_limit(attempt)
+    _check_wrong_count(attempt)
+    _check_release(attempt)
+    _check_long_run(attempt)
+
+
+def _append(table, count: int | None, tokens: int, case: str) -> None:
+    """Append what there is room for; afterwards the table must hold `tokens` tokens. None: without an argument."""
+    before = _blocks_of(table, case)
+    arguments = () if count is None else (count,)
+    try:
+        call(table.append, *arguments, case=case)
+    except (OutOfBlocks, TableFull, ValueError) as error:
+        raise Mistake(f"there is room, but `append` raised {type(error).__name__}: {str(error)[:120]}", case=case) from None
+    _check_table(table, tokens, case, len(before))
+    after = _blocks_of(table, case)
+    if after[: len(before)] != before:
+        raise Mistake(
+            f"`blocks` was {short(before)} and is {short(after)}: blocks with tokens in them have changed.",
+            case=case,
+            idea="Keep the blocks that are there, in their order, and put the new ones behind them.",
+        )
+
+
+def _blocks_of(table, case: str) -> list[int]:
+    blocks = getattr(table, "blocks", None)
+    if blocks is None or not hasattr(blocks, "__iter__"):
+        raise Mistake(f"`blocks` should be the list of the table's blocks; yours is {short(blocks)}.", case=case)
+    blocks = list(blocks)
+    if not all(is_whole(block) for block in blocks):
+        raise Mistake(
+            f"`blocks` should hold block numbers, such as [0, 1]; yours is {short(blocks)}.",
+            case=case,
+            idea="`allocate` returns a list. `self.blocks.append(...)` would put that list inside; `+=` or `extend` adds what is in it.",
+        )
+    return [int(block) for block in blocks]
+
+
+def _check_table(table, tokens: int, case: str, blocks_before: int = 0) -> None:
+    blocks, size = _blocks_of(table, case), table.pool.block_size
+    want = blocks_for(tokens, size)
+    if len(blocks) != want:
+        raise Mistake(
+            f"after {counted(tokens, 'token')} the table should hold {counted(want, 'block')}; yours holds {len(blocks)}.",
+            case=case,
+            idea=_why_count(len(blocks), want, tokens, size, was_enough=0 < want <= blocks_before),
+        )
+    if table.num_tokens != tokens:
+        raise Mistake(
+            f"`num_tokens` should be {tokens}; yours is {short(table.num_tokens)}.",
+            case=case,
+            idea="It counts all tokens stored so far. Add `count` to it in every call that succeeds.",
+        )
+    if len(set(blocks)) < len(blocks):
+        raise Mistake(f"a block is in the table twice: {short(blocks)}.", case=case)
+    _check_pool(table.pool, [table], case)
+
+
+def _check_same(table, tokens: int, case: str) -> None:
+    """After a refused call: the blocks that `tokens` tokens need, and not one more."""
+    held, want = len(_blocks_of(table, case)), blocks_for(tokens, table.pool.block_size)
+    if held != want or table.num_tokens != tokens:
+        raise Mistake(f"the table had {tokens} tokens in {want} blocks; now it has {short(table.num_tokens)} tokens in {held} blocks.")
+    _check_pool(table.pool, [table], case)
+
+
+def _check_pool(pool: BlockPool, tables: list, case: str) -> None:
+    """The pool has handed out exactly what the tables hold."""
+    held = {block for table in tables for block in _blocks_of(table, case)}
+    if used_of(pool) != held or set(queue_of(pool)) & held:
+        raise Mistake(
+            f"the tables hold the blocks {short(sorted(held))}, but the pool counts {short(sorted(used_of(pool)))} as handed out.",
+            case=case,
+            idea="Take blocks with `self.pool.allocate(...)` and give them back with `self.pool.free(...)`, nothing else: the pool keeps the books.",
+        )
+
+
+def _why_count(got: int, want: int, tokens: int, size: int, was_enough: bool) -> str:
+    last = tokens - 1
+    if got < want and last % size == 0:
+        return (
+            f"Position {last} is the first cell of block {last} // {size} = {last // size} of this table. You seem to grow when a "
+            f"block is over-full; "
+            "grow when the next position *starts* a block."
+        )
+    if got < want:
+        return (
+            f"{counted(got, 'block')} of {size} {'has' if got == 1 else 'have'} {got * size} cells, and {tokens} tokens are in. "
+            "How many blocks `tokens + count` tokens need, `blocks_for` says."
+        )
+    if tokens % size == 0 and not was_enough:
+        return (
+            f"Position {last} is the last cell of a block: all blocks are exactly full, and no token is without a place. "
+            "Grow when the next token comes, not before."
+        )
+    return (
+        "The last block has cells left. Fill it first: take only as many new blocks as `blocks_for` of *all* tokens says, "
+        "less those that the table has."
+    )
+
+
+def _check_boundary(attempt) -> None:
+    table = attempt(BlockPool(20, 16))
+    _append(table, 1, 1, "block size 16, an empty table; `append(1)`.")
+    table = attempt(BlockPool(20, 16))
+    _append(table, 128, 128, "block size 16, an empty table; `append(128)`.")
+    _append(table, None, 129, "block size 16, 128 tokens stored; `append()`, one token.")
+    _append(table, 15, 144, "block size 16, 129 tokens stored; `append(15)`.")
+    _append(table, 1, 145, "block size 16, 144 tokens stored; `append(1)`.")
+    _append(table, 0, 145, "block size 16, 145 tokens stored; `append(0)`, which changes nothing.")
+
+
+def _check_prompts(attempt) -> None:
+    table = attempt(BlockPool(20, 4))
+    for tokens in range(1, 14):
+        _append(table, 1, tokens, f"block size 4, {tokens - 1} tokens stored; `append(1)`.")
+    table = attempt(BlockPool(20, 16))
+    _append(table, 62, 62, "block size 16, an empty table; `append(62)`, B's prompt.")
+    _append(table, 2, 64, "block size 16, 62 tokens stored; `append(2)`.")
+    _append(table, 40, 104, "block size 16, 64 tokens stored; `append(40)`.")
+
+
+def _check_no_block_left(attempt) -> None:
+    idea = (
+        "All or nothing: ask the pool for all missing blocks in one call, and change `num_tokens` only after it. "
+        "If the pool refuses, nothing has happened."
+    )
+    for blocks, stored, count in ((8, 0, 129), (2, 20, 20), (4, 20, 45), (2, 32, 1)):
+        pool = BlockPool(blocks, 16)
+        table = attempt(pool)
+        case = f"a pool of {blocks} blocks of 16, {stored} tokens stored; `append({count})`."
+        _append(table, stored, stored, case)
+        missing = blocks_for(stored + count, 16) - blocks_for(stored, 16)
+        refused(
+            OutOfBlocks, table.append, count,
+            doing=f"appending {counted(count, 'token')}, for which {counted(missing, 'block')} more must be had and {len(pool.free_queue)} are free,",
+            case=case,
+            idea=idea,
+            unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
+        )  # fmt: skip
+
+
+def _check_limit(attempt) -> None:
+    table = attempt(BlockPool(9, 16), 2)
+    _append(table, 32, 32, "block size 16, max_blocks 2, an empty table; `append(32)`: exactly what fits.")
+    idea = "Compare the blocks needed with `self.max_blocks` before you ask the pool. None means that there is no limit."
+    for limit, stored, count in ((2, 32, 1), (2, 0, 33), (0, 0, 1)):
+        table = attempt(BlockPool(9, 16), max_blocks=limit)
+        case = f"a pool of 9 free blocks of 16; a table with max_blocks {limit}, {stored} tokens stored; `append({count})`."
+        _append(table, stored, stored, case)
+        zero = "0 is a limit too, though Python takes it for False: compare with `is not None`." if limit == 0 else idea
+        refused(
+            TableFull, table.append, count,
+            doing=f"growing to {counted(blocks_for(stored + count, 16), 'block')}, with max_blocks {limit},",
+            case=case,
+            idea=zero,
+            unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
+        )  # fmt: skip
+
+
+def _check_wrong_count(attempt) -> None:
+    table = attempt(BlockPool(4, 16))
+    case = "block size 16, 20 tokens stored; `append(-5)`."
+    _append(table, 20, 20, case)
+    idea = "A table only grows, until it is released. With 15 tokens left it would hold a block too many."
+    refused(ValueError, table.append, -5, doing="appending -5 tokens", case=case, idea=idea, unchanged=lambda: _check_same(table, 20, case))
+
+
+def _check_release(attempt) -> None:
+    pool = BlockPool(5, 16)
+    table = attempt(pool)
+    case = "a pool of 5 blocks of 16; `append(40)` takes blocks 0, 1, 2; `release()`."
+    _append(table, 40, 40, case)
+    call(table.release, case=case)
+    if used_of(pool):
+        raise Mistake(
+            f"after the release no block should be handed out; the pool still misses {short(sorted(used_of(pool)))}.",
+            case=case,
+            idea="Give all of them back with `self.pool.free(...)`, before the list is emptied.",
+        )
+    if queue_of(pool) == [3, 4, 0, 1, 2]:
+        raise Mistake(
+            "the free queue should be [3, 4, 2, 1, 0] afterwards; yours is [3, 4, 0, 1, 2].",
+            case=case,
+            idea="`pool.free` takes the blocks in the order of the tokens and turns them round itself. You turned them once more.",
+        )
+    if _blocks_of(table, case):
+        raise Mistake(
+            f"a released table should be empty; yours still lists {short(_blocks_of(table, case))}.",
+            case=case,
+            idea="The blocks belong to somebody else soon. A table that still names them would read and write foreign keys.",
+        )
+    if table.num_tokens != 0:
+        raise Mistake(
+            f"a released table should hold 0 tokens; yours says {short(table.num_tokens)}.",
+            case=case,
+            idea="With the blocks the tokens are gone. The next `append` would count from the old number.",
+        )
+    _append(table, 17, 17, case + " Then `append(17)`.")
+    call(table.release, case=case)
+    try:
+        call(table.release, case=case + " Then `append(17)`, and `release()` twice.")
+    except ValueError as error:
+        raise Mistake(f"releasing an empty table should do nothing; yours raised ValueError: {error}", case=case) from None
+    _check_table(table, 0, case + " Then `append(17)`, and `release()` twice.")
+
+
+def _check_long_run(attempt) -> None:
+    rng, pool = Random(7), BlockPool(10, 4)
+    tables = {name: attempt(pool) for name in "ABC"}
+    tokens = dict.fromkeys(tables, 0)
+    for number in range(200):
+        name = rng.choice("ABC")
+        table, count = tables[name], rng.choice((1, 1, 1, 3, 9))
+        held = {other: tokens[other] for other in tables}
+        if rng.random() < 0.15:
+            case = f"turn {number} of a long run, three tables on 10 blocks of 4, holding {held} tokens; release {name}."
+            call(table.release, case=case)
+            tokens[name] = 0
+        else:
+            case = f"turn {number} of a long run, three tables on 10 blocks of 4, holding {held} tokens; {name} appends {count}."
+            try:
+                call(table.append, count, case=case)
+                tokens[name] += count
+            except OutOfBlocks:
+                if blocks_for(tokens[name] + count, 4) - blocks_for(tokens[name], 4) <= len(pool.free_queue):
+                    raise Mistake("there is room, but `append` raised OutOfBlocks.", case=case) from None
+        for other, each in tables.items():
+            if len(_blocks_of(each, case)) != blocks_for(tokens[other], 4) or each.num_tokens != tokens[other]:
+                raise Mistake(
+                    f"{other} should have {tokens[other]} tokens in {blocks_for(tokens[other], 4)} blocks; it has {short(each.num_tokens)} "
+                    f"in {short(_blocks_of(each, case))}.",
+                    case=case,
+                    idea="Do tables share something that each should have for itself?",
+                )
+        _check_pool(pool, list(tables.values()), case)
