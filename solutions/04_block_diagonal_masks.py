@@ -27,7 +27,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.generate import greedy_with_cache
 from lessons_lib.ledger import ledger
 from lessons_lib.mask_text import mask_text, read_pair, read_row
-from lessons_lib.masks import PADDING, RULES, Tags, combine, not_in_the_future, not_padding, same_sequence
+from lessons_lib.masks import PADDING, RULES, Tags, combine, not_in_the_future, same_sequence
 from lessons_lib.model import load_model
 from lessons_lib.one_row import generate_in_one_row
 from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
@@ -42,9 +42,11 @@ prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES
 
 
 def show_text(label, name, answer):
-    """The end of a story's prompt and its answer, under a label."""
-    text = PROMPTS[NAMES.index(name)][-40:] + tokenizer.decode(answer).replace("\n", " ")
-    print(f"{label}\n{textwrap.indent(textwrap.fill(text, 96), '    ')}")
+    """The last words of a story's prompt and its answer, under a label."""
+    words = PROMPTS[NAMES.index(name)].split()
+    prompt = ("... " if len(words) > 8 else "") + " ".join(words[-8:])
+    print(label)
+    print(textwrap.fill(prompt + tokenizer.decode(answer).replace("\n", " "), 96, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
 """
@@ -76,7 +78,8 @@ show_text("C behind F:", "C", behind_f)
 # %% [markdown]
 """
 Anna, her grandma and the old dog never met. They belong to two users. But the model sees one text of 43 tokens, and in causal attention a token
-attends to all tokens before it, so C attends to F. Lesson 02 called this cross-talk. (F itself is not disturbed: it comes first.)
+attends to all tokens before it, so C attends to F. Lesson 02 called this cross-talk: keys of one request influence the answer to another. (F itself is
+not disturbed: it comes first.)
 
 There is a second fault, which is harder to see. C's first token is at position 0 of C. Here the model takes it for position 40.
 
@@ -549,7 +552,7 @@ def ulp(number):
 Table(
     ["model", "largest logit", "one ulp there", "largest difference", "in ulps", "smallest, a rule missing"],
     [
-        [name, f"{largest:.1f}", f"{ulp(largest):.6f}", f"{difference:.6f}", f"{difference / ulp(largest):.0f}", f"{broken:.1f}"]
+        [name, f"{largest:.1f}", f"{ulp(largest):.7f}", f"{difference:.7f}", f"{difference / ulp(largest):.0f}", f"{broken:.1f}"]
         for name, (largest, difference, broken) in compared.items()
     ],
     caption="Packed against separate runs in float32, over all tokens and the whole vocabulary",
@@ -557,7 +560,7 @@ Table(
 
 # %% [markdown]
 """
-Our tolerance is 0.001. Rounding stays well below it, at some tens of ulps. A mistake lies far above it: with a rule missing, even the mix that
+Our tolerance is 0.001. Rounding stays well below it, within some tens of ulps. A mistake lies far above it: with a rule missing, even the mix that
 suffers least differs by much more. Between the two there is room, so this test can tell them apart.
 
 Rounding can change a token only where the best two logits are closer together than the rounding. So the stories should get the same tokens as from
