@@ -1,6 +1,5 @@
 """The mask explorer: every slider and box changes what is shown, in Python and in a real JupyterLab."""
 
-import asyncio
 import html
 import random
 import re
@@ -10,11 +9,18 @@ import pytest
 
 from lessons_lib.mask_text import mask_text, read_row
 from lessons_lib.masks import PADDING, RULES, block_diagonal_mask, combine, not_padding, same_sequence
+from lessons_lib.viz import mask_explorer
 from lessons_lib.viz.mask_explorer import MaskExplorer, row_tags
 from lessons_lib.viz.mask_grid import draw_mask
 
 
-def expected(explorer, lengths, cached, padding, rules, row, names="ABC"):
+@pytest.fixture(autouse=True)
+def no_loop(monkeypatch):
+    """As in a plain program. Browser tests before this one may have left an event loop running."""
+    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
+
+
+def expected(lengths, cached, padding, rules, row, names="ABC"):
     queries, keys = row_tags(lengths, cached, padding)
     return draw_mask(combine(rules, queries, keys), queries, keys, list(names), row, rules, sentence=False).svg
 
@@ -43,7 +49,7 @@ def test_keys_are_the_cached_tokens_of_all_and_then_the_queries():
 
 def test_it_starts_with_the_whole_mask():
     explorer = MaskExplorer()
-    assert explorer.picture.value == expected(explorer, (4, 3, 2), (0, 0, 0), 0, RULES, 0)
+    assert explorer.picture.value == expected((4, 3, 2), (0, 0, 0), 0, RULES, 0)
     assert reading(explorer) == "A, position 0, attends to A 0."
     queries, keys = explorer.tags
     assert len(queries) == len(keys) == 9 and explorer.rules == RULES
@@ -54,18 +60,18 @@ def test_every_slider_and_box_redraws():
     lengths, cached, rules = [4, 3, 2], [0, 0, 0], list(RULES)
     for n, (new, old) in enumerate(((5, 2), (0, 3), (1, 0))):
         explorer.new_tokens[n].value = lengths[n] = new
-        assert explorer.picture.value == expected(explorer, lengths, cached, 0, RULES, 0)
+        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
         explorer.cached_tokens[n].value = cached[n] = old
-        assert explorer.picture.value == expected(explorer, lengths, cached, 0, RULES, 0)
+        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
     explorer.padding_tokens.value = 2
-    assert explorer.picture.value == expected(explorer, lengths, cached, 2, RULES, 0)
+    assert explorer.picture.value == expected(lengths, cached, 2, RULES, 0)
     for box, rule in zip(explorer.rule_boxes, RULES):
         box.value = False
         rules.remove(rule)
         assert explorer.rules == tuple(rules)
-        assert explorer.picture.value == expected(explorer, lengths, cached, 2, tuple(rules), 0)
+        assert explorer.picture.value == expected(lengths, cached, 2, tuple(rules), 0)
     explorer.reading_row.value = 5
-    assert explorer.picture.value == expected(explorer, lengths, cached, 2, (), 5)
+    assert explorer.picture.value == expected(lengths, cached, 2, (), 5)
 
 
 def test_the_same_settings_give_the_same_picture_by_any_way():
@@ -85,11 +91,11 @@ def test_the_same_settings_give_the_same_picture_by_any_way():
     assert straight.picture.value == wandered.picture.value and straight.sentence.value == wandered.sentence.value
 
 
-def test_one_move_draws_once():
+def test_one_move_draws_once(monkeypatch):
     explorer = MaskExplorer()
     explorer.reading_row.value = 8
     drawn = []
-    explorer.picture.observe(lambda change: drawn.append(change["new"]), names="value")
+    monkeypatch.setattr(mask_explorer, "draw_mask", lambda *args, **more: drawn.append(args) or draw_mask(*args, **more))
     explorer.new_tokens[0].value = 1  # the row that is read goes with it
     assert len(drawn) == 1 and explorer.reading_row.value == 5
 
@@ -178,36 +184,64 @@ def test_it_names_its_limits(settings, words):
 # --- hover texts of large masks
 
 
-def test_hover_texts_of_a_large_mask_come_when_the_sliders_rest():
-    async def play():
-        explorer = MaskExplorer(lengths=(20, 12), cached=(0, 0))
-        assert "<title>" not in explorer.picture.value
-        explorer.new_tokens[1].value = 13
-        moving = explorer.picture.value
-        for _ in range(500):
-            if explorer.picture.value != moving:
-                break
-            await asyncio.sleep(0.01)
-        assert moving == re.sub(r'<g transform="matrix.*?</rect></g></g>', "", explorer.picture.value)
-        return explorer.picture.value
+class Loop:
+    """An event loop in which time passes when it is told to."""
 
-    rested = asyncio.run(play())
-    plain = MaskExplorer(lengths=(20, 13), cached=(0, 0))  # no event loop: at once
-    assert rested == plain.picture.value and rested.count("<title>") == 33 * 33
+    def __init__(self):
+        self.timers = []
+
+    def call_later(self, delay, act):
+        self.timers.append(Timer(act))
+        return self.timers[-1]
+
+    def rest(self):
+        for timer in self.timers:
+            if not timer.cancelled:
+                timer.act()
 
 
-def test_a_move_calls_off_the_hover_texts_that_were_waited_for():
-    async def play():
-        explorer = MaskExplorer(lengths=(20, 15), cached=(0, 0))
-        waiting = explorer._waiting
-        explorer.as_text.value = True
-        assert waiting.cancelled() and explorer._waiting is None
-        explorer.as_text.value = False
-        waiting = explorer._waiting
-        explorer.new_tokens[0].value = 3
-        assert waiting.cancelled() and explorer.picture.value.count("<title>") == 18 * 18
+class Timer:
+    def __init__(self, act):
+        self.act = act
+        self.cancelled = False
 
-    asyncio.run(play())
+    def cancel(self):
+        self.cancelled = True
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    """The explorer finds an event loop, as it does in a kernel."""
+    loop = Loop()
+    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: loop)
+    return loop
+
+
+def test_hover_texts_of_a_large_mask_come_when_the_sliders_rest(loop, monkeypatch):
+    explorer = MaskExplorer(lengths=(20, 12), cached=(0, 0))
+    explorer.new_tokens[1].value = 13
+    moving = explorer.picture.value
+    loop.rest()
+    rested = explorer.picture.value
+    assert "<title>" not in moving and rested.count("<title>") == 33 * 33
+    assert moving == re.sub(r'<g transform="matrix.*?</rect></g></g>', "", rested)
+    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
+    assert MaskExplorer(lengths=(20, 13), cached=(0, 0)).picture.value == rested  # without a loop, at once
+
+
+def test_a_move_calls_off_the_hover_texts_that_were_waited_for(loop):
+    explorer = MaskExplorer(lengths=(20, 15), cached=(0, 0))
+    explorer.as_text.value = True
+    loop.rest()
+    assert explorer.picture.value.startswith("<pre")
+    explorer.as_text.value = False
+    assert "<title>" not in explorer.picture.value
+    explorer.new_tokens[0].value = 3
+    assert explorer.picture.value.count("<title>") == 18 * 18  # a small mask has them at once
+    drawn = []
+    explorer.picture.observe(drawn.append, names="value")
+    loop.rest()
+    assert not drawn and len(loop.timers) == 2
 
 
 # --- what it leaves behind, and how it is found

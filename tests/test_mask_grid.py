@@ -77,11 +77,14 @@ def random_passes(count):
         yield lengths, [rng.randrange(6) for _ in range(sequences)], rng.randrange(4), rules
 
 
+WIDE = [1] * 6, [16, 15, 14, 13, 12, 11], 0, RULES  # its cells are no squares
+
+
 # --- cells
 
 
 def test_a_cell_is_coloured_where_the_mask_is_true():
-    for lengths, cached, padded, rules in random_passes(25):
+    for lengths, cached, padded, rules in [*random_passes(25), WIDE]:
         queries, keys = pass_of(lengths, cached, padded)
         picture = drawn(lengths, cached, padded, rules)
         assert set(filled_cells(picture)) == {tuple(cell) for cell in combine(rules, queries, keys).nonzero().tolist()}
@@ -242,6 +245,13 @@ def test_it_can_be_read_at_any_size(size):
         assert float(other.get("y")) - float(one.get("y")) >= 11
     letters = [e for e in words if e.get("font-weight") == "bold" and len(e.text) == 1 and float(e.get("y")) > top]
     assert all(float(b.get("y")) - float(a.get("y")) >= 0.7 * float(a.get("font-size")) for a, b in zip(letters, letters[1:]))
+
+
+def test_few_queries_have_rows_that_can_be_read_beside_many_keys():
+    (wide, high, _, _), _ = hover_layer(drawn(*WIDE[:3]))
+    assert wide < 10 and high == 16
+    (wide, high, _, _), _ = hover_layer(drawn([30, 30]))
+    assert wide == high
 
 
 def test_positions_are_round_numbers_and_starts():
