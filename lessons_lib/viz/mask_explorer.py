@@ -86,7 +86,7 @@ class MaskExplorer(widgets.VBox):
         return row_tags(lengths, cached, self.padding_tokens.value)
 
     def _controls(self) -> list[widgets.Widget]:
-        line = widgets.Layout(align_items="center", max_width="900px")
+        line = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap")
         sequences = [
             widgets.HBox([_chip(name), new, cached], layout=line)
             for name, new, cached in zip(self.names, self.new_tokens, self.cached_tokens)
@@ -176,7 +176,7 @@ def _slider(description: str, value: int, most: int, tooltip: str) -> widgets.In
         max=most,
         description=description,
         tooltip=tooltip,
-        layout=widgets.Layout(flex="1 1 200px", max_width="360px"),
+        layout=widgets.Layout(flex="1 1 220px", min_width="220px", max_width="360px"),
         style={"description_width": "96px"},
     )
 
