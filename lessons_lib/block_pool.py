@@ -47,7 +47,7 @@ class BlockPool:
             raise ValueError(f"can't allocate {count} blocks; ask for 0 or more.")
         if count > len(self.free_queue):
             raise OutOfBlocks(
-                f"{count} blocks needed, {len(self.free_queue)} free of {self.num_blocks}. "
+                f"{count} block{'s' if count != 1 else ''} needed, {len(self.free_queue)} free of {self.num_blocks}. "
                 "Free a finished request, preempt one, or make the pool larger. Nothing was allocated."
             )
         blocks = [self.free_queue.popleft() for _ in range(count)]

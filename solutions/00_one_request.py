@@ -25,7 +25,7 @@ from lessons_lib.model import load_model
 from lessons_lib.stories import STORIES
 from lessons_lib.viz.table import Table
 
-model, tokenizer = load_model()
+model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} layers, {tokenizer.vocab_size:,} tokens in the vocabulary")
 
 # %% [markdown]

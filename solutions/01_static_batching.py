@@ -37,7 +37,7 @@ from lessons_lib.viz.table import Table
 from lessons_lib.viz.timeline import draw_timeline
 from lessons_lib.watch import watch_forwards
 
-model, tokenizer = load_model()
+model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
 

@@ -35,7 +35,7 @@ from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.table import Table
 from lessons_lib.viz.timeline import draw_compare, draw_timeline
 
-model, tokenizer = load_model()
+model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 

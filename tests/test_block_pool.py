@@ -57,7 +57,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
     def allocate(self, count):
         if count > len(self.free):
             message = refused(OutOfBlocks, lambda: self.pool.allocate(count), self.pool)
-            assert message.startswith(f"{count} blocks needed, {len(self.free)} free of {self.pool.num_blocks}.")
+            assert message.startswith(f"{count} block{'s' if count != 1 else ''} needed, {len(self.free)} free of {self.pool.num_blocks}.")
             return multiple()
         expected, self.free = self.free[:count], self.free[count:]
         blocks = self.pool.allocate(count)
@@ -196,7 +196,7 @@ def test_one_block_too_few():
         "9 blocks needed, 8 free of 8. Free a finished request, preempt one, or make the pool larger. Nothing was allocated."
     )
     table.append(128)
-    refused(OutOfBlocks, table.append, pool, table)
+    assert refused(OutOfBlocks, table.append, pool, table).startswith("1 block needed, 0 free of 8.")
 
 
 def test_the_table_s_limit():
