@@ -396,7 +396,9 @@ Table(
 
 # %% [markdown]
 """
-Compare this with the first table. All four prompts are in the first row. No step makes a second pass, no place in a row belongs to nobody. And D
+C needs 100 passes for its 100 tokens, however we batch. It is in the first row, so fewer passes are not possible.
+
+Compare the table with the first one. All four prompts are in the first row. No step makes a second pass, no place in a row belongs to nobody. And D
 leaves in step 20; in step 21 the prompt of E is in the row already. This one:
 """
 
@@ -433,9 +435,10 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 
 # %% [markdown]
 """
-Six requests in one order are a weak proof. Now 120 requests with prompts of 1 to 40 random tokens and caps of 1 to 20, on three small random models:
-a GPT-2, a Llama and a Qwen2. They write nonsense, but a mistake in a mask or a position changes their tokens at once. The requests come in shuffled
-order and at random moments, so each of them meets other neighbours in every run. Some answers end with the end token before their cap.
+Six requests in one order are a weak proof. Now 120 requests with prompts of 1 to 40 random tokens and caps of 1 to 20, forty on each of three small
+random models: a GPT-2, a Llama and a Qwen2. They write nonsense, but a mistake in a mask or a position changes their tokens at once. The requests
+come in shuffled order and at random moments, so each of them meets other neighbours in every run. Some answers end with the end token before their
+cap.
 """
 
 # %%
@@ -468,7 +471,7 @@ for family in ("gpt2", "llama", "qwen2"):
 ## Why this is batching, and a loop is not
 
 One could serve the same requests, in the same steps, with a Python loop: for each running request one pass with its own cache. `loop_forward` in the
-library does that. No padding, no mask, no copies of caches. Many a first attempt at serving is such a loop. It gives the same tokens.
+library does that. It needs no mask, and no joining of caches. It gives the same tokens. What is the difference?
 """
 
 # %%
@@ -750,8 +753,8 @@ forward calls. And "copied a step" is the largest of all.
   `cumulative_seqlens_q`, `logits_indices`, which takes the last place of each request that gets a token in this step. Where the attention is not a
   flash kernel, it builds a block-diagonal mask from the cumulative lengths, as we do.
 - **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, ...)`: the packed row and the
-  cumulative lengths, and no mask at all. The kernel computes only the blocks on the diagonal. PyTorch has such a function of its own,
-  `torch.nn.attention.varlen.varlen_attn`.
+  cumulative lengths, and no mask at all. The kernel goes from sequence to sequence and computes only the blocks on the diagonal. PyTorch has such a
+  function of its own, `torch.nn.attention.varlen.varlen_attn`.
 
 ## What is still wrong
 """
