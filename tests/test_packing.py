@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
 
-from lessons_lib.model import kv_head_size
+from lessons_lib.model import cache_bytes_per_token, kv_head_size
 from lessons_lib.packing import (
     cache_of,
     concatenate_caches,
@@ -20,6 +21,8 @@ from lessons_lib.packing import (
     scatter_cache,
     unpack,
 )
+from lessons_lib.ragged_batching import RaggedBatch, ragged_step
+from lessons_lib.request import Request
 from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
@@ -141,6 +144,34 @@ def test_one_packed_pass_equals_a_pass_for_each_sequence(family):
             for (keys, values), (alone_keys, alone_values) in zip(contents(got), contents(alone), strict=True):
                 torch.testing.assert_close(keys, alone_keys, rtol=1e-4, atol=1e-4)
                 torch.testing.assert_close(values, alone_values, rtol=1e-4, atol=1e-4)
+
+
+class CountCopies(TorchDispatchMode):
+    """Adds up the bytes of the tensors that `torch.cat` makes along the tokens of a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        if operator is torch.ops.aten.cat.default and result.dim() == 4 and args[1] in (2, -2):
+            self.bytes += result.nbytes
+        return result
+
+
+def test_copied_tokens_are_those_that_are_copied():
+    """GPT-2: it has no rotary embedding, which joins tensors too, though along another axis."""
+    model = tiny_model("gpt2")
+    batch = RaggedBatch(model, 3)
+    for name, length in (("A", 5), ("B", 1), ("C", 9)):
+        batch.submit(Request(name, list(range(1, length + 1)), 6))
+    for _ in range(4):
+        with CountCopies() as copies:
+            ragged_step(batch)
+        assert batch.copied_tokens == copied_tokens(batch.packed)
+        written_once = sum(batch.packed.new_lens)
+        assert copies.bytes == (batch.copied_tokens + written_once) * cache_bytes_per_token(model.config)
 
 
 def test_copied_tokens():

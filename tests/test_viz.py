@@ -456,6 +456,9 @@ def test_stepper_leaves_the_last_picture_behind(stepper_class):
     last = draw_cache_growth(GROWTH, 2)
     assert last._repr_mimebundle_().items() <= bundle.items()
     assert "application/vnd.jupyter.widget-view+json" in bundle
+    chosen = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), still=1)
+    assert draw_cache_growth(GROWTH, 1)._repr_mimebundle_().items() <= chosen._repr_mimebundle_().items()
+    assert "step 1 of 3" in chosen.position.value
 
 
 def test_stepper_can_be_found_and_driven(stepper_class):
@@ -499,6 +502,9 @@ def test_stepper_names_its_limits(stepper_class):
         stepper_class(lambda i: None, -1)
     with pytest.raises(IndexError, match="start is 3; it may be from 0 to 2"):
         stepper_class(lambda i: None, 3, start=3)
+    for still in (3, -1):
+        with pytest.raises(IndexError, match=f"still is {still}; it may be from 0 to 2"):
+            stepper_class(lambda i: None, 3, still=still)
 
 
 def test_no_other_request_looks_like_a_to_f():

@@ -56,7 +56,7 @@ def _who(d: Drawing, step: PackedStep, y: float) -> float:
     """The requests of the row, those that leave, and the queue. Returns the y under them."""
     brief = len(step.names) > _MOST_ENTRIES
     chip = max((10 + 8 * len(name) for name in step.names), default=0)
-    width, height = (chip + 86, 24) if brief else (chip + 124, 38)
+    width, height = (chip + 86, 24) if brief else (chip + 140, 38)
     columns = max(1, int((WIDTH - 32) / width))
     for index, (name, new, cached) in enumerate(zip(step.names, step.packed.new_lens, step.packed.cached_lens)):
         x, top = 16 + index % columns * width, y + index // columns * height

@@ -21,35 +21,38 @@ class Stepper(widgets.VBox):
     count  number of steps; 0 shows that there is nothing to see
     label  what a step is called: "step 3 of 41"
     start  index of the step shown first
+    still  index of the step that is seen where no kernel runs (GitHub, an exported page); the last if not given
 
     Keyboard: Tab to the slider, then the arrow keys, Page Up and Page Down, Home and End; or Tab to a button and Enter.
-    Where no kernel runs (GitHub, an exported page) the picture of the last step is seen.
     """
 
-    def __init__(self, draw: Callable[[int], Picture], count: int, label: str = "step", start: int = 0):
+    def __init__(self, draw: Callable[[int], Picture], count: int, label: str = "step", start: int = 0, still: int | None = None):
         if count < 0:
             raise ValueError(f"count is {count}; a stepper needs 0 or more steps.")
         if count and not 0 <= start < count:
             raise IndexError(f"start is {start}; it may be from 0 to {count - 1}.")
+        if still is not None and not 0 <= still < count:
+            raise IndexError(f"still is {still}; it may be from 0 to {count - 1}.")
+        self.still = count - 1 if still is None else still
         self.count = count
         self.label = label
         self._draw = lru_cache(maxsize=_CACHED)(draw)
-        still = count < 2  # nothing to move
+        fixed = count < 2  # nothing to move
         self.slider = widgets.IntSlider(
             value=start if count else 0,
             min=0,
             max=max(count - 1, 0),
             description=label,
             readout=False,  # it would count from 0
-            disabled=still,
+            disabled=fixed,
             layout=widgets.Layout(flex="1 1 160px", min_width="120px"),
             style={"description_width": "initial"},
         )
         small = widgets.Layout(width="44px")
-        self.previous = widgets.Button(description="◀", tooltip=f"previous {label}", disabled=still, layout=small)
-        self.next = widgets.Button(description="▶", tooltip=f"next {label}", disabled=still, layout=small)
+        self.previous = widgets.Button(description="◀", tooltip=f"previous {label}", disabled=fixed, layout=small)
+        self.next = widgets.Button(description="▶", tooltip=f"next {label}", disabled=fixed, layout=small)
         self.play = widgets.Play(
-            min=0, max=max(count - 1, 0), value=self.slider.value, interval=600, show_repeat=False, disabled=still
+            min=0, max=max(count - 1, 0), value=self.slider.value, interval=600, show_repeat=False, disabled=fixed
         )
         self.position = widgets.HTML(layout=widgets.Layout(min_width="110px"))
         self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="4px 0"))
@@ -93,4 +96,4 @@ class Stepper(widgets.VBox):
             return f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}"
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
-        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content(self.count - 1))}
+        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content(self.still))}
