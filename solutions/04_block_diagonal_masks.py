@@ -27,7 +27,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.generate import greedy_with_cache
 from lessons_lib.ledger import ledger
 from lessons_lib.mask_text import mask_text, read_pair, read_row
-from lessons_lib.masks import PADDING, RULES, Tags, combine, not_in_the_future, same_sequence
+from lessons_lib.masks import PADDING, Tags, not_in_the_future, not_padding, same_sequence
 from lessons_lib.model import load_model
 from lessons_lib.one_row import generate_in_one_row
 from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
@@ -170,7 +170,9 @@ Table(
 """
 ## The rules, one at a time
 
-In the pictures a row is a query and a column is a key. First the causal rule alone, on the row of C and E.
+In code each rule is a function. It takes the tags of the queries and those of the keys, here the same tokens, and returns a mask: `not_padding`,
+`not_in_the_future` for the causal rule, and `same_sequence`. In the pictures a row is a query and a column is a key; rest the mouse on a cell, and the
+rules named in `rules` say why. First the causal rule alone, on the row of C and E.
 """
 
 # %%
@@ -188,11 +190,12 @@ draw_mask(same_sequence(tags, tags), tags, tags, "CE", rules=[same_sequence], ti
 
 # %% [markdown]
 """
-Now the stories are apart, but within each every token sees every other, later ones included. Both rules together leave a staircase for each story:
+Now the stories are apart, but within each every token sees every other, later ones included. Both rules together, joined cell by cell with `&`,
+leave a staircase for each story:
 """
 
 # %%
-mask = combine([not_in_the_future, same_sequence], tags, tags)
+mask = not_in_the_future(tags, tags) & same_sequence(tags, tags)
 draw_mask(mask, tags, tags, "CE", row=5, title="Both rules")
 
 # %% [markdown]
@@ -218,9 +221,10 @@ Here the row is filled up to 12 places. The padding has positions too; any will 
 
 # %%
 padded = tags.followed_by(Tags(torch.full((4,), PADDING), torch.arange(4)))
-masks = [combine(rules, padded, padded) for rules in ([not_in_the_future, same_sequence], RULES)]
+without_it = not_in_the_future(padded, padded) & same_sequence(padded, padded)
+with_it = without_it & not_padding(padded, padded)
 print("Without the padding rule:          With it:")
-for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for mask in masks)):
+for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for mask in (without_it, with_it))):
     print(f"{left:32}   {right}")
 
 # %% [markdown]
@@ -229,12 +233,12 @@ The stories' rows are the same on both sides: no story has the sequence id -1, s
 padding rule, padding attends to padding, and nobody reads what comes of it. With it, the rows of the padding are empty. We come back to these empty
 rows.
 
-In the explorer you set the lengths, how many tokens of each sequence are in the cache, and padding at the end of the row. Toggle each rule by itself;
-they are named by what they ask for: "not padding", "not in the future", "same sequence". Let it read the mask to you row by row. Things to try:
+In the explorer you set the lengths, how many tokens of each sequence are in the cache, and padding at the end of the row. Toggle each rule by itself.
+Let it read the mask to you row by row. Things to try; the answers stand below it:
 
 1. Switch "same sequence" off. Which cells join, and why not all?
-2. Give A some cached tokens. There are now more columns than rows. Which rows get longer?
-3. Set all new tokens to 1 and all cached ones to about 10. That is a decode step. What share of the cells is coloured?
+2. Give A some cached tokens. There are now more columns than rows. In which rows do more cells get a colour?
+3. Without padding, set all new tokens to 1 and all cached ones to 10. That is a decode step. What share of the cells is coloured?
 4. Add padding, and switch "not padding" off and on. Which rows change?
 """
 
@@ -243,14 +247,17 @@ MaskExplorer(lengths=(4, 3, 2), cached=(0, 0, 0))
 
 # %% [markdown]
 """
+Answers: 1. Those where the key's position is not later than the query's; the causal rule still holds. 2. A's alone. 3. A third: each query attends to
+one of three sequences of the same length. 4. Only the padding's own.
+
 ## Build 2: the mask
 
 A comparison of tensors goes cell by cell, with broadcasting. `keys.positions` has shape `[keys]`. `queries.positions[:, None]` has shape `[queries,
-1]`. Compared with each other they give `[queries, keys]`: every query has met every key. `&` joins masks cell by cell; Python's `and` can't. Put
-brackets round each comparison, since `&` binds more tightly than `==`.
+1]`. Compared with each other they give `[queries, keys]`: every query has met every key. Join masks with `&`; Python's `and` can't do it. Put brackets
+round each comparison, since `&` binds more tightly than `==`.
 
-**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)`. Both are `Tags`. Return a bool tensor `[queries, keys]`, True where all three rules
-allow. With `tag_tokens([3, 2])` for both it is
+**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)`, by comparing the tags, without the rule functions of the pictures. Both are `Tags`.
+Return a bool tensor `[queries, keys]`, True where all three rules allow. With `tag_tokens([3, 2])` for both it is
 
     #....
     ##...
@@ -399,56 +406,21 @@ def tokens_with_nan(mask):
 print("                 start, then after each layer")
 print("minus infinity ", tokens_with_nan(torch.where(may, 0.0, -math.inf)))
 print("minimum        ", tokens_with_nan(additive_mask(may)))
-
-# %% [markdown]
-"""
-After layer 1 the four padding tokens are NaN, as expected. After layer 2 everything is, although no story may attend to the padding. A mask can't
-hide a NaN. In layer 2 the padding's keys and values are NaN. A score with such a key is NaN, and adding the mask does not help; and if the weight
-were 0 after all, the value would still count:
-"""
-
-# %%
 print(f"NaN minus infinity is {math.nan - math.inf}; 0 times NaN is {0.0 * math.nan}")
 
 # %% [markdown]
 """
-The minimum has a limit of its own, in float16. Its range is small, and its numbers near the end are 32 apart. A negative score added to the minimum
-may fall off the end:
-"""
+After layer 1 the four padding tokens are NaN, as expected. After layer 2 everything is, although no story may attend to the padding. In layer 2 the
+padding's keys and values are NaN, and a mask can't hide that: a NaN score stays NaN with minus infinity added, and a NaN value with the weight 0.
 
-# %%
-low = torch.finfo(torch.float16).min
-for score in (-10.0, -20.0):
-    print(f"{low:.0f} plus a score of {score:.0f} is {torch.tensor(score, dtype=torch.float16) + low:.0f} in float16")
-print("weights of a row with two such scores:", (torch.tensor([-20.0, -30.0], dtype=torch.float16) + low).softmax(dim=-1).tolist())
-
-# %% [markdown]
-"""
-And PyTorch's own `scaled_dot_product_attention`? Here is a query without any key to attend to, with a boolean mask and with minus infinity. In 2023
-such a row gave NaN (PyTorch issue 103963). Later versions treat it on its own. What yours does:
-"""
-
-# %% tags=["measured"]
-print("PyTorch", torch.__version__)
-nothing = torch.zeros(1, 3, dtype=torch.bool)
-q, k, v = torch.randn(1, 1, 8), torch.randn(1, 3, 8), torch.randn(1, 3, 8)
-for name, given in (("boolean", nothing), ("minus infinity", torch.where(nothing, 0.0, -math.inf)), ("minimum", additive_mask(nothing))):
-    result = F.scaled_dot_product_attention(q, k, v, attn_mask=given)
-    outcomes = {"NaN": result.isnan().any(), "zeros": not result.any(), "the mean of all values": torch.allclose(result, v.mean(dim=1), atol=1e-6)}
-    print(f"{name:15} gives", next((words for words, holds in outcomes.items() if holds), "something else"))
-
-# %% [markdown]
-"""
-A program that shall run anywhere does not rely on that. There are four ways to stay clear:
-
-- **Have no such rows.** In a packed row without padding every query attends at least to itself. This is our way.
-- **The dtype's minimum** in place of minus infinity, with the sum in float32; or put it *in place of* the score (`masked_fill`) rather than add it.
-- **Let padding attend to itself.** Nobody reads what comes of it.
-- **A softmax that gives 0** for a row without keys.
+Our way is to **have no such rows**: in a packed row without padding every query attends at least to itself. Other programs let padding attend to
+itself, or put the minimum *in place of* the score rather than add it, since in float16 the sum can overflow to minus infinity. PyTorch's own
+`scaled_dot_product_attention` gave NaN for such a row in 2023 (issue 103963). Later versions give zeros on many backends; a program that shall run
+anywhere does not rely on that.
 
 ## Build 4: one pass
 
-Now a pass over a packed row. A Hugging Face model takes three things here:
+Now a pass over a packed row of `T` tokens. A Hugging Face model takes three things here:
 
 - `input_ids`, `[1, T]`: the tokens of all sequences, one sequence behind the other. 1 is the batch: there is one row.
 - `position_ids`, `[1, T]`: those of the tags. (`tensor[None]` puts an axis of size 1 in front.)
@@ -458,8 +430,9 @@ Now a pass over a packed row. A Hugging Face model takes three things here:
 Out come the logits of all tokens, `.logits`, of shape `[1, T, vocabulary]`.
 
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists of token ids, none of them empty.
-Make the tags, run **one** forward pass with `use_cache=False`, and return the logits cut into pieces: a list of tensors, one for each sequence, of
-shape `[its tokens, vocabulary]`. `tensor.split([3, 5])` cuts a tensor of 8 rows into two pieces of 3 and 5.
+Make the tags, run **one** forward pass, and return the logits cut into pieces: a list of tensors, one for each sequence, of shape `[its tokens,
+vocabulary]`. `tensor.split([3, 5])` cuts a tensor of 8 rows into two pieces of 3 and 5. (`use_cache=False` spares a cache that nobody reads; the
+result is the same without it.)
 
 The argument `mask` is a function; call `mask(tags, tags)`. Below we pass others, in which a rule is missing.
 
@@ -519,6 +492,9 @@ tokens, on the bundled model and on three tiny random models.
 """
 
 # %%
+from lessons_lib.masks import RULES, combine  # the three rules; and `combine(rules, queries, keys)`, which joins some of them by `&`
+
+
 def without(rule):
     """The mask of all rules but one, as a function of queries and keys."""
     kept = [other for other in RULES if other is not rule]
@@ -618,8 +594,8 @@ for names in ("CF", "AE"):
 
 # %% [markdown]
 """
-C, the old dog, now bakes cakes with Anna and her grandma: words of another user's prompt, in this user's answer. E, which knew no Lily, has A's
-little girl in it. Look who leaks into whom: C stands *before* F in the row, and gets F's story all the same. The causal rule compares positions, so
+C is about an old dog, and goes on with a cake that Anna and her grandma loved: words of another user's prompt, in this user's answer. E, which knew
+no Lily, has A's little girl in it. Look who leaks into whom: C stands *before* F in the row, and gets F's story all the same. The causal rule compares positions, so
 C's token at position 20 attends to the first 21 tokens of F.
 
 The others changed too, and their text gives less away. Nothing crashed, and no shape was wrong.
@@ -630,12 +606,12 @@ Here cross-talk is ruled out, and every token sees the later ones of its own sto
 """
 
 # %%
-show_without(not_in_the_future, "BC", "no causal rule")
+show_without(not_in_the_future, "AD", "no causal rule")
 
 # %% [markdown]
 """
-These still read well. A prompt's tokens have looked ahead, so their keys and values are others than in training; the answer goes on from there. It is
-fluent, and it is not what the model says. Only the comparison with `generate` finds it.
+A reader would hardly object to these, but they are not what the model says; the comparison with `generate` shows it. Tokens have looked ahead, so
+their keys and values are others than in training. Those of the prompt see the answer too, since every turn computes the whole row anew.
 
 ### With positions that go on
 
@@ -715,8 +691,8 @@ for names in ("FC", "BD"):
 
 # %% [markdown]
 """
-The first story of each row is right, since its place in the row is its position. The second has lost its prompt: the old dog is a little girl. No
-word of the other story is in it. This is no cross-talk; to the model the prompt lies far away.
+The first story of each row is right, since its place in the row is its position. The second loses hold of its prompt: C's old dog is a little girl;
+D keeps Mia and Ben, and forgets their box. This is no cross-talk, and no name comes from the other story; to the model the prompt lies far away.
 
 ## What the mask costs
 
@@ -760,18 +736,20 @@ def may_attend(batch, head, query, key):
 
 
 dense = create_mask(may_attend, None, None, total, total, device="cpu")[0, 0]
-blocks = create_block_mask(may_attend, None, None, total, total, device="cpu", BLOCK_SIZE=16).to_dense()[0, 0].bool()
+block_mask = create_block_mask(may_attend, None, None, total, total, device="cpu", BLOCK_SIZE=16)
+blocks = block_mask.to_dense()[0, 0].bool()
 ours = block_diagonal_mask(six, six)
+any_true = ours.view(9, 16, 9, 16).any(dim=3).any(dim=1)
 print("the dense mask is ours:", torch.equal(dense, ours))
-print("a block is kept where ours has a True cell:", torch.equal(blocks, ours.view(9, 16, 9, 16).any(dim=3).any(dim=1)))
+print("a block is kept where ours has a True cell:", torch.equal(blocks, any_true))
 print(f"{int(blocks.sum())} of {blocks.numel()} blocks are visited:\n")
 for line in blocks:
     print("   ", "".join("#" if kept else "." for kept in line))
 
 # %% [markdown]
 """
-These are the staircases of the six stories, coarsely. The large one at the top is A and B, which share a block; the last one is F. In a block that is
-only partly True, the function is asked again for each cell.
+The staircases are coarse now. The large one is A and B, the middle one D, the last one F. C and E are shorter than a block and vanish in blocks that
+they share with their neighbours. In a block that is only partly True, the function is asked again for each cell.
 
 ### The ledger
 """
@@ -783,11 +761,11 @@ ledger(model, tokenizer, "04")
 """
 Read the last row against the first, "alone, no cache". They compute the same tokens, all of them again in every turn. But the last row needs fewer
 forward calls, since each of them serves all stories. There is no padding in it, and still little is useful: nothing is kept from one turn to the
-next.
+next. That is why it stays slower than "alone, KV cache", which makes more calls with far fewer tokens.
 
 ## What production does
 
-- **vLLM** never builds this mask. The tokens of a step stand in one row, as here, and `query_start_loc` says where each request begins in it. With
+- **vLLM** never builds the dense mask. The tokens of a step stand in one row, as here, and `query_start_loc` says where each request begins in it. With
   the lengths (`seq_lens`) and the block tables it goes to `flash_attn_varlen_func` of FlashAttention, whose argument for it is `cu_seqlens_q`:
   `vllm/v1/attention/backends/flash_attn.py`. For models or sizes without such a kernel there is a FlexAttention backend, `flex_attention.py` in the
   same folder, which does what the cell above does, with sequence ids called `doc_ids`.

@@ -118,6 +118,14 @@ def test_a_cell_that_may_attend_has_a_dot():
     assert contrast(dots.get("stroke"), color_of("A")) > 4.5
 
 
+def test_the_legend_has_a_colour_of_this_mask():
+    def swatch(picture):
+        return elements(picture, "rect")[-2].get("fill")  # then that of "blocked"
+
+    assert swatch(drawn([3, 5], names="CE")) == color_of("C") != color_of("A")
+    assert swatch(drawn([0, 2], [3, 5], names="CE")) == color_of("E")  # C asks nothing
+
+
 def test_a_mask_that_differs_from_the_rules_is_crossed():
     tags = tag_tokens([2, 2])
     mask = block_diagonal_mask(tags, tags)

@@ -176,6 +176,11 @@ def test_figures_keep_their_text_and_are_closed():
     assert "<dc:date>" not in picture.svg
 
 
+def test_a_logarithmic_axis_writes_large_and_small_numbers_out():
+    shown = texts(line_chart([1, 2], {"a": [0.01, 10_000_000]}, xlabel="x", ylabel="y", alt="x", log="y"))
+    assert {"0.01", "1", "100", "1,000,000"} <= set(shown), shown
+
+
 def test_charts_refuse_series_of_another_length():
     with pytest.raises(ValueError, match="'a' has 1 values; x has 2"):
         line_chart([1, 2], {"a": [1]}, xlabel="x", ylabel="y", alt="x")

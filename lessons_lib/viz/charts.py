@@ -90,7 +90,7 @@ def line_chart(
             ax.xaxis.set_major_formatter("{x:g}")
         if "y" in log:
             ax.set_yscale("log")
-            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_major_formatter("{x:,.10g}")
         else:
             ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
         if len(series) > 1:

@@ -234,7 +234,8 @@ def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:
     y += 26
     x = 16.0
     wrong = sum(map(sum, sheet.differs))
-    signs = [("may attend: the colour of the query's sequence", color_of("A")), ("blocked", PAPER)]
+    example = next((sheet.rows.colour(seq_id) for seq_id, _ in sheet.rows.tokens if seq_id != PADDING), color_of("A"))
+    signs = [("may attend: the colour of the query's sequence", example), ("blocked", PAPER)]
     signs += [("padding", _PADDED)] if PADDING in (seq_id for seq_id, _ in sheet.rows.tokens + sheet.columns.tokens) else []
     signs += [(f"not as the rules say: {wrong} {'cell' if wrong == 1 else 'cells'}", PAPER)] if wrong else []
     for words, fill in signs:

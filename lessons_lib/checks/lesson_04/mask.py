@@ -7,6 +7,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.checks.lesson_04.rows import drawn
 from lessons_lib.checks.lesson_04.wrong_masks import KNOWN, UNKNOWN, WrongRule
 from lessons_lib.mask_text import letters, read_pair
 from lessons_lib.masks import PADDING, RULES, Tags, combine
@@ -145,8 +146,8 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
     query, key = (got != want).nonzero()[0].tolist()
     names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)
     return Mistake(
-        f"in your mask {known.what}. For example: {read_pair(queries, keys, query, key, names)} In yours it is the other way round. "
-        f"The row of this query should be `{_drawn(want[query])}`; yours is `{_drawn(got[query])}` (# attends, . blocked).",
+        f"in your mask {known.what}. For example: {read_pair(queries, keys, query, key, names)} "
+        f"Yours {'allows' if got[query, key] else 'forbids'} it. The row of this query should be `{drawn(want[query])}`; yours is `{drawn(got[query])}` (# attends, . blocked).",
         case=str(case),
         idea=known.idea,
     )
@@ -157,8 +158,3 @@ def _agrees(attempt, known: WrongRule, case: MaskCase) -> bool:
         return torch.equal(torch.as_tensor(attempt(*case.tags())).cpu(), known.mask(*case.tags()))
     except Exception:  # noqa: BLE001 - whatever it is, it does not agree
         return False
-
-
-def _drawn(row) -> str:
-    text = "".join("#" if may else "." for may in row.tolist())
-    return text if len(text) <= 48 else text[:45] + "..."

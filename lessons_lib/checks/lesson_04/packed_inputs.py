@@ -7,7 +7,11 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_01.words import count, kind
-from lessons_lib.masks import block_diagonal_mask, combine, not_in_the_future, same_sequence, tag_tokens
+from lessons_lib.checks.lesson_04.rows import drawn
+from lessons_lib.masks import Tags, block_diagonal_mask, combine, not_in_the_future, same_sequence, tag_tokens
+
+# A number that is added to a score leaves a weight worth speaking of if it is above this.
+_HIDES = -20.0
 
 
 @dataclass
@@ -105,14 +109,31 @@ def _wrong_mask(mask, sequences: list[list[int]], total: int):
     if mask.dtype not in (torch.bool, torch.float32):
         dtype = str(mask.dtype).removeprefix("torch.")
         return f"`attention_mask` should hold bool, or float32 as `additive_mask` makes it; yours holds {dtype}.", "Pass on what `mask(tags, tags)` gives."
-    allowed = mask[0, 0].cpu() if mask.dtype == torch.bool else mask[0, 0].cpu() == 0
+    got = mask[0, 0].cpu()
+    if mask.dtype == torch.float32 and got.min() > _HIDES:
+        what = f"the first row of `attention_mask` holds the numbers {short(got[0])}. None of them is low enough to hide a key."
+        return what, (
+            "Numbers are added to the scores, so 1 and 0 change them hardly at all. The form of the mask must suit the function: pass the "
+            "bool mask as it is, or `additive_mask` of it."
+        )
+    return _wrong_cells(got if mask.dtype == torch.bool else got > _HIDES, want, tags)
+
+
+def _wrong_cells(allowed, want, tags: Tags):
     if torch.equal(allowed, want):
         return None
+    query = (allowed != want).any(dim=1).nonzero()[0].item()
+    what = (
+        f"the mask is not that of the packed row. The row of query {query} should be `{drawn(want[query])}`; yours is `{drawn(allowed[query])}` "
+        "(# attends, . blocked)."
+    )
     for wrong, idea in (
         (~want, "It is turned round. True means may attend."),
+        (want.T, "It is transposed. A row is a query, a column is a key, as `mask(tags, tags)` gives them."),
         (combine([not_in_the_future], tags, tags), "Sequences see each other. The rule of the sequence is missing."),
         (combine([same_sequence], tags, tags), "Tokens see later tokens. The causal rule is missing."),
+        (torch.ones_like(want).tril(), "That is the mask of one single text. The tags tell the sequences apart: `mask(tags, tags)`."),
     ):
         if torch.equal(allowed, wrong):
-            return "the mask is not that of the packed row.", idea
-    return "the mask is not that of the packed row.", "`mask(tags, tags)`: queries and keys are the same tokens here, so both get the same tags."
+            return what, idea
+    return what, "Pass on what `mask(tags, tags)` gives. Queries and keys are the same tokens here, so both get the same tags."

@@ -8,13 +8,13 @@ QUIZ = [
         "token at position 0?",
         choices=(
             Choice(
-                "The causal rule: A's token stands further left in the row.",
-                "The causal rule compares positions, and 0 is not after 1. It would allow this pair.",
-            ),
-            Choice(
                 "The rule of the sequence, and no other.",
                 "To the causal rule the pair looks like any token and an earlier one. Only the sequence ids differ.",
                 right=True,
+            ),
+            Choice(
+                "The causal rule: A's token stands further left in the row.",
+                "The causal rule compares positions, and 0 is not after 1. It would allow this pair.",
             ),
             Choice("The padding rule.", "Neither of the two is padding. That rule asks only whether the key belongs to nobody."),
         ),
@@ -24,8 +24,8 @@ QUIZ = [
         choices=(
             Choice("[22, 22]", "Tokens in the cache are not computed again. They are keys, and ask nothing."),
             Choice("[8, 8]", "The new tokens must see the cached ones too, so there are more keys than queries."),
-            Choice("[8, 22]", "Queries are the 1 + 1 + 6 new tokens; keys are those and the 14 in the cache.", right=True),
             Choice("[3, 22]", "Queries are tokens, not sequences. The third sequence brings six."),
+            Choice("[8, 22]", "Queries are the 1 + 1 + 6 new tokens; keys are those and the 14 in the cache.", right=True),
         ),
     ),
     Question(
@@ -48,16 +48,15 @@ QUIZ = [
         text="In layer 1 a padding query's row is forbidden throughout, with minus infinity. Why can the stories be NaN after layer 2, though "
         "none of them may attend to padding?",
         choices=(
+            Choice("The mask holds for layer 1 only: from layer 2 on, stories may read padding.", "Every layer gets the same mask."),
             Choice(
-                "The padding's key and value are NaN in layer 2. A forbidden key gets the weight 0, and 0 times NaN is NaN; NaN as a score "
-                "spoils the softmax even before.",
-                "A mask hides numbers. It can't hide NaN, because no arithmetic with NaN gives a number.",
-                right=True,
-            ),
-            Choice("The mask holds for layer 1 only.", "Every layer gets the same mask."),
-            Choice(
-                "Minus infinity plus a score overflows.",
+                "Minus infinity plus a score overflows, in the rows of the stories as well.",
                 "Minus infinity plus any number is minus infinity. In a row with at least one allowed key it does no harm.",
+            ),
+            Choice(
+                "The padding's keys and values are NaN in layer 2, and 0 times NaN is NaN.",
+                "A mask hides numbers. It can't hide NaN, because no arithmetic with NaN gives a number; a NaN score spoils even the softmax.",
+                right=True,
             ),
         ),
     ),
@@ -65,16 +64,18 @@ QUIZ = [
         text="On a Llama model without a cache you let the positions go on through the row, with the right mask. The answers stay the same. "
         "Why restart the positions all the same?",
         choices=(
-            Choice("Restarting is faster.", "It changes a few whole numbers in the input. The work is the same."),
             Choice(
-                "The shift is the same for all tokens of a sequence only as long as all are computed in this row. Keys from a cache were "
-                "computed with another shift.",
+                "With a cache, a sequence's older keys may carry another shift than its new tokens.",
                 "Rotary attention depends on distances. Once a query and a cached key are shifted differently, their distance is wrong. And "
                 "models with absolute positions break at once.",
                 right=True,
             ),
             Choice(
-                "Without it the causal rule would not work.",
+                "Restarting is faster: with small positions there is less to compute.",
+                "It changes a few whole numbers in the input. The work is the same.",
+            ),
+            Choice(
+                "Without it the causal rule would let tokens attend to later ones of their sequence.",
                 "Within a sequence the order stays the same, so the comparison gives the same result.",
             ),
         ),
