@@ -4,7 +4,7 @@
 
 **What does a model compute to write one token, and how much of that had it computed before?**
 
-60 minutes · difficulty 1 of 3 · routes: *ideas* (00–06), *serving* (00–03, 05, 09–12) · you need: Python, and a little PyTorch (what the shape
+60 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 09–12) · you need: Python, and a little PyTorch (what the shape
 of a tensor is, what `argmax` does). Nothing of serving.
 
 You write a greedy decoding loop twice. The first one computes everything again for every token. The second one keeps what it has computed,

@@ -4,7 +4,7 @@
 
 **How can several requests share one forward pass, and what does it cost that they begin and end together?**
 
-75 minutes · difficulty 1 of 3 · routes: *ideas* (00–06), *serving* (00–03, 05, 09–12) · you need first: lesson 00 (prefill, decode step, KV cache)
+75 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 09–12) · you need first: lesson 00 (prefill, decode step, KV cache)
 
 You put requests of unequal length into one rectangle, and write the loop that continues all of them at once. It gives every request the
 same tokens as if it were alone. Then you count what the rectangle computes for nothing, and who waits for whom.
