@@ -27,7 +27,10 @@ class BlockPool:
 
     def __init__(self, num_blocks, block_size):
         if num_blocks < 0 or block_size < 1:
-            raise ValueError(f"{num_blocks} blocks of {block_size} tokens; give 0 or more blocks, of at least 1 token each.")
+            raise ValueError(
+                f"{num_blocks} blocks of {block_size} tokens; "
+                "give 0 or more blocks, of at least 1 token each."
+            )
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.free_queue = deque(range(num_blocks))
@@ -147,7 +150,10 @@ def slot_of(blocks, block_size, position):
         IndexError: the position is negative, or beyond the last block.
     """
     if not 0 <= position < len(blocks) * block_size:
-        raise IndexError(f"position {position} has no slot; {len(blocks)} blocks of {block_size} have positions 0 to {len(blocks) * block_size - 1}.")
+        raise IndexError(
+            f"position {position} has no slot; {len(blocks)} blocks of {block_size} "
+            f"have positions 0 to {len(blocks) * block_size - 1}."
+        )
     return blocks[position // block_size] * block_size + position % block_size
 
 

@@ -210,6 +210,55 @@ class SearchesTheQueue(BlockPool):
         super().free(blocks)
 
 
+class RebuildsTheQueue(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used.difference_update(blocks)
+        self.free_queue = deque([*self.free_queue, *reversed(blocks)])
+
+
+class SearchesAList(BlockPool):
+    def free(self, blocks):
+        if any(block not in list(self.used) for block in blocks):
+            raise ValueError("not handed out")
+        super().free(blocks)
+
+
+class SortsTheUsed(BlockPool):
+    def allocate(self, count):
+        blocks = super().allocate(count)
+        self.used = set(sorted(self.used))
+        return blocks
+
+
+class SubtractsTheUsed(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used = self.used - set(blocks)
+        self.free_queue.extend(reversed(blocks))
+
+
+class PoolOfSets(BlockPool):
+    """Every set operation whose time depends on the blocks that are moved."""
+
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError(count)
+        if count > len(self.free_queue):
+            raise OutOfBlocks(count)
+        blocks = [self.free_queue.popleft() for _ in range(count)]
+        self.used |= set(blocks)
+        return blocks
+
+    def free(self, blocks):
+        given = set(blocks)
+        if len(given) < len(blocks) or given - self.used or not given.issubset(self.used) or self.used & given != given:
+            raise ValueError(blocks)
+        self.used -= given
+        for block in blocks[::-1]:
+            self.free_queue.append(block)
+
+
 class DropsTheQueue(BlockPool):
     def __init__(self, num_blocks, block_size):
         super().__init__(num_blocks, block_size)
@@ -462,6 +511,12 @@ def limit_below(self, count=1):
     BlockTable.append(self, count)
 
 
+def always_sixteen_a_block(self, count=1):
+    refuse_wrong(self, count)
+    self.blocks += self.pool.allocate(blocks_for(self.num_tokens + count, 16) - len(self.blocks))
+    self.num_tokens += count
+
+
 def limit_after_taking(self, count=1):
     if count < 0:
         raise ValueError("no")
@@ -497,6 +552,12 @@ def needs_an_argument(self, count):
 
 def turned_round(self):
     self.pool.free(self.blocks[::-1])
+    self.blocks, self.num_tokens = [], 0
+
+
+def one_at_a_time(self):
+    for block in self.blocks:
+        self.pool.free([block])
     self.blocks, self.num_tokens = [], 0
 
 
@@ -610,6 +671,10 @@ sorted_table = mapped(lambda t, p, size, start: t.sort().values[p // size] * siz
 as_floats = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).float())
 as_a_column = mapped(lambda t, p, size, start: (t[p // size] * size + p % size)[:, None])
 as_a_list = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).tolist())
+
+
+as_short = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).short())
+overflows = mapped(lambda t, p, size, start: t.short()[p // size] * size + p % size)
 
 
 def changed_places(blocks, block_size, start, end):
@@ -751,6 +816,12 @@ def budget_negative_is_none(config, block_size, budget_bytes, bytes_per_number=4
     return int(max(0, budget_bytes) // block_bytes(config, block_size, bytes_per_number))
 
 
+def budget_zero_refused(config, block_size, budget_bytes, bytes_per_number=4):
+    if block_size < 1 or budget_bytes <= 0:
+        raise ValueError("x")
+    return int(budget_bytes // block_bytes(config, block_size, bytes_per_number))
+
+
 def budget_nothing(config, block_size, budget_bytes, bytes_per_number=4):
     refuse_budget(block_size, budget_bytes)
 
@@ -784,7 +855,7 @@ WRONG = {
         Wrong("takes some before it refuses", ChangesBeforeRefusing, says="the call was refused, but it changed something: `used` should be {0, 1}"),
         Wrong("does nothing for a negative count", TakesNegativeCounts, says="asking for -1 blocks should raise ValueError"),
         Wrong("returns them turned round", CountsDown, says="should give [0, 1], the front of the queue; yours gave [1, 0]"),
-        Wrong("copies the queue", CopiesTheQueue, says="`allocate(1)` looked at 1000 blocks"),
+        Wrong("copies the queue", CopiesTheQueue, says="Don't copy or slice the queue"),
         Wrong("frees in the order of the tokens", KeepsTheOrder, says="the request's tail is handed out before its beginning"),
         Wrong("puts freed blocks in front", PutsThemInFront, says="They went to the front of the queue. They join the end"),
         Wrong("sorts the queue", SortsTheQueue, says="or it was sorted"),
@@ -796,7 +867,11 @@ WRONG = {
         Wrong("KeyError on a double free", KeyErrorOnDoubleFree, says="should raise ValueError; yours raised KeyError"),
         Wrong("frees some before it refuses", FreesHalfBeforeRefusing, says="`used` should be {0, 1, 2}; yours is {1, 2}"),
         Wrong("accepts blocks of another pool", AcceptsForeignBlocks, says="freeing block 9, which this pool does not have,"),
-        Wrong("searches the queue", SearchesTheQueue, says="`free([0])` looked at"),
+        Wrong("searches the queue", SearchesTheQueue, says="To know whether a block is handed out"),
+        Wrong("rebuilds the queue", RebuildsTheQueue, says="Don't make another queue"),
+        Wrong("searches a list of the used blocks", SearchesAList, says="`free([0])` goes through `used`"),
+        Wrong("makes another set of the used blocks", SubtractsTheUsed, says="Don't make another set"),
+        Wrong("sorts the used blocks", SortsTheUsed, says="`allocate(1)` goes through `used`"),
         Wrong("has another container", DropsTheQueue, says="the pool has no `free_queue`"),
     ],
     "03.2": [
@@ -829,7 +904,9 @@ WRONG = {
         Wrong("block by block", table_with(block_by_block), says="now it has 0 tokens in 8 blocks"),
         Wrong("returns False instead of raising", table_with(says_no_quietly), says="should raise OutOfBlocks; yours returned False"),
         Wrong("no limit", table_with(without_limit), says="growing to 3 blocks, with max_blocks 2, should raise TableFull"),
-        Wrong("the limit is not reached", table_with(limit_below), says="there is room, but `append` raised TableFull"),
+        Wrong("the limit is not reached", table_with(limit_below), says="Refuse when *more* are needed"),
+        Wrong("blocks of 16 always", table_with(always_sixteen_a_block), says="`self.pool.block_size`, here 4"),
+        Wrong("frees one at a time, the first first", table_with(release=one_at_a_time), says="one at a time, so there was nothing to turn"),
         Wrong("takes blocks, then looks at the limit", table_with(limit_after_taking), says="now it has 32 tokens in 3 blocks"),
         Wrong("0 is no limit", table_with(zero_is_no_limit), says="0 is a limit too"),
         Wrong("OutOfBlocks at the limit", table_with(out_of_blocks_at_the_limit), says="should raise TableFull; yours raised OutOfBlocks"),
@@ -855,6 +932,8 @@ WRONG = {
         Wrong("blocks of 16 always", blocks_of_sixteen, says="right for blocks of 16"),
         Wrong("sorted table", sorted_table, says="You sorted the blocks"),
         Wrong("floats", as_floats, says="slots are whole numbers"),
+        Wrong("16 bits", as_short, says="slots are int64, or int32; yours are int16"),
+        Wrong("overflows on the way", overflows, says="Make both tensors of int64"),
         Wrong("a column", as_a_column, says="one slot a position"),
         Wrong("a list", as_a_list, says="should be a torch tensor"),
         Wrong("end included", end_included, says="4 slots are asked for, [10, 11, 4, 5]; yours gave 5"),
@@ -880,12 +959,13 @@ WRONG = {
         Wrong("a float for a float", budget_a_float, says="yours is float 90.0"),
         Wrong("refuses nothing", budget_without_refusals, says="should raise ValueError; yours raised ZeroDivisionError"),
         Wrong("a negative budget is none", budget_negative_is_none, says="block size 16 with a budget of -1 bytes should raise ValueError"),
+        Wrong("refuses a budget of 0", budget_zero_refused, says="A budget may be 0"),
         Wrong("returns nothing", budget_nothing, says="yours is None"),
     ],
 }
 
 RIGHT = {
-    "03.1": [PoolOneByOne, PoolWithAList],
+    "03.1": [PoolOneByOne, PoolWithAList, PoolOfSets],
     "03.2": [by_ceil, by_negative_floor, by_divmod, by_counting, by_numpy],
     "03.3": [TableByRoom, TableOfTuples],
     "03.4": [by_grid, by_numpy_arrays, by_ranges],

@@ -40,8 +40,15 @@ def _check_one(attempt, config, size: int, budget, bytes_per_number: int) -> Non
         f"{one} bytes a block; a budget of {budget} bytes."
     )
     arguments = (config, size, budget) if bytes_per_number == 4 else (config, size, budget, bytes_per_number)
-    got = call(attempt, *arguments, case=case)
     want = blocks_in_budget(config, size, budget, bytes_per_number)
+    try:
+        got = call(attempt, *arguments, case=case)
+    except ValueError as error:
+        raise Mistake(
+            f"the answer should be {want}; yours raised ValueError: {str(error)[:120]}",
+            case=case,
+            idea="Refuse a block size below 1 and a budget below 0, nothing else. A budget may be 0, or less than one block: no block fits.",
+        ) from None
     if got is None:
         raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number.")
     if not is_whole(got):

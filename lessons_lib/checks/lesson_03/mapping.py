@@ -22,6 +22,7 @@ CASES = [
     ([7, 1, 4, 9], 16, 0, 62),
     ([7, 1, 4, 9], 16, 62, 63),
     ([6, 0, 2], 1, 0, 3),
+    ([20_000, 300], 16, 14, 18),  # slots beyond 16 bits
 ]
 
 
@@ -67,6 +68,12 @@ def _check_kind(got, want: list[int], case: str) -> None:
             case=case,
             idea="`/` gives fractions, `//` whole numbers. And a tensor made from an empty list holds floats, unless you say `dtype=torch.int64`.",
         )
+    if got.dtype.itemsize < 4:
+        raise Mistake(
+            f"slots are int64, or int32; yours are {str(got.dtype).removeprefix('torch.')}.",
+            case=case,
+            idea=f"{8 * got.dtype.itemsize} bits hold {2 ** (8 * got.dtype.itemsize):,} different numbers, and a large pool has more slots than that.",
+        )
 
 
 def _name_wrong_slots(got: list[int], blocks: list[int], size: int, start: int, end: int, want: list[int], case: str) -> Mistake:
@@ -92,6 +99,8 @@ def _name_wrong_slots(got: list[int], blocks: list[int], size: int, start: int, 
         (formula(lambda p: sorted(blocks)[p // size] * size + p % size), "You sorted the blocks. Their order is the order of the request's tokens."),
     )
     idea = next((why for wrong, why in recognised if got == wrong), "")
+    if not idea and max(want, default=0) >= 2**15 and any(mine != right and (mine - right) % 2**16 == 0 for mine, right in zip(got, want)):
+        idea = "Does it overflow on the way? Make both tensors of int64."
     if len(got) != len(want) and not idea:
         idea = "`end` is not asked for, as in `range(start, end)`; `start` is."
         if len(got) == end:

@@ -6,6 +6,7 @@ from random import Random
 from lessons_lib.block_pool import OutOfBlocks
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_whole, queue_of, refused, used_of
+from lessons_lib.checks.lesson_03.cost import check_cost
 
 
 def check_block_pool(attempt) -> None:
@@ -14,7 +15,7 @@ def check_block_pool(attempt) -> None:
     _check_taking_back(attempt)
     _check_refusals(attempt)
     _check_long_run(attempt)
-    _check_no_search(attempt)
+    check_cost(attempt)
 
 
 def _allocate(pool, count: int, case: str) -> list[int]:
@@ -181,61 +182,3 @@ def _check_long_run(attempt) -> None:
         else:
             count = rng.randint(0, min(4, len(free)))
             held.append(_allocate(pool, count, f"turn {number} of a long run with 12 blocks; queue {free}; `allocate({count})`."))
-
-
-class _WatchedQueue(deque):
-    """Counts the blocks that somebody looks at on the way to the one that is wanted."""
-
-    looked_at = 0
-
-    def __iter__(self):
-        for block in super().__iter__():
-            self.looked_at += 1
-            yield block
-
-    def __contains__(self, block) -> bool:
-        return any(other == block for other in self)
-
-    def _look_at_all(self):
-        self.looked_at += len(self)
-
-    def index(self, *args):
-        self._look_at_all()
-        return super().index(*args)
-
-    def count(self, block):
-        self._look_at_all()
-        return super().count(block)
-
-    def remove(self, block):
-        self._look_at_all()
-        super().remove(block)
-
-    def copy(self):
-        self._look_at_all()
-        return deque(super().__iter__())
-
-    __copy__ = copy
-
-
-def _check_no_search(attempt) -> None:
-    """A thousand free blocks make neither method slower. Counted, not timed."""
-    pool = attempt(1000, 16)
-    if type(pool.free_queue) is not deque:
-        return
-    pool.free_queue = watched = _WatchedQueue(pool.free_queue)
-    block = call(pool.allocate, 1, case="")[0]
-    _refuse_search(watched.looked_at, "`allocate(1)`", "`popleft()` takes the front without looking at the rest. Don't copy or slice the queue.")
-    watched = pool.free_queue
-    call(pool.free, [block], case="")
-    if isinstance(watched, _WatchedQueue):
-        _refuse_search(watched.looked_at, "`free([0])`", "To know whether a block is handed out, ask `used`: a set finds it without a search.")
-
-
-def _refuse_search(looked_at: int, doing: str, idea: str) -> None:
-    if looked_at > 10:
-        raise Mistake(
-            f"your pool keeps its books well, but slowly: {doing} looked at {looked_at} blocks of the free queue, to move one.",
-            case=f"pool = BlockPool(1000, 16); {doing}.",
-            idea=idea + " The time must not depend on the size of the pool.",
-        )

@@ -8,17 +8,17 @@ QUIZ = [
         "the memory empty all the same?",
         choices=(
             Choice(
-                "The oracle reserves for the longest possible answer.",
+                "The oracle reserves for the longest possible answer, so the end of each reservation is never used.",
                 "It reserves exactly what the request will need. No place stays empty to the end.",
             ),
             Choice(
-                "A place is reserved from the first step on, and filled only when its token comes; and gaps of the wrong size are left over.",
+                "Places are reserved at once and filled one by one; and gaps of the wrong size are left.",
                 "While an answer grows, on average about half of what is reserved for it is still to come. That is reservation; "
                 "the gaps are external fragmentation.",
                 right=True,
             ),
             Choice(
-                "Keys and values of finished requests stay in their places.",
+                "Keys and values of finished requests stay in their places, and nobody else can use these.",
                 "What lies there is free to be written over. It is no waste as long as somebody else may have the place.",
             ),
         ),
@@ -49,13 +49,13 @@ QUIZ = [
     Question(
         text="Why does the pool take a request's blocks back last block first?",
         choices=(
-            Choice("It is faster than the other way.", "Both ways put the same number of blocks at the end of the queue."),
+            Choice("It is faster: the end of the queue is nearer to the last block.", "Both ways put the same number of blocks at the end of the queue."),
             Choice(
-                "Otherwise free blocks would not lie next to each other.",
+                "Otherwise the free blocks would not lie next to each other, and no long request would fit.",
                 "They need not. That is the point of the table: any free block will do.",
             ),
             Choice(
-                "The tail is then handed out and written over first, and the beginning stays whole longest.",
+                "The tail is then written over first, and the beginning stays whole for longest.",
                 "A later request with the same beginning could use those keys, if they are still there. A tail without its "
                 "beginning is of use to nobody.",
                 right=True,
@@ -67,7 +67,7 @@ QUIZ = [
         "of the memory that is wasted?",
         choices=(
             Choice(
-                "It becomes about four times as large, and stays small.",
+                "It becomes about four times as large.",
                 "About half a block a request: from 8 to 32 places beside 1,000 tokens.",
                 right=True,
             ),
@@ -84,13 +84,13 @@ QUIZ = [
     Question(
         text="A pool of 20 blocks. A asks for 3 blocks, and 2 are free. Why does `allocate` refuse instead of giving the 2?",
         choices=(
-            Choice("Two blocks are too few to be worth a call.", "A call for one block is the usual one, while a request decodes."),
+            Choice("Two blocks are too few to be worth a call: each call takes time between two steps.", "A call for one block is the usual one, while a request decodes."),
             Choice(
-                "With part of its blocks A could not take the step, and the two would be missing to those that could.",
+                "A could not take its step with two, and others that could would lack them.",
                 "All or nothing: a refused call leaves everything as it was, and the caller can decide who waits.",
                 right=True,
             ),
-            Choice("The blocks would not lie next to each other.", "They never need to: the table says where each of them lies."),
+            Choice("The two and the third, once it is free, would not lie next to each other.", "They never need to: the table says where each of them lies."),
         ),
     ),
 ]

@@ -5,6 +5,7 @@ from random import Random
 from lessons_lib.block_pool import BlockPool, OutOfBlocks, TableFull, blocks_for
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_whole, queue_of, refused, used_of
+from lessons_lib.checks.lesson_03.table_reasons import WHY_REFUSED, why_count
 
 
 def check_block_table(attempt) -> None:
@@ -24,7 +25,11 @@ def _append(table, count: int | None, tokens: int, case: str) -> None:
     try:
         call(table.append, *arguments, case=case)
     except (OutOfBlocks, TableFull, ValueError) as error:
-        raise Mistake(f"there is room, but `append` raised {type(error).__name__}: {str(error)[:120]}", case=case) from None
+        raise Mistake(
+            f"there is room, but `append` raised {type(error).__name__}: {str(error)[:120]}",
+            case=case,
+            idea=WHY_REFUSED.get(type(error), WHY_REFUSED[ValueError]),
+        ) from None
     _check_table(table, tokens, case, len(before))
     after = _blocks_of(table, case)
     if after[: len(before)] != before:
@@ -56,7 +61,7 @@ def _check_table(table, tokens: int, case: str, blocks_before: int = 0) -> None:
         raise Mistake(
             f"after {counted(tokens, 'token')} the table should hold {counted(want, 'block')}; yours holds {len(blocks)}.",
             case=case,
-            idea=_why_count(len(blocks), want, tokens, size, was_enough=0 < want <= blocks_before),
+            idea=why_count(len(blocks), want, tokens, size, was_enough=0 < want <= blocks_before),
         )
     if table.num_tokens != tokens:
         raise Mistake(
@@ -86,30 +91,6 @@ def _check_pool(pool: BlockPool, tables: list, case: str) -> None:
             case=case,
             idea="Take blocks with `self.pool.allocate(...)` and give them back with `self.pool.free(...)`, nothing else: the pool keeps the books.",
         )
-
-
-def _why_count(got: int, want: int, tokens: int, size: int, was_enough: bool) -> str:
-    last = tokens - 1
-    if got < want and last % size == 0:
-        return (
-            f"Position {last} is the first cell of block {last} // {size} = {last // size} of this table. You seem to grow when a "
-            f"block is over-full; "
-            "grow when the next position *starts* a block."
-        )
-    if got < want:
-        return (
-            f"{counted(got, 'block')} of {size} {'has' if got == 1 else 'have'} {got * size} cells, and {tokens} tokens are in. "
-            "How many blocks `tokens + count` tokens need, `blocks_for` says."
-        )
-    if tokens % size == 0 and not was_enough:
-        return (
-            f"Position {last} is the last cell of a block: all blocks are exactly full, and no token is without a place. "
-            "Grow when the next token comes, not before."
-        )
-    return (
-        "The last block has cells left. Fill it first: take only as many new blocks as `blocks_for` of *all* tokens says, "
-        "less those that the table has."
-    )
 
 
 def _check_boundary(attempt) -> None:
@@ -179,8 +160,18 @@ def _check_wrong_count(attempt) -> None:
     refused(ValueError, table.append, -5, doing="appending -5 tokens", case=case, idea=idea, unchanged=lambda: _check_same(table, 20, case))
 
 
+class _CountingPool(BlockPool):
+    """Counts the calls of `free`."""
+
+    calls = 0
+
+    def free(self, blocks):
+        self.calls += 1
+        super().free(blocks)
+
+
 def _check_release(attempt) -> None:
-    pool = BlockPool(5, 16)
+    pool = _CountingPool(5, 16)
     table = attempt(pool)
     case = "a pool of 5 blocks of 16; `append(40)` takes blocks 0, 1, 2; `release()`."
     _append(table, 40, 40, case)
@@ -195,7 +186,8 @@ def _check_release(attempt) -> None:
         raise Mistake(
             "the free queue should be [3, 4, 2, 1, 0] afterwards; yours is [3, 4, 0, 1, 2].",
             case=case,
-            idea="`pool.free` takes the blocks in the order of the tokens and turns them round itself. You turned them once more.",
+            idea="`pool.free` takes the blocks in the order of the tokens and turns them round itself. "
+            + ("You gave them back one at a time, so there was nothing to turn: give it the whole list." if pool.calls > 1 else "You turned them once more."),
         )
     if _blocks_of(table, case):
         raise Mistake(
