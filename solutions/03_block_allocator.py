@@ -13,6 +13,7 @@ blocks, and for each request a table that says which of them it holds. No model 
 # %%
 import inspect
 import random
+from functools import partial
 from statistics import mean, median
 from time import perf_counter
 
@@ -36,7 +37,7 @@ from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.table import Table
 from lessons_lib.workload import skewed_workload
 
-model, tokenizer = load_model()
+model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 prompt_tokens = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(NAMES, PROMPTS)}
 
 # %% [markdown]
@@ -76,11 +77,12 @@ reserved, and nobody will ever use it.
 The hatched part comes from not knowing how long an answer gets. So suppose we knew. An oracle says, at the start, how many tokens each request will hold at its end, and we
 reserve exactly that, in one piece, for as long as the request runs. Nothing is hatched any more.
 
-We look at the steps in which somebody waits in the queue. In those, an empty place hurts: somebody could use it.
+We look at the steps in which somebody waits in the queue. In those, an empty place hurts: somebody could use it. And the memory we count is all from the first place to the
+last one in use.
 """
 
 # %%
-predict("03.a", ...)  # With the oracle: what share of the memory holds no token, on average over those steps? In per cent.
+predict("03.a", ...)  # With the oracle: what share of that memory holds no token, on average over those steps? In per cent.
 
 # %% [markdown]
 """
@@ -104,8 +106,7 @@ The paper behind this lesson (Kwon et al., 2023) compares three ways to reserve 
 - **power of two**: the prompt, and the answer's length rounded up to 2, 4, 8, 16, ... It stands for a fair guess: at most twice too much.
 - **oracle**: exactly what the request will need. No real system can do that. It is the best that one piece can be.
 
-`contiguous_use` plays each of them on the recording: a request gets its piece when it begins, in the first gap that is large enough, and loses it when it ends. The memory counted is
-all from the first place to the last one in use.
+`contiguous_use` plays each of them on the recording: a request gets its piece when it begins, in the first gap that is large enough, and loses it when it ends.
 """
 
 # %%
@@ -155,25 +156,24 @@ A's gap is too small for F. So it stays empty, F goes to the end, and more memor
 
 One could push the others together. That means copying keys and values of running requests while everybody waits.
 
-Six requests are few. Here are 32 on eight slots, three in four with a short answer, the rest with a long one. First count how often one of them met such gaps: it went to the end, though the
-gaps that were left had room for it, all together.
+F was the last in the queue. From here on nobody waits, so by our rule this gap hurts nobody. With more requests it does. Here are 32 on eight slots, three in four with a short answer, the rest with
+a long one. First count how many of them met such gaps: they went to the end, though the gaps that were left had room for them, all together.
 """
 
 # %%
 load = skewed_workload(32)
 names = [str(number) for number in range(32)]
-how = dict(max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256)
-many = batch_generate(model, tokenizer, load.prompts, **how)
+many = batch_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256)
 many_held = tokens_held(many.trace)
-many_final = final_tokens(many_held)
 many_prompts = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(names, load.prompts)}
 many_ways = three_ways(many_held, many_prompts, answers=dict(zip(names, map(len, many.outputs))))
 
-uses, to_the_end = many_ways["oracle"], []
-for before, use in zip(uses, uses[1:]):
+seen, to_the_end = set(), []
+for use in many_ways["oracle"]:
     last = use.regions[-1]
-    if last.request not in [region.request for region in before.regions] and use.gaps >= last.size:
+    if last.request not in seen and use.gaps >= last.size:
         to_the_end.append(last.request)
+    seen.update(region.request for region in use.regions)
 print(f"{len(to_the_end)} of 32 requests went to the end although the gaps together had room: {', '.join(to_the_end)}")
 
 # %%
@@ -197,7 +197,8 @@ Table(
 # %% [markdown]
 """
 The last column counts all that holds no token, as the paper does: in its experiments 20.4 to 38.2 % of the memory held tokens, so that 60 to 80 % were wasted. Read our rows beside that. (The paper's
-requests are longer, and its allocator hands out powers of two, so it is the size of the problem that compares, not the digits.) The oracle gets rid of the column "never used", and of that one only.
+requests are longer, and its allocator hands out powers of two, so it is the size of the problem that compares, not the digits.) The oracle gets rid of the column "never used", and of that one only. The
+gap that F met is not in the table, since nobody waited any more.
 
 ## The idea: small blocks, and a table
 
@@ -205,6 +206,8 @@ Operating systems met this problem long ago, and solved it in two moves. First, 
 which.
 
 > **block**: a fixed number of neighbouring places in the KV cache, here 16. It is the smallest amount of memory that is handed out.
+
+A place in a block is called a **cell** here. The **position** of a token is counted in its own request, from 0.
 
 > **block table**: a request's list of the blocks that it holds, in the order of its tokens.
 
@@ -226,7 +229,7 @@ draw_pool(early[24])
 
 # %% [markdown]
 """
-On the left the pool, like a parking lot: each box is a block, each cell in it a place. In colour what holds a token; hatched what a request holds and has not filled. On the right the block
+On the left the pool, like a parking lot: each box is a block with its cells. In colour what holds a token; hatched what a request holds and has not filled. On the right the block
 tables. Read the first: A's tokens 0 to 15 lie in one block, 16 to 31 in the next, and these two need not be neighbours. Below, the free blocks in the order in which they will be handed out.
 With a running kernel the cursor over a cell shows its block, its owner and the position in the request.
 
@@ -244,7 +247,7 @@ The pool works with block *numbers* only. Where block 7 lies in memory follows f
 - `used`, a set: the blocks that are handed out. `block in self.used` takes the same time, however many there are.
 
 Every block is in exactly one of the two. `allocate` and `free` are called all the time, so their time must depend on how many blocks are moved and not on how large the pool is: don't
-search the queue, don't copy it, don't sort it.
+go through either container, don't copy it, don't sort it.
 
 **Your task: `allocate(count)` and `free(blocks)`.** An example, with `pool = BlockPool(6, 16)`:
 
@@ -386,23 +389,25 @@ PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
 # %% [markdown]
 """
 And the recorded run. `replay` does with your pool and your tables what the six stories would have done: one picture for each request that comes, takes a block, or leaves.
-Steps in which all new tokens find room leave one picture.
+Steps of the run in which all new tokens find room leave one picture. So there are more pictures than steps. It begins where A leaves; the next picture is the one in which F comes.
 """
 
 # %%
 states = replay(six.trace, BlockPool(24, 16), BlockTable)
-Stepper(lambda i: draw_pool(states[i]), count=len(states), start=len(states) // 3)
+a_leaves = next(i for i, state in enumerate(states) if ": A has its answer" in state.event)
+print(f"picture {a_leaves + 1}: A leaves; picture {a_leaves + 2}: F comes")
+Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", start=a_leaves, still=a_leaves + 1)
 
 # %% [markdown]
 """
-Go to the moment when A leaves and F comes. In one piece, F did not fit. Here it takes blocks for its prompt, and later more, from wherever they are free:
+In one piece, F did not fit into what A had left. Here it takes blocks for its prompt, and later more, from wherever they are free:
 """
 
 # %%
-for state in states:
+for number, state in enumerate(states, start=1):
     for table in state.tables:
         if table.request == "F" and state.changed and set(state.changed) <= set(table.blocks):
-            print(f"{state.event:60} F's table: {list(table.blocks)}")
+            print(f"picture {number}. {state.event:60} F's table: {list(table.blocks)}")
 
 # %% [markdown]
 """
@@ -412,11 +417,12 @@ Also look at the free queue after a request has left: its blocks stand at the en
 
 ## Build 4: from a position to a place
 
-The model will ask: token 40 of request A, where does its key go? The answer is a number of a place, counted over the whole pool: block 0 has the places 0 to 15, block 1 has 16 to 31, and so on.
+The model will ask: token 40 of request A, where does its key go? The answer is the number of a cell, counted over the whole pool: block 0 has the cells 0 to 15, block 1 has 16 to 31, and so on. vLLM calls this
+number the token's slot. From here on we do too. (In lesson 02 a slot was a whole row for one request.)
 
-> **slot mapping**: for each token, the number of the place in the pool where its key and value lie: block number × block size + offset in the block.
+> **slot mapping**: for each token, its slot: the number of the cell in the pool where its key and value lie, block number × block size + offset in the block.
 
-The name comes from vLLM, where a place is called a slot. It is not a slot of lesson 02, which was a whole row for one request. For one position it is this:
+For one position it is this:
 """
 
 # %%
@@ -428,7 +434,7 @@ Take a request with the blocks 5 and 2, at 4 tokens a block. Position 6: 6 // 4 
 
 A prefill asks for hundreds of positions in every step, and the answer is needed as a tensor, to index the cache with. So no loop over the positions.
 
-**Your task: `slot_mapping(blocks, block_size, start, end)`**: the slots of positions `start`, `start + 1`, ..., `end - 1`, as an int64 tensor of shape `[end - start]`. `blocks` is a list of ints. Example:
+**Your task: `slot_mapping(blocks, block_size, start, end)`**: the slots of positions `start`, `start + 1`, ..., `end - 1`, as a tensor of shape `[end - start]`, int64. (int32 will do; in fewer bits the slots of a large pool overflow.) `blocks` is a list of ints. Example:
 `slot_mapping([5, 2], 4, 2, 6)` is `tensor([22, 23, 8, 9])`. An empty range, `start == end`, gives an empty tensor, also for an empty table.
 
 A position below 0, or one beyond the last cell of the table, raises `IndexError`. Look at both ends yourself: a negative index counts from the end, in Python and in torch, and would give a slot in the table's last block, without a word.
@@ -494,69 +500,62 @@ So many on average. If more of them than usual are near their ends, the blocks d
 ## Prove it
 
 An allocator that is wrong once in a thousand calls is worse than none: two requests write into one block, and both texts go wrong without an error. So we compare it with a model
-of it that is too simple to be wrong, over a long run of random calls. The model has a list with the owner of each block, and counts by hand. After each call: no block is lost, none has two owners, no two
-tokens share a slot, and a refused call has changed nothing.
+of it that is too simple to be wrong, over a long run of random calls. The model is a list of the free blocks, and for each table a list of its blocks and a count of its tokens. It never asks your code.
+Before each call it says whether the call must be refused and with which exceptions, and what must stand where afterwards. After each call we compare: the exception, the free queue in its order, `used`, the
+blocks and tokens of all five tables, and the slots of all their tokens.
 """
 
 # %%
-def random_run(seed, turns=3000, num_blocks=40, block_size=4):
-    """Random appends and releases on five tables, refused ones too. Returns how many were refused."""
-    rng = random.Random(seed)
-    pool = BlockPool(num_blocks, block_size)
-    tables = {name: BlockTable(pool, max_blocks=12) for name in "ABCDE"}
-    tokens = dict.fromkeys(tables, 0)
-    refused = 0
+def random_run(seed, turns=3000, num_blocks=40, size=4, limit=12):
+    """Random calls on five tables and their pool, beside the model. Returns how many were refused, rightly."""
+    rng, refused = random.Random(seed), 0
+    pool = BlockPool(num_blocks, size)
+    tables = {name: BlockTable(pool, max_blocks=limit) for name in "ABCDE"}
+    free, held_by, tokens = list(range(num_blocks)), {name: [] for name in tables}, dict.fromkeys(tables, 0)  # the model
     for _ in range(turns):
-        name, count = rng.choice("ABCDE"), rng.choice((-1, 0, 1, 1, 2, 5, 30))
-        before = [list(pool.free_queue), set(pool.used)]
+        name, count, kind = rng.choice("ABCDE"), rng.choice((-1, 0, 1, 1, 2, 5, 30)), rng.random()
+        due = []  # the exceptions that may come; if there is one, the model stays as it is
+        if kind < 0.1:
+            call = tables[name].release
+            free, held_by[name], tokens[name] = free + held_by[name][::-1], [], 0
+        elif kind < 0.15 and free:
+            call, due = partial(pool.free, [*held_by[name], free[-1]]), ["ValueError"]  # the last one is free already
+        else:
+            call, needed = partial(tables[name].append, count), len(range(0, tokens[name] + count, size))
+            new = needed - len(held_by[name])
+            reasons = {"ValueError": count < 0, "TableFull": needed > limit, "OutOfBlocks": new > len(free)}
+            due = [error for error, applies in reasons.items() if applies]
+            if not due:
+                held_by[name], free, tokens[name] = held_by[name] + free[:new], free[new:], tokens[name] + count
+        came = None
         try:
-            if rng.random() < 0.1:
-                tables[name].release()
-                tokens[name] = 0
-            else:
-                tables[name].append(count)
-                tokens[name] += count
-        except (OutOfBlocks, TableFull, ValueError):
+            call()
+        except (ValueError, TableFull, OutOfBlocks) as error:
+            came = type(error).__name__
             refused += 1
-            assert [list(pool.free_queue), set(pool.used)] == before, "a refused call changed the pool"
-        owners = [[name for name, table in tables.items() if block in table.blocks] for block in range(num_blocks)]
-        assert all(len(names) <= 1 for names in owners), "a block has two owners"
-        assert sorted(pool.free_queue) == [block for block, names in enumerate(owners) if not names], "a block is lost, or free and owned"
+        assert came in (due or [None]), f"table {name}, count {count}: due was {due or 'no refusal'}, and {came or 'no refusal'} came"
+        assert list(pool.free_queue) == free, "another free queue"
+        assert set(pool.used) == {block for blocks in held_by.values() for block in blocks}, "other blocks in `used`"
         for name, table in tables.items():
-            assert table.num_tokens == tokens[name] and len(table.blocks) == len(range(0, tokens[name], block_size)), "too many blocks, or too few"
-        slots = [slot for name in tables for slot in slot_mapping(tables[name].blocks, block_size, 0, tokens[name]).tolist()]
-        assert len(set(slots)) == len(slots) == sum(tokens.values()), "two tokens share a slot"
+            assert (list(table.blocks), table.num_tokens) == (held_by[name], tokens[name]), f"another table of {name}"
+            slots = [block * size + offset for block in held_by[name] for offset in range(size)][: tokens[name]]
+            assert slot_mapping(table.blocks, size, 0, tokens[name]).tolist() == slots, f"other slots of {name}"
     return refused
 
 
 for seed in (0, 1, 2):
-    print(f"run {seed}: 3,000 calls, {random_run(seed)} of them refused, and nothing amiss after any of them")
+    print(f"run {seed}: 3,000 calls, {random_run(seed)} of them rightly refused, and all as in the model after each")
 
 # %% [markdown]
 """
-Second, the recorded runs. Your pool and tables, replayed, must hold in every step just the blocks that the reference counts, and all of them must be free at the end.
+Second, the recorded runs: replayed with your pool and tables, and with the reference, picture by picture.
 """
 
 # %%
-def tables_of_the_run(held, block_size, num_blocks):
-    """Blocks handed out after each step; your pool, your tables."""
-    pool, tables, used = BlockPool(num_blocks, block_size), {}, []
-    for now in held:
-        for name in set(tables) - set(now):
-            tables.pop(name).release()
-        for name, tokens in now.items():
-            table = tables.setdefault(name, BlockTable(pool))
-            table.append(tokens - table.num_tokens)
-        used.append(len(pool.used))
-    for table in tables.values():
-        table.release()
-    return used, len(pool.free_queue) == num_blocks
-
-
 SIZES = (1, 4, 8, 16, 32, 64)
-for name, run in (("six stories", held), ("32 requests", many_held)):
-    same = [tables_of_the_run(run, size, 1000) == ([use.places // size for use in paged_use(run, size)], True) for size in SIZES]
-    print(f"{name}: {len(run)} steps, block sizes {SIZES}: {sum(same)} of {len(same)} replays as the reference counts them")
+for name, result in (("six stories", six), ("32 requests", many)):
+    same = [replay(result.trace, BlockPool(500, size), BlockTable) == replay(result.trace, reference.BlockPool(500, size)) for size in SIZES]
+    print(f"{name}: {len(result.trace.steps)} steps, block sizes {SIZES}: {sum(same)} of {len(same)} replays equal the reference's in every picture")
 
 # %% [markdown]
 """
@@ -564,16 +563,17 @@ for name, run in (("six stories", held), ("32 requests", many_held)):
 
 ### Waste against block size
 
-First the comparison that this lesson is about: the same steps of the same runs, with the memory in one piece a request, and in blocks.
+First the comparison that this lesson is about: the same steps of the same run, with the best that one piece can be, and in blocks.
 """
 
 # %%
 paged = {name: {size: while_somebody_waits(paged_use(run, size), trace) for size in SIZES}
          for name, run, trace in (("six stories", held, six.trace), ("32 requests", many_held, many.trace))}  # fmt: skip
+oracle = while_somebody_waits(many_ways["oracle"], many.trace)
 Table(
     columns=["layout", "tokens", "used later", "never used", "in gaps", "wasted"],
     rows=[
-        *[[f"one piece, {way}", *shares(w := while_somebody_waits(uses, many.trace)), f"{waste(w):.1%}"] for way, uses in many_ways.items()],
+        ["one piece, oracle", *shares(oracle), f"{waste(oracle):.1%}"],
         *[[f"blocks of {size}", *shares(uses), f"{waste(uses):.1%}"] for size, uses in paged["32 requests"].items()],
     ],
     caption="32 requests while somebody waits. \"Used later\" means in blocks: cells of the last block that the request will fill.",
@@ -581,13 +581,12 @@ Table(
 
 # %%
 wasted = {name: [100 * waste(uses) for uses in by_size.values()] for name, by_size in paged.items()}
-oracle = 100 * waste(while_somebody_waits(many_ways["oracle"], many.trace))
 line_chart(
-    SIZES, {**wasted, "oracle, in one piece": [oracle] * len(SIZES)},
+    SIZES, {**wasted, "32 requests, oracle, one piece": [100 * waste(oracle)] * len(SIZES)},
     xlabel="block size, tokens", ylabel="memory without a token, %", log="x",
     alt="Memory without a token against block size. " + "; ".join(
         f"{name}: " + ", ".join(f"{value:.0f} % at {size}" for size, value in zip(SIZES, values)) for name, values in wasted.items()
-    ) + f". For comparison, 32 requests with the oracle in one piece: {oracle:.0f} %.",
+    ) + f". For comparison, 32 requests with the oracle in one piece: {100 * waste(oracle):.0f} %.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -599,7 +598,7 @@ Smaller blocks waste less, down to nothing at one token a block. At 64 tokens a 
 The vLLM project reports less than 4 % waste for paging. Ours at 16 is several times as much. Is something wrong?
 
 A request leaves part of its last block empty. If every rest is equally likely, that is (16 − 1) / 2 = 7.5 cells on average, and it is 7.5 cells for short requests and for long ones. So it depends on how
-many tokens stand beside them. The paper gives the average lengths of its two workloads. Let one request grow from such a prompt to such an end:
+many tokens stand beside them. The paper gives the average lengths of its two workloads. Let one request grow from such a prompt to such an end. Beside them our runs, now with all their steps:
 """
 
 # %%
@@ -615,22 +614,22 @@ def rule(tokens, block_size=16):
 
 
 rows = []
-for name, run, trace in (("32 requests", many_held, many.trace), ("six stories", held, six.trace)):
-    tokens = mean(tokens for now, step in zip(run, trace.steps) if step.waiting for tokens in now.values())
-    rows.append([f"ours, {name}", tokens, f"{waste(paged[name][16]):.1%}", f"{rule(tokens):.1%}"])
+for name, run in (("32 requests", many_held), ("six stories", held)):
+    tokens = mean(tokens for now in run for tokens in now.values())
+    rows.append([f"ours, {name}", tokens, f"{waste(paged_use(run, 16)):.1%}", f"{rule(tokens):.1%}"])
 for name, prompt, answer in (("Alpaca, average request", 19, 58), ("ShareGPT, average request", 161, 338)):
     share, tokens = grown(prompt, answer)
     rows.append([name, tokens, f"{share:.1%}", f"{rule(tokens):.1%}"])
 print(f"half a block is below 4 % beside {next(n for n in range(1, 10_000) if rule(n) < 0.04)} tokens or more")
 Table(
-    columns=["requests", "tokens held on average", "wasted at block size 16", "7.5 empty cells a request"],
+    columns=["requests", "tokens held on average", "wasted, counted", "wasted by the rule"],
     rows=rows,
-    caption="Waste in blocks of 16. Lengths of Alpaca and ShareGPT: Kwon et al., figure 11",
+    caption="Waste in blocks of 16 over whole runs, all steps. Rule: 7.5 empty cells a request. Lengths of Alpaca and ShareGPT: Kwon et al., figure 11",
 )
 
 # %% [markdown]
 """
-The rule of half a block explains all of them. With requests as long as those of ShareGPT, blocks of 16 are below 4 %. With the short instructions of Alpaca they are not, and our requests are shorter still. So "under 4 %" is
+The rule of half a block explains all of them. With requests as long as those of ShareGPT, blocks of 16 are below 4 %. With the short instructions of Alpaca, and with our short requests, they are not. So "under 4 %" is
 a statement about requests of several hundred tokens. (Here one average request stands for a whole workload. In a real one more of the running requests are long ones, since these run longer, and the share is smaller still.)
 
 What does not depend on the length: the waste is bounded by one block a request, and it needs no oracle.
@@ -641,15 +640,11 @@ Why not one token a block, then? Each block is an entry in a table, a number tha
 """
 
 # %%
-def handed_out(block_size):
-    """Blocks handed out to the 32 requests over the whole run."""
-    return sum(blocks_for(tokens, block_size) for tokens in many_final.values())
-
-
+ends = final_tokens(many_held).values()
 Table(
     columns=["block size", "wasted", "table entries for 1,024 tokens", "blocks handed out for 100 tokens"],
     rows=[
-        [str(size), f"{waste(uses):.0%}", blocks_for(1024, size), 100 * handed_out(size) / sum(many_final.values())]
+        [str(size), f"{waste(uses):.0%}", blocks_for(1024, size), 100 * sum(blocks_for(tokens, size) for tokens in ends) / sum(ends)]
         for size, uses in paged["32 requests"].items()
     ],
     caption="The price of small blocks, counted",
@@ -736,15 +731,10 @@ def operations_a_second(make_pool, num_blocks, turns):
     return 2 * turns / (perf_counter() - started)
 
 
-cases = [(pool, num_blocks) for num_blocks in (100, 1000, 10_000) for pool in (BlockPool, ScanningPool)]
-speeds = {case: [] for case in cases}
-for _ in range(5):  # in turns: a slow moment of the machine meets all alike
-    for pool, num_blocks in cases:
-        turns = 20_000 if pool is BlockPool else 2_000_000 // (num_blocks + 900)
-        speeds[pool, num_blocks].append(operations_a_second(pool, num_blocks, turns))
 rows = []
 for num_blocks in (100, 1000, 10_000):
-    queue, scan = median(speeds[BlockPool, num_blocks]), median(speeds[ScanningPool, num_blocks])
+    queue = median(operations_a_second(BlockPool, num_blocks, 20_000) for _ in range(5))
+    scan = median(operations_a_second(ScanningPool, num_blocks, 2_000_000 // (num_blocks + 900)) for _ in range(5))
     rows.append([f"{num_blocks:,} blocks", queue, scan, f"{queue / scan:.1f} ×"])
 Table(
     columns=["pool", "free queue: operations/s", "scanning: operations/s", "ratio"],
@@ -753,7 +743,7 @@ Table(
 )
 
 # %% tags=["measured"]
-operation = 1 / median(speeds[BlockPool, 10_000])
+operation = 1 / queue  # in the largest pool
 step = median(step.seconds for step in six.trace.steps)
 print(f"one operation {1e6 * operation:.1f} µs; one step of the six stories {1000 * step:.1f} ms, as long as {step / operation:,.0f} operations")
 
@@ -772,8 +762,8 @@ ledger(model, tokenizer, "03")
 
 # %% [markdown]
 """
-The new row is the one before it once more, and the same tokens are computed in the same forward passes. Only its two cache columns are new. They are **counted**: the recording was replayed with block tables, as you
-did above. Nothing was served from blocks, so its speed says nothing about blocks. (Here all steps count, also those in which nobody waits.) Compare the cache reserved in the two rows, and the part of it that is used.
+The new row is the one before it once more: the same tokens in the same forward passes, and as many of them in the cache. Only the cache *reserved* is new, and it is **counted**: the recording was replayed with
+block tables, as you did above. Nothing was served from blocks, so a difference in speed says nothing about blocks. (Here all steps count, also those in which nobody waits.)
 
 ## What production does
 
