@@ -18,6 +18,7 @@ class PackedStep:
         joined: requests that were in the batch for the first time: the row has their prompts.
         left: requests that finished in this step.
         waiting: the queue after the step.
+        admitted: requests that took a place once the row was computed; the next row has their prompts.
     """
 
     names: tuple[str, ...]
@@ -26,6 +27,7 @@ class PackedStep:
     joined: tuple[str, ...]
     left: tuple[str, ...]
     waiting: tuple[str, ...]
+    admitted: tuple[str, ...] = ()
 
 
 def packed_text(step: PackedStep) -> str:
@@ -35,7 +37,8 @@ def packed_text(step: PackedStep) -> str:
         f"{name} {'prefill' if name in step.joined else 'decode'}: {new} new after {cached} cached"
         for name, new, cached in zip(step.names, packed.new_lens, packed.cached_lens)
     ]
-    events = [f"{word}: {', '.join(who)}" for word, who in (("left", step.left), ("waiting", step.waiting)) if who]
+    told = (("left", step.left), ("in the next row", step.admitted), ("waiting", step.waiting))
+    events = [f"{word}: {', '.join(who)}" for word, who in told if who]
     mask = mask_text(packed_mask(packed), Tags(packed.seq_ids, packed.positions), key_tags(packed), step.names).split("\n")
     if any(packed.cached_lens):
         mask = [f"{line[:-count]}|{line[-count:]}" for line in mask]

@@ -158,6 +158,7 @@ def recorded_step(batch: RaggedBatch, step, seats: list[str | None]) -> tuple[St
         joined=tuple(request.id for request in requests if request.id in prefilling),
         left=tuple(request.id for request in requests if request.state is RequestState.FINISHED),
         waiting=tuple(request.id for request in batch.waiting),
+        admitted=tuple(request.id for request in batch.running if request not in requests),
     )
     new = dict(zip(recorded.names, batch.packed.new_lens))
     rows = [

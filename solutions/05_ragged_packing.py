@@ -15,7 +15,6 @@ without padding. A long prompt and the single tokens of running answers go throu
 import inspect
 import random
 from collections import deque
-from functools import partial
 from statistics import median
 from time import perf_counter
 from types import SimpleNamespace
@@ -78,9 +77,9 @@ print(f"{slots.trace.forward_calls} forward passes in {len(slots.trace.steps)} s
 
 # %% [markdown]
 """
-Look at step 2. One pass goes over all four slots, because a decode pass is a rectangle; only A needs it. A second pass computes B's prompt, because
-B's part is longer than the others. The model's weights are read twice. C and D have their slots and wait, because a step computes one prompt only. In
-step 80 two slots have no request, and are computed all the same.
+Look at step 2. One pass goes over all four slots, one token each, because a decode pass is a rectangle; only A needs it. B's prompt of 62 tokens does
+not fit into a rectangle one token wide, so a second pass computes it. B's 63 are these 62 and the one of the rectangle. The model's weights are read
+twice. C and D have their slots and wait, because a step computes one prompt only. In step 80 two slots have no request, and are computed as well.
 
 All of this comes from the shape: the rows of a tensor are equally long. With a single row there is nothing to be equal to.
 
@@ -98,11 +97,13 @@ predict("05.a", ...)  # How many forward passes do the six stories take now?
 # %% [markdown]
 """
 There is a price. A request may leave at any time, so each has a KV cache of its own. But a pass takes one cache. So before every pass the caches of
-the running requests are joined into one. During the pass the model adds the new tokens at its end. After the pass it is taken apart again.
+the running requests are joined into one: a copy of all that is cached. During the pass the model adds the new tokens; a `DynamicCache` does that by
+making a larger tensor, and copies everything again. After the pass the cache is taken apart: a third copy.
 """
 
 # %%
-# Take the whole run of the six stories. For each token computed, how many tokens' keys and values are copied that way?
+print("tokens of the prompts:", {name: len(ids) for name, ids in prompt_ids.items()})
+# Take the whole run of the six stories. For each token computed, how many tokens' keys and values are copied, in all three copies together?
 predict("05.b", ...)
 
 # %% [markdown]
@@ -113,14 +114,14 @@ predict("05.b", ...)
 > sequence, and where each sequence's piece of the row ends.
 
 A small case first: C, E and A with short answers, and at most two requests at a time. Step through it. In the first step the row holds two prompts.
-Then every request has one token in the row. When C has its last token, A's prompt takes its place in the next row, beside one token of E.
+Then every request has one token in the row. When C has its last token it leaves, and the next row holds one token of E and, behind it, A's prompt.
 """
 
 # %%
 small = ragged_generate(
     model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
 )
-Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len(small.packed))
+Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len(small.packed), still=0)
 
 # %% [markdown]
 """
@@ -164,12 +165,12 @@ Example: `pack([[7], [5, 6, 8], [9]], cached_lens=[2, 0, 4])` is one new token o
 and one new token after 4 cached ones. Its `input_ids` are [7, 5, 6, 8, 9] and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]:
 the prompt lies at the places 1, 2 and 3 of the row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
-**Your task: `pack(new_tokens, cached_lens)`.** All six tensors hold int64 and have one axis. You may use `tag_tokens(lengths, starts)` of lesson 04:
-`tag_tokens([1, 3, 1], starts=[2, 0, 4])` gives an object whose `positions` are [2, 0, 1, 2, 4] and whose `seq_ids` are [0, 1, 1, 1, 2]. Or make them
-yourself.
+**Your task: `pack(new_tokens, cached_lens)`.** It returns `PackedBatch(input_ids=..., positions=..., ...)`, with all six fields by name. Each is a
+tensor of integers with one axis. You may use `tag_tokens(lengths, starts)` of lesson 04: `tag_tokens([1, 3, 1], starts=[2, 0, 4])` gives an object
+with two such tensors, `.positions` with the numbers 2, 0, 1, 2, 4 and `.seq_ids` with 0, 1, 1, 1, 2. Or make them yourself.
 
 Refuse with a `ValueError`: lists of unequal length, a sequence without a new token, a negative cached length. Two empty lists are no mistake; they
-give empty tensors, but for `cu_seqlens_q`, which is [0].
+give empty tensors, but for `cu_seqlens_q`, which is [0]. Say `dtype=torch.int64`: of an empty list PyTorch would make floats.
 """
 
 # %% exercise="05.1"
@@ -407,12 +408,12 @@ draw_packed_step(ragged.packed[20], tokenizer.decode)
 
 # %% [markdown]
 """
-Step through the live batch. In step 30 A leaves, and in 31 F's long prompt stands beside the tokens of B, C and E. From step 71 on the row has two
-tokens.
+Step through the live batch. In step 30 A leaves, and F takes its place: it is in the next row, no longer in the queue. In step 31 F's long prompt
+stands beside the tokens of B, C and E. From step 71 on the row has two tokens.
 """
 
 # %%
-Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=len(ragged.packed), start=29)
+Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=len(ragged.packed), start=29, still=30)
 
 # %% [markdown]
 """
@@ -435,10 +436,10 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 
 # %% [markdown]
 """
-Six requests in one order are a weak proof. Now 120 requests with prompts of 1 to 40 random tokens and caps of 1 to 20, forty on each of three small
-random models: a GPT-2, a Llama and a Qwen2. They write nonsense, but a mistake in a mask or a position changes their tokens at once. The requests
-come in shuffled order and at random moments, so each of them meets other neighbours in every run. Some answers end with the end token before their
-cap.
+Six requests in one order are a weak proof. Now forty requests with prompts of 1 to 40 random tokens and caps of 1 to 20, on three small random
+models, a GPT-2, a Llama and a Qwen2, with at most three and at most eight in a row. The models write nonsense, but a mistake in a mask or a position
+changes their tokens at once. The requests come in shuffled order and at random moments, so each of them meets other neighbours in every run. Some
+answers end with the end token before their cap.
 """
 
 # %%
@@ -569,25 +570,6 @@ line_chart(
 The loop's time grows with the number of requests. The row's grows far more slowly. That difference is what batching means: the tokens of many go
 through the weights together.
 
-And the same requests from start to end, both ways: the six stories, with at most 12 tokens each.
-"""
-
-# %% tags=["measured"]
-def served(how):
-    started = perf_counter()
-    run = ragged_generate(model, tokenizer, PROMPTS, max_new_tokens=12, names=NAMES, step=partial(ragged_step, forward=how), **MINE)
-    return perf_counter() - started, run
-
-
-turns = [{name: served(how) for name, how in WAYS.items()} for _ in range(3)]
-new_tokens = sum(len(answer) for answer in turns[0]["one row"][1].outputs)
-for name in WAYS:
-    took = median(turn[name][0] for turn in turns)
-    print(f"{name:>8}: {turns[0][name][1].trace.forward_calls:3} forward calls, {new_tokens / took:4.0f} tokens/s (median of three turns)")
-print("same tokens:", turns[0]["one row"][1].outputs == turns[0]["a loop"][1].outputs)
-
-# %% [markdown]
-"""
 ## Measure
 
 Against lessons 01 and 02, on a workload like that of lesson 02: sixteen requests cut from the stories, most with short answers, three with long ones.
@@ -613,10 +595,10 @@ def timed(method, n):
     return run, perf_counter() - started
 
 
-runs = {(method, n): [timed(method, n)] for n in (4, 16) for method in METHODS}
-first = {key: done[0][0] for key, done in runs.items()}
-print("all answers the same:", all(run.outputs == first["static, 01", 4].outputs for run in first.values()))
-traces = {key: run.trace for key, run in first.items()}
+runs = {(method, n): timed(method, n) for n in (4, 16) for method in METHODS}
+answers = runs["static, 01", 4][0].outputs
+print("all answers the same:", all(run.outputs == answers for run, _ in runs.values()))
+traces = {key: run.trace for key, (run, _) in runs.items()}
 Table(
     columns=["at a time", "method", "steps", "forward passes", "tokens computed", "for nobody"],
     rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
@@ -628,72 +610,30 @@ Table(
 With the packed row, no token is computed for nobody, however many requests there are. With slots, more of them mean more waste: most of the sixteen
 are soon empty, and the rectangle stays.
 
-What does it bring in time? Two more runs of everything, in turns. **Guess first:** where is the row further ahead of the slots, at four or at
-sixteen?
+What does it bring in time? **Guess first:** where is the row further ahead of the slots, at four or at sixteen?
 """
 
 # %% tags=["measured"]
-for _ in range(2):
-    for (method, n), done in runs.items():
-        done.append(timed(method, n))
-load_tokens = sum(len(answer) for answer in first["static, 01", 4].outputs)
-speed = {key: load_tokens / median(seconds for _, seconds in done) for key, done in runs.items()}
+load_tokens = sum(len(answer) for answer in answers)
+speed = {key: load_tokens / min(once, timed(*key)[1]) for key, (_, once) in runs.items()}
 Table(
     columns=["at a time", "method", "tokens/s", "× static", "× slots"],
     rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
-    caption=f"The same, timed: {load_tokens} new tokens, median of three runs on this machine",
+    caption=f"The same, timed: {load_tokens} new tokens, the faster of two runs on this machine",
 )
 
 # %% [markdown]
 """
-The row saves two things. It saves passes, because in the slots each prompt takes a pass of its own. And it saves tokens: at sixteen, more than half
-of those in the slots. It pays for joining caches and taking them apart.
+Two things are saved against the slots. Passes, because in the slots each prompt takes a pass of its own. And tokens: at sixteen, more than half of
+those in the slots. At four the slots waste few, so the row should be further ahead at sixteen. Static batching makes as few passes as the row when
+all sixteen start at once. So it may beat the slots there, although it wastes more.
 
-What it pays, a stopwatch tells. Here is `forward` again, with one, on the six stories.
-"""
-
-# %% tags=["measured"]
-spent = {"join the caches": 0.0, "the pass": 0.0, "take them apart": 0.0}
-
-
-def forward_with_stopwatch(batch, packed):
-    times = [perf_counter()]
-    batch.packed = packed
-    joined = concatenate_caches([batch.caches[request.id] for request in batch.running])
-    times.append(perf_counter())
-    logits = packed_forward(model, packed, joined)
-    next_tokens = logits.argmax(dim=-1).tolist()  # waits for a GPU, so that its time falls here
-    times.append(perf_counter())
-    for request, cache in zip(batch.running, scatter_cache(joined, packed)):
-        batch.caches[request.id] = cache
-    times.append(perf_counter())
-    for part, begin, end in zip(spent, times, times[1:]):
-        spent[part] += end - begin
-    return logits
-
-
-watched = ragged_generate(model, tokenizer, **SIX, max_num_seqs=4, step=partial(ragged_step, forward=forward_with_stopwatch))
-spent["the rest"] = watched.trace.seconds - sum(spent.values())
-steps = len(watched.trace.steps)
-for part, seconds in spent.items():
-    print(f"{part:>16}: {1000 * seconds / steps:5.2f} ms a step, {seconds / watched.trace.seconds:4.0%}")
-fewer, around = 1 - ragged.trace.forward_calls / slots.trace.forward_calls, 1 - spent["the pass"] / watched.trace.seconds
-print(f"The six stories take {fewer:.0%} fewer passes than in four slots. Around the passes goes {around:.0%} of the time.")
-
-# %% [markdown]
-"""
-Most of a step is the pass. Its time is mostly that of reading the weights and of starting some hundreds of operators; a few tokens more or less
-change it little, as the chart above shows. So with four places it is the passes that count. The workload above has many prompts, and saves many
-passes. The six stories have few, and what is saved goes into the caches: with them the row need not be faster than the slots. The ledger below has
-both.
-
-With more places the tokens count too, and the row gets ahead wherever places are empty. What it pays depends on something else: on how much is
-cached. That comes next.
+The row pays for it with the copies of its caches, and the more is cached, the more it pays. In this workload little is cached, and many prompts save
+many passes. The six stories have few prompts and long answers. With them the row need not be faster than the slots; the ledger below has both.
 
 ### Copies
 
-`forward` copies everything that is cached three times in a step: when the caches are joined; when the model adds the new tokens, since a
-`DynamicCache` makes a larger tensor for that; and when they are taken apart.
+Everything that is cached is copied three times in a step, as said before the prediction. The library counts it:
 """
 
 # %%
@@ -723,13 +663,14 @@ def copied_a_step(config, bytes_per_number, requests, context):
 llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
 for requests, context in ((4, 500), (16, 2000), (64, 4000)):
     gigabytes = copied_a_step(llama_8b, 2, requests, context) / 1e9
-    print(f"{requests:2} requests with {context:,} tokens each: {gigabytes:6.1f} GB copied in every step, for {requests} new tokens")
+    told = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
+    print(f"{requests:2} requests with {context:,} tokens each: {told}, for {requests} new tokens")
 
 # %% [markdown]
 """
-The curve climbs as long as the same requests run, and falls when one leaves. The new keys and values are the flat line at the bottom. The weights of
-a Llama with 8 billion weights are 16 GB. With sixteen requests of 2,000 tokens each, a step would copy nearly as much as it reads of weights; with
-more, it would do little else. All of that for keys and values that do not change.
+The curve climbs as long as the same requests run, and falls when one leaves. The new keys and values are the line at the bottom, with a bump where a
+prompt comes in. The weights of a Llama with 8 billion weights are 16 GB. With sixteen requests of 2,000 tokens each, a step would move more bytes for
+copies than it reads of weights. All of that for keys and values that do not change.
 
 ### The ledger
 """
@@ -739,22 +680,25 @@ ledger(model, tokenizer, "05")
 
 # %% [markdown]
 """
-Read the last row. It computes as few tokens as one request at a time, all of them useful. No cache is reserved that is not used. No row has fewer
-forward calls. And "copied a step" is the largest of all.
+Read the last row. It computes as few tokens as one request at a time, all of them useful. Between two steps no cache is reserved that is not used.
+No row has fewer forward calls. And "copied a step" is the largest of all.
+
+The speeds are of a single run each. The rows of 02 and 03 run the same computation: the others may be off by as much as these differ, or more.
 
 ## What production does
 
 - **vLLM** packs just like this. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` makes the flat `input_ids` and `positions`,
   `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and `logits_indices`, which are `query_start_loc[1:] - 1`. The newer runner
-  in `vllm/v1/worker/gpu/` has a dataclass `InputBatch` in `input_batch.py` with the same names. One tensor more is there in place of our joined
-  cache: the `slot_mapping` of lesson 03, which says where each new key is written, so that nothing is ever joined.
+  in `vllm/v1/worker/gpu/` has a dataclass `InputBatch` in `input_batch.py` with the same names. Two tensors stand
+  in place of our joined cache: the `slot_mapping` of lesson 03 says where each new key is written, and the block table where the old ones are read.
+  So nothing is ever joined.
 - Its scheduler has no prefill and no decode either: each request gets tokens from `num_computed_tokens` on. That is your step, with a budget.
 - **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`: `input_ids` of shape (1, tokens), `position_ids`,
   `cumulative_seqlens_q`, `logits_indices`, which takes the last place of each request that gets a token in this step. Where the attention is not a
   flash kernel, it builds a block-diagonal mask from the cumulative lengths, as we do.
 - **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, ...)`: the packed row and the
-  cumulative lengths, and no mask at all. The kernel goes from sequence to sequence and computes only the blocks on the diagonal. PyTorch has such a
-  function of its own, `torch.nn.attention.varlen.varlen_attn`.
+  cumulative lengths, and no mask tensor. The kernel goes from sequence to sequence; `causal=True` hides the future. PyTorch has such a function of
+  its own, `torch.nn.attention.varlen.varlen_attn`.
 
 ## What is still wrong
 """

@@ -95,6 +95,11 @@ def needs_a_sequence(new_tokens, cached_lens):
     return pack(new_tokens, cached_lens)
 
 
+def lets_torch_guess_for_nobody(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return packed if new_tokens else dataclasses.replace(packed, seq_ids=torch.tensor([]))
+
+
 def empties_the_lists(new_tokens, cached_lens):
     packed = pack(new_tokens, cached_lens)
     while new_tokens:
@@ -220,6 +225,10 @@ def by_layers(joined, packed):
 
 def pairs_for_caches(joined, packed):
     return [[(layer.keys, layer.values) for layer in cache.layers] for cache in scatter_cache(joined, packed)]
+
+
+def in_reverse_order(joined, packed):
+    return scatter_cache(joined, packed)[::-1]
 
 
 def one_object_for_all(joined, packed):
@@ -442,6 +451,16 @@ def prefills_or_decodes(batch):
     return prefilling or list(batch.running)
 
 
+def one_pass_for_each(batch, forward=forward):
+    everybody = list(batch.running)
+    for request in everybody:
+        batch.running = [request]
+        stepping(end=lambda batch: None)(batch, forward=forward)
+    batch.running = everybody
+    retire(batch)
+    admit(batch)
+
+
 def own_forward(batch, forward=None):
     ragged_step(batch)
 
@@ -518,6 +537,7 @@ WRONG = {
         Wrong("floats", packs_floats, says="should hold integers"),
         Wrong("a tuple", returns_the_fields, says="yours returned tuple"),
         Wrong("no sequences", needs_a_sequence, says="without sequences `cu_seqlens_q` should be [0]"),
+        Wrong("floats where there is nobody", lets_torch_guess_for_nobody, says="`torch.tensor([])` holds floats"),
         Wrong("refuses nothing", refuses_nothing, says="two sequences, but one cached length"),
         Wrong("accepts a sequence without new tokens", refuses_unequal_lists_only, says="a sequence without a new token should be refused"),
         Wrong("accepts negative lengths", accepts_negative_lengths, says="a cached length of -1 should be refused"),
@@ -541,6 +561,7 @@ WRONG = {
         Wrong("the last layer only", last_layer_only, says="should have 3 layers; yours has 1"),
         Wrong("collected by layers", by_layers, says="You collected by layer"),
         Wrong("pairs, not caches", pairs_for_caches, says="should be a DynamicCache; yours is list"),
+        Wrong("caches in reverse order", in_reverse_order, says="That is all of B, in A's place"),
         Wrong("one cache for all", one_object_for_all, says="the same cache object"),
         Wrong("no cache for a new sequence", only_those_with_a_cache, says="also one that had nothing cached before"),
         Wrong("returns nothing", forgets_to_return, says="yours returned NoneType"),
@@ -572,13 +593,16 @@ WRONG = {
         Wrong("the whole sequence in every step", stepping(new_tokens=whole_sequence_again, cached=lambda _: 0, count=lambda r, _: len(known(r))), says="Only the token of the step before"),
         Wrong("the last token of the prompt only", stepping(new_tokens=lambda r: known(r)[-1:]), says="its whole prompt"),
         Wrong("cached length always 0", stepping(cached=lambda _: 0), says="`pack` was told 0"),
-        Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="num_computed_tokens should be 3; it is 0"),
+        Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="It has not grown at all"),
         Wrong("counts one token a step", stepping(count=lambda r, _: r.num_computed_tokens + 1), says="by the length of the prompt, not by one"),
         Wrong("counts the new token too", stepping(count=lambda r, tokens: r.num_computed_tokens + len(tokens) + 1), says="You counted the token that has just come out"),
         Wrong("appends tensors", stepping(take=lambda logits: logits.argmax(dim=-1)), says="yours holds tensors"),
         Wrong("appends by hand", stepping(append=append_by_hand), says="moves the request on"),
         Wrong("appends nothing", stepping(append=lambda *_: None), says="Everybody in the row gets a token"),
         Wrong("the lowest logit", stepping(take=lambda logits: logits.argmin(dim=-1).tolist()), says="its argmax is that request's next token"),
+        Wrong("argmax over the requests", stepping(take=lambda logits: logits.argmax(dim=0).tolist()), says="`dim=0` looks for the best request"),
+        Wrong("all but the newest token", stepping(new_tokens=lambda r: (r.prompt_ids + r.output_ids[:-1])[r.num_computed_tokens :]), says="it is the newest token of the answer"),
+        Wrong("a pass for each", one_pass_for_each, says="A pass for each request is a loop"),
         Wrong("only those who prefill", stepping(members=prefills_or_decodes), says="2 requests are running; the row has pieces of 1"),
         Wrong("the first only", stepping(members=lambda batch: batch.running[:1]), says="A (prompt of 3 tokens) and B (prompt of 2)"),
         Wrong("in another order", stepping(members=lambda batch: batch.running[::-1]), says="in the order of `batch.running`"),

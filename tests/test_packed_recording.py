@@ -48,6 +48,7 @@ def test_a_recorded_run_can_be_printed_step_by_step():
     result = ragged_generate(tiny_model("llama"), NoTokenizer(), prompts, max_new_tokens=[2, 3, 1], max_num_seqs=2, names="ABC")
     first, second, third = (packed_text(step).splitlines() for step in result.packed)
     assert first[:2] == ["A prefill: 3 new after 0 cached · B prefill: 1 new after 0 cached", "waiting: C"]
-    assert second[:2] == ["A decode: 1 new after 3 cached · B decode: 1 new after 1 cached", "left: A"]
+    assert second[:2] == ["A decode: 1 new after 3 cached · B decode: 1 new after 1 cached", "left: A · in the next row: C"]
+    assert [step.admitted for step in result.packed] == [(), ("C",), ()]
     assert third[:2] == ["B decode: 1 new after 2 cached · C prefill: 2 new after 0 cached", "left: B, C"]
     assert third[2:] == ["    BB|BCC", "B 2 ##|#..", "C 0 ..|.#.", "C 1 ..|.##"]

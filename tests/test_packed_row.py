@@ -1,5 +1,6 @@
 """The picture of one step of a ragged batch: who is in the row, the row token by token, and the mask under it."""
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ET
 
@@ -63,6 +64,15 @@ def test_requests_say_what_they_do_in_this_step_and_who_leaves_and_waits():
     ]  # fmt: skip
     assert shown[start + 9 : start + 14] == ["left:", "B", "waiting:", "D", "E"]
     assert {"left: nobody", "waiting: nobody"} <= set(texts(step_of([1], [3])))
+
+
+def test_who_took_a_place_after_the_row_is_neither_in_the_row_nor_in_the_queue():
+    step = dataclasses.replace(MIXED, waiting=("E",), admitted=("D",))
+    shown = texts(step)
+    start = shown.index("left:")
+    assert shown[start : start + 6] == ["left:", "B", "in the next row:", "D", "waiting:", "E"]
+    assert "In the next row: D. Waiting: E." in draw_packed_step(step, decode).alt
+    assert "in the next row:" not in texts(MIXED)
 
 
 def test_of_many_requests_less_is_said_and_a_long_queue_is_cut():
@@ -221,6 +231,15 @@ def test_the_heads_say_whose_the_columns_are():
             heads[title] = rect.get("fill")
     assert heads == {"A 0 to 3": color_of("A"), "B 0 to 1": color_of("B"), "A 4": color_of("A"), "B 2": color_of("B"), "C 0 to 2": color_of("C")}
     assert "A 0 to 3" in texts(MIXED)
+
+
+def test_beside_a_long_prompt_the_single_tokens_keep_their_labels():
+    step = step_of([1, 1, 1, 40], [90, 30, 15, 0], names="BCEF")
+    for label in ("B 90", "C 30", "E 15", "F 0", "F 39"):
+        assert label in texts(step)[texts(step).index("new keys") :], label
+    new = [rect for rect in elements(step, "rect") if rect.findtext(SVG + "title") in ("B 90", "C 30", "E 15")]
+    for x, y, width, _ in map(box, new):
+        assert any(t.text in "BCE" and x < float(t.get("x")) < x + width and abs(float(t.get("y")) - y) < 20 for t in elements(step, "text"))
 
 
 def test_four_decodes_are_as_legible_as_a_hundred_tokens():

@@ -53,7 +53,7 @@ def _title(step: PackedStep) -> str:
 
 
 def _who(d: Drawing, step: PackedStep, y: float) -> float:
-    """The requests of the row, those that leave, and the queue. Returns the y under them."""
+    """The requests of the row, those that leave, those that come next, and the queue. Returns the y under them."""
     brief = len(step.names) > _MOST_ENTRIES
     chip = max((10 + 8 * len(name) for name in step.names), default=0)
     width, height = (chip + 86, 24) if brief else (chip + 140, 38)
@@ -72,6 +72,8 @@ def _who(d: Drawing, step: PackedStep, y: float) -> float:
         d.text(16, y + 6, "cached + new tokens of each request", 12, fill=SOFT_INK)
         y += 20
     x = 16 + _named(d, "left", step.left, 16, y + 10)
+    if step.admitted:
+        x += _named(d, "in the next row", step.admitted, x, y + 10)
     _named(d, "waiting", step.waiting, x, y + 10)
     return y + 28
 
@@ -202,7 +204,8 @@ def _describe(step: PackedStep, outputs: list[str]) -> str:
         leaves = ", then it leaves" if name in step.left else ""
         told.append(f"{name}: {kind} of {_count(new, 'token')} in {places}, after {cached} in the cache, gives '{output}'{leaves}.")
     bounds = ", ".join(map(str, packed.cu_seqlens_q.tolist()))
-    return f"{' '.join(told)} Cumulative lengths {bounds}. Waiting: {', '.join(step.waiting) or 'nobody'}."
+    admitted = f"In the next row: {', '.join(step.admitted)}. " if step.admitted else ""
+    return f"{' '.join(told)} Cumulative lengths {bounds}. {admitted}Waiting: {', '.join(step.waiting) or 'nobody'}."
 
 
 def _count(count: int, noun: str) -> str:

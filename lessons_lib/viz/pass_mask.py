@@ -116,7 +116,7 @@ def _heads(d: Drawing, grid: _Grid) -> None:
         x, width = grid.span(start, end)
         fill, words = color_of(name), ranges(keys[start:end], grid.names)
         d.rect(x, y, width, _BAND - 3, fill, title=words)
-        label = next((text for text in (words, name) if 6.6 * len(text) + 4 < width), "")
+        label = next((text for text, edge in ((words, 4), (name, 2)) if 6.6 * len(text) + edge < width), "")
         d.text(x + width / 2, y + _BAND / 2 - 1.5, label, 11, "middle", bold=True, fill=text_on(fill))
 
 
@@ -124,12 +124,13 @@ def _row_labels(d: Drawing, grid: _Grid) -> None:
     """The tag of each query, or where rows are thin that of a sequence's first and last."""
     owners, positions = grid.packed.seq_ids.tolist(), grid.packed.positions.tolist()
     ends = {place for start, end in pairwise(grid.packed.cu_seqlens_q.tolist()) for place in (start, end - 1)}
+    size = min(11.0, max(9.0, grid.square))
     free = 0.0
     for place in range(len(owners)) if grid.square >= _LABELLED_ROW else sorted(ends):
         middle = grid.y(place) + grid.square / 2
-        if middle - 5.5 >= free:
-            d.text(grid.left - 8, middle, f"{grid.names[owners[place]]} {positions[place]}", 11, "end", fill=SOFT_INK)
-            free = middle + 5.5
+        if middle - size / 2 >= free:
+            d.text(grid.left - 8, middle, f"{grid.names[owners[place]]} {positions[place]}", size, "end", fill=SOFT_INK)
+            free = middle + size / 2
 
 
 def _hovers(d: Drawing, grid: _Grid) -> None:

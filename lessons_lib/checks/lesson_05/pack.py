@@ -69,8 +69,11 @@ def _check_field(name: str, got, want, packed: PackedBatch, case: str) -> None:
     if got.shape != want.shape or got.tolist() != want.tolist():
         what = f"`{name}` should be {short(want)}; yours is {short(got)}."
         raise Mistake(what, case=case, idea=_why_field(name, got.flatten().tolist(), packed))
+    _check_integers(name, got, case, "These are token numbers, places and counts. Say `dtype=torch.int64` where PyTorch would guess.")
+
+
+def _check_integers(name: str, got: torch.Tensor, case: str, idea: str) -> None:
     if got.is_floating_point() or got.is_complex() or got.dtype == torch.bool:
-        idea = "These are token numbers, places and counts. Say `dtype=torch.int64` where PyTorch would guess."
         raise Mistake(f"`{name}` should hold integers; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea)
 
 
@@ -151,6 +154,7 @@ def _check_nobody(attempt) -> None:
         field, want = getattr(got, name), [0] if name == "cu_seqlens_q" else []
         if not isinstance(field, torch.Tensor) or field.tolist() != want:
             raise Mistake(f"without sequences `{name}` should be {want}; yours is {short(field)}.", case=case, idea="The row has no tokens, and it ends at 0.")
+        _check_integers(name, field, case, "`torch.tensor([])` holds floats: there is no number from which PyTorch could tell. Say `dtype=torch.int64`.")
 
 
 def _check_refusals(attempt) -> None:

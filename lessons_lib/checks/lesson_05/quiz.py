@@ -22,19 +22,21 @@ QUIZ = [
         ),
     ),
     Question(
-        text="In the step after the last token of D, the batch of lesson 02 computes a chunk of E beside the decodes of A, B and C. What is different in the packed row?",
+        text="A, B and C decode, and E's prompt of 5 tokens has a place at last. How many token positions does the next step compute, with four slots and with the packed row?",
         choices=(
-            Choice("Nothing is computed for nobody, and there is one forward pass instead of two.", "The row has exactly the new tokens. All of them go through the weights together.", right=True),
-            Choice("E's prompt attends to A, B and C, so it is computed faster.", "It attends to its own tokens only; the mask sees to that. And attending to more would not be faster."),
-            Choice("E's prompt is computed later, when A, B and C have finished.", "It is in the next row, beside their tokens."),
+            Choice("8 in the slots, 8 in the row.", "8 tokens are needed. But the decode pass of the slots is a rectangle, and has one for E's slot as well."),
+            Choice("9 in the slots in two passes, 8 in the row in one.", "The slots: 4 in the decode pass, one of them for nobody, then 5 in a pass for the prompt. The row: 3 and 5.", right=True),
+            Choice("20 in the slots in one pass, 8 in the row in one.", "A rectangle of 4 × 5 is what static batching would make. Lesson 02 computes a prompt in a pass of its own."),
+            Choice("9 in the slots in two passes, 8 in the row in two.", "The row does not part prompts from decodes. It takes all that is new through the weights at once."),
         ),
     ),
     Question(
         text="`loop_forward` makes a pass for each request, with the same result. Why is that not batching?",
         choices=(
-            Choice("It does the requests in another order.", "The order is the same, and would not matter: the requests do not see each other."),
-            Choice("It computes more tokens.", "It computes exactly the same tokens. None of them is padding, in either way."),
-            Choice("Every pass reads all weights and launches all operators again, for one token.", "A row pays for the weights once, however many tokens are in it. With four requests the loop pays four times.", right=True),
+            Choice("A request that comes later has to wait until the loop is through.", "In both ways a newcomer waits for the step to end, and is in the next one."),
+            Choice("It computes more token positions for the same answers.", "It computes exactly the same tokens. None of them is padding, in either way."),
+            Choice("It reads all the weights once for each request.", "A row reads them once, however many tokens are in it. With four requests the loop reads them four times.", right=True),
+            Choice("It copies more keys and values than the row does.", "It copies fewer: nothing is joined or taken apart. That is the price that the row pays."),
         ),
     ),
     Question(

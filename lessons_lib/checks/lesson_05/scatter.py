@@ -157,6 +157,9 @@ def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[in
         (old + row[len(row) - new[sequence] :], "You took the end of the joined cache for every sequence. The new tokens of sequence i come behind those of the sequences before it."),
         (row[: cached[sequence]] + own[cached[sequence] :], "You took the cached tokens from the front for every sequence. Those of sequence i lie behind those of the sequences before it."),
     )
+    for other in range(len(new)):
+        if other != sequence and codes == [100 * other + position for position in range(cached[other] + new[other])]:
+            return f"That is all of {_letter(other)}, in {_letter(sequence)}'s place. Return the caches in the order of the row."
     for wrong, idea in recognised:
         if codes == wrong:
             return idea

@@ -1,6 +1,7 @@
 """Judges 05.4, `ragged_step`: one row with everything that is not computed yet, one token each, and the places given on at once."""
 
 from functools import partial
+from traceback import extract_tb
 from types import SimpleNamespace
 
 import torch
@@ -42,6 +43,9 @@ def _turn(attempt, batch: RaggedBatch, case: str, want: dict[str, tuple[list[int
         if not all(hasattr(packed, name) for name in ("input_ids", "cu_seqlens_q", "context_lens")):
             idea = "`pack(new_tokens, cached_lens)` makes the PackedBatch that `forward` takes."
             raise Mistake(f"`forward` takes the batch and a PackedBatch; yours gave it {type(packed).__name__}.", case=case, idea=idea)
+        if len(batch.running) < len(running):
+            idea = "A pass for each request is a loop, not a batch: `batch.running` stays as it is, and one row has a piece for everybody in it."
+            raise Mistake(f"{len(running)} requests were running; when `forward` was called, {len(batch.running)} of them were left.", case=case, idea=idea)
         if len(packed.new_lens) != len(batch.running):
             idea = "`forward` joins the caches of all running requests, so the row must have a piece for each of them: the whole prompt of one, a single token of another."
             raise Mistake(f"{len(batch.running)} requests are running; the row has pieces of {len(packed.new_lens)}.", case=case, idea=idea)
@@ -52,7 +56,13 @@ def _turn(attempt, batch: RaggedBatch, case: str, want: dict[str, tuple[list[int
     waited = [request.id for request in batch.waiting]
     running = list(batch.running)
     prompts = {request.id: (request, list(request.prompt_ids)) for request in [*running, *batch.waiting]}
-    call(attempt, batch, case=case, forward=watched_forward)
+    try:
+        call(attempt, batch, case=case, forward=watched_forward)
+    except ValueError as error:
+        if "pack" not in [frame.name for frame in extract_tb(error.__traceback__)]:
+            raise
+        idea = "Of each running request, the row takes what is known and not computed. That is never nothing: in a decode it is the newest token of the answer."
+        raise Mistake(f"`pack` refused what your step gave it: {str(error)[:160]}", case=case, idea=idea) from None
     for name, (request, before) in prompts.items():
         if request.prompt_ids != before:
             idea = "`request.prompt_ids += ...` changes the list in the request. `prompt_ids + output_ids` makes a new one."
@@ -87,12 +97,16 @@ def _check_request(request: Request, want: list[int], computed: int, case: str) 
             idea = "Everybody in the row gets a token in every step, `request.append_token(...)`: from a prompt the first, from a decode the next."
         elif request.output_ids[: len(want)] == want:
             idea = "One row gives one token to each request. Append it once."
+        elif not any(request.output_ids):
+            idea = "The logits are [requests, vocabulary]. `argmax(dim=-1)` looks for the best token of each request; `dim=0` looks for the best request of each token."
         raise Mistake(f"{request.id} should have {short(want)}; it has {short(request.output_ids)}.", case=case, idea=idea)
     if request.num_computed_tokens != computed:
         idea = "It counts the tokens whose keys and values are in the cache: it grows by the number of tokens that this request had in the row."
         if request.num_computed_tokens == computed + 1:
             idea = "You counted the token that has just come out. Its key and value are computed when it is fed, in the next step."
-        elif computed and request.num_computed_tokens in (0, 1):
+        elif computed and request.num_computed_tokens == 0:
+            idea = "It has not grown at all, so the next step would compute everything again. It grows by the number of tokens that this request had in the row."
+        elif computed and request.num_computed_tokens == 1:
             idea = "After a prompt it grows by the length of the prompt, not by one: by the number of tokens that this request had in the row."
         what = f"{request.id}'s num_computed_tokens should be {computed}; it is {request.num_computed_tokens}."
         raise Mistake(what, case=case, idea=idea)
