@@ -1,0 +1,184 @@
+"""Lesson 08: the two attention kernels behind two functions that check what they are given and choose how to cut up the work."""
+
+from functools import lru_cache
+
+import torch
+import triton
+
+from lessons_lib.kernels import (
+    DECODE_TILES,
+    FEWEST_KEYS_A_SPLIT,
+    LOG2_E,
+    MOST_KEYS_A_SPLIT,
+    PREFILL_TILES,
+    WIDE_PREFILL_TILES,
+    decode_kernel,
+    merge_kernel,
+    prefill_kernel,
+)
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def decode(q, k_cache, v_cache, block_tables, context_lens, scale) -> torch.Tensor:
+    """Attention of sequences with one new token each.
+
+    Args:
+        q: [B, Hq, D], float32, float16 or bfloat16; sequence i's token in line i.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. The new tokens' keys and values are in them already.
+        block_tables: int32 [B, M], the blocks of each sequence in the order of its tokens; what stands beyond them is not read.
+        context_lens: int32 [B], tokens of each sequence, the new one included, 1 or more.
+        scale: what the scores are multiplied by.
+
+    Returns:
+        tensor of the shape and dtype of q.
+
+    Raises:
+        ValueError: a shape, dtype, device or layout is wrong. What the tables and lengths hold is not looked at: that would
+            make the program wait for the GPU.
+    """
+    _check(q, k_cache, v_cache, block_tables, context_lens)
+    if len(context_lens) != len(q):
+        raise ValueError(f"q has {len(q)} tokens and context_lens {len(context_lens)} sequences; a decode has one token for each sequence.")
+    out = torch.empty_like(q)
+    longest = block_tables.shape[1] * k_cache.shape[1]
+    _launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, longest)
+    return out
+
+
+def varlen(
+    q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None
+) -> torch.Tensor:
+    """Attention of a packed row: sequences with any number of new tokens, prefills, chunks and decodes mixed.
+
+    Every token sees its own sequence up to itself.
+
+    Args:
+        q: [T, Hq, D], the new tokens of all sequences, one sequence behind the other.
+        cu_seqlens_q: int32 [B + 1], where each sequence begins in the row, and at the end T.
+        context_lens: int32 [B], tokens of each sequence in the cache, the new ones included.
+        max_seqlen_q, max_context_len: the most new tokens and the longest context of any sequence. Given both, nothing waits
+            for the GPU, and the call may be captured in a CUDA graph.
+        The others: see `decode`.
+
+    Returns:
+        tensor of the shape and dtype of q.
+
+    Raises:
+        ValueError: see `decode`.
+    """
+    _check(q, k_cache, v_cache, block_tables, context_lens)
+    num_seqs = len(context_lens)
+    if cu_seqlens_q.shape != (num_seqs + 1,) or cu_seqlens_q.dtype != torch.int32:
+        raise ValueError(
+            f"cu_seqlens_q is {cu_seqlens_q.dtype} of shape {list(cu_seqlens_q.shape)}; for {num_seqs} sequences it must be "
+            f"torch.int32 of shape {[num_seqs + 1]}."
+        )
+    out = torch.empty_like(q)
+    if not len(q):
+        return out
+    if max_seqlen_q is None:
+        max_seqlen_q = int(cu_seqlens_q.diff().max())
+    if max_context_len is None:
+        max_context_len = int(context_lens.max())
+    if max_seqlen_q > 1:
+        _launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
+    # Without a look at the lengths, any sequence may be a decode; the kernel passes the others over.
+    if len(q) < num_seqs * max_seqlen_q or max_seqlen_q == 1:
+        _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len)
+    return out
+
+
+def keys_a_split(num_seqs: int, num_kv_heads: int, longest: int, num_processors: int) -> int:
+    """How many keys of a sequence one program takes: few enough that every processor has two programs, if the keys suffice."""
+    wanted = max(1, 2 * num_processors // (num_seqs * num_kv_heads))
+    tile = DECODE_TILES.keys
+    even = triton.cdiv(triton.cdiv(longest, wanted), tile) * tile
+    return min(max(even, FEWEST_KEYS_A_SPLIT), MOST_KEYS_A_SPLIT)
+
+
+def _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, longest: int) -> None:
+    (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
+    num_seqs = len(context_lens)
+    if not num_seqs:
+        return
+    split = keys_a_split(num_seqs, kv_heads, longest, _processors(q.device))
+    num_splits = triton.cdiv(longest, split)
+    group, dim = q_heads // kv_heads, _padded(head_dim)
+    partial_out = partial_lse = out
+    if num_splits > 1:
+        partial_out = torch.empty(tokens, q_heads, num_splits, head_dim, dtype=torch.float32, device=q.device)
+        partial_lse = torch.empty(tokens, q_heads, num_splits, dtype=torch.float32, device=q.device)
+    is_ragged = cu_seqlens_q is not None
+    starts = cu_seqlens_q if is_ragged else context_lens
+    decode_kernel[(kv_heads, num_seqs, num_splits)](
+        q, k_cache, v_cache, block_tables, context_lens, starts, out, partial_out, partial_lse, scale * LOG2_E,
+        *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
+        GROUP=group, ROWS=_padded(group), HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, KEYS=DECODE_TILES.keys,
+        SPLIT=split, NUM_SPLITS=num_splits, RAGGED=is_ragged, WIDE=_is_wide(k_cache),
+        num_warps=DECODE_TILES.warps, num_stages=DECODE_TILES.stages,
+    )  # fmt: skip
+    if num_splits > 1:
+        merge_kernel[(q_heads, num_seqs)](
+            partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=head_dim, DIM=dim, SPLIT=split,
+            NUM_SPLITS=num_splits, SPLITS=triton.next_power_of_2(num_splits), RAGGED=is_ragged,
+        )  # fmt: skip
+
+
+def _launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale) -> None:
+    (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
+    num_seqs, group = len(context_lens), q_heads // kv_heads
+    tiles = WIDE_PREFILL_TILES if _is_wide(k_cache) else PREFILL_TILES
+    tokens_a_tile = max(1, tiles.rows // group)
+    prefill_kernel[(kv_heads, tokens // tokens_a_tile + num_seqs)](
+        q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E, num_seqs,
+        *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
+        GROUP=group, ROWS=max(tiles.rows, _padded(group)), TOKENS=tokens_a_tile, HEAD_DIM=head_dim, DIM=_padded(head_dim),
+        BLOCK_SIZE=block_size, KEYS=tiles.keys, WIDE=_is_wide(k_cache), num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+
+
+def _padded(count: int) -> int:
+    """Tensor cores work on pieces of 16 and more, and Triton on powers of two."""
+    return max(16, triton.next_power_of_2(count))
+
+
+def _is_wide(cache) -> bool:
+    """Whether places in the cache need more than 32 bits."""
+    return cache.numel() > 2**31 - 1
+
+
+@lru_cache(maxsize=None)
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _check(q, k_cache, v_cache, block_tables, context_lens) -> None:
+    if q.dim() != 3 or k_cache.dim() != 4:
+        raise ValueError(
+            f"q has the shape {list(q.shape)} and k_cache {list(k_cache.shape)}; they must be [tokens, query heads, head size] and "
+            "[blocks, block size, KV heads, head size]."
+        )
+    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
+        raise ValueError(f"k_cache has the shape {list(k_cache.shape)} and v_cache {list(v_cache.shape)}; both must be alike, in strides too.")
+    if q.shape[2] != k_cache.shape[3] or q.shape[1] % k_cache.shape[2]:
+        raise ValueError(
+            f"q has {q.shape[1]} heads of size {q.shape[2]}, the cache {k_cache.shape[2]} of size {k_cache.shape[3]}; the sizes must be "
+            "equal, and the query heads a multiple of the KV heads."
+        )
+    if q.dtype not in DTYPES or {k_cache.dtype, v_cache.dtype} != {q.dtype}:
+        raise ValueError(f"q is {q.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; all must be one of float32, float16, bfloat16.")
+    if q.dtype is torch.bfloat16 and q.device.type == "cpu":
+        raise ValueError("Triton's interpreter takes the bits of bfloat16 for integers; on a CPU, use float32 or float16.")
+    if q.stride(2) != 1 or k_cache.stride(3) != 1:
+        raise ValueError("the numbers of one head must lie next to each other in q and in the caches: call `.contiguous()`.")
+    if block_tables.dim() != 2 or len(block_tables) != len(context_lens) or context_lens.dim() != 1:
+        raise ValueError(
+            f"block_tables has the shape {list(block_tables.shape)} and context_lens {list(context_lens.shape)}; they must be "
+            "[sequences, blocks a table] and [sequences]."
+        )
+    if {block_tables.dtype, context_lens.dtype} != {torch.int32} or block_tables.stride(1) != 1:
+        raise ValueError(f"block_tables is {block_tables.dtype}, context_lens {context_lens.dtype}; both must be torch.int32, and tables contiguous.")
+    devices = {tensor.device for tensor in (q, k_cache, v_cache, block_tables, context_lens)}
+    if len(devices) > 1:
+        raise ValueError(f"the tensors lie on {', '.join(sorted(map(str, devices)))}; move them to one device.")
