@@ -7,37 +7,8 @@ The online softmax is that of Milakov and Gimelshein 2018 (https://arxiv.org/abs
 https://arxiv.org/abs/2205.14135); cutting one sequence's keys into splits is Flash-Decoding (Dao et al. 2023).
 """
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
-
-LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """How a kernel cuts up its work.
-
-    Attributes:
-        rows: query rows of a program (prefill only); a row is one query head of one token.
-        keys: keys that a program looks at in one turn of its loop.
-        warps: groups of 32 threads of a program.
-        stages: turns whose keys are under way at the same time.
-    """
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-
-DECODE_TILES = Tiles(rows=16, keys=64, warps=4, stages=3)
-PREFILL_TILES = Tiles(rows=128, keys=64, warps=4, stages=3)
-WIDE_PREFILL_TILES = Tiles(rows=256, keys=64, warps=8, stages=3)
-MOST_KEYS_A_SPLIT = 2048  # a longer sequence is cut, so that the longest of a ragged batch does not keep all others waiting
-FEWEST_KEYS_A_SPLIT = 256
 
 
 @triton.jit

@@ -1,23 +1,49 @@
 """Lesson 08: the two attention kernels behind two functions that check what they are given and choose how to cut up the work."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 import triton
 
-from lessons_lib.kernels import (
-    DECODE_TILES,
-    FEWEST_KEYS_A_SPLIT,
-    LOG2_E,
-    MOST_KEYS_A_SPLIT,
-    PREFILL_TILES,
-    WIDE_PREFILL_TILES,
-    decode_kernel,
-    merge_kernel,
-    prefill_kernel,
-)
+from lessons_lib.kernels import decode_kernel, merge_kernel, prefill_kernel
 
+LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
+MOST_KEYS_A_SPLIT = 2048  # a longer sequence is cut, so that the longest of a ragged batch does not keep all others waiting
+FEWEST_KEYS_A_SPLIT = 256
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a kernel cuts up its work.
+
+    Attributes:
+        rows: query rows of a program (prefill only); a row is one query head of one token.
+        keys: keys that a program looks at in one turn of its loop.
+        warps: groups of 32 threads of a program.
+        stages: turns whose keys are under way at the same time.
+    """
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def decode_tiles(head_bytes: int) -> Tiles:
+    """For heads of so many bytes. What is under way must fit in the shared memory of a processor."""
+    return Tiles(rows=16, keys=64, warps=4, stages=3) if head_bytes <= 512 else Tiles(rows=16, keys=32, warps=4, stages=2)
+
+
+def prefill_tiles(head_bytes: int, dtype: torch.dtype, is_wide: bool) -> Tiles:
+    """The fastest of those tried on an H200 with heads of 128 numbers in bfloat16; smaller ones where these do not fit."""
+    if dtype is torch.float32:  # no tensor cores: float32 is for exact comparisons, and small tiles compile sooner
+        return Tiles(rows=32, keys=32, warps=4, stages=2)
+    if head_bytes > 256:
+        return Tiles(rows=64, keys=32, warps=4, stages=2)
+    # With 64-bit offsets, four warps run out of registers.
+    return Tiles(rows=256, keys=64, warps=8, stages=3) if is_wide else Tiles(rows=128, keys=64, warps=4, stages=3)
 
 
 def decode(q, k_cache, v_cache, block_tables, context_lens, scale) -> torch.Tensor:
@@ -92,8 +118,7 @@ def varlen(
 def keys_a_split(num_seqs: int, num_kv_heads: int, longest: int, num_processors: int) -> int:
     """How many keys of a sequence one program takes: few enough that every processor has two programs, if the keys suffice."""
     wanted = max(1, 2 * num_processors // (num_seqs * num_kv_heads))
-    tile = DECODE_TILES.keys
-    even = triton.cdiv(triton.cdiv(longest, wanted), tile) * tile
+    even = triton.cdiv(triton.cdiv(longest, wanted), FEWEST_KEYS_A_SPLIT) * FEWEST_KEYS_A_SPLIT
     return min(max(even, FEWEST_KEYS_A_SPLIT), MOST_KEYS_A_SPLIT)
 
 
@@ -105,6 +130,7 @@ def _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q
     split = keys_a_split(num_seqs, kv_heads, longest, _processors(q.device))
     num_splits = triton.cdiv(longest, split)
     group, dim = q_heads // kv_heads, _padded(head_dim)
+    tiles = decode_tiles(dim * q.element_size())
     partial_out = partial_lse = out
     if num_splits > 1:
         partial_out = torch.empty(tokens, q_heads, num_splits, head_dim, dtype=torch.float32, device=q.device)
@@ -114,9 +140,9 @@ def _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q
     decode_kernel[(kv_heads, num_seqs, num_splits)](
         q, k_cache, v_cache, block_tables, context_lens, starts, out, partial_out, partial_lse, scale * LOG2_E,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, ROWS=_padded(group), HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, KEYS=DECODE_TILES.keys,
+        GROUP=group, ROWS=_padded(group), HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, KEYS=tiles.keys,
         SPLIT=split, NUM_SPLITS=num_splits, RAGGED=is_ragged, WIDE=_is_wide(k_cache),
-        num_warps=DECODE_TILES.warps, num_stages=DECODE_TILES.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if num_splits > 1:
         merge_kernel[(q_heads, num_seqs)](
@@ -128,13 +154,14 @@ def _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q
 def _launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale) -> None:
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
     num_seqs, group = len(context_lens), q_heads // kv_heads
-    tiles = WIDE_PREFILL_TILES if _is_wide(k_cache) else PREFILL_TILES
+    dim, is_wide = _padded(head_dim), _is_wide(k_cache)
+    tiles = prefill_tiles(dim * q.element_size(), q.dtype, is_wide)
     tokens_a_tile = max(1, tiles.rows // group)
     prefill_kernel[(kv_heads, tokens // tokens_a_tile + num_seqs)](
         q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E, num_seqs,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, ROWS=max(tiles.rows, _padded(group)), TOKENS=tokens_a_tile, HEAD_DIM=head_dim, DIM=_padded(head_dim),
-        BLOCK_SIZE=block_size, KEYS=tiles.keys, WIDE=_is_wide(k_cache), num_warps=tiles.warps, num_stages=tiles.stages,
+        GROUP=group, ROWS=max(tiles.rows, _padded(group)), TOKENS=tokens_a_tile, HEAD_DIM=head_dim, DIM=dim,
+        BLOCK_SIZE=block_size, KEYS=tiles.keys, WIDE=is_wide, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
