@@ -558,18 +558,17 @@ At 8 slots, compare the steps with the largest cap: the longest request decides.
 forward passes with those of static batching: there are only two waves of eight, so little waiting can be saved, and the prompts that go in one by one cost
 more passes than were saved.
 
-A step is not a second, though. Now the clock: two more runs of everything, and the median of three.
+A step is not a second, though. Now the clock: one more run of everything, and of the two the faster one. What disturbs a run can only make it slower.
 """
 
 # %% tags=["measured"]
-for _ in range(2):
-    for (kind, n), done in runs.items():
-        done.append(methods[kind](model, tokenizer, **WORKLOAD, batch_size=n))
+for (kind, n), done in runs.items():
+    done.append(methods[kind](model, tokenizer, **WORKLOAD, batch_size=n))
 
 
 def in_seconds(kind, n):
-    all_runs = [batch_metrics(run.outputs, run.trace) for run in runs[kind, n]]
-    return [median(getattr(m, name) for m in all_runs) for name in ("throughput", "mean_queue_time", "mean_latency")]
+    faster = max((batch_metrics(run.outputs, run.trace) for run in runs[kind, n]), key=lambda metrics: metrics.throughput)
+    return [faster.throughput, faster.mean_queue_time, faster.mean_latency]
 
 
 seconds = {key: in_seconds(*key) for key in runs}
@@ -577,7 +576,7 @@ base = seconds["static", 1][0]
 Table(
     columns=["batch size", "method", "tokens/s", "× one at a time", "× static", "mean queue time, s", "mean latency, s"],
     rows=[[str(n), "one at a time" if n == 1 else k, s[0], s[0] / base, s[0] / seconds["static", n][0], s[1], s[2]] for (k, n), s in seconds.items()],
-    caption="Median of three runs on this machine",
+    caption="The faster of two runs on this machine",
 )
 
 # %% tags=["measured"]
