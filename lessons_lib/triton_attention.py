@@ -10,7 +10,7 @@ from lessons_lib.kernels import decode_kernel, merge_kernel, prefill_kernel
 
 LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
 MOST_KEYS_A_SPLIT = 2048  # a longer sequence is cut, so that the longest of a ragged batch does not keep all others waiting
-FEWEST_KEYS_A_SPLIT = 256
+FEWEST_KEYS_A_SPLIT = 512  # shorter ones spend their time on beginning and on being merged
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -116,8 +116,11 @@ def varlen(
 
 
 def keys_a_split(num_seqs: int, num_kv_heads: int, longest: int, num_processors: int) -> int:
-    """How many keys of a sequence one program takes: few enough that every processor has two programs, if the keys suffice."""
-    wanted = max(1, 2 * num_processors // (num_seqs * num_kv_heads))
+    """How many keys of a sequence one program takes: few enough for eight programs a processor, if the keys suffice.
+
+    A processor has several programs under way at a time, and with several rounds of them the last round matters less.
+    """
+    wanted = max(1, 8 * num_processors // (num_seqs * num_kv_heads))
     even = triton.cdiv(triton.cdiv(longest, wanted), FEWEST_KEYS_A_SPLIT) * FEWEST_KEYS_A_SPLIT
     return min(max(even, FEWEST_KEYS_A_SPLIT), MOST_KEYS_A_SPLIT)
 
