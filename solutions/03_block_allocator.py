@@ -45,7 +45,7 @@ prompt_tokens = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(
 ## The problem: places kept for tokens that never come
 
 The six stories once more, as lesson 02 served them: four slots, 256 places each. A **place** has room for the key and value of one token, in all layers. `tokens_held`
-reads off the recording how many tokens each request has in the cache after each step.
+reads off `six.trace`, the recording of the run, how many tokens each request has in the cache after each step.
 """
 
 # %%
@@ -70,15 +70,15 @@ reserved, and nobody will ever use it.
 
 > **reservation**: memory set aside for a request when it begins, for tokens that it does not have yet. Until they come nobody else can use it.
 
-> **internal fragmentation**: memory inside a reservation that is never used, because the request ends before.
+> **internal fragmentation**: memory inside a reservation that is never used, because the request ends first.
 
 ## Predict
 
 The hatched part comes from not knowing how long an answer gets. So suppose we knew. An oracle says, at the start, how many tokens each request will hold at its end, and we
 reserve exactly that, in one piece, for as long as the request runs. Nothing is hatched any more.
 
-We look at the steps in which somebody waits in the queue. In those, an empty place hurts: somebody could use it. And the memory we count is all from the first place to the
-last one in use.
+We look at the steps in which somebody waits in the queue. In those, an empty place hurts: somebody could use it. As memory in use we count all places from the
+first to the last reserved one.
 """
 
 # %%
@@ -86,7 +86,7 @@ predict("03.a", ...)  # With the oracle: what share of that memory holds no toke
 
 # %% [markdown]
 """
-For the second one, take 64 MiB of memory for the cache of the bundled model. Cut into rows of 256 places, it serves as many requests at once as there are rows. Cut into blocks of 16
+For the second prediction, take 64 MiB of memory for the cache of the bundled model. Cut into rows of 256 places, it serves as many requests at once as there are rows. Cut into blocks of 16
 places, it serves more: a request holds only as many blocks as its tokens need at the moment.
 """
 
@@ -103,10 +103,10 @@ predict("03.b", ...)  # In blocks of 16: how many requests like the stories does
 The paper behind this lesson (Kwon et al., 2023) compares three ways to reserve memory in one piece:
 
 - **longest possible**: as many places as any request may need. This is what lesson 02 did.
-- **power of two**: the prompt, and the answer's length rounded up to 2, 4, 8, 16, ... It stands for a fair guess: at most twice too much.
+- **power of two**: the prompt, and the answer's length rounded up to 2, 4, 8, 16, ... It stands for a fair guess: less than twice what the answer needs.
 - **oracle**: exactly what the request will need. No real system can do that. It is the best that one piece can be.
 
-`contiguous_use` plays each of them on the recording: a request gets its piece when it begins, in the first gap that is large enough, and loses it when it ends.
+`contiguous_use` plays each of them on the recording: a request gets its piece when it begins, in the first gap that is large enough, or else at the end, and loses it when it ends.
 """
 
 # %%
@@ -136,7 +136,7 @@ draw_memory(ways["oracle"], 24, title="Oracle: exactly what each will need", pla
 # %% [markdown]
 """
 All of the empty places are pale here. They will be used, but later. C has its 102 places from its first step on, and fills the last of them in its last step. Knowing the length does not help
-against that: on average a growing request has filled about half of its reservation.
+against that: while an answer grows, on average about half of the places reserved for it are still empty.
 
 Some steps later A ends, and F comes. F needs one piece of 79 places.
 """
@@ -156,8 +156,8 @@ A's gap is too small for F. So it stays empty, F goes to the end, and more memor
 
 One could push the others together. That means copying keys and values of running requests while everybody waits.
 
-F was the last in the queue. From here on nobody waits, so by our rule this gap hurts nobody. With more requests it does. Here are 32 on eight slots, three in four with a short answer, the rest with
-a long one. First count how many of them met such gaps: they went to the end, though the gaps that were left had room for them, all together.
+F was the last in the queue. From here on nobody waits, so by our rule this gap hurts nobody. With more requests it does. Here are 32 on eight slots, most with a short answer, a few with
+a long one. First count how many of them met such gaps: requests that went to the end although the gaps that were left, taken together, had room for them.
 """
 
 # %%
@@ -197,7 +197,7 @@ Table(
 # %% [markdown]
 """
 The last column counts all that holds no token, as the paper does: in its experiments 20.4 to 38.2 % of the memory held tokens, so that 60 to 80 % were wasted. Read our rows beside that. (The paper's
-requests are longer, and its allocator hands out powers of two, so it is the size of the problem that compares, not the digits.) The oracle gets rid of the column "never used", and of that one only. The
+requests are longer, and its allocator hands out powers of two, so compare the size of the problem, not the digits.) The oracle gets rid of the column "never used", and of that one only. The
 gap that F met is not in the table, since nobody waited any more.
 
 ## The idea: small blocks, and a table
@@ -214,10 +214,10 @@ A place in a block is called a **cell** here. The **position** of a token is cou
 > **paging**: keeping what belongs together in blocks that may lie anywhere, with a table that says where. It is how operating systems give memory to programs; they call
 > a block a page.
 
-Look at what happens to the three kinds of waste:
+Look at what happens to the three kinds of waste, the columns "used later", "never used" and "in gaps":
 
-- Nothing is reserved for later. A request takes a block when a token needs it.
-- Nothing is too small. All blocks are alike, so any free block will do for anybody. External fragmentation is gone.
+- No block is reserved for later. A request takes one when a token needs it.
+- No gap is too small. All blocks are alike, so any free block will do for anybody. External fragmentation is gone.
 - What is left is the unfilled part of each request's last block: less than one block a request, however long it grows.
 
 B's prompt has 62 tokens. At 16 tokens a block it holds four blocks: 16 + 16 + 16 + 14. Two cells of the last one are empty. Here are 24 blocks, some steps into the run:
@@ -233,7 +233,7 @@ On the left the pool, like a parking lot: each box is a block with its cells. In
 tables. Read the first: A's tokens 0 to 15 lie in one block, 16 to 31 in the next, and these two need not be neighbours. Below, the free blocks in the order in which they will be handed out.
 With a running kernel the cursor over a cell shows its block, its owner and the position in the request.
 
-You build four parts: the pool, the count of blocks, the table, and the mapping from a position to a place. A fifth says how many blocks there may be.
+You build five parts: the pool, the number of blocks that a request needs, the table, the mapping from a position to a place, and the number of blocks that the memory has room for.
 
 ## Build 1: the pool
 
@@ -262,7 +262,7 @@ go through either container, don't copy it, don't sort it.
 | `pool.free([3, 9])` | raises `ValueError`: there is no block 9 | 4, 5, 2, 1, 0 |
 | `pool.free([3, 3])` | raises `ValueError`: 3 is named twice | 4, 5, 2, 1, 0 |
 
-`allocate` is all or nothing: a request that needs three blocks can do nothing with two. As in lesson 02, a refused call changes nothing, so ask everything first. `free` gets a list or a tuple, in the
+`allocate` is all or nothing: a request that needs three blocks can do nothing with two. As in lesson 02, a refused call changes nothing, so check everything first. `free` gets a list or a tuple, in the
 order of the request's tokens, and leaves it as it is. Why it puts the last block first into the queue, the next section shows.
 """
 
@@ -294,7 +294,7 @@ Freed blocks are not erased. Until a block is handed out again, the keys of its 
 those tokens. Lesson 10 does this. But a token's key depends on all tokens *before* it. So a later request can use A's first block if it shares A's first 16 tokens, and A's second only if it shares
 the first 32. A block is of no use without those before it.
 
-So the beginning should stay whole for longest. Here A has three full blocks and leaves, and two other blocks are asked for. How many of A's blocks could still be used?
+So the beginning should stay whole for longest. Here A has all three blocks of a pool, full, and leaves. Then two blocks are asked for. How many of A's blocks could still be used?
 """
 
 # %%
@@ -323,7 +323,7 @@ A function of one line, and an exercise of its own, because the boundary is wher
 
 At 16 tokens a block, 128 tokens fill exactly 8 blocks: positions 0 to 127. The token after them has position 128. That is the first cell of a ninth block. So 128 tokens need 8 blocks, and 129 need 9.
 
-**Your task: `blocks_for(num_tokens, block_size)`**: how many blocks hold so many tokens, as an `int`. As many as are needed, and not one more. No tokens need no block. B's prompt of 62 tokens needs 4 blocks, C's prompt of
+**Your task: `blocks_for(num_tokens, block_size)`**: how many blocks hold so many tokens, as an `int`. As many as are needed, and not one more. 0 tokens need 0 blocks. B's prompt of 62 tokens needs 4 blocks, C's prompt of
 3 needs 1.
 """
 
@@ -341,7 +341,7 @@ print({tokens: blocks_for(tokens, 16) for tokens in (0, 1, 15, 16, 17, 127, 128,
 ## Build 3: the block table
 
 A table belongs to one request. It holds `blocks`, the list of its block numbers in the order of its tokens, and `num_tokens`, how many tokens are stored. `pool` is where blocks come from, and
-`pool.block_size` is their size. Some requests may not grow for ever: `max_blocks` is the most blocks that the table may hold. `None` means no limit; 0 is a limit like any other.
+`pool.block_size` is their size. Some requests have a limit: `max_blocks` is the most blocks that the table may hold. `None` means no limit; 0 is a limit like any other.
 
 **Your task: `append(count=1)` and `release()`.** An example with blocks of 16 and an empty table:
 
@@ -357,7 +357,7 @@ The last block is filled first; new blocks are taken only for what is left over.
 If the pool has too few blocks left, `pool.allocate` raises `OutOfBlocks`, and you let it through. (Asked for 0 blocks, it gives an empty list.) In all three cases nothing has changed: not the table, not the pool. Either all `count` tokens have
 room, or none of them is counted.
 
-`release` gives the blocks to `pool.free` in the order of the tokens. Afterwards the table is empty and may be filled again; releasing an empty table does nothing. You have `blocks_for`.
+`release` gives all blocks to `pool.free` in one call, in the order of the tokens. Afterwards the table is empty and may be filled again; releasing an empty table does nothing. You have `blocks_for`.
 """
 
 # %% exercise="03.3" given="__init__"
@@ -389,7 +389,8 @@ PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
 # %% [markdown]
 """
 And the recorded run. `replay` does with your pool and your tables what the six stories would have done: one picture for each request that comes, takes a block, or leaves.
-Steps of the run in which all new tokens find room leave one picture. So there are more pictures than steps. It begins where A leaves; the next picture is the one in which F comes.
+A step in which all new tokens find room gives one picture too. So there are more pictures than steps. The view opens where A leaves; the next picture is the one in which F comes. Where no kernel runs you see
+that one.
 """
 
 # %%
@@ -432,7 +433,7 @@ print(inspect.getsource(slot_of))
 """
 Take a request with the blocks 5 and 2, at 4 tokens a block. Position 6: 6 // 4 = 1, so it is in the second block of the table, number 2. 6 % 4 = 2 is its offset. The slot is 2 × 4 + 2 = 10.
 
-A prefill asks for hundreds of positions in every step, and the answer is needed as a tensor, to index the cache with. So no loop over the positions.
+A prefill may ask for hundreds of positions in one step, and the answer is needed as a tensor, to index the cache with. So no loop over the positions.
 
 **Your task: `slot_mapping(blocks, block_size, start, end)`**: the slots of positions `start`, `start + 1`, ..., `end - 1`, as a tensor of shape `[end - start]`, int64. (int32 will do; in fewer bits the slots of a large pool overflow.) `blocks` is a list of ints. Example:
 `slot_mapping([5, 2], 4, 2, 6)` is `tensor([22, 23, 8, 9])`. An empty range, `start == end`, gives an empty tensor, also for an empty table.
@@ -461,7 +462,7 @@ A's tokens 13, 14 and 15 found room in its first block. Token 16 begins a new on
 
 ## Build 5: how many blocks are there?
 
-The memory left beside the weights decides. A block holds, in every layer, a key and a value for each KV head of each of its tokens: `block_bytes(config, block_size, bytes_per_number)` says how many bytes
+The memory left beside the weights decides. A block holds, in every layer and for each of its tokens, a key and a value of every KV head: `block_bytes(config, block_size, bytes_per_number)` says how many bytes
 that is. `bytes_per_number` is 4 for float32, and 2 for bfloat16.
 
 **Your task: `blocks_in_budget(config, block_size, budget_bytes, bytes_per_number=4)`**: how many whole blocks fit, as an `int`. The budget may be a float, as "90 % of what is free" is. A block size below 1 or a
@@ -495,13 +496,13 @@ reveal("03.b", int(blocks / at_the_moment), unit="requests")
 
 # %% [markdown]
 """
-So many on average. If more of them than usual are near their ends, the blocks do not suffice, and somebody must give way. How to do that without losing work is lesson 10.
+That many find room on average. If more of them than usual are near their ends, the blocks do not suffice, and somebody must give way. How, lesson 10 shows.
 
 ## Prove it
 
 An allocator that is wrong once in a thousand calls is worse than none: two requests write into one block, and both texts go wrong without an error. So we compare it with a model
 of it that is too simple to be wrong, over a long run of random calls. The model is a list of the free blocks, and for each table a list of its blocks and a count of its tokens. It never asks your code.
-Before each call it says whether the call must be refused and with which exceptions, and what must stand where afterwards. After each call we compare: the exception, the free queue in its order, `used`, the
+Before each call it says whether the call must be refused and with which exception (if there are several reasons, any of theirs will do), and what must stand where afterwards. After each call we compare: the exception, the free queue in its order, `used`, the
 blocks and tokens of all five tables, and the slots of all their tokens.
 """
 
@@ -591,14 +592,15 @@ line_chart(
 
 # %% [markdown]
 """
-Smaller blocks waste less, down to nothing at one token a block. At 64 tokens a block most requests fit in one block, and the layout is as bad as a good reservation.
+Smaller blocks waste less, down to nothing at one token a block. At 64 tokens a block most requests fit in one block, and the layout wastes about as much as the oracle in one piece.
 
 ### Where are the 4 %?
 
 The vLLM project reports less than 4 % waste for paging. Ours at 16 is several times as much. Is something wrong?
 
-A request leaves part of its last block empty. If every rest is equally likely, that is (16 − 1) / 2 = 7.5 cells on average, and it is 7.5 cells for short requests and for long ones. So it depends on how
-many tokens stand beside them. The paper gives the average lengths of its two workloads. Let one request grow from such a prompt to such an end. Beside them our runs, now with all their steps:
+A request leaves part of its last block empty. If 0 to 15 empty cells are equally likely, that is (16 − 1) / 2 = 7.5 cells on average, and it is 7.5 cells for short requests and for long ones. So the share depends on how
+many tokens stand beside them. The paper gives the average lengths of its two workloads: ShareGPT, conversations that people had with ChatGPT, and Alpaca, short instructions. Of each we
+take one request with a prompt and an answer of these lengths, and let it grow. Beside them our runs, now with all their steps:
 """
 
 # %%
@@ -629,10 +631,10 @@ Table(
 
 # %% [markdown]
 """
-The rule of half a block explains all of them. With requests as long as those of ShareGPT, blocks of 16 are below 4 %. With the short instructions of Alpaca, and with our short requests, they are not. So "under 4 %" is
-a statement about requests of several hundred tokens. (Here one average request stands for a whole workload. In a real one more of the running requests are long ones, since these run longer, and the share is smaller still.)
+The rule of half a block explains all of them. With requests as long as those of ShareGPT, blocks of 16 waste less than 4 %. With the short instructions of Alpaca, and with our short requests, they waste more. So "under 4 %" is
+a statement about requests that hold at least as many tokens as the line above the table says. (Here one average request stands for a whole workload. In a real one more of the running requests are long ones, since these run longer, and the share is smaller still.)
 
-What does not depend on the length: the waste is bounded by one block a request, and it needs no oracle.
+What does not depend on the length: less than one block a request is wasted, and no oracle is needed.
 
 ### What small blocks cost
 
@@ -652,7 +654,7 @@ Table(
 
 # %% [markdown]
 """
-And the keys must be read. With the table as an index, torch gathers the blocks of 1,024 tokens into one tensor: `keys[blocks]`. We time it for one layer of the bundled model, with the blocks in random order, beside
+And the keys must be read. With the table as an index, torch gathers the blocks of 1,024 tokens into one tensor: `keys[table]`. We time it for one layer of the bundled model, with the blocks in random order, beside
 a copy of the same number of keys that lie next to each other.
 """
 
@@ -684,13 +686,13 @@ Table(
 
 # %% [markdown]
 """
-On a CPU the size of the blocks matters little, except for the smallest. Gathering at all costs more than a copy of one piece. On a GPU small blocks cost more: they leave the GPU's parallelism
-unused when it reads, says the paper (section 7.2), which finds 16 large enough for the GPU and small enough for little waste. Its attention kernel, which looks up a block table, took 20 to 26 % longer than one that
-reads the keys in one piece (section 7.1). Lessons 06 to 08 read blocks without gathering them first.
+Here, on a CPU, the size of the blocks matters little, except for the smallest. Gathering at all costs more than a copy of one piece. On a GPU small blocks cost more: they leave part of the GPU's parallelism
+unused when it reads, says the paper (section 7.2), which finds 16 large enough for the GPU and small enough for little waste. Its attention kernel, a program on the GPU that looks up a block table, took 20 to 26 % longer than one that
+reads the keys in one piece (section 7.1). Lessons 06 to 08 show how to read blocks without gathering them first.
 
 ### How fast is the allocator?
 
-It runs between two steps of the model, while the accelerator waits. To see what the queue buys, here is a pool that does without: a list of flags, one a block, searched for the first free one.
+It runs between two steps of the model, while the GPU waits. To see what the queue is worth, here is a pool that does without one: a list of flags, one a block, searched for the first free one.
 """
 
 # %%
@@ -749,8 +751,8 @@ print(f"one operation {1e6 * operation:.1f} µs; one step of the six stories {10
 
 # %% [markdown]
 """
-Read down the columns of the table. With the queue the size of the pool makes little difference. With scanning, ten times the blocks are about a tenth of the operations: it walks over all the blocks that are taken to
-reach a free one. The pool of a large GPU, as computed above, has tens of thousands.
+Read down the columns of the table. With the queue the speed falls far less than the pool grows. With scanning, ten times the blocks are about a tenth of the operations: it walks over blocks that are taken until it
+reaches a free one. The pool computed above for Llama 3 has more blocks than any in this table.
 
 The queue's times include the checks against misuse, of which the scanning pool has almost none. They cost little beside a step of the model.
 
@@ -768,9 +770,9 @@ block tables, as you did above. Nothing was served from blocks, so a difference 
 ## What production does
 
 - **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`, with `get_new_blocks` and `free_blocks`. Its free queue, `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a
-  `deque`, so that a block can be taken out of the *middle* in O(1): that happens when somebody can use what is still in a free block. `free` in `single_type_kv_cache_manager.py` gives a request's blocks back in reverse
+  `deque`, so that a block can be taken out of the *middle* without a search: that happens when somebody can use what is still in a free block. `free` in `single_type_kv_cache_manager.py` gives a request's blocks back in reverse
   order, tail first, for the reason you saw. When blocks run out, `allocate_slots` in `kv_cache_manager.py` returns `None`, and the scheduler decides who gives way.
-- Its tables on the GPU are one tensor with a row for each request: `BlockTable` in `vllm/v1/worker/block_table.py`. `compute_slot_mapping` there does on the GPU what your `slot_mapping` does.
+- vLLM's tables on the GPU are one tensor with a row for each request: `BlockTable` in `vllm/v1/worker/block_table.py`. `compute_slot_mapping` there does on the GPU what your `slot_mapping` does.
 - **Hugging Face transformers** (5.23) has `generation/continuous_batching/cache_allocators/`: `CachePool` in `cache_pool.py` keeps the free blocks, and `FullAttentionCacheAllocator` in `full_attention.py` the table of each request. `get_write_indices` is its slot
   mapping. It speaks of pages, and its `page_size` is 256 tokens by default.
 - Both work out the number of blocks at the start, from the memory that is left beside the weights.
@@ -780,7 +782,7 @@ block tables, as you did above. Nothing was served from blocks, so a difference 
 **The model knows nothing of blocks.** Its attention wants the keys of a request in one piece. Lesson 06 writes keys by slot mapping and computes attention over a block table. Lessons 04 and 05 first
 remove the other waste of lesson 02: idle rows, and a forward pass of its own for every prompt.
 
-**The pool can run out in the middle of an answer.** Reserving for the longest request was safe: whoever got a slot could finish. Whoever gets a first block has no such promise. The six stories in a pool that is too small:
+**The pool can run out in the middle of an answer.** Reserving for the longest request was safe: whoever got a row of cache could finish. Whoever gets a first block has no such promise. The six stories in a pool that is too small:
 """
 
 # %%
@@ -794,10 +796,10 @@ for num_blocks in (peak, peak - 1):
 
 # %% [markdown]
 """
-One block too few, and a request that was well under way cannot store its next token. Nothing is broken, since all or nothing held. But somebody must now wait, or give its blocks back and begin again. That is a question of
+One block too few, and a request that was well under way cannot store its next token. Nothing is broken, since the refused call changed nothing. But somebody must now wait, or give its blocks back and begin again. That is a question of
 scheduling, and lesson 10 answers it.
 
-**Equal beginnings are stored twice.** Two requests that begin with the same text have the same keys, each in blocks of its own. Lesson 10 lets them share.
+**Equal beginnings are stored twice.** Two requests that begin with the same text have the same keys for it, each in blocks of its own. Lesson 10 lets them share.
 
 ## Quiz
 """
@@ -810,7 +812,7 @@ quiz("03")
 ## References
 
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023: section 3.1 on the three kinds of waste, figure 2 for 20.4 to 38.2 %, section 4 on blocks and tables, section 6.1
-  on the three ways to reserve, section 7.2 on the block size. <https://arxiv.org/abs/2309.06180>
+  on the three ways to reserve, figure 11 for the lengths, section 7.1 on the attention kernel, section 7.2 on the block size. <https://arxiv.org/abs/2309.06180>
 - vLLM team: *vLLM: Easy, Fast, and Cheap LLM Serving with PagedAttention*, 2023, for "60 % – 80 %" and "under 4 %". <https://blog.vllm.ai/2023/06/20/vllm.html>
 - vLLM: `vllm/v1/core/block_pool.py`, `kv_cache_utils.py`, `kv_cache_manager.py`, `single_type_kv_cache_manager.py`, and `vllm/v1/worker/block_table.py`. <https://github.com/vllm-project/vllm>
 - Hugging Face transformers: `src/transformers/generation/continuous_batching/cache_allocators/`. <https://github.com/huggingface/transformers>

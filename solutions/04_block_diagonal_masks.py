@@ -95,8 +95,8 @@ predict("04.a", ...)  # The six prompts in one row. What share of the mask's 144
 
 # %% [markdown]
 """
-For the second question, suppose that the mask is right and only the positions are not: they go on through the row, 0 to 143, in place of beginning
-anew in each story.
+For the second question, suppose that the mask is right and only the positions are not: they go on through the row, 0 to 143 for the prompts, in
+place of beginning anew in each story. There is no cache: for every new token the whole row is computed again.
 """
 
 # %%
@@ -236,7 +236,7 @@ rows.
 In the explorer you set the lengths, how many tokens of each sequence are in the cache, and padding at the end of the row. Toggle each rule by itself.
 Let it read the mask to you row by row. Things to try; the answers stand below it:
 
-1. Switch "same sequence" off. Which cells join, and why not all?
+1. Switch "same sequence" off. Which cells join, and why not all? Then switch it on again.
 2. Give A some cached tokens. There are now more columns than rows. In which rows do more cells get a colour?
 3. Without padding, set all new tokens to 1 and all cached ones to 10. That is a decode step. What share of the cells is coloured?
 4. Add padding, and switch "not padding" off and on. Which rows change?
@@ -325,12 +325,12 @@ print("attention gives the same:", torch.allclose(output, output_shuffled, atol=
 
 # %% [markdown]
 """
-So the cache may lie as it likes: cached first and new ones behind (lesson 05), sequence by sequence, or in blocks all over the memory (lesson 06). As
+So the keys may lie in any order: cached first and new ones behind (lesson 05), sequence by sequence, or in blocks all over the memory (lesson 06). As
 long as every key keeps its tags, the mask finds it.
 
 ## Build 3: the mask as numbers
 
-Attention computes a score for each pair and turns a query's scores into weights by a softmax: all weights are positive, and their sum is 1. A
+Attention computes a score for each pair and turns a query's scores into weights by a softmax: no weight is negative, and their sum is 1. A
 forbidden key must get the weight 0. Some attention functions take the boolean mask and see to it. Others add numbers to the scores.
 
 > **additive mask**: a mask of numbers that are added to the attention scores before the softmax: 0 where attending is allowed, a very low number where it is not.
@@ -367,7 +367,7 @@ True, else the dtype's own minimum, `torch.finfo(dtype).min`. For example:
     additive_mask(torch.tensor([[True, False]]))                  →   tensor([[0., -3.4028e+38]])
     additive_mask(torch.tensor([[True, False]]), torch.float16)   →   tensor([[0., -65504.]], dtype=torch.float16)
 
-Two helpers: `tensor.masked_fill(where, number)` returns a copy with the number put in where `where` is True, and `~mask` turns a boolean mask round.
+Two helpers: `tensor.masked_fill(where, number)` returns a copy with the number put in where `where` is True, and `~mask` swaps True and False.
 """
 
 # %% exercise="04.3"
@@ -379,9 +379,9 @@ from lessons_lib.masks import additive_mask
 """
 ### Why a row that nobody reads matters
 
-Is NaN in the row of a padding token any harm? The next cell runs C and E with four padding tokens through the bundled model, and counts after each
-layer how many of the 12 tokens hold a NaN. The model is switched to its plain attention, which Hugging Face calls `eager`: it adds the mask to the
-scores and takes an ordinary softmax.
+Does NaN in the row of a padding token do any harm? The next cell runs C and E with four padding tokens through the bundled model, and counts after
+each layer how many of the 12 tokens hold a NaN. The model is switched to its plain attention, which Hugging Face calls `eager`: it adds the mask to
+the scores and takes an ordinary softmax. (Otherwise it uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short.)
 """
 
 # %%
@@ -411,12 +411,13 @@ print(f"NaN minus infinity is {math.nan - math.inf}; 0 times NaN is {0.0 * math.
 # %% [markdown]
 """
 After layer 1 the four padding tokens are NaN, as expected. After layer 2 everything is, although no story may attend to the padding. In layer 2 the
-padding's keys and values are NaN, and a mask can't hide that: a NaN score stays NaN with minus infinity added, and a NaN value with the weight 0.
+padding's keys and values are NaN, and a mask can't hide that: a NaN score stays NaN with minus infinity added, and a NaN value stays NaN when it is
+multiplied by the weight 0.
 
 Our way is to **have no such rows**: in a packed row without padding every query attends at least to itself. Other programs let padding attend to
 itself, or put the minimum *in place of* the score rather than add it, since in float16 the sum can overflow to minus infinity. PyTorch's own
-`scaled_dot_product_attention` gave NaN for such a row in 2023 (issue 103963). Later versions give zeros on many backends; a program that shall run
-anywhere does not rely on that.
+`scaled_dot_product_attention` gave NaN for such a row in 2023 (issue 103963). Later versions give zeros in many of its implementations; a program
+that is to run anywhere should not rely on that.
 
 ## Build 4: one pass
 
@@ -436,7 +437,7 @@ result is the same without it.)
 
 The argument `mask` is a function; call `mask(tags, tags)`. Below we pass others, in which a rule is missing.
 
-Example: for the prompts of C and E, two tensors of shape `[3, 4096]` and `[5, 4096]`. The last line of each gives the next token of that story.
+Example: for the prompts of C and E, two tensors of shape `[3, 4096]` and `[5, 4096]`. The last row of each gives the next token of that story.
 """
 
 # %% exercise="04.4"
@@ -452,8 +453,8 @@ for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids[
 # %% [markdown]
 """
 You passed a boolean mask, and the model's attention function, PyTorch's `scaled_dot_product_attention` (`sdpa`), takes both forms. `eager` adds
-whatever it gets. To it True is 1 and False is 0, which changes a score hardly at all. The form of the mask must suit the function, and nothing warns
-when it does not. Here are C and E with their padding, against the packed row without it:
+whatever it gets. To it True is 1 and False is 0, which is far too little to forbid a key. The form of the mask must suit the function, and nothing
+warns when it does not. Here are C and E with their padding, against the packed row without it:
 """
 
 # %%
@@ -472,7 +473,7 @@ for attention in ("sdpa", "eager"):
 """
 ## Prove it
 
-The claim: every sequence of a packed row gets the logits that it gets alone. "The same" needs a word first, because floats round.
+The claim: every sequence of a packed row gets the same logits as alone. "The same" needs a word first, because floats round.
 """
 
 # %%
@@ -486,8 +487,8 @@ print(f"the steps of bfloat16 are {torch.finfo(torch.bfloat16).eps / torch.finfo
 > **ulp**: "unit in the last place": the distance from a float to the next one. It grows with the number: float32 has about seven digits, wherever the point is.
 
 A sum depends on its order, because every step is rounded to the nearest float. In the packed row the same products are summed, but in other groups:
-there are more keys, those forbidden with weight 0, and larger matrices are cut into other pieces. So the last digits differ, by some ulps after many
-layers. A wrong key changes the scores themselves. The table shows how far apart the two are: random mixes of two to eight sequences with 1 to 40
+there are more keys, the forbidden ones with weight 0, and larger matrices are cut into other pieces. So the last digits differ. A wrong key changes
+the scores themselves. The table below shows how far apart rounding and a mistake are, for random mixes of two to eight sequences with 1 to 40
 tokens, on the bundled model and on three tiny random models.
 """
 
@@ -539,9 +540,9 @@ Table(
 Our tolerance is 0.001. Rounding stays well below it, within some tens of ulps. A mistake lies far above it: with a rule missing, even the mix that
 suffers least differs by much more. Between the two there is room, so this test can tell them apart.
 
-Rounding can change a token only where the best two logits are closer together than the rounding. So the stories should get the same tokens as from
-Hugging Face `generate`, one at a time. `generate_in_one_row` calls your `packed_logits` in a loop: it appends one token to each story, computes the
-whole row anew, and takes a story out of the row when it ends.
+Rounding can change a token only where the best two logits are closer together than twice such a difference, since each of them may be off. So the
+stories should get the same tokens as from Hugging Face `generate`, one at a time. `generate_in_one_row` calls your `packed_logits` in a loop: it
+appends one token to each story, computes the whole row anew, and takes a story out of the row when it ends.
 """
 
 # %%
@@ -565,14 +566,14 @@ print(f"{len(best_two)} tokens; the closest race between two tokens was won by {
 
 # %% [markdown]
 """
-On a GPU one uses bfloat16, with the large steps that the cell further up printed. Then a close race may go the other way, and "equal token for token"
-has to give way to "equal up to rounding".
+On a GPU one usually takes bfloat16, with the large steps that the cell further up printed. Then a close race may go the other way, and "equal token
+for token" has to give way to "equal up to rounding".
 
 ## What breaks when a rule is missing
 
 ### Without the sequence rule
 
-Two pairs of stories in a row. All other rules are in force, and every token has its right position.
+Two pairs of stories, each pair in a row of its own. All other rules are in force, and every token has its right position.
 """
 
 # %%
@@ -595,10 +596,10 @@ for names in ("CF", "AE"):
 # %% [markdown]
 """
 C is about an old dog, and goes on with a cake that Anna and her grandma loved: words of another user's prompt, in this user's answer. E, which knew
-no Lily, has A's little girl in it. Look who leaks into whom: C stands *before* F in the row, and gets F's story all the same. The causal rule compares positions, so
-C's token at position 20 attends to the first 21 tokens of F.
+no Lily, has A's little girl in it. Look who leaks into whom: C stands *before* F in the row, and gets F's story all the same. The causal rule compares
+positions, so C's token at position 20 attends to the first 21 tokens of F.
 
-The others changed too, and their text gives less away. Nothing crashed, and no shape was wrong.
+F and A changed too, and their text gives less away. Nothing crashed, and no shape was wrong.
 
 ### Without the causal rule
 
@@ -610,8 +611,9 @@ show_without(not_in_the_future, "AD", "no causal rule")
 
 # %% [markdown]
 """
-A reader would hardly object to these, but they are not what the model says; the comparison with `generate` shows it. Tokens have looked ahead, so
-their keys and values are others than in training. Those of the prompt see the answer too, since every turn computes the whole row anew.
+A reader would hardly object to these, but they are not what the model says; the answers with all rules, printed above each of them, are others.
+Tokens have looked ahead, so their keys and values are not like those in training. The prompt's tokens see the answer too, since every turn computes
+the whole row anew.
 
 ### With positions that go on
 
@@ -638,9 +640,9 @@ reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, 
 
 # %% [markdown]
 """
-Did you expect all but A? The bundled model has rotary positions (lesson 01): attention depends on the *distance* of two tokens. In a row that counts
-on, all tokens of a story are shifted by the same number, and no distance changes. In exact arithmetic nothing changes at all; in floats, a few ulps.
-So is restarting needless? Two shifts on four models, of a sequence of 30 random tokens:
+Did you expect all but A? The bundled model has rotary positions (lesson 01): attention depends on the *distance* between two tokens. Where positions
+go on through the row, all tokens of a story are shifted by the same number, and no distance changes. In exact arithmetic nothing changes at all; in
+floats, the last digits do. So is restarting needless? Here a sequence of 30 random tokens is shifted in two ways, on four models:
 """
 
 # %% tags=["measured"]
@@ -666,12 +668,13 @@ Table(
 
 # %% [markdown]
 """
-GPT-2 adds a learnt vector for each position, so any shift changes its answer. The rotary models keep theirs up to rounding, *if all tokens are
-shifted alike*. Look at the last column: as soon as a part of the sequence has another shift than the rest, distances are wrong in every model.
+GPT-2 adds a learnt vector for each position, so any shift changes its logits. The rotary models keep theirs up to rounding, *if all tokens are
+shifted alike*. Look at the last column: as soon as a part of the sequence has another shift than the rest, distances are wrong, and the logits
+change in every model.
 
 That is not far-fetched. With a cache, a key is turned by its position when it is computed, and keeps that turn. In the next pass the row is another
-one, the story begins at another place in it, and a new token counted through the row gets another shift. Here that happens: the prompts are counted
-right, and each new token has its place in the row as its position.
+one, the story begins at another place in it, and a new token counted through the row gets another shift. The next cell imitates that without a
+cache: the prompts are counted right, and each new token has its place in the row as its position.
 """
 
 # %%
@@ -722,12 +725,12 @@ line_chart(
 # %% [markdown]
 """
 Twice as many sequences are four times as many cells, and only twice as many of them are True. And a plain attention function computes a score for
-every cell, in every head of every layer, before the mask throws most of them away. That is why fast attention kernels never build the mask. They are
-told where each sequence begins and ends, and compute only those blocks. You write such a kernel in lesson 07.
+every cell, in every head of every layer, before the mask throws most of them away. That is why fast attention kernels, programs that run on a GPU,
+never build the mask. They are told where each sequence begins and ends, and compute only those blocks. You write such a kernel in lesson 07.
 
-PyTorch has a way in between, **FlexAttention**. There a mask is what it is in this lesson: a function of a query and a key. `create_mask` evaluates
-it for all pairs. `create_block_mask` cuts the mask into blocks, here of 16 × 16 cells, and notes which blocks have any True cell; the kernel visits
-only those. The six prompts:
+PyTorch has a way in between, **FlexAttention**. There a mask is given as a function of a query and a key, like the rules of this lesson; both are
+places in the row here. `create_mask` evaluates it for all pairs. `create_block_mask` cuts the mask into blocks, here of 16 × 16 cells, and notes
+which blocks have any True cell; the kernel visits only those. The six prompts:
 """
 
 # %%
@@ -760,20 +763,20 @@ ledger(model, tokenizer, "04")
 # %% [markdown]
 """
 Read the last row against the first, "alone, no cache". They compute the same tokens, all of them again in every turn. But the last row needs fewer
-forward calls, since each of them serves all stories. There is no padding in it, and still little is useful: nothing is kept from one turn to the
-next. That is why it stays slower than "alone, KV cache", which makes more calls with far fewer tokens.
+forward calls, since each of them serves all stories that are still running. There is no padding in it, and still little is useful: nothing is kept
+from one turn to the next. That is why it stays slower than "alone, KV cache", which makes more calls with far fewer tokens.
 
 ## What production does
 
-- **vLLM** never builds the dense mask. The tokens of a step stand in one row, as here, and `query_start_loc` says where each request begins in it. With
-  the lengths (`seq_lens`) and the block tables it goes to `flash_attn_varlen_func` of FlashAttention, whose argument for it is `cu_seqlens_q`:
-  `vllm/v1/attention/backends/flash_attn.py`. For models or sizes without such a kernel there is a FlexAttention backend, `flex_attention.py` in the
-  same folder, which does what the cell above does, with sequence ids called `doc_ids`.
+- **vLLM** never builds the dense mask. The tokens of a step stand in one row, as here, and `query_start_loc` says where each request begins in it.
+  With the lengths (`seq_lens`) and the block tables it goes to `flash_attn_varlen_func` of FlashAttention, a fast attention kernel, whose argument
+  for it is `cu_seqlens_q`: `vllm/v1/attention/backends/flash_attn.py`. For models or sizes without such a kernel there is a FlexAttention backend,
+  `flex_attention.py` in the same folder, which does what the FlexAttention cell above does, with sequence ids called `doc_ids`.
 - **Hugging Face transformers** has both. Its continuous batching hands `cu_seq_lens_q` to FlashAttention. For `sdpa` and `eager` it fills a
   block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask` in `generation/continuous_batching/utils.py`.
 - **In training** the same packing is usual. `DataCollatorWithFlattening` lays samples into one row and gives `position_ids` that restart.
   `find_packed_sequence_indices` in `masking_utils.py` then finds the sequences from the positions alone, and `packed_sequence_mask_function` is our
-  sequence rule. The next cell sees it at work: restarting positions, and no mask at all.
+  sequence rule. The next cell shows it at work: restarting positions, and no mask at all.
 """
 
 # %%
@@ -785,8 +788,8 @@ print("transformers found the six sequences:", largest_difference(found_by_itsel
 
 # %% [markdown]
 """
-It does so only without a cache, and it has to: two decodes at positions 5 and 6 of two stories look like neighbours in one. With a cache, somebody
-must say which token is whose.
+It does so only without a cache, and for a reason: two decodes at positions 5 and 6 of two stories look like neighbours in one. With a cache,
+somebody must say which token is whose.
 
 ## What is still wrong
 

@@ -113,6 +113,8 @@ predict("05.b", ...)
 > **packed batch**: the new tokens of several sequences in one row, with the numbers that say whose each token is, where it stands in its own
 > sequence, and where each sequence's piece of the row ends.
 
+A sequence is what one request has so far, prompt and answer.
+
 A small case first: C, E and A with short answers, and at most two requests at a time. Step through it. In the first step the row holds two prompts.
 Then every request has one token in the row. When C has its last token it leaves, and the next row holds one token of E and, behind it, A's prompt.
 """
@@ -126,8 +128,8 @@ Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len
 # %% [markdown]
 """
 On top are the tokens of the row, each with its tag: the request and the position. From the last token of each request comes its next token. Below is
-the mask of the pass. It has one line for each token of the row, and one column for each key: first what is in the cache of each request, then the new
-tokens.
+the mask of the pass, which says what token may attend to what key. It has one line for each token of the row, and one column for each key: first what
+is in the cache of each request, then the new tokens.
 
 Here is the fourth step by itself, and in characters, for a terminal or a screen reader. `#` means that the token of this line attends to the key of
 this column. The bar `|` parts the cached keys from the new ones.
@@ -158,8 +160,9 @@ A `PackedBatch` has six tensors. T is the number of tokens in the row, and B the
 | `context_lens` | [B] | tokens of each sequence after this pass, cached and new |
 | `logits_index` | [B] | place in the row of each sequence's last token |
 
-> **cumulative lengths**: the lengths of the pieces of a row, added up from the left, with a 0 in front. Piece *i* lies from number *i* up to, not
-> including, number *i* + 1. The field's name is `cu_seqlens`; the `q` stands for queries, that is, new tokens.
+> **cumulative lengths**: the lengths of the pieces of a row, added up from the left, with a 0 in front. Counted from 0, piece *i* begins at the place
+> that entry *i* names, and ends before the place that entry *i* + 1 names. Their usual name is `cu_seqlens`; the `q` in `cu_seqlens_q` stands for
+> queries, that is, new tokens.
 
 Example: `pack([[7], [5, 6, 8], [9]], cached_lens=[2, 0, 4])` is one new token of a sequence that has 2 tokens in its cache, a prompt of three tokens,
 and one new token after 4 cached ones. Its `input_ids` are [7, 5, 6, 8, 9] and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]:
@@ -169,8 +172,8 @@ the prompt lies at the places 1, 2 and 3 of the row. The `logits_index` is [0, 3
 tensor of integers with one axis. You may use `tag_tokens(lengths, starts)` of lesson 04: `tag_tokens([1, 3, 1], starts=[2, 0, 4])` gives an object
 with two such tensors, `.positions` with the numbers 2, 0, 1, 2, 4 and `.seq_ids` with 0, 1, 1, 1, 2. Or make them yourself.
 
-Refuse with a `ValueError`: lists of unequal length, a sequence without a new token, a negative cached length. Two empty lists are no mistake; they
-give empty tensors, but for `cu_seqlens_q`, which is [0]. Say `dtype=torch.int64`: of an empty list PyTorch would make floats.
+Refuse with a `ValueError`: not as many cached lengths as sequences, a sequence without a new token, a negative cached length. Two empty lists are no
+mistake; they give empty tensors, but for `cu_seqlens_q`, which is [0]. Say `dtype=torch.int64`: of an empty list PyTorch would make floats.
 """
 
 # %% exercise="05.1"
@@ -178,8 +181,8 @@ from lessons_lib.packing import pack
 
 # %% [markdown]
 """
-Your row on real stories. D has left, and E has come with its prompt. A, B and C have 20 tokens of their answers. The newest of them is not computed
-yet: it is what they bring. So the prompt and 19 tokens are in the cache.
+Your row on real stories. D has left, and E has come with its prompt. A, B and C have 20 tokens each of their answers. The newest of the 20 is not
+computed yet: it is what the request brings. So its prompt and 19 tokens are in its cache.
 
 `unpack` takes a row apart again. It is given: `row[start:end]` for each pair of neighbours in `cu_seqlens_q`.
 """
@@ -199,8 +202,8 @@ print("round trip:  ", [piece.tolist() for piece in pieces] == new_tokens)
 ## Build 2: the caches taken apart
 
 A `DynamicCache` holds, for every layer, keys and values of shape `[rows, KV heads, tokens, head size]`. Each request has one, with a single row.
-Joining them means: in every layer, put the tokens of all requests one behind the other. That is given, and so is `cache_of`, which makes a cache of
-tensors. Read both.
+Joining them means: in every layer, put the tokens of all requests one behind the other. That is given, and so is `cache_of`, which makes a cache out
+of keys and values. Read both. A `DynamicLayer` is the part of a `DynamicCache` for one layer; `lazy_initialization` tells it their dtype and device.
 """
 
 # %%
@@ -250,8 +253,8 @@ from lessons_lib.packing import scatter_cache
 """
 ## Build 3: the pass
 
-Lesson 01 gave the model a batch of several rows, each with padding. Now there is one row. The model takes everything with an axis for rows in front,
-of size 1.
+Lesson 01 gave the model a batch of several rows, padded to one length. Now there is one row. The model takes the tokens, the positions and the mask
+with an axis for rows in front, here of size 1.
 
 | argument of `model(...)` | shape | what we hand over |
 |---|---|---|
@@ -273,7 +276,8 @@ from lessons_lib.packing import packed_forward
 
 # %% [markdown]
 """
-Your pass, with your caches: C and E have their prompts in a joined cache. C gets one more token, E two. Beside it, the logits of each alone.
+Your pass, with your caches: C and E have their prompts in a joined cache. C gets one more token, E two. Then each goes through the model alone, to
+compare the logits.
 """
 
 # %%
@@ -292,7 +296,7 @@ for name, line, cache in zip(more, logits, scatter_cache(joined, packed)):
 
 # %% [markdown]
 """
-The logits agree up to rounding. To the last bit they need not: with other shapes, sums are added up in another order.
+The logits agree up to rounding. They need not agree to the last bit: with other shapes, sums may be added up in another order.
 
 ## Build 4: the step
 
@@ -306,8 +310,8 @@ Everything that the loop remembers is in one object, `batch`:
 | `batch.caches` | dict: request id → the cache of that request |
 
 Three functions are given. `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your `packed_forward`, hands each
-request its own cache back with your `scatter_cache`, and returns the logits. (Both are handed over when a batch is made.) `retire` and `admit` keep
-the books:
+request its own cache back with your `scatter_cache`, and returns the logits. (Both are handed over when a batch is made.) `forward` also
+notes the row in `batch.packed`, and how much was copied, for the pictures and the counts. `retire` and `admit` keep the books:
 """
 
 # %%
@@ -316,14 +320,15 @@ for function in (forward, retire, admit):
 
 # %% [markdown]
 """
-In lesson 02 a prompt and a decode were two kinds of work, in two functions. Here they are one. Every request has tokens that are known, its prompt
-and its answer so far. Of these, the first `num_computed_tokens` are in its cache. **The row takes the rest.** For a request that has just come, the
-rest is its whole prompt. For one that decodes, it is the one token that came out of the step before.
+In lesson 02 a prompt and a decode were two kinds of work, in two functions. Here they are one. Every request has tokens that are known: its prompt,
+`request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. Of these, the first `num_computed_tokens` are in its cache.
+**The row takes the rest.** For a request that has just come, the rest is its whole prompt. For one that decodes, it is the one token that came out of
+the step before.
 
 **Your task: `ragged_step(batch, forward=forward)`**, one turn of the loop:
 
-1. Collect, for each request of `batch.running`, the tokens that are known and not computed yet, and `pack` them. How many each has in its cache says
-   `request.num_computed_tokens`.
+1. Collect, for each request of `batch.running`, the tokens that are known and not computed yet, and `pack` them. `request.num_computed_tokens` says
+   how many tokens it has in its cache.
 2. Call `forward(batch, packed)`, once. Line *i* of the logits belongs to request *i*. The next token is the argmax.
 3. For each request: `num_computed_tokens` grows by the number of tokens that it had in the row; then `request.append_token(token)`, with an int.
 4. `retire(batch)`, then `admit(batch)`.
@@ -397,10 +402,10 @@ Table(
 
 # %% [markdown]
 """
-C needs 100 passes for its 100 tokens, however we batch. It is in the first row, so fewer passes are not possible.
+C needs 100 passes for its 100 tokens, however we batch: fewer are not possible. C is in the first row, and nobody is left when it ends.
 
-Compare the table with the first one. All four prompts are in the first row. No step makes a second pass, no place in a row belongs to nobody. And D
-leaves in step 20; in step 21 the prompt of E is in the row already. This one:
+Compare the table with the first one. The prompts of A, B, C and D are all in the first row. No step makes a second pass, no place in a row belongs to
+nobody. And D leaves in step 20; in step 21 the prompt of E is in the row already. Here is the row of step 21:
 """
 
 # %%
@@ -408,7 +413,7 @@ draw_packed_step(ragged.packed[20], tokenizer.decode)
 
 # %% [markdown]
 """
-Step through the live batch. In step 30 A leaves, and F takes its place: it is in the next row, no longer in the queue. In step 31 F's long prompt
+Step through the run. In step 30 A leaves, and F takes its place: it is in the next row, no longer in the queue. In step 31 F's long prompt
 stands beside the tokens of B, C and E. From step 71 on the row has two tokens.
 """
 
@@ -438,8 +443,8 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 """
 Six requests in one order are a weak proof. Now forty requests with prompts of 1 to 40 random tokens and caps of 1 to 20, on three small random
 models, a GPT-2, a Llama and a Qwen2, with at most three and at most eight in a row. The models write nonsense, but a mistake in a mask or a position
-changes their tokens at once. The requests come in shuffled order and at random moments, so each of them meets other neighbours in every run. Some
-answers end with the end token before their cap.
+is likely to change it. The requests come in shuffled order and at random moments, so each of them meets other neighbours in every run. Some answers
+end with the end token.
 """
 
 # %%
@@ -472,7 +477,7 @@ for family in ("gpt2", "llama", "qwen2"):
 ## Why this is batching, and a loop is not
 
 One could serve the same requests, in the same steps, with a Python loop: for each running request one pass with its own cache. `loop_forward` in the
-library does that. It needs no mask, and no joining of caches. It gives the same tokens. What is the difference?
+library does that. It needs no mask, and no joining of caches. It gives the same tokens: the check of your step tried both. What is the difference?
 """
 
 # %%
@@ -607,8 +612,8 @@ Table(
 
 # %% [markdown]
 """
-With the packed row, no token is computed for nobody, however many requests there are. With slots, more of them mean more waste: most of the sixteen
-are soon empty, and the rectangle stays.
+With the packed row, no token is computed for nobody, however many requests there are. With more slots, more is wasted: most of the sixteen slots are
+soon empty, and the rectangle stays.
 
 What does it bring in time? **Guess first:** where is the row further ahead of the slots, at four or at sixteen?
 """
@@ -633,7 +638,8 @@ many passes. The six stories have few prompts and long answers. With them the ro
 
 ### Copies
 
-Everything that is cached is copied three times in a step, as said before the prediction. The library counts it:
+Everything that is cached is copied three times in a step, as said before the prediction. Taking the cache apart also copies the new tokens. The
+library counts both:
 """
 
 # %%
@@ -669,8 +675,8 @@ for requests, context in ((4, 500), (16, 2000), (64, 4000)):
 # %% [markdown]
 """
 The curve climbs as long as the same requests run, and falls when one leaves. The new keys and values are the line at the bottom, with a bump where a
-prompt comes in. The weights of a Llama with 8 billion weights are 16 GB. With sixteen requests of 2,000 tokens each, a step would move more bytes for
-copies than it reads of weights. All of that for keys and values that do not change.
+prompt comes in. The weights of a Llama with 8 billion weights, at 2 bytes each, are 16 GB. With sixteen requests of 2,000 tokens each, a step would
+read and write more bytes for copies than it reads of weights. All of that for keys and values that do not change.
 
 ### The ledger
 """
@@ -680,10 +686,10 @@ ledger(model, tokenizer, "05")
 
 # %% [markdown]
 """
-Read the last row. It computes as few tokens as one request at a time, all of them useful. Between two steps no cache is reserved that is not used.
-No row has fewer forward calls. And "copied a step" is the largest of all.
+Read the last row. It computes as few tokens as one request at a time with a KV cache, all of them useful. Between two steps no cache is reserved that
+is not used. No row has fewer forward calls. And "copied a step" is the largest of all.
 
-The speeds are of a single run each. The rows of 02 and 03 run the same computation: the others may be off by as much as these differ, or more.
+The speeds are of a single run each. The rows of 02 and 03 run the same computation, so any speed may be off by as much as these two differ, or more.
 
 ## What production does
 
@@ -692,10 +698,11 @@ The speeds are of a single run each. The rows of 02 and 03 run the same computat
   in `vllm/v1/worker/gpu/` has a dataclass `InputBatch` in `input_batch.py` with the same names. Two tensors stand
   in place of our joined cache: the `slot_mapping` of lesson 03 says where each new key is written, and the block table where the old ones are read.
   So nothing is ever joined.
-- Its scheduler has no prefill and no decode either: each request gets tokens from `num_computed_tokens` on. That is your step, with a budget.
+- Its scheduler has no prefill and no decode either: each request gets tokens from `num_computed_tokens` on. That is your step, with a limit on
+  the tokens of a step.
 - **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`: `input_ids` of shape (1, tokens), `position_ids`,
-  `cumulative_seqlens_q`, `logits_indices`, which takes the last place of each request that gets a token in this step. Where the attention is not a
-  flash kernel, it builds a block-diagonal mask from the cumulative lengths, as we do.
+  `cumulative_seqlens_q`, and `logits_indices`, the last place of each request that gets a token in this step. Where attention is not computed by
+  FlashAttention (the next point), it builds a block-diagonal mask from the cumulative lengths; ours comes from the tags.
 - **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, ...)`: the packed row and the
   cumulative lengths, and no mask tensor. The kernel goes from sequence to sequence; `causal=True` hides the future. PyTorch has such a function of
   its own, `torch.nn.attention.varlen.varlen_attn`.
@@ -717,15 +724,15 @@ print(f"tokens in a row: usually {usual:.0f}, at most {longest}")
 **Copies.** Every step moves all that is cached, three times, and while it does, the same keys lie in memory twice or three times. Lesson 06 leaves
 keys and values where they are, in the blocks of lesson 03, and lets attention find them through the block table.
 
-**The dense mask.** Most of its cells say no, and attention computes those scores all the same.
+**The dense mask.** It has a cell for every query and every key. Most of its cells say no, and attention computes those scores all the same.
 
 **A long prompt goes in whole.** The row in which it stands is long, and everybody in it waits for their next token. Lesson 02 cut prompts into
 chunks. A row could hold a chunk as well, since it takes any number of new tokens after any number of cached ones; `pack` does not mind. What is
-missing is someone to decide how many tokens a step may have, and a step that hands out no token after half a prompt. That is the scheduler of lesson
-09, with its token budget.
+missing is someone to decide how many tokens a step may have, and a step that hands out no token after part of a prompt. That is the scheduler of
+lesson 09, with its token budget.
 
 **Nobody counts memory.** `admit` asks whether a place is free, not whether the new request's keys will fit. A finished request's cache goes when
-Python collects it. The block pool of lesson 03 can answer that question, once the cache lives in it.
+Python collects it. The block pool of lesson 03 can say whether keys will fit, once the cache lives in it.
 
 ## Quiz
 """
