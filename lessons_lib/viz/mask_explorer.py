@@ -13,7 +13,7 @@ from lessons_lib.mask_text import letters, mask_text, read_row, reason
 from lessons_lib.masks import PADDING, RULES, Tags, combine, tag_tokens
 from lessons_lib.viz.mask_grid import LARGEST, draw_mask
 from lessons_lib.viz.palette import color_of, text_on
-from lessons_lib.viz.picture import Picture
+from lessons_lib.viz.picture import Picture, live_html, still_bundle
 
 _MOST_PADDING = 8
 _AT_ONCE = 1000  # cells; with more, the hover texts would hold up the picture
@@ -136,8 +136,7 @@ class MaskExplorer(widgets.VBox):
         return f'<pre style="line-height:1.25">{escape(text)}</pre>'
 
     def _html(self, hover: bool) -> str:
-        content = self._content(sentence=False, hover=hover)
-        return content.svg if isinstance(content, Picture) else f"<p>{escape(content)}</p>"
+        return live_html(self._content(sentence=False, hover=hover))
 
     def _content(self, sentence: bool = True, hover: bool = True) -> Picture | str:
         """The picture, or a sentence that says why there is none."""
@@ -153,12 +152,7 @@ class MaskExplorer(widgets.VBox):
         return draw_mask(mask, queries, keys, self.names, self.reading_row.value, self.rules, sentence=sentence, hover=hover)
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
-        content = self._content()
-        if isinstance(content, Picture):
-            still = content._repr_mimebundle_()
-        else:
-            still = {"text/html": f"<p>{escape(content)}</p>", "text/plain": content}
-        return {**super()._repr_mimebundle_(**kwargs), **still}
+        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content())}
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
