@@ -174,8 +174,8 @@ def _padded(count: int) -> int:
 
 
 def _is_wide(cache) -> bool:
-    """Whether places in the cache need more than 32 bits."""
-    return cache.numel() > 2**31 - 1
+    """Whether places in the cache need more than 32 bits. A view of a larger tensor has places further apart than its own size says."""
+    return sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) > 2**31 - 1
 
 
 @lru_cache(maxsize=None)

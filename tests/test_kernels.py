@@ -115,3 +115,12 @@ def test_splits_fill_the_processors_and_stay_within_bounds(num_seqs, kv_heads, l
     assert 512 <= split <= 2048 and split % 512 == 0
     programs = num_seqs * kv_heads * -(-longest // split)
     assert programs >= 132 or split == 512
+
+
+@pytest.mark.parametrize("blocks, gap, is_wide", [(2**31 // 2048, 1, False), (2**31 // 2048 + 1, 1, True), (2**30 // 2048, 2, False), (2**30 // 2048 + 2, 2, True)])
+def test_places_beyond_32_bits_are_noticed_in_views_too(blocks, gap, is_wide):
+    """Blocks of 2,048 numbers; with a gap of 2, every other block of a tensor twice as large. Nothing is allocated."""
+    from lessons_lib.triton_attention import _is_wide
+
+    cache = torch.empty_strided((blocks, 16, 2, 64), (2048 * gap, 128, 64, 1), device="meta")
+    assert _is_wide(cache) == is_wide
