@@ -9,6 +9,7 @@ from lessons_lib.fragmentation import counted_in_blocks
 from lessons_lib.generate import generate_one_by_one, greedy_without_cache
 from lessons_lib.model import cache_bytes_per_token
 from lessons_lib.one_row import one_row_generate
+from lessons_lib.paged_batching import paged_generate
 from lessons_lib.ragged_batching import ragged_generate
 from lessons_lib.static_batching import static_generate
 from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
@@ -16,19 +17,22 @@ from lessons_lib.viz.table import Table
 
 SIX_STORIES = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 
+
 def in_slots(*model) -> BatchResult:
     return batch_generate(*model, **SIX_STORIES, batch_size=4, max_seq_len=256)
 
 
+NO_CACHE = ", no cache"
 # (lesson, what the row is called, how to serve the six stories)
 METHODS = (
-    ("00", "alone, no cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES, greedy=greedy_without_cache)),
+    ("00", f"alone{NO_CACHE}", lambda *model: generate_one_by_one(*model, **SIX_STORIES, greedy=greedy_without_cache)),
     ("00", "alone, KV cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES)),
     ("01", "static, waves of 4", lambda *model: static_generate(*model, **SIX_STORIES, batch_size=4)),
     ("02", "continuous, 4 slots", in_slots),
     ("03", "the same, cache counted in blocks of 16", lambda *model: counted_in_blocks(in_slots(*model), block_size=16)),
-    ("04", "one row, no cache", lambda *model: one_row_generate(*model, **SIX_STORIES)),
+    ("04", f"one row{NO_CACHE}", lambda *model: one_row_generate(*model, **SIX_STORIES)),
     ("05", "ragged row, 4 requests", lambda *model: ragged_generate(*model, **SIX_STORIES, max_num_seqs=4)),
+    ("06", "paged row, 4 requests", lambda *model: paged_generate(*model, **SIX_STORIES, max_num_seqs=4, block_size=16)),
 )
 BASELINE = "alone, KV cache"
 
@@ -57,18 +61,23 @@ class LedgerRow:
     seconds: float
 
 
-def ledger_rows(model, tokenizer, upto: str) -> list[LedgerRow]:
+def ledger_rows(model, tokenizer, upto: str, with_cache_only: bool = False) -> list[LedgerRow]:
     """Serve the six stories in every way that the lessons up to `upto` teach, and count."""
-    return [_row(lesson, method, serve, model, tokenizer) for lesson, method, serve in METHODS if lesson <= upto]
+    return [
+        _row(lesson, method, serve, model, tokenizer)
+        for lesson, method, serve in METHODS
+        if lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE))
+    ]
 
 
-def ledger(model, tokenizer, upto: str) -> Table:
+def ledger(model, tokenizer, upto: str, with_cache_only: bool = False) -> Table:
     """The ledger as a table. Speed is given relative to one request at a time with a cache.
 
     Args:
         upto: the last lesson to include, such as "01".
+        with_cache_only: leave out the ways without a cache, which take most of the time.
     """
-    rows = ledger_rows(model, tokenizer, upto)
+    rows = ledger_rows(model, tokenizer, upto, with_cache_only)
     base = next(row for row in rows if row.method == BASELINE)
     return Table(
         columns=["method", "tokens computed", "useful", "cache reserved", "used", "copied a step", "forward calls", "speed"],

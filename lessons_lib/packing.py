@@ -1,6 +1,6 @@
 """Lesson 05: new tokens of many sequences in one row without padding, computed in one forward pass."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from transformers import DynamicCache
@@ -38,6 +38,10 @@ class PackedBatch:
     def cached_lens(self) -> list[int]:
         """Tokens of each sequence that lie in the cache before this pass."""
         return (self.context_lens - self.cu_seqlens_q.diff()).tolist()
+
+    def to(self, device) -> "PackedBatch":
+        """The same row with its tensors on another device."""
+        return PackedBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 def pack(new_tokens, cached_lens):

@@ -57,21 +57,35 @@ class RaggedBatch:
         self.waiting.append(request)
         admit(self)
 
+    def has_place_for(self, request: Request) -> bool:
+        """Whether a request may join the row. Nobody asks here whether its cache will fit in memory."""
+        return len(self.running) < self.max_num_seqs
+
+    def open_cache(self, request: Request) -> None:
+        self.caches[request.id] = DynamicCache()
+
+    def close_cache(self, request: Request) -> None:
+        del self.caches[request.id]
+
+    def reserved_tokens(self, request: Request) -> int:
+        """For how many tokens the request's cache has room."""
+        return request.num_computed_tokens
+
 
 def admit(batch) -> None:
     """Give the free places to the first in the queue."""
-    while batch.waiting and len(batch.running) < batch.max_num_seqs:
+    while batch.waiting and batch.has_place_for(batch.waiting[0]):
         request = batch.waiting.popleft()
         request.move_to(RequestState.PREFILLING)
         batch.running.append(request)
-        batch.caches[request.id] = DynamicCache()
+        batch.open_cache(request)
 
 
 def retire(batch) -> None:
     """Take the requests that have finished out of the batch, and their caches with them."""
     for request in [request for request in batch.running if request.state is RequestState.FINISHED]:
         batch.running.remove(request)
-        del batch.caches[request.id]
+        batch.close_cache(request)
 
 
 def forward(batch, packed: PackedBatch) -> torch.Tensor:
@@ -165,9 +179,10 @@ def recorded_step(batch: RaggedBatch, step, seats: list[str | None]) -> tuple[St
         RowWork(name, "prefill" if name in prefilling else "decode", new[name], new[name]) if name else RowWork(None, "idle", 0, 0)
         for name in seats
     ]
+    reserved = sum(batch.reserved_tokens(request) for request in requests)
     held = sum(request.num_computed_tokens for request in requests)
     bytes_copied = batch.copied_tokens * cache_bytes_per_token(batch.model.config, batch.model.dtype.itemsize)
-    return Step(tuple(rows), seconds, recorded.waiting, len(forwards), held, held, bytes_copied), recorded
+    return Step(tuple(rows), seconds, recorded.waiting, len(forwards), reserved, held, bytes_copied), recorded
 
 
 def _take_seats(seats: list[str | None], present: list[str]) -> None:
@@ -202,17 +217,31 @@ def ragged_generate(
         BadRequest: see `lessons_lib.prompts`; or `max_num_seqs` is below 1; or an id is used twice. Nothing was computed.
         NoProgress: a turn of `step` computed nothing, so the next would be the same.
     """
+    requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
+    batch = RaggedBatch(model, max_num_seqs, packed_forward=packed_forward, scatter_cache=scatter_cache)
+    return RaggedResult([request.output_ids for request in requests], *serve(batch, requests, step))
+
+
+def ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names) -> list[Request]:
+    """The requests of `ragged_generate`, checked.
+
+    Raises:
+        BadRequest: see `ragged_generate`.
+    """
     if max_num_seqs < 1:
         raise BadRequest(f"max_num_seqs is {max_num_seqs}; a row must have room for at least 1 request.")
     prompt_ids, caps = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     names = request_names(names, len(prompt_ids))
-    requests = [Request(name, ids, cap, tokenizer.eos_token_id) for name, ids, cap in zip(names, prompt_ids, caps)]
-    batch = RaggedBatch(model, max_num_seqs, packed_forward=packed_forward, scatter_cache=scatter_cache)
+    return [Request(name, ids, cap, tokenizer.eos_token_id) for name, ids, cap in zip(names, prompt_ids, caps)]
+
+
+def serve(batch: RaggedBatch, requests: list[Request], step) -> tuple[Trace, list[PackedStep]]:
+    """Submit all requests, and do steps until nobody is left."""
     for request in requests:
         batch.submit(request)
-    trace, recorded, seats = Trace(), [], [None] * max_num_seqs
+    trace, recorded, seats = Trace(), [], [None] * batch.max_num_seqs
     while batch.running:
         done, packed = recorded_step(batch, step, seats)
         trace.steps.append(done)
         recorded.append(packed)
-    return RaggedResult([request.output_ids for request in requests], trace, recorded)
+    return trace, recorded

@@ -40,8 +40,7 @@ def test_prefills_chunks_and_decodes_equal_separate_runs(family, block_size):
         sizes = [1, 1, 1, 4, 17] if turn else [1, 5, 16, 17, 33]
         new_tokens = {name: [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice(sizes) if rng.random() < 0.8 else 0)] for name in tables}
         new_tokens["A"] = new_tokens["A"] or [7]
-        with paged_attention_in(model):
-            logits = one_pass(model, cache, tables, new_tokens)
+        logits = one_pass(model, cache, tables, new_tokens)
         for name, got in logits.items():
             expected = model(input_ids=torch.tensor([new_tokens[name]]), past_key_values=alone[name]).logits[0, -1]
             assert float((got - expected).abs().max()) < 1e-4 * float(expected.abs().max())
