@@ -48,18 +48,18 @@ def paged_step_text(step: PagedStep) -> str:
     """A line for each request: where its new tokens were written, and which blocks were read."""
     lines = []
     for name, slots in step.written.items():
-        places = f"slot {slots[0]}" if len(slots) == 1 else f"slots {_ranges(slots)}"
         blocks = ", ".join(map(str, step.tables[name]))
-        lines.append(f"{name} writes {places}; reads {step.context_lens[name]} tokens in block{'s' if len(step.tables[name]) > 1 else ''} {blocks}")
+        lines.append(f"{name} writes {named_slots(slots)}; reads {step.context_lens[name]} tokens in block{'s' if len(step.tables[name]) > 1 else ''} {blocks}")
     return "\n".join(lines)
 
 
-def _ranges(slots: Sequence[int]) -> str:
-    """Neighbours together: 4 to 7, 12."""
+def named_slots(slots: Sequence[int]) -> str:
+    """Slots in words, neighbours together: "slot 12", "slots 4 to 7, 12"."""
     runs = [[slots[0], slots[0]]]
     for slot in slots[1:]:
         if slot == runs[-1][1] + 1:
             runs[-1][1] = slot
         else:
             runs.append([slot, slot])
-    return ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in runs)
+    ranges = ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in runs)
+    return f"slot{'s' if len(slots) > 1 else ''} {ranges}"

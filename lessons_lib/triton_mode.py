@@ -1,0 +1,63 @@
+"""Lesson 07: whether Triton kernels run compiled on a GPU, or interpreted on the CPU. Imported by every module that defines kernels."""
+
+import os
+
+import torch
+
+INTERPRET = "TRITON_INTERPRET"
+
+
+def prepare_triton() -> None:
+    """Without a GPU, have Triton interpret all kernels that are defined from now on. With one, or if it is decided already, do nothing.
+
+    `@triton.jit` looks at the environment when a kernel is defined.
+    """
+    if torch.cuda.is_available() or INTERPRET in os.environ:
+        return
+    os.environ[INTERPRET] = "1"
+    interpret_library()
+
+
+def interpret_library() -> list[tuple[object, str, object]]:
+    """Have the functions of `triton.language` that are written in Triton themselves, such as `tl.max`, interpreted.
+
+    They were defined when Triton was imported, and transformers may have imported it before us.
+
+    Returns:
+        (module, name, what it was) of everything that was replaced.
+    """
+    import triton.language as tl
+
+    return interpret_names_in(vars(tl), tl) + interpret_names_in(vars(tl.standard), tl.standard)
+
+
+def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[object, str, object]]:
+    """Replace compiled functions among `names` by interpreted ones of the same source. Returns as `interpret_library`."""
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    replaced = [(owner, name, value) for name, value in names.items() if isinstance(value, JITFunction)]
+    for _, name, value in replaced:
+        names[name] = InterpretedFunction(value.fn)
+    return replaced
+
+
+def is_interpreted() -> bool:
+    return os.environ.get(INTERPRET, "0") not in ("", "0")
+
+
+def kernel_device() -> str:
+    """Where tensors for kernels must lie: "cuda", or "cpu" where kernels are interpreted."""
+    return "cpu" if is_interpreted() or not torch.cuda.is_available() else "cuda"
+
+
+def how_kernels_run() -> str:
+    """One line for the reader: compiled or interpreted, and by what."""
+    import triton
+
+    if kernel_device() == "cuda":
+        return f"Triton {triton.__version__}: kernels are compiled for {torch.cuda.get_device_name()}."
+    return f"Triton {triton.__version__}: kernels are interpreted on the CPU. That shows whether they are right, and says nothing about speed."
+
+
+prepare_triton()
