@@ -1,11 +1,13 @@
 """Lesson 08: attention over a paged KV cache in two Triton kernels, one for decodes and one for prefills.
 
 Shapes, here and below: T query tokens of B sequences, Hq query heads, Hkv KV heads, D numbers a head, M blocks a table.
-The kernels run compiled on a GPU, and through Triton's interpreter (TRITON_INTERPRET=1) on any machine.
+The kernels run compiled on a GPU, and through Triton's interpreter on any machine.
 
 The online softmax is that of Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention (Dao et al. 2022,
 https://arxiv.org/abs/2205.14135); cutting one sequence's keys into splits is Flash-Decoding (Dao et al. 2023).
 """
+
+import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
 
 import triton
 import triton.language as tl

@@ -47,7 +47,8 @@ def attention_one_by_one(query, keys, values, packed, block_tables, scale):
         blocks = block_tables[index, : -(-(cached + count) // block_size)]
         own_keys, own_values = (cache[blocks].flatten(0, 1)[: cached + count].transpose(0, 1) for cache in (keys, values))
         own_query = query[sum(packed.new_lens[:index]) :][:count].transpose(0, 1)
-        may_see = torch.arange(cached + count) <= torch.arange(cached, cached + count)[:, None]
+        position = torch.arange(cached + count, device=query.device)
+        may_see = position <= position[cached:, None]
         attended = F.scaled_dot_product_attention(own_query[None], own_keys[None], own_values[None], attn_mask=may_see, scale=scale, enable_gqa=True)
         out.append(attended[0].transpose(0, 1))
     return torch.cat(out)

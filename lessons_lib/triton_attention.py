@@ -1,17 +1,19 @@
 """Lesson 08: the two attention kernels behind two functions that check what they are given and choose how to cut up the work."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-import triton
 
+from lessons_lib.attention_checks import check_contents, check_decode, check_inputs, check_varlen
 from lessons_lib.kernels import decode_kernel, merge_kernel, prefill_kernel
+
+import triton
 
 LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
 MOST_KEYS_A_SPLIT = 2048  # a longer sequence is cut, so that the longest of a ragged batch does not keep all others waiting
 FEWEST_KEYS_A_SPLIT = 512  # shorter ones spend their time on beginning and on being merged
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale) -> torch.Tens
     """Attention of sequences with one new token each.
 
     Args:
-        q: [B, Hq, D], float32, float16 or bfloat16; sequence i's token in line i.
+        q: [B, Hq, D], float32, float16 or bfloat16, D up to 256; sequence i's token in line i.
         k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. The new tokens' keys and values are in them already.
         block_tables: int32 [B, M], the blocks of each sequence in the order of its tokens; what stands beyond them is not read.
         context_lens: int32 [B], tokens of each sequence, the new one included, 1 or more.
@@ -60,15 +62,16 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale) -> torch.Tens
         tensor of the shape and dtype of q.
 
     Raises:
-        ValueError: a shape, dtype, device or layout is wrong. What the tables and lengths hold is not looked at: that would
-            make the program wait for the GPU.
+        ValueError: a shape, dtype, device or layout is wrong; on a CPU also: a length or a block number is out of bounds. On a GPU
+            nobody looks at those, since that would mean to wait for it.
     """
-    _check(q, k_cache, v_cache, block_tables, context_lens)
-    if len(context_lens) != len(q):
-        raise ValueError(f"q has {len(q)} tokens and context_lens {len(context_lens)} sequences; a decode has one token for each sequence.")
+    check_inputs(q, k_cache, v_cache, block_tables, context_lens)
+    check_decode(q, context_lens)
+    if not q.is_cuda:
+        check_contents(len(q), k_cache, None, context_lens, block_tables)
     out = torch.empty_like(q)
     longest = block_tables.shape[1] * k_cache.shape[1]
-    _launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, longest)
+    launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, longest)
     return out
 
 
@@ -91,15 +94,13 @@ def varlen(
         tensor of the shape and dtype of q.
 
     Raises:
-        ValueError: see `decode`.
+        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if one of the maxima is not given, also: a length or a
+            block number is out of bounds.
     """
-    _check(q, k_cache, v_cache, block_tables, context_lens)
-    num_seqs = len(context_lens)
-    if cu_seqlens_q.shape != (num_seqs + 1,) or cu_seqlens_q.dtype != torch.int32:
-        raise ValueError(
-            f"cu_seqlens_q is {cu_seqlens_q.dtype} of shape {list(cu_seqlens_q.shape)}; for {num_seqs} sequences it must be "
-            f"torch.int32 of shape {[num_seqs + 1]}."
-        )
+    check_inputs(q, k_cache, v_cache, block_tables, context_lens)
+    check_varlen(cu_seqlens_q, context_lens)
+    if not q.is_cuda or max_seqlen_q is None or max_context_len is None:
+        check_contents(len(q), k_cache, cu_seqlens_q, context_lens, block_tables)
     out = torch.empty_like(q)
     if not len(q):
         return out
@@ -108,39 +109,66 @@ def varlen(
     if max_context_len is None:
         max_context_len = int(context_lens.max())
     if max_seqlen_q > 1:
-        _launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
+        launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
     # Without a look at the lengths, any sequence may be a decode; the kernel passes the others over.
-    if len(q) < num_seqs * max_seqlen_q or max_seqlen_q == 1:
-        _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len)
+    if len(q) < len(context_lens) * max_seqlen_q or max_seqlen_q == 1:
+        launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len)
     return out
 
 
-def keys_a_split(num_seqs: int, num_kv_heads: int, longest: int, num_processors: int) -> int:
+def plan_triton(packed, block_tables, block_size) -> Callable:
+    """The Triton backend of `paged_model.paged_forward`: what computes attention in every layer of one pass.
+
+    Args:
+        packed: the PackedBatch; block_tables: int [B, M], both on the device of the model.
+
+    Returns:
+        function (query, keys, values, scale) -> tensor [T, Hq, D].
+    """
+    bounds, lens, tables = (tensor.to(torch.int32).contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables))
+    maxima = dict(max_seqlen_q=int(packed.cu_seqlens_q.diff().max()), max_context_len=int(packed.context_lens.max()))
+    return lambda query, keys, values, scale: varlen(query.contiguous(), keys, values, bounds, lens, tables, scale, **maxima)
+
+
+def keys_a_split(num_seqs, num_kv_heads, longest, num_processors):
     """How many keys of a sequence one program takes: few enough for eight programs a processor, if the keys suffice.
 
     A processor has several programs under way at a time, and with several rounds of them the last round matters less.
+
+    Args:
+        longest: keys of the longest sequence.
+
+    Returns:
+        int: a multiple of `FEWEST_KEYS_A_SPLIT`, and at most `MOST_KEYS_A_SPLIT`.
     """
     wanted = max(1, 8 * num_processors // (num_seqs * num_kv_heads))
     even = triton.cdiv(triton.cdiv(longest, wanted), FEWEST_KEYS_A_SPLIT) * FEWEST_KEYS_A_SPLIT
     return min(max(even, FEWEST_KEYS_A_SPLIT), MOST_KEYS_A_SPLIT)
 
 
-def _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, longest: int) -> None:
+def launch_decode(
+    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, longest,
+    *, tiles: Tiles | None = None, split: int | None = None, kernel=decode_kernel,
+) -> None:  # fmt: skip
+    """Start the decode kernel, and the merge where sequences are cut; `cu_seqlens_q` is None if every sequence has one token.
+
+    `tiles` and `split` (keys a split) are chosen here if not given; the benchmark gives others, and other kernels.
+    """
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
     num_seqs = len(context_lens)
     if not num_seqs:
         return
-    split = keys_a_split(num_seqs, kv_heads, longest, _processors(q.device))
+    split = split or keys_a_split(num_seqs, kv_heads, longest, _processors(q.device))
     num_splits = triton.cdiv(longest, split)
     group, dim = q_heads // kv_heads, _padded(head_dim)
-    tiles = decode_tiles(dim * q.element_size())
+    tiles = tiles or decode_tiles(dim * q.element_size())
     partial_out = partial_lse = out
     if num_splits > 1:
         partial_out = torch.empty(tokens, q_heads, num_splits, head_dim, dtype=torch.float32, device=q.device)
         partial_lse = torch.empty(tokens, q_heads, num_splits, dtype=torch.float32, device=q.device)
     is_ragged = cu_seqlens_q is not None
     starts = cu_seqlens_q if is_ragged else context_lens
-    decode_kernel[(kv_heads, num_seqs, num_splits)](
+    kernel[(kv_heads, num_seqs, num_splits)](
         q, k_cache, v_cache, block_tables, context_lens, starts, out, partial_out, partial_lse, scale * LOG2_E,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         GROUP=group, ROWS=_padded(group), HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, KEYS=tiles.keys,
@@ -154,13 +182,17 @@ def _launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q
         )  # fmt: skip
 
 
-def _launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale) -> None:
+def launch_prefill(
+    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale,
+    *, tiles: Tiles | None = None, is_wide: bool | None = None, kernel=prefill_kernel,
+) -> None:  # fmt: skip
+    """Start the prefill kernel. `tiles` and `is_wide` are chosen here if not given."""
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
-    num_seqs, group = len(context_lens), q_heads // kv_heads
-    dim, is_wide = _padded(head_dim), _is_wide(k_cache)
-    tiles = prefill_tiles(dim * q.element_size(), q.dtype, is_wide)
+    num_seqs, group, dim = len(context_lens), q_heads // kv_heads, _padded(head_dim)
+    is_wide = _is_wide(k_cache) if is_wide is None else is_wide
+    tiles = tiles or prefill_tiles(dim * q.element_size(), q.dtype, is_wide)
     tokens_a_tile = max(1, tiles.rows // group)
-    prefill_kernel[(kv_heads, tokens // tokens_a_tile + num_seqs)](
+    kernel[(kv_heads, tokens // tokens_a_tile + num_seqs)](
         q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E, num_seqs,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         GROUP=group, ROWS=max(tiles.rows, _padded(group)), TOKENS=tokens_a_tile, HEAD_DIM=head_dim, DIM=dim,
@@ -181,34 +213,3 @@ def _is_wide(cache) -> bool:
 @lru_cache(maxsize=None)
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def _check(q, k_cache, v_cache, block_tables, context_lens) -> None:
-    if q.dim() != 3 or k_cache.dim() != 4:
-        raise ValueError(
-            f"q has the shape {list(q.shape)} and k_cache {list(k_cache.shape)}; they must be [tokens, query heads, head size] and "
-            "[blocks, block size, KV heads, head size]."
-        )
-    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
-        raise ValueError(f"k_cache has the shape {list(k_cache.shape)} and v_cache {list(v_cache.shape)}; both must be alike, in strides too.")
-    if q.shape[2] != k_cache.shape[3] or q.shape[1] % k_cache.shape[2]:
-        raise ValueError(
-            f"q has {q.shape[1]} heads of size {q.shape[2]}, the cache {k_cache.shape[2]} of size {k_cache.shape[3]}; the sizes must be "
-            "equal, and the query heads a multiple of the KV heads."
-        )
-    if q.dtype not in DTYPES or {k_cache.dtype, v_cache.dtype} != {q.dtype}:
-        raise ValueError(f"q is {q.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; all must be one of float32, float16, bfloat16.")
-    if q.dtype is torch.bfloat16 and q.device.type == "cpu":
-        raise ValueError("Triton's interpreter takes the bits of bfloat16 for integers; on a CPU, use float32 or float16.")
-    if q.stride(2) != 1 or k_cache.stride(3) != 1:
-        raise ValueError("the numbers of one head must lie next to each other in q and in the caches: call `.contiguous()`.")
-    if block_tables.dim() != 2 or len(block_tables) != len(context_lens) or context_lens.dim() != 1:
-        raise ValueError(
-            f"block_tables has the shape {list(block_tables.shape)} and context_lens {list(context_lens.shape)}; they must be "
-            "[sequences, blocks a table] and [sequences]."
-        )
-    if {block_tables.dtype, context_lens.dtype} != {torch.int32} or block_tables.stride(1) != 1:
-        raise ValueError(f"block_tables is {block_tables.dtype}, context_lens {context_lens.dtype}; both must be torch.int32, and tables contiguous.")
-    devices = {tensor.device for tensor in (q, k_cache, v_cache, block_tables, context_lens)}
-    if len(devices) > 1:
-        raise ValueError(f"the tensors lie on {', '.join(sorted(map(str, devices)))}; move them to one device.")

@@ -20,16 +20,11 @@ def title(step: PagedStep, reader: str | None) -> str:
         return "The row is empty: nothing is written, nothing is read."
     if reader is not None:
         return f"{reader}'s last new token reads {count(step.context_lens[reader], 'cell')} in {count(len(step.tables[reader]), 'block')}, in the order of its table."
-    told = f"{count(written, 'cell')} {'is' if written == 1 else 'are'} written, {held:,} {'is' if held == 1 else 'are'} read."
+    told = f"{count(written, 'cell')} {'is' if written == 1 else 'are'} written and {held:,} {'is' if held == 1 else 'are'} read."
     if held == written:
         return f"{told} Nothing was there before."
     stay = "The one that was there before stays where it lies." if held - written == 1 else f"The {held - written:,} that were there before stay where they lie."
     return f"{told} {stay}"
-
-
-def write_text(step: PagedStep, name: str) -> str:
-    """Which slots a request's new tokens are written to: "writes slot 67"."""
-    return f"writes {named_slots(step.written[name])}"
 
 
 def run_title(step: PagedStep, name: str, position: int, slots: tuple[int, ...]) -> str:
@@ -79,7 +74,8 @@ def describe_access(step: PagedStep, reader: str | None) -> str:
     for name, slots in step.written.items():
         context = step.context_lens[name]
         reads = f"; its last new token reads {count(context, 'token')} in {named_blocks(step.tables[name])}, in this order" if reader in (None, name) else ""
-        told.append(f"{name}: {_span('position', context - len(slots), len(slots))} {write_text(step, name)}{reads}.")
+        where = f"{_span('position', context - len(slots), len(slots))} {'is' if len(slots) == 1 else 'are'} written to {named_slots(slots)}"
+        told.append(f"{name}: {where}{reads}.")
     return " ".join([*told, *access_faults(step)])
 
 

@@ -12,6 +12,7 @@ _FOOT, _SIDES, _NARROWEST = 4, 5, 44
 _TALLEST = 470  # of the grid, if the smallest cells allow
 _LARGEST, _SMALLEST = 32, 4
 _SQUAREST = 20  # wider cells stay this high
+_TELLING = 7  # smaller cells cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,28 @@ class Lot:
 
 
 def lay_out(num_blocks: int, block_size: int) -> Lot:
-    """The largest cells with which the grid fits its place; if none do, the smallest."""
+    """The largest cells with which the grid fits its place; if none do, the smallest.
+
+    All rows are equally long if that can be had with cells that can be told apart.
+    """
+    even = _largest_cells(num_blocks, block_size, even=True)
+    return even if even.cell >= _TELLING else max(even, _largest_cells(num_blocks, block_size, even=False), key=lambda lot: (lot.cell, -lot.height))
+
+
+def _largest_cells(num_blocks: int, block_size: int, even: bool) -> Lot:
     for cell in range(_LARGEST, _SMALLEST - 1, -1):
-        lots = [_lot(num_blocks, block_size, lines, cell) for lines in (1, 2, 4, 8) if lines * lines <= block_size]
+        lots = [_lot(num_blocks, block_size, lines, cell, even) for lines in (1, 2, 4, 8) if lines * lines <= block_size]
         for lot in lots:
             if lot.width <= LOT_WIDTH and lot.height <= _TALLEST:
                 return lot
     return min(lots, key=lambda lot: (lot.width > LOT_WIDTH, lot.height))
 
 
-def _lot(num_blocks: int, block_size: int, lines: int, cell: int) -> Lot:
+def _lot(num_blocks: int, block_size: int, lines: int, cell: int, even: bool) -> Lot:
     per_line = math.ceil(block_size / lines)
     width = Lot(1, 1, per_line, lines, cell).width
-    columns = _even(num_blocks, max(1, int((LOT_WIDTH + GAP) // (width + GAP))))
+    fitting = max(1, int((LOT_WIDTH + GAP) // (width + GAP)))
+    columns = _even(num_blocks, fitting) if even else fitting
     return Lot(columns, math.ceil(num_blocks / columns), per_line, lines, cell)
 
 

@@ -1,0 +1,101 @@
+"""Lesson 08: the same kernel with one idea taken out, to see what the idea buys. Made by replacing lines of its source."""
+
+import importlib.util
+import inspect
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import lessons_lib.kernels as kernels
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel without one of its ideas.
+
+    Attributes:
+        kernel: name of a kernel in `kernels.py`.
+        idea: what is taken out.
+        lines: (text with the idea, text without it). Replaced in the whole of `kernels.py`, so that functions that the kernel calls change with it.
+    """
+
+    kernel: str
+    idea: str
+    lines: tuple[tuple[str, str], ...]
+
+    def diff(self) -> str:
+        """What is changed, as a diff."""
+        return "\n".join(f"- {old}\n+ {new}" for old, new in self.lines)
+
+    def build(self):
+        """The changed kernel, ready to run. It is right like the other, only slower."""
+        return getattr(_changed_module(self.lines), self.kernel)
+
+
+@lru_cache(maxsize=None)
+def _changed_module(lines: tuple[tuple[str, str], ...]):
+    """`kernels.py` with lines replaced, as a module of its own: Triton reads a kernel's source from its file."""
+    source = inspect.getsource(kernels)
+    for old, new in lines:
+        if old not in source:
+            raise ValueError(f"kernels.py has no line {old!r}; the variant does not fit it any more.")
+        source = source.replace(old, new)
+    path = Path(tempfile.mkdtemp(prefix="kernel-variant-")) / "changed_kernels.py"
+    path.write_text(source, encoding="utf-8")
+    name = f"changed_kernels_{abs(hash(lines))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+VARIANTS = {
+    "one program per query head": Variant(
+        "decode_kernel",
+        "one program for all query heads of a KV head: its keys are read once",
+        (("k_cache + kv_head * stride_head, v_cache + kv_head * stride_head", "k_cache + kv_head // 4 * HEAD_DIM, v_cache + kv_head // 4 * HEAD_DIM"),),
+    ),
+    "no tensor cores": Variant(
+        "decode_kernel",
+        "tensor cores",
+        (
+            (
+                'scores = tl.dot(queries, keys, input_precision="ieee") * scale',
+                "scores = tl.sum(queries[:, :, None].to(tl.float32) * keys[None].to(tl.float32), axis=1) * scale",
+            ),
+            (
+                'acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")',
+                "acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)",
+            ),
+        ),
+    ),
+    "table read when needed": Variant(
+        "decode_kernel",
+        "the next turn's block table read one turn early",
+        (
+            (
+                "place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)",
+                "blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"
+                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)",
+            ),
+            ("blocks = tl.load(table + (position + KEYS) // BLOCK_SIZE, mask=position + KEYS < end, other=0)", "pass"),
+        ),
+    ),
+    "natural exponentials": Variant("prefill_kernel", "exponentials in base 2", (("tl.exp2(", "tl.exp("),)),
+    "a mask in every turn": Variant(
+        "prefill_kernel", "a mask on the diagonal only", (("diagonal = (first_position + 1) // KEYS * KEYS", "diagonal = 0"),)
+    ),
+    "first tokens first": Variant(
+        "prefill_kernel",
+        "the longest programs first",
+        (("tl.num_programs(1) - 1 - tl.program_id(1)", "tl.program_id(1)"),),
+    ),
+    "one kernel for prefills and decodes": Variant(
+        "prefill_kernel",
+        "a kernel of its own for decodes",
+        (("if first_token >= q_len or q_len == 1:", "if first_token >= q_len:"),),
+    ),
+}
