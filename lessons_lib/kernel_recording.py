@@ -4,6 +4,7 @@ Every address is looked up before it is used: one outside the tensors is an erro
 """
 
 import inspect
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,7 +18,19 @@ from triton.runtime.interpreter import InterpretedFunction
 
 
 class OutOfBounds(IndexError):
-    """A program asked for a number that lies in none of the tensors that the kernel was given."""
+    """A program asked for a number that lies in none of the tensors that the kernel was given.
+
+    Attributes:
+        ids: of the program; kind: "load" or "store"; tensor: name of the parameter whose tensor is nearest.
+        number: which number of that tensor was asked for; count: how many it has.
+    """
+
+    def __init__(self, ids: tuple[int, ...], kind: str, tensor: str, number: int, count: int):
+        super().__init__(
+            f"program {ids if len(ids) > 1 else ids[0]} would {kind} number {number:,} of `{tensor}`, which has "
+            f"{f'the numbers 0 to {count - 1:,}' if count else 'no numbers'}. Look at the mask, and at the strides."
+        )
+        self.ids, self.kind, self.tensor, self.number, self.count = ids, kind, tensor, number, count
 
 
 @dataclass(frozen=True)
@@ -37,11 +50,22 @@ class TensorLayout:
 
     def index_of(self, offset: int) -> tuple[int, ...]:
         """The index of the number that lies `offset` numbers behind the first."""
-        index = [0] * len(self.shape)
+        return tuple(self.indices_of((offset,))[0].tolist())
+
+    def indices_of(self, offsets: Sequence[int]) -> np.ndarray:
+        """The indices of many numbers, [numbers, axes]. Between the numbers of a view, an index lies outside the shape."""
+        rest = np.asarray(offsets, np.int64)
+        indices = np.zeros((len(rest), len(self.shape)), np.int64)
         for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
             if self.strides[axis] and self.shape[axis] > 1:
-                index[axis], offset = divmod(offset, self.strides[axis])
-        return tuple(index)
+                indices[:, axis], rest = np.divmod(rest, self.strides[axis])
+        return indices
+
+    def has(self, offsets: Sequence[int]) -> np.ndarray:
+        """Which of these numbers the tensor has: none before it, behind it, or between the numbers of a view."""
+        indices = self.indices_of(offsets)
+        inside = ((indices >= 0) & (indices < self.shape)).all(axis=1) & bool(np.prod(self.shape))
+        return inside & (indices @ np.asarray(self.strides, np.int64) == offsets)
 
 
 @dataclass(frozen=True)
@@ -89,8 +113,7 @@ class KernelRecording:
 
     def indices(self, access: Access, axes: int) -> tuple[tuple[int, ...], ...]:
         """The first `axes` parts of the indices that were touched, each once, in order: (block, slot) of a cache, for example."""
-        layout = self.tensors[access.tensor]
-        return tuple(dict.fromkeys(layout.index_of(offset)[:axes] for offset in access.offsets))
+        return tuple(dict.fromkeys(map(tuple, self.tensors[access.tensor].indices_of(access.offsets)[:, :axes].tolist())))
 
     def bytes_of(self, program: ProgramRun, kind: str) -> int:
         """Bytes that a program loaded or stored."""
@@ -100,8 +123,8 @@ class KernelRecording:
 def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecording:
     """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and write down its loads and stores.
 
-    Tensors that the kernel stores to are changed as in any run. Loads and stores through block pointers and tensor descriptors are
-    not written down.
+    Tensors that the kernel stores to are changed as in any run. What a mask hides from a load without `other` is NaN here. Loads and
+    stores through block pointers and tensor descriptors are not written down.
 
     Raises:
         OutOfBounds: a program asked for a number outside the tensors. Stores before that have been done.
@@ -126,10 +149,14 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The interpreter wraps an exception once for each function that it passes."""
+    """What went wrong in the kernel, with the whole way there in its traceback: the interpreter wraps an exception once for each function."""
+    trace = last = error.__traceback__
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
         error = error.__cause__
-    return error
+        while last.tb_next is not None:
+            last = last.tb_next
+        last.tb_next = error.__traceback__
+    return error.with_traceback(trace)
 
 
 @contextmanager
@@ -188,6 +215,8 @@ class _Notes:
                 wanted = np.asarray(mask.handle.data if hasattr(mask, "handle") else True if mask is None else bool(mask))
                 ids = tuple(int(program_id(axis, _semantic=_semantic).handle.data[0]) for axis in range(self.num_axes))
                 self._note(kind, addresses[np.broadcast_to(wanted, addresses.shape).astype(bool)], ids)
+                if kind == "load" and mask is not None and arguments.get("other") is None and pointer.dtype.scalar.element_ty.is_floating():
+                    kwargs["other"] = float("nan")  # on a GPU it may be anything; the interpreter's 0 would hide that
             return original(pointer, *args, _semantic=_semantic, **kwargs)
 
         return noted
@@ -200,10 +229,7 @@ class _Notes:
         offsets = (addresses - start) // itemsize
         outside = (offsets < 0) | (offsets >= numbers)
         if outside.any():
-            raise OutOfBounds(
-                f"program {ids if len(ids) > 1 else ids[0]} would {kind} number {int(offsets[outside][0]):,} of `{name}`, which has "
-                f"{f'the numbers 0 to {numbers - 1:,}' if numbers else 'no numbers'}. Look at the mask, and at the strides."
-            )
+            raise OutOfBounds(ids, kind, name, int(offsets[outside][0]), numbers)
         self.by_program.setdefault(ids, []).append(Access(kind, name, tuple(offsets.tolist())))
 
     def _nearest(self, address: int):

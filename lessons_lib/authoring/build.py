@@ -110,7 +110,7 @@ def _probes(lesson: Lesson) -> dict[str, str]:
             "del _missing"
         )
         probes[f"check-{slug}"] = (
-            f"if {reference.name}.__module__ != '__main__': "
+            f"if getattr({reference.name}, 'fn', {reference.name}).__module__ != '__main__': "
             f"raise AssertionError('check {id} refuses the reference code run in the notebook: see what the check says')"
         )
     return probes

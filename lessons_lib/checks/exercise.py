@@ -57,7 +57,8 @@ class Exercise:
         return getattr(importlib.import_module(module), name)
 
     def reference_source(self) -> str:
-        return inspect.getsource(self.load_reference())
+        reference = self.load_reference()
+        return inspect.getsource(getattr(reference, "fn", reference))  # a Triton kernel wraps its function
 
     def reference_body(self) -> str:
         """The reference code without its docstring, which the learner has already."""
