@@ -19,12 +19,14 @@ def title(step: PagedStep, reader: str | None) -> str:
     if not step.written:
         return "The row is empty: nothing is written, nothing is read."
     if reader is not None:
-        return f"{reader}'s last new token reads {count(step.context_lens[reader], 'cell')} in {count(len(step.tables[reader]), 'block')}, in the order of its table."
+        where = f"{count(step.context_lens[reader], 'cell')} in {count(len(step.tables[reader]), 'block')}"
+        return f"{reader}'s last new token reads {where}, in the order of its table."
     told = f"{count(written, 'cell')} {'is' if written == 1 else 'are'} written and {held:,} {'is' if held == 1 else 'are'} read."
     if held == written:
         return f"{told} Nothing was there before."
-    stay = "The one that was there before stays where it lies." if held - written == 1 else f"The {held - written:,} that were there before stay where they lie."
-    return f"{told} {stay}"
+    if held - written == 1:
+        return f"{told} The one that was there before stays where it lies."
+    return f"{told} The {held - written:,} that were there before stay where they lie."
 
 
 def run_title(step: PagedStep, name: str, position: int, slots: tuple[int, ...]) -> str:
@@ -73,7 +75,8 @@ def describe_access(step: PagedStep, reader: str | None) -> str:
     told = [title(step, reader), f"Pool of {count(step.num_blocks, 'block')} with {count(step.block_size, 'cell')} each."]
     for name, slots in step.written.items():
         context = step.context_lens[name]
-        reads = f"; its last new token reads {count(context, 'token')} in {named_blocks(step.tables[name])}, in this order" if reader in (None, name) else ""
+        order = ", in this order" if len(step.tables[name]) > 1 else ""
+        reads = f"; its last new token reads {count(context, 'token')} in {named_blocks(step.tables[name])}{order}" if reader in (None, name) else ""
         where = f"{_span('position', context - len(slots), len(slots))} {'is' if len(slots) == 1 else 'are'} written to {named_slots(slots)}"
         told.append(f"{name}: {where}{reads}.")
     return " ".join([*told, *access_faults(step)])

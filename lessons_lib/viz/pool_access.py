@@ -50,7 +50,8 @@ def draw_pool_access(step: PagedStep, reader: str | None = None) -> Picture:
 def _row(d: Drawing, step: PagedStep, y: float) -> float:
     """The new tokens of the row in one line, and under them the slots they go to. Returns the y under it."""
     tokens = sum(map(len, step.written.values()))
-    d.text(_ROW_LEFT - 10, y + _TOKEN / 2, "new tokens", 12, "end", fill=SOFT_INK)
+    d.text(_ROW_LEFT - 10, y + 7, "new tokens,", 12, "end", fill=SOFT_INK)
+    d.text(_ROW_LEFT - 10, y + 21, "positions", 12, "end", fill=SOFT_INK)
     d.text(_ROW_LEFT - 10, y + _TOKEN + 17, "go to slots", 12, "end", fill=SOFT_INK)
     width = min(_WIDEST, (WIDTH - _LEFT - _ROW_LEFT) / max(tokens, 1))
     x = float(_ROW_LEFT)
@@ -154,7 +155,8 @@ def _footer(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
     x, sample = float(_LEFT), reader or next(iter(step.tables), "A")
     colour, cells = color_of(sample), not drawn_as_squares(step)
     signs = [("written by this row", colour), ("read", mix(colour, PAPER, READ))]
-    signs += [("holds a token, not read", mix(colour, PAPER, NOT_READ))] * (reader is not None) + [("held, but empty", "none")] * cells + [("free", "none")]
+    signs += [("holds a token, not read", mix(colour, PAPER, NOT_READ))] * (reader is not None)
+    signs += [("held, but empty", "none")] * cells + [("free", "none")]
     for text, fill in signs:
         d.cell(x, y - 8, 18, 16, fill, hatched=float(text.startswith("held")), pale=mix(colour, PAPER, HELD), framed=text.startswith("written"))
         if text == "read":
