@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import lessons_lib.triton_mode as triton_mode
+from lessons_lib.interpreted_kernel import cause_of, interpreted, on_cpu  # before Triton
 
 import numpy as np
 import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
-from triton.runtime.interpreter import InterpretedFunction
 
 
 class OutOfBounds(IndexError):
@@ -124,68 +123,41 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
     """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and write down its loads and stores.
 
     Tensors that the kernel stores to are changed as in any run. What a mask hides from a load without `other` is NaN here. Loads and
-    stores through block pointers and tensor descriptors are not written down.
+    stores through block pointers and tensor descriptors, and atomic operations, are not written down.
 
     Raises:
         OutOfBounds: a program asked for a number outside the tensors. Stores before that have been done.
+        TypeError: it is no kernel, or an argument is missing.
         Whatever the kernel raises.
     """
+    if not hasattr(kernel, "fn"):
+        raise TypeError(f"{getattr(kernel, '__name__', kernel)!r} is no kernel: put @triton.jit above its definition.")
     parameters = inspect.signature(kernel.fn)
     own = {name: value for name, value in kwargs.items() if name in parameters.parameters}  # without num_warps and the like
     bound = parameters.bind(*args, **own).arguments
-    on_cpu = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in bound.items()}
-    tensors = {name: value for name, value in on_cpu.items() if isinstance(value, torch.Tensor)}
-    notes = _Notes(tensors, len(grid))
-    with _interpreted(kernel, on_cpu) as run, notes.taken():
-        try:
-            run[grid](**on_cpu)
-        except InterpreterError as error:
-            raise _cause(error) from None
-    for name, tensor in tensors.items():
-        if bound[name].is_cuda:
-            bound[name].copy_(tensor)
+    storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+    here = {name: on_cpu(value, storages) if isinstance(value, torch.Tensor) else value for name, value in bound.items()}
+    tensors = {name: value for name, value in here.items() if isinstance(value, torch.Tensor)}
     layouts = {name: TensorLayout(name, tuple(t.shape), t.stride(), t.element_size()) for name, t in tensors.items()}
+    notes = _Notes(tensors, layouts, len(grid))
+    with interpreted(kernel, here) as run, notes.taken():
+        try:
+            run[grid](**here)
+        except InterpreterError as error:
+            raise cause_of(error) from None
+    for theirs, ours in storages.values():
+        theirs.copy_(ours)
     return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid))
-
-
-def _cause(error: BaseException) -> BaseException:
-    """What went wrong in the kernel, with the whole way there in its traceback: the interpreter wraps an exception once for each function."""
-    trace = last = error.__traceback__
-    while isinstance(error, InterpreterError) and error.__cause__ is not None:
-        error = error.__cause__
-        while last.tb_next is not None:
-            last = last.tb_next
-        last.tb_next = error.__traceback__
-    return error.with_traceback(trace)
-
-
-@contextmanager
-def _interpreted(kernel, arguments: dict[str, object]):
-    """The kernel as an interpreted function; inside, the functions that it calls are interpreted too."""
-    replaced = []
-    try:
-        if not triton_mode.is_interpreted():
-            replaced = triton_mode.interpret_library()
-            functions = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))]
-            for names in {id(function.fn.__globals__): function.fn.__globals__ for function in functions}.values():
-                replaced += triton_mode.interpret_names_in(names, names)
-        for name, value in arguments.items():
-            if hasattr(value, "fn") and not isinstance(value, InterpretedFunction):
-                arguments[name] = InterpretedFunction(value.fn)
-        yield kernel if isinstance(kernel, InterpretedFunction) else InterpretedFunction(kernel.fn)
-    finally:
-        for owner, name, value in replaced:
-            (owner if isinstance(owner, dict) else vars(owner))[name] = value
 
 
 class _Notes:
     """Takes the place of `tl.load` and `tl.store` while a kernel runs."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor], num_axes: int):
+    def __init__(self, tensors: dict[str, torch.Tensor], layouts: dict[str, TensorLayout], num_axes: int):
         self.ranges = []
         for name, tensor in tensors.items():
             numbers = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1 if tensor.numel() else 0
-            self.ranges.append((name, tensor.data_ptr(), numbers, tensor.element_size()))
+            self.ranges.append((layouts[name], tensor.data_ptr(), numbers))
         self.num_axes = num_axes
         self.by_program: dict[tuple[int, ...], list[Access]] = {}
 
@@ -209,10 +181,11 @@ class _Notes:
         @tl.core.builtin
         def noted(pointer, *args, _semantic=None, **kwargs):
             arguments = inspect.signature(original).bind(pointer, *args, **kwargs).arguments
-            addresses = getattr(pointer.handle, "data", None)
-            if addresses is not None:
-                mask = arguments.get("mask")
-                wanted = np.asarray(mask.handle.data if hasattr(mask, "handle") else True if mask is None else bool(mask))
+            mask = arguments.get("mask")
+            wanted = np.asarray(mask.handle.data if hasattr(mask, "handle") else True if mask is None else bool(mask))
+            addresses = _addresses(pointer)
+            # What is no pointer, or a mask of another shape, is Triton's to refuse.
+            if addresses is not None and _fits(wanted, addresses):
                 ids = tuple(int(program_id(axis, _semantic=_semantic).handle.data[0]) for axis in range(self.num_axes))
                 self._note(kind, addresses[np.broadcast_to(wanted, addresses.shape).astype(bool)], ids)
                 if kind == "load" and mask is not None and arguments.get("other") is None and pointer.dtype.scalar.element_ty.is_floating():
@@ -225,16 +198,40 @@ class _Notes:
         if not addresses.size:
             return
         addresses = addresses.astype(np.int64)
-        name, start, numbers, itemsize = self._nearest(int(addresses[0]))
-        offsets = (addresses - start) // itemsize
+        layout, start, numbers = self._nearest(addresses)
+        offsets = (addresses - start) // layout.itemsize
         outside = (offsets < 0) | (offsets >= numbers)
         if outside.any():
-            raise OutOfBounds(ids, kind, name, int(offsets[outside][0]), numbers)
-        self.by_program.setdefault(ids, []).append(Access(kind, name, tuple(offsets.tolist())))
+            raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), numbers)
+        self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist())))
 
-    def _nearest(self, address: int):
+    def _nearest(self, addresses: np.ndarray):
+        first = int(addresses[0])
+
         def distance(of) -> int:
-            _, start, numbers, itemsize = of
-            return max(start - address, address - (start + max(numbers - 1, 0) * itemsize), 0)
+            layout, start, numbers = of
+            return max(start - first, first - (start + max(numbers - 1, 0) * layout.itemsize), 0)
 
-        return min(self.ranges, key=distance)
+        least = min(map(distance, self.ranges))
+        nearest = [of for of in self.ranges if distance(of) == least]
+        # Keys and values may be views of one storage, each between the numbers of the other: it is the one that has all of these.
+        return next((of for of in nearest[1:] if not self._has(nearest[0], addresses) and self._has(of, addresses)), nearest[0])
+
+    @staticmethod
+    def _has(of, addresses: np.ndarray) -> bool:
+        layout, start, _ = of
+        return bool(layout.has((addresses - start) // layout.itemsize).all())
+
+
+def _addresses(pointer) -> np.ndarray | None:
+    """What a tensor of pointers points to; None for block pointers, and for what is no pointer."""
+    if not isinstance(pointer, tl.tensor) or not pointer.type.scalar.is_ptr():
+        return None
+    return getattr(pointer.handle, "data", None)
+
+
+def _fits(mask: np.ndarray, addresses: np.ndarray) -> bool:
+    try:
+        return np.broadcast_shapes(mask.shape, addresses.shape) == addresses.shape
+    except ValueError:
+        return False

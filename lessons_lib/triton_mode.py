@@ -8,14 +8,14 @@ INTERPRET = "TRITON_INTERPRET"
 
 
 def prepare_triton() -> None:
-    """Without a GPU, have Triton interpret all kernels that are defined from now on. With one, or if it is decided already, do nothing.
+    """Without a GPU, have Triton interpret all kernels that are defined from now on. With one, or if the user has decided it, as it is set.
 
     `@triton.jit` looks at the environment when a kernel is defined.
     """
-    if torch.cuda.is_available() or INTERPRET in os.environ:
-        return
-    os.environ[INTERPRET] = "1"
-    interpret_library()
+    if not torch.cuda.is_available():
+        os.environ.setdefault(INTERPRET, "1")
+    if is_interpreted():
+        interpret_library()
 
 
 def interpret_library() -> list[tuple[object, str, object]]:
