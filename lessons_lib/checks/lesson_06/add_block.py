@@ -1,0 +1,103 @@
+"""Judges 06.2, `add_block`: the running maximum, and what was added up before brought to it."""
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.lesson_06.partials import NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
+from lessons_lib.online_softmax import Partial, add_block, nothing_seen
+
+# (words, seen, scores, values), smallest first.
+CASES = (
+    ("the first block: scores [1, 2], values [10] and [20].", nothing_seen(1, 1), [[1.0, 2.0]], [[10.0], [20.0]]),
+    ("seen: maximum 2, total 1.5, output 20; then a larger score: scores [3], value [30].", partial([2], [1.5], [[20]]), [[3.0]], [[30.0]]),
+    ("seen: maximum 2, total 1.5, output 20; then a smaller score: scores [1], value [30].", partial([2], [1.5], [[20]]), [[1.0]], [[30.0]]),
+    ("two queries with the maxima 2 and 5; scores [4, 3] and [1, 2].", partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]), [[4.0, 3.0], [1.0, 2.0]], [[10.0, 1.0], [20.0, 2.0]]),
+    ("seen: maximum 2, total 1.5, output 20; in the block, the second key is forbidden: scores [3, -inf].", partial([2], [1.5], [[20]]), [[3.0, NONE]], [[30.0], [40.0]]),
+    ("seen: maximum 2, total 1.5, output 20; all keys of the block are forbidden: scores [-inf, -inf].", partial([2], [1.5], [[20]]), [[NONE, NONE]], [[30.0], [40.0]]),
+    ("nothing seen, and all keys of the block are forbidden: scores [-inf, -inf].", nothing_seen(1, 1), [[NONE, NONE]], [[30.0], [40.0]]),
+    ("nothing seen; the first of two queries may see no key, the second has the scores [1, 2].", nothing_seen(2, 1), [[NONE, NONE], [1.0, 2.0]], [[10.0], [20.0]]),
+    ("large scores: seen maximum 200, total 1, output 10; scores [300, 299].", partial([200], [1], [[10]]), [[300.0, 299.0]], [[10.0], [20.0]]),
+    ("scores far below zero: nothing seen; scores [-300, -301].", nothing_seen(1, 1), [[-300.0, -301.0]], [[10.0], [20.0]]),
+)
+
+
+def check_add_block(attempt) -> None:
+    for case, seen, scores, values in CASES:
+        _check_one(attempt, seen, torch.tensor(scores), torch.tensor(values), case)
+    generator = torch.Generator().manual_seed(6)
+    for number, (queries, size, dtype) in enumerate([(1, 4, torch.float32), (3, 7, torch.float32), (5, 2, torch.float64)]):
+        _check_many_blocks(attempt, queries, size, dtype, 30.0 * number + 1, generator)
+
+
+def _check_one(attempt, seen: Partial, scores, values, case: str) -> None:
+    before, want = clone(seen), add_block(seen, scores, values)
+    seen = clone(seen)
+    got = call(attempt, seen, scores, values, case=case)
+    check_unchanged(before, seen, "seen", case)
+    check_is_partial(got, want, case)
+    wrong = wrong_field(got, want)
+    if wrong:
+        found, expected = getattr(got, wrong), getattr(want, wrong)
+        raise Mistake(f"`{wrong}` should be {told(expected)}; yours is {told(found)}.", case=case, idea=_why(wrong, found, expected, seen, scores, values, got))
+
+
+def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partial) -> str:
+    block_maximum = scores.max(dim=1).values
+    maximum = torch.maximum(seen.maximum, block_maximum)
+    if bool(found.isnan().any()):
+        if bool((maximum == NONE).any()):
+            return "−∞ − (−∞) is NaN. Where the new maximum is minus infinity, subtract 0 instead: `maximum.masked_fill(maximum == float(\"-inf\"), 0.0)`."
+        return "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Is a minus infinity multiplied, or is something divided here? Dividing comes last, in `attention_of`."
+    if bool(found.isinf().any()) and wrong != "maximum":
+        return "An exponential overflowed. Every exponent is a score minus the new maximum, or the old maximum minus the new one: never above 0."
+    if wrong == "maximum":
+        for guess, idea in (
+            (block_maximum, "That is the largest score of this block. A larger one may have come before: take the larger of the two, query by query."),
+            (seen.maximum, "The maximum did not move. It is the largest score of all keys so far, this block's included."),
+            (scores.max().expand_as(found), "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block."),
+            (maximum.max().expand_as(found), "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block."),
+            (scores.min(dim=1).values, "That is the smallest score of the block."),
+        ):
+            if same(found, guess):
+                return idea
+        return "For each query: the larger one of the old maximum and the block's largest score, `torch.maximum(seen.maximum, scores.max(dim=1).values)`."
+    reference = maximum.masked_fill(maximum == NONE, 0.0)
+    rescale, weights = (seen.maximum - reference).exp(), (scores - reference[:, None]).exp()
+    old, own = (seen.total, weights.sum(dim=1)) if wrong == "total" else (seen.output, weights @ values)
+    by = rescale if wrong == "total" else rescale[:, None]
+    local = (scores - block_maximum.masked_fill(block_maximum == NONE, 0.0)[:, None]).exp()
+    of_block = local.sum(dim=1) if wrong == "total" else local @ values
+    bare = scores.exp().sum(dim=1) if wrong == "total" else scores.exp() @ values
+    for guess, idea in (
+        (old + own, f"The old {wrong} was not rescaled. It is relative to the old maximum: multiply it by exp(old maximum − new maximum)."),
+        (own, f"What was added up before is gone. The new {wrong} is the old one, rescaled, plus the block's part."),
+        (old * by, "The block's part is missing."),
+        (old / by + own, "The factor is upside down: exp(old maximum − new maximum), which is at most 1. A larger maximum makes what was there count for less."),
+        (old * by + of_block, "The block's weights are relative to the block's own maximum. Subtract the new maximum, the one of all keys so far."),
+        (old + bare, "These are bare exponentials. Subtract the new maximum from every score first."),
+        (old * by + bare, "The block's weights are bare exponentials. Subtract the new maximum from every score first."),
+        ((old + own) * by, "Only what was there before is rescaled. The block's weights are relative to the new maximum already."),
+        (expected / got.total if wrong == "total" else expected / got.total[:, None], "The output was divided by the total. Only sums can be added up further: dividing comes last, in `attention_of`."),
+    ):
+        if guess.shape == found.shape and same(found, guess):
+            return idea
+    if wrong == "output":
+        return "output × factor + weights @ values, with the factor as a column: `factor[:, None]` has the shape [Q, 1]."
+    return "total × factor + the sum of the weights along the keys, `dim=1`."
+
+
+def _check_many_blocks(attempt, queries: int, size: int, dtype, spread: float, generator) -> None:
+    """A long row of blocks, some keys forbidden, against softmax over all keys at once."""
+    keys = 6 * size + 1
+    scores = spread * torch.randn(queries, keys, generator=generator, dtype=dtype)
+    hidden = torch.rand(queries, keys, generator=generator) < 0.4
+    hidden[:, 2] = False
+    scores, values = scores.masked_fill(hidden, NONE), torch.randn(keys, 3, generator=generator, dtype=dtype)
+    case = f"{queries} queries and {keys} keys in blocks of {size}, some keys forbidden, scores up to {scores.max():.0f}."
+    seen = nothing_seen(queries, 3, dtype)
+    for own_scores, own_values in zip(scores.split(size, dim=1), values.split(size)):
+        seen = call(attempt, seen, own_scores, own_values, case=case)
+    found, expected = seen.output / seen.total[:, None], scores.softmax(dim=1) @ values
+    if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
+        far = float((found - expected).abs().max())
+        raise Mistake(f"after all blocks, output / total should be the attention; it is off by up to {far:.2g}.", case=case, idea="Does a block change something that a later one relies on?")

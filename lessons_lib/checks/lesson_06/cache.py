@@ -1,0 +1,177 @@
+"""Judges 06.1, `PagedKVCache`: new tokens written to their slots, a sequence read back from its blocks."""
+
+from random import Random
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.model import kv_head_size
+from lessons_lib.tiny_models import tiny_model
+
+BLOCK_SIZE, NUM_BLOCKS = 4, 3
+EMPTY = -1.0
+
+# Slots of the tokens of one write, smallest first.
+WRITES = ([5], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1])
+# (blocks, tokens) of one read.
+READS = (([1], 3), ([2, 0], 5), ([2], 4), ([1, 0], 8), ([2, 0, 1], 9), ([0, 2], 1))
+
+
+def check_paged_cache(attempt) -> None:
+    for layer in (0, 1):
+        for slots in WRITES:
+            _check_write(attempt, slots, layer)
+    for layer in (0, 1):
+        for blocks, num_tokens in READS:
+            _check_read(attempt, blocks, num_tokens, layer)
+    _check_random(attempt)
+
+
+def _config():
+    return tiny_model("qwen2").config
+
+
+def _codes(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of numbered tokens, no two numbers alike: [count, kv_heads, head_dim] each."""
+    kv_heads, head_dim = kv_head_size(_config())
+    numbers = torch.arange(kv_heads * head_dim, dtype=torch.float32).reshape(kv_heads, head_dim)
+    keys = 1000.0 * torch.arange(1, count + 1)[:, None, None] + numbers
+    return keys, keys + 0.5
+
+
+def _new_cache(attempt, fill: bool):
+    """A cache in which every cell is marked: empty, or with its slot's number."""
+    cache = attempt(_config(), NUM_BLOCKS, BLOCK_SIZE)
+    for keys, values in zip(cache.keys, cache.values):
+        keys.fill_(EMPTY), values.fill_(EMPTY)
+        if fill:
+            all_keys, all_values = _codes(NUM_BLOCKS * BLOCK_SIZE)
+            keys.copy_(all_keys.reshape(keys.shape)), values.copy_(all_values.reshape(values.shape))
+    return cache
+
+
+def _check_write(attempt, slots: list[int], layer: int) -> None:
+    case = f"3 blocks of 4; write to layer {layer} of 2 with slot_mapping {slots}."
+    cache = _new_cache(attempt, fill=False)
+    places = [*cache.keys, *cache.values]
+    keys, values = _codes(len(slots))
+    got = call(cache.write, layer, keys, values, torch.tensor(slots), case=case)
+    del got
+    now = [*cache.keys, *cache.values]
+    if any(old is not new and old.data_ptr() != new.data_ptr() for old, new in zip(places, now)):
+        idea = "A kernel, or whoever else holds `cache.keys[layer]`, would go on with the old one; and making a new one copies the whole pool. Write into the tensor that is there."
+        raise Mistake("after the write the cache holds another tensor than before.", case=case, idea=idea)
+    for name, tensors, rows in (("key", cache.keys, keys), ("value", cache.values, values)):
+        _check_written(name, tensors[layer], rows, values if name == "key" else keys, slots, case)
+        for other, tensor in enumerate(tensors):
+            if other != layer and bool((tensor != EMPTY).any()):
+                raise Mistake(f"layer {other} was changed too.", case=case, idea=f"Each layer has a tensor of its own: `self.{name}s[layer]`.")
+
+
+def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: list[int], case: str) -> None:
+    cells = tensor.flatten(0, 1)
+    for token, slot in enumerate(slots):
+        if torch.equal(cells[slot], rows[token]):
+            continue
+        block, offset = divmod(slot, BLOCK_SIZE)
+        what = f"the {name} of token {token} should lie at slot {slot}, that is cell {offset} of block {block}; "
+        if torch.equal(cells[slot], of_the_other[token]):
+            raise Mistake(what + f"there lies its {'value' if name == 'key' else 'key'}.", case=case, idea="Keys go to `self.keys[layer]`, values to `self.values[layer]`.")
+        found = [place for place, cell in enumerate(cells) if torch.equal(cell, rows[token])]
+        if not bool((cells != EMPTY).any()):
+            idea = f"Was it written into a copy? `self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes through it; `view[slot_mapping]` alone is a copy."
+            raise Mistake(what + "nothing was written.", case=case, idea=idea)
+        others = [place for place, cell in enumerate(rows) if torch.equal(cells[slot], cell)]
+        if others:
+            idea = "Entry t of `slot_mapping` is the slot of token t, in whatever order the slots come."
+            raise Mistake(what + f"there lies that of token {others[0]}.", case=case, idea=idea)
+        if found:
+            idea = f"A slot is block × block_size + offset, and row {slot} of `flatten(0, 1)`: block {slot} // {BLOCK_SIZE}, cell {slot} % {BLOCK_SIZE}."
+            if found == [slots[0] + token]:
+                idea = "You wrote the tokens one behind the other from the first slot on. Every token has a slot of its own in `slot_mapping`."
+            raise Mistake(what + f"it lies at slot {found[0]}.", case=case, idea=idea)
+        raise Mistake(what + f"there lies {short(cells[slot].flatten()[:4])}.", case=case, idea="Each row goes as it is, with all its heads, to its slot.")
+    stray = [slot for slot in range(len(cells)) if slot not in slots and bool((cells[slot] != EMPTY).any())]
+    if stray:
+        idea = "The other cells belong to other tokens, perhaps of other requests. A write touches the slots of the new tokens and nothing else."
+        raise Mistake(f"slot {stray[0]} is not in the slot mapping, and was changed.", case=case, idea=idea)
+
+
+def _check_read(attempt, blocks: list[int], num_tokens: int, layer: int) -> None:
+    case = f"blocks of 4, layer {layer} of 2: read blocks {blocks}, {num_tokens} tokens."
+    cache = _new_cache(attempt, fill=True)
+    for other, tensor in enumerate([*cache.keys, *cache.values]):
+        if other % 2 != layer:
+            tensor.add_(50_000)
+    got = call(cache.read, layer, list(blocks), num_tokens, case=case)
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        raise Mistake(f"`read` should return a pair, (keys, values); yours returned {_kind(got)}.", case=case, idea="Both are needed: scores come from the keys, the output from the values.")
+    slots = [block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)][:num_tokens]
+    all_keys, all_values = _codes(NUM_BLOCKS * BLOCK_SIZE)
+    for name, found, every in (("keys", got[0], all_keys), ("values", got[1], all_values)):
+        want = every[slots]
+        if not isinstance(found, torch.Tensor):
+            raise Mistake(f"the {name} should be a tensor; yours are {type(found).__name__}.", case=case, idea="`tensor[blocks]` gives a tensor with the blocks in this order.")
+        if found.shape != want.shape or not torch.equal(found, want):
+            raise Mistake(*_wrong_read(name, found, want, blocks, num_tokens, slots, all_keys, all_values), idea=_read_idea(found, want, blocks, num_tokens, all_keys, all_values, case))
+
+
+def _kind(got) -> str:
+    return f"{type(got).__name__} of {len(got)}" if isinstance(got, (tuple, list)) else type(got).__name__
+
+
+def _slots_in(found: torch.Tensor, every: torch.Tensor) -> list:
+    """Which slots' content a result holds, from its first number; a "?" for what is in no slot."""
+    return [int(row.flatten()[0] // 1000) - 1 if bool((every == row).flatten(1).all(dim=1).any()) else "?" for row in found]
+
+
+def _wrong_read(name, found, want, blocks, num_tokens, slots, all_keys, all_values) -> tuple[str, str]:
+    case = f"blocks of 4: read blocks {blocks}, {num_tokens} tokens."
+    if found.shape[1:] != want.shape[1:] or found.dim() != want.dim():
+        return f"the {name} should have the shape {list(want.shape)}, [tokens, KV heads, head size]; yours have {list(found.shape)}.", case
+    every = all_keys if name == "keys" else all_values
+    return f"the {name} should be those of the slots {slots}; yours are those of {_slots_in(found, every)}.", case
+
+
+def _read_idea(found, want, blocks, num_tokens, all_keys, all_values, case) -> str:
+    if found.dim() == 4:
+        return "`tensor[blocks]` still has an axis for the blocks. `.flatten(0, 1)` puts their cells one behind the other."
+    if found.shape[1:] != want.shape[1:]:
+        return "One entry for each token, with all KV heads."
+    for every, other in ((all_keys, all_values), (all_values, all_keys)):
+        if found.shape == want.shape and torch.equal(found, every[_in_order(blocks)[:num_tokens]]) and torch.equal(want, other[_in_order(blocks)[:num_tokens]]):
+            return "You gave the keys for the values, or the other way round. The pair is (keys, values)."
+    if len(found) > len(want):
+        return "The last block is not full. What lies in its other cells is no token of this sequence: keep the first `num_tokens`."
+    if len(found) < len(want):
+        return "Tokens are missing. A block that is begun belongs to the sequence, and a full one entirely."
+    if torch.equal(found, want + 50_000):
+        return "That is another layer's. Each layer has a tensor of its own."
+    if sorted(blocks) != list(blocks) and len(found) == len(want):
+        return "`blocks` is in the order of the tokens, and blocks lie anywhere: nothing is sorted, and the first block of the list holds the first tokens."
+    return "`blocks` holds block numbers, not slots. Block b is `tensor[b]`, with its block_size cells."
+
+
+def _in_order(blocks: list[int]) -> list[int]:
+    return [block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)]
+
+
+def _check_random(attempt) -> None:
+    rng = Random(6)
+    config = _config()
+    for block_size in (1, 5, 16):
+        cache = attempt(config, 12, block_size)
+        order = rng.sample(range(12), 12)
+        tables = {"A": order[:5], "B": order[5:8], "C": order[8:]}
+        lengths = {name: rng.randint((len(blocks) - 1) * block_size + 1, len(blocks) * block_size) for name, blocks in tables.items()}
+        case = f"blocks of {block_size}: A, B and C with {list(lengths.values())} tokens written in one go, then read."
+        slots = [blocks[p // block_size] * block_size + p % block_size for name, blocks in tables.items() for p in range(lengths[name])]
+        keys, values = _codes(len(slots))
+        call(cache.write, 1, keys, values, torch.tensor(slots), case=case)
+        start = 0
+        for name, blocks in tables.items():
+            own = slice(start, start + lengths[name])
+            start += lengths[name]
+            got = call(cache.read, 1, list(blocks), lengths[name], case=case)
+            if not torch.equal(got[0], keys[own]) or not torch.equal(got[1], values[own]):
+                raise Mistake(f"{name}'s tokens read back are not those that were written.", case=case, idea="The block size may be any number from 1; take it from the cache.")

@@ -1,0 +1,103 @@
+"""Judges 06.3, `merge`: two parts brought to one maximum, and added."""
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.lesson_06.partials import NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
+from lessons_lib.online_softmax import Partial, add_block, merge, nothing_seen
+
+# (words, one, other), smallest first.
+CASES = (
+    ("the same maximum 2: totals 1.5 and 1, outputs 20 and 30.", partial([2], [1.5], [[20]]), partial([2], [1], [[30]])),
+    ("one: maximum 2, total 1.5, output 20; other: maximum 3, total 1, output 30.", partial([2], [1.5], [[20]]), partial([3], [1], [[30]])),
+    ("one: maximum 3, total 1, output 30; other: maximum 2, total 1.5, output 20.", partial([3], [1], [[30]]), partial([2], [1.5], [[20]])),
+    ("two queries: the first has the larger maximum in `other`, the second in `one`.", partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]), partial([3, 1], [1, 2], [[30, 2], [4, 6]])),
+    ("`other` has seen no key; one: maximum 2, total 1.5, output 20.", partial([2], [1.5], [[20]]), nothing_seen(1, 1)),
+    ("`one` has seen no key; other: maximum 2, total 1.5, output 20.", nothing_seen(1, 1), partial([2], [1.5], [[20]])),
+    ("neither has seen a key.", nothing_seen(1, 1), nothing_seen(1, 1)),
+    ("the first of two queries has seen no key in either part.", partial([NONE, 2], [0, 1.5], [[0], [20]]), partial([NONE, 3], [0, 1], [[0], [30]])),
+    ("large maxima, 300 and 200.", partial([300], [1.5], [[20]]), partial([200], [1], [[30]])),
+    ("maxima far below zero, -300 and -301.", partial([-300], [1.5], [[20]]), partial([-301], [1], [[30]])),
+)
+
+
+def check_merge(attempt) -> None:
+    for case, one, other in CASES:
+        _check_one(attempt, one, other, case)
+    generator = torch.Generator().manual_seed(6)
+    for spread in (1.0, 60.0):
+        _check_many_parts(attempt, spread, generator)
+
+
+def _check_one(attempt, one: Partial, other: Partial, case: str) -> None:
+    want, mine = merge(one, other), (clone(one), clone(other))
+    got = call(attempt, *mine, case=case)
+    for name, before, now in zip(("one", "other"), (one, other), mine):
+        check_unchanged(before, now, name, case)
+    check_is_partial(got, want, case)
+    wrong = wrong_field(got, want)
+    if wrong:
+        found, expected = getattr(got, wrong), getattr(want, wrong)
+        raise Mistake(f"`{wrong}` should be {told(expected)}; yours is {told(found)}.", case=case, idea=_why(wrong, found, one, other))
+
+
+def _why(wrong: str, found, one: Partial, other: Partial) -> str:
+    maximum = torch.maximum(one.maximum, other.maximum)
+    if bool(found.isnan().any()):
+        if bool((maximum == NONE).any()):
+            return "−∞ − (−∞) is NaN. Where neither part has seen a key, subtract 0 instead: `maximum.masked_fill(maximum == float(\"-inf\"), 0.0)`."
+        return "A part that has seen no key has the total 0 and the maximum −∞. Dividing by its total, or multiplying by its maximum, is NaN."
+    if bool(found.isinf().any()) and wrong != "maximum":
+        return "An exponential overflowed. The factor of each part is exp(its own maximum − the larger one): never above 1."
+    if wrong == "maximum":
+        for guess, idea in (
+            (one.maximum, "That is the maximum of `one`. Either part may have the larger one."),
+            (other.maximum, "That is the maximum of `other`. Either part may have the larger one."),
+            (one.maximum + other.maximum, "The largest score of both parts is the larger one of the two, not their sum."),
+            (torch.minimum(one.maximum, other.maximum), "That is the smaller one of the two. Relative to it, an exponential could overflow."),
+            (maximum.max().expand_as(found), "Each query has a maximum of its own."),
+        ):
+            if same(found, guess):
+                return idea
+        return "For each query, the larger one of the two: `torch.maximum(one.maximum, other.maximum)`."
+    reference = maximum.masked_fill(maximum == NONE, 0.0)
+    factors = [(part.maximum - reference).exp() for part in (one, other)]
+    if wrong == "output":
+        factors = [factor[:, None] for factor in factors]
+    a, b = (getattr(part, wrong) for part in (one, other))
+    for guess, idea in (
+        (a + b, "The two were added as they are. They are relative to different maxima: multiply each by exp(its own maximum − the larger one)."),
+        (a * factors[0] + b, "Only `one` was brought to the new maximum. `other` needs its factor too, where `one` has the larger maximum."),
+        (a + b * factors[1], "Only `other` was brought to the new maximum. `one` needs its factor too, where `other` has the larger maximum."),
+        (a * factors[1] + b * factors[0], "The factors are exchanged: each part is multiplied by exp(*its own* maximum − the larger one)."),
+        (a / factors[0] + b / factors[1], "The factors are upside down: exp(its own maximum − the larger one), at most 1."),
+        ((a * factors[0] + b * factors[1]) / 2, "This is a mean. Sums are added; dividing by the total comes last, and does the rest."),
+    ):
+        if same(found, guess):
+            return idea
+    if wrong == "output":
+        normalised = one.output / one.total[:, None] + other.output / other.total[:, None]
+        if same(found, normalised) or same(found, normalised / 2):
+            return "You divided by the totals. Add the outputs as sums, each with its factor; the parts have unequal weight."
+        return "one.output × its factor + other.output × its factor, with factors of shape [Q, 1]."
+    return "one.total × its factor + other.total × its factor."
+
+
+def _check_many_parts(attempt, spread: float, generator) -> None:
+    """Eight parts merged in a tree and in a chain, against softmax over all keys at once."""
+    scores = spread * torch.randn(3, 40, generator=generator)
+    scores[1, 7:] = NONE
+    values = torch.randn(40, 2, generator=generator)
+    case = f"3 queries and 40 keys in eight parts, scores up to {scores.max():.0f}; the second query may see only the first 7 keys."
+    parts = [add_block(nothing_seen(3, 2), s, v) for s, v in zip(scores.split(5, dim=1), values.split(5))]
+    expected = scores.softmax(dim=1) @ values
+    chain = parts[0]
+    for part in parts[1:]:
+        chain = call(attempt, chain, part, case=case)
+    while len(parts) > 1:
+        parts = [call(attempt, parts[i + 1], parts[i], case=case) for i in range(0, len(parts), 2)]
+    for how, merged in (("one after the other", chain), ("in pairs", parts[0])):
+        found = merged.output / merged.total[:, None]
+        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
+            far = float((found - expected).abs().max())
+            raise Mistake(f"merged {how}, output / total should be the attention; it is off by up to {far:.2g}.", case=case, idea="The order in which parts are merged must not matter.")
