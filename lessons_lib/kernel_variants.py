@@ -70,6 +70,9 @@ VARIANTS = {
                 'acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")',
                 "acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)",
             ),
+            # Tensor cores need 16 rows; without them, the query heads are enough.
+            ("tl.arange(0, ROWS)", "tl.arange(0, GROUP)"),
+            ("[ROWS", "[GROUP"),
         ),
     ),
     "table read when needed": Variant(

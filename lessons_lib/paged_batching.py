@@ -10,6 +10,7 @@ from lessons_lib.packing import PackedBatch
 from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.paged_model import paged_forward
 from lessons_lib.paged_recording import PagedStep
+from lessons_lib.prompts import BadRequest
 from lessons_lib.ragged_batching import RaggedBatch, RaggedResult, ragged_requests, ragged_step, serve
 from lessons_lib.request import Request
 
@@ -68,7 +69,7 @@ def blocks_at_most(request: Request, block_size: int) -> int:
 def padded_tables(tables: list[BlockTable]) -> torch.Tensor:
     """The block tables of several sequences as one tensor [B, most blocks of any], filled up with 0."""
     longest = max((len(table.blocks) for table in tables), default=0)
-    return torch.tensor([table.blocks + [0] * (longest - len(table.blocks)) for table in tables], dtype=torch.int64).reshape(-1, longest)
+    return torch.tensor([table.blocks + [0] * (longest - len(table.blocks)) for table in tables], dtype=torch.int64).reshape(len(tables), longest)
 
 
 def forward_in_blocks(batch, packed: PackedBatch) -> torch.Tensor:
@@ -129,9 +130,11 @@ def paged_generate(
         The others: see `ragged_batching.ragged_generate`.
 
     Raises:
-        BadRequest: see `ragged_generate`. Nothing was computed.
+        BadRequest: see `ragged_generate`; or `block_size` is below 1. Nothing was computed.
         OutOfBlocks: a request is larger than the whole pool. Nothing was computed.
     """
+    if block_size < 1:
+        raise BadRequest(f"block_size is {block_size}; a block must have room for at least 1 token.")
     requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
     if num_blocks is None:
         largest = sorted((blocks_at_most(request, block_size) for request in requests), reverse=True)

@@ -42,6 +42,22 @@ def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[ob
     return replaced
 
 
+def mend_old_interpreter() -> None:
+    """Have Triton 3.6 make an int of an array with one number in a way that NumPy 2.4 still allows. From 3.7 on it does so itself."""
+    import triton
+    from triton.runtime import interpreter
+
+    if not triton.__version__.startswith("3.6"):
+        return
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_mend(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = patch_and_mend
+
+
 def is_interpreted() -> bool:
     return os.environ.get(INTERPRET, "0") not in ("", "0")
 
@@ -61,3 +77,4 @@ def how_kernels_run() -> str:
 
 
 prepare_triton()
+mend_old_interpreter()

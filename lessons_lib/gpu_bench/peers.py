@@ -114,8 +114,9 @@ def flex(inputs: Inputs) -> Calls | None:
             return logical[b, slot // size] * size + slot % size < lens[b]
 
         return BlockMask.from_kv_blocks(
-            counts[:, None, None], table[:, None, None].contiguous(), BLOCK_SIZE=(128, size), mask_mod=in_context, seq_lengths=(1, num_slots)
-        )
+            counts[:, None, None], table[:, None, None].contiguous(), BLOCK_SIZE=(128, size), mask_mod=in_context,
+            seq_lengths=(1, num_slots), compute_q_blocks=False,
+        )  # fmt: skip
 
     masks = [masked(table) for table in inputs.tables]
     query = inputs.q[:, :, None]

@@ -3,7 +3,11 @@
 import statistics
 from collections.abc import Callable
 
+import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
+
 import torch
+import triton
+import triton.language as tl
 
 REPLAYS = 7
 LEAST_SECONDS = 2e-3  # of one replay: shorter ones are lost in the clock's own steps
@@ -43,11 +47,36 @@ def microseconds(calls: list[Callable[[], object]]) -> float:
     return statistics.median(times)
 
 
+def microseconds_uncaptured(calls: list[Callable[[], object]]) -> float:
+    """The same without a graph, for what can't be captured: with the time that the CPU takes, where the GPU has to wait for it."""
+    for call in calls[:2] * 2:
+        call()
+    times = []
+    for _ in range(REPLAYS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for call in calls:
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / len(calls))
+    return statistics.median(times)
+
+
+@triton.jit
+def read_kernel(numbers, out, TILE: tl.constexpr):
+    """Read numbers and do next to nothing with them: one sum for each program."""
+    first = tl.program_id(0).to(tl.int64) * TILE
+    tl.store(out + tl.program_id(0), tl.sum(tl.load(numbers + first + tl.arange(0, TILE)), axis=0))
+
+
 def machine_limits() -> dict[str, float]:
-    """What this GPU does at best: bytes read a second (a sum over 8 GB), and operations a second (a matrix product in bfloat16)."""
-    numbers = torch.ones(2**32, dtype=torch.bfloat16, device="cuda").view(torch.int32)
-    read = microseconds([lambda: torch.max(numbers)])
-    bytes_read = numbers.numel() * 4
+    """What this GPU does at best: bytes read a second (8 GB, once), and operations a second (a matrix product in bfloat16)."""
+    numbers, tile = torch.ones(2**31, dtype=torch.int32, device="cuda"), 8192
+    programs = len(numbers) // tile
+    out = torch.empty(programs, dtype=torch.int32, device="cuda")
+    read = microseconds([lambda: read_kernel[(programs,)](numbers, out, TILE=tile, num_warps=8)])
+    bytes_read = numbers.nbytes
     del numbers
     size = 8192
     left, right = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in range(2))

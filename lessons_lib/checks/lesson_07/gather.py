@@ -1,0 +1,98 @@
+"""Judges 07.3, `gather_kernel`: the row to copy is itself looked up."""
+
+from random import Random
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.lesson_07.running import numbers_text, places, refuse_wrong_tensors, run, touched
+
+UNTOUCHED = -7.0
+
+
+def check_gather_kernel(attempt) -> None:
+    _check_case(attempt, rows=3, columns=4, index=[0])
+    _check_case(attempt, rows=3, columns=4, index=[2])
+    _check_case(attempt, rows=3, columns=4, index=[1, 0])
+    _check_case(attempt, rows=3, columns=4, index=[2, 0, 1])
+    _check_case(attempt, rows=4, columns=3, index=[3, 3, 0])
+    _check_case(attempt, rows=4, columns=3, index=[2, 1], gap_source=2)
+    _check_case(attempt, rows=4, columns=3, index=[2, 0, 1], gap_source=1, gap_out=3)
+    rng = Random(3)
+    for _ in range(4):
+        rows = rng.randint(1, 9)
+        index = [rng.randrange(rows) for _ in range(rng.randint(1, 6))]
+        _check_case(attempt, rows, rng.randint(1, 20), index, rng.choice((0, 4)), rng.choice((0, 1)))
+
+
+def _check_case(attempt, rows: int, columns: int, index: list[int], gap_source: int = 0, gap_out: int = 0) -> None:
+    size = 1 << (columns - 1).bit_length()
+    source = torch.full((rows, columns + gap_source), float("nan"))[:, :columns]
+    source.copy_(100.0 * torch.arange(rows)[:, None] + torch.arange(columns))  # each number says where it comes from
+    out = torch.full((len(index), columns + gap_out), UNTOUCHED)[:, :columns]
+    strides = source.stride(0), out.stride(0)
+    case = f"source with {rows} rows of {columns}, index {index}, COLUMNS = {size}, stride_source = {strides[0]}, stride_out = {strides[1]}."
+    arguments = (source, torch.tensor(index, dtype=torch.int32), out, columns, *strides)
+    recording = run(attempt, (len(index),), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size, index))
+    refuse_wrong_tensors(recording, "out", case)
+    for row, program in enumerate(recording.programs):
+        stored = touched(recording, program, "store", "out")
+        want = [row * strides[1] + column for column in range(columns)]
+        if stored != want:
+            raise _wrong_places(recording, row, want, stored, strides, columns, index, case)
+    for row, wanted in enumerate(index):
+        if not torch.equal(out[row], source[wanted]):
+            raise _wrong_row(recording, out[row], source, row, index, strides, case)
+
+
+def _wild(error, columns: int, size: int, index: list[int]) -> str:
+    if error.tensor == "index":
+        return "index has one entry for each row of out: `tl.load(index + row)`, one number."
+    if error.number < error.count + size:
+        mask = "tl.store" if error.kind == "store" else "tl.load"
+        return f"The tile has {size} places and the row {columns} columns. Give `{mask}` the mask `column < columns`."
+    if error.tensor == "out":
+        return "Program i stores row i of out: `out + row * stride_out + column`. The number from the index says where to read, not where to write."
+    return f"The index names rows of source, here 0 to {max(index)}. Row r begins r × stride_source numbers behind the first."
+
+
+def _wrong_places(recording, row: int, want, stored, strides, columns: int, index: list[int], case: str) -> Mistake:
+    what = f"program {row} should store row {row} of out, the numbers {places(want)}; yours stores {places(stored)}."
+    idea = "`out + row * stride_out + column`, with the mask `column < columns`."
+    if row and stored == touched(recording, recording.programs[0], "store", "out"):
+        idea = "Every program stores the same row. `tl.program_id(0)` is the number of its own."
+    elif set(stored) > set(want):
+        idea = "What lies behind the last column belongs to another row, or to somebody else. Give `tl.store` the mask `column < columns` too."
+    elif stored == [index[row] * strides[1] + column for column in range(columns)]:
+        idea = "You copied row i of source to row index[i] of out: that is a scatter. A gather reads at the index and writes in order."
+    elif stored == [row * strides[0] + column for column in range(columns)]:
+        idea = "You used the stride of source. The rows of out lie `stride_out` apart."
+    elif stored == [row * columns + column for column in range(columns)]:
+        idea = "What parts two rows of out is `stride_out`, not `columns`."
+    return Mistake(what, case=case, idea=idea)
+
+
+def _wrong_row(recording, got, source, row: int, index: list[int], strides, case: str) -> Mistake:
+    wanted = index[row]
+    what = f"row {row} of out should be row {wanted} of source, {numbers_text(source[wanted])}; yours is {numbers_text(got)}."
+    columns = len(got)
+    loaded = touched(recording, recording.programs[row], "load", "source")
+    looked_up = touched(recording, recording.programs[row], "load", "index")
+    idea = "Load the number of the row from the index, then load that row: `source + wanted * stride_source + column`."
+    if not loaded:
+        idea = "Nothing was loaded from source. What is in the index is the number of a row, not the row."
+    elif not looked_up:
+        idea = f"The index was not read. Program {row} copies row index[{row}] = {wanted}: `tl.load(index + row)` gets that number."
+    elif torch.equal(got, source[index[0]]) and looked_up == [0]:
+        idea = f"You looked up entry 0 of the index. Program {row} needs entry {row}: `tl.load(index + row)`."
+    elif row < len(source) and torch.equal(got, source[row]):
+        idea = f"You copied row {row} of source. The number loaded from the index, {wanted}, is the row to copy."
+    elif loaded == [wanted * strides[1] + column for column in range(columns)]:
+        idea = "You used the stride of out. The rows of source lie `stride_source` apart."
+    elif loaded == [wanted * columns + column for column in range(columns)]:
+        idea = "What parts two rows of source is `stride_source`, not `columns`."
+    elif loaded and loaded[0] == wanted:
+        idea = f"You began at number {wanted} of source. The index holds rows: multiply by `stride_source`."
+    elif len(looked_up) > 1:
+        idea = "You looked up one entry of the index for each column. The whole row comes from one place: load one number."
+    return Mistake(what, case=case, idea=idea)

@@ -1,0 +1,178 @@
+"""One query over a block table: what attention should give, and what each wrong idea gives instead."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from lessons_lib.checks.lesson_07.running import close
+
+NOWHERE = -(10**6)  # what stands in a block table beyond the blocks in use
+
+
+@dataclass
+class OneHead:
+    """One query head of one sequence.
+
+    Attributes:
+        query: [D]; keys, values: of its KV head, [num_blocks, block_size, D].
+        table: the blocks of the sequence, in the order of its tokens, and nothing beyond.
+    """
+
+    query: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    table: list[int]
+    num_tokens: int
+    scale: float
+
+    @property
+    def block_size(self) -> int:
+        return self.keys.shape[1]
+
+    def cells(self) -> list[tuple[int, int]]:
+        """(block, slot) of every token, in order."""
+        return [(self.table[token // self.block_size], token % self.block_size) for token in range(self.num_tokens)]
+
+    def want(self) -> torch.Tensor:
+        return self._over(self.cells())
+
+    def _parts(self, cells) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = (torch.stack([cache[block, slot] for block, slot in cells]).double() for cache in (self.keys, self.values))
+        return keys @ self.query.double(), values
+
+    def _over(self, cells, scale: float | None = None) -> torch.Tensor:
+        scores, values = self._parts(cells)
+        return (scores * (self.scale if scale is None else scale)).softmax(dim=0) @ values
+
+    def _online(self, carry=True, rescale_sum=True, rescale_acc=True, divide_each=False, divide=True, empty_weight=False) -> torch.Tensor:
+        """Block by block, with one thing left out. `empty_weight`: a masked key has a score of 0 and a value of 0."""
+        row_max, row_sum, acc = -torch.inf, 0.0, torch.zeros(self.keys.shape[2], dtype=torch.float64)
+        cells = self.cells()
+        for start in range(0, self.num_tokens, self.block_size):
+            scores, values = self._parts(cells[start : start + self.block_size])
+            scores = scores * self.scale
+            if empty_weight and len(scores) < self.block_size:
+                missing = self.block_size - len(scores)
+                scores, values = torch.cat([scores, torch.zeros(missing).double()]), torch.cat([values, torch.zeros(missing, values.shape[1]).double()])
+            new_max = max(row_max, scores.max().item())
+            weights, rescale = (scores - new_max).exp(), torch.tensor(row_max - new_max, dtype=torch.float64).exp()
+            row_sum = row_sum * (rescale if rescale_sum else 1) + weights.sum()
+            acc = acc * (rescale if rescale_acc else 1) + weights @ values
+            acc = acc / row_sum if divide_each else acc
+            row_max = new_max if carry else -torch.inf
+        return acc / row_sum if divide and not divide_each else acc
+
+    def _own_maxima(self) -> torch.Tensor:
+        """Each block relative to its own maximum, and all added up."""
+        row_sum, acc, cells = 0.0, 0.0, self.cells()
+        for start in range(0, self.num_tokens, self.block_size):
+            scores, values = self._parts(cells[start : start + self.block_size])
+            weights = (scores * self.scale - scores.max() * self.scale).exp()
+            row_sum, acc = row_sum + weights.sum(), acc + weights @ values
+        return acc / row_sum
+
+    def wrong_ideas(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(what is wrong, what it gives). All cells of the caches must hold numbers."""
+        cells, size = self.cells(), self.block_size
+        scores, values = self._parts(cells)
+        in_order = [(token // size, token % size) for token in range(self.num_tokens)]
+        whole_blocks = [(block, slot) for block in self.table for slot in range(size)]
+        yield "The scores are not multiplied by `scale`.", self._over(cells, 1.0)
+        yield "The scores are multiplied by `scale` twice. Once: either the query or the scores.", self._over(cells, self.scale**2)
+        yield "You divided by `scale`. It is 1 / sqrt(head size) already: multiply.", self._over(cells, 1 / self.scale)
+        yield (
+            "Keys beyond the last token took part. In the last block only the slots with `first + slot < num_tokens` hold keys: their scores must be "
+            "minus infinity, so that their weights are 0.",
+            self._over(whole_blocks),
+        )
+        if self.num_tokens > 1:
+            yield "The newest token is left out. `num_tokens` counts it: its key attends too, `first + slot < num_tokens`.", self._over(cells[:-1])
+        if self.num_tokens < len(whole_blocks):
+            yield "One key too many took part. Positions count from 0: `first + slot < num_tokens`, not `<=`.", self._over(whole_blocks[: self.num_tokens + 1])
+        if self.num_tokens > size:
+            last = (self.num_tokens - 1) // size * size
+            yield (
+                "Only the last block counts. The maximum was not carried: `row_max` must become the new maximum at the end of each turn, else the factor "
+                "exp(row_max − new_max) is 0 every time.",
+                self._over(cells[last:]),
+            )
+            yield "Only the first block counts. Go on in steps of BLOCK_SIZE until all `num_tokens` are seen.", self._over(cells[:size])
+            yield (
+                "`acc` is not rescaled. What was added up before belongs to the old maximum; multiply it by exp(row_max − new_max), as `row_sum`.",
+                self._online(rescale_acc=False),
+            )
+            yield (
+                "`row_sum` is not rescaled. What was added up before belongs to the old maximum; multiply it by exp(row_max − new_max), as `acc`.",
+                self._online(rescale_sum=False),
+            )
+            yield (
+                "Neither `row_sum` nor `acc` is rescaled. What was added up before belongs to the old maximum; multiply both by exp(row_max − new_max).",
+                self._online(rescale_sum=False, rescale_acc=False),
+            )
+            yield (
+                "Each block's weights are relative to its own maximum, and they are added as if they were of one kind. Carry a maximum from block to block, "
+                "and rescale what was added up before.",
+                self._own_maxima(),
+            )
+            yield "You divide by `row_sum` in every turn. Divide once, behind the loop.", self._online(divide_each=True)
+        if self.num_tokens % size:
+            if self.num_tokens > size:
+                yield "The last block, which is not full, is left out. Count the blocks upwards, or go over the tokens in steps of BLOCK_SIZE.", self._over(cells[: self.num_tokens // size * size])
+            yield (
+                "Slots without a token have a score of 0, and exp(0 − maximum) is a weight like others. Their score must be minus infinity: "
+                "`tl.where(is_key, scores, float(\"-inf\"))`.",
+                self._online(empty_weight=True),
+            )
+        yield "The result is not divided by `row_sum`, the sum of the weights.", self._online(divide=False)
+        if max(block for block, _ in in_order) < len(self.keys):
+            yield (
+                "You read the blocks 0, 1, ... of the cache. Those are the logical blocks of the sequence; where each of them lies, its physical block, stands in "
+                "the table.",
+                self._over(in_order),
+            )
+        yield "You took the keys for values: the weights multiply the values.", (scores * self.scale).softmax(dim=0) @ self._parts_of(self.keys, cells)
+        value_scores = self._parts_of(self.values, cells) @ self.query.double() * self.scale
+        yield "You took the values for keys: the scores are query · key.", value_scores.softmax(dim=0) @ values
+        yield "Keys and values are exchanged.", value_scores.softmax(dim=0) @ self._parts_of(self.keys, cells)
+        yield "This is the plain mean of the values. The weights are exp(score − maximum).", values.mean(dim=0)
+
+    def _parts_of(self, cache, cells) -> torch.Tensor:
+        return torch.stack([cache[block, slot] for block, slot in cells]).double()
+
+    def recognise(self, got: torch.Tensor) -> str:
+        """The wrong idea that gives this result, or ""."""
+        want = self.want()
+        for idea, formed in self.wrong_ideas():
+            if close(got, formed) and not close(formed, want):
+                return idea
+        return ""
+
+
+def explain_reads(read: list[tuple[int, int]], one: OneHead) -> str:
+    """Why the (block, slot) cells whose keys were read are not enough, or "" if all that are needed were read."""
+    wanted, size = one.cells(), one.block_size
+    missing = [cell for cell in wanted if cell not in set(read)]
+    if not missing:
+        return ""
+    if not read:
+        return "No key was read. Is the loop entered? A block that is not full is a block, too."
+    blocks, needed = sorted({block for block, _ in read}), sorted({block for block, _ in wanted})
+    logical = sorted({token // size for token in range(one.num_tokens)})
+    said = f"Read were the blocks {blocks}; the sequence lies in {needed}. "
+    if blocks == needed or set(blocks) < set(needed):
+        if missing == wanted[-1:]:
+            return "The newest token is left out. `num_tokens` counts it: its key attends too, `first + slot < num_tokens`."
+        if set(missing) == {cell for cell in wanted if cell[0] == wanted[-1][0]}:
+            return "The last block, which is not full, is left out. Count the blocks upwards, or go over the tokens in steps of BLOCK_SIZE."
+        if blocks == [one.table[0]] and len(needed) > 1:
+            return said + "Every turn reads the same entry of the table. The block of position p stands at entry p // BLOCK_SIZE."
+        return f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as slot {missing[0][1]} of block {missing[0][0]}. Look at the mask and the strides."
+    if blocks == logical:
+        return said + "Those are the logical blocks of the sequence, 0, 1, ... Where each of them lies, its physical block, stands in the table."
+    if len(blocks) == 1 and len(needed) > 1:
+        return said + "Every turn reads the same block. The block of position p stands at entry p // BLOCK_SIZE of the table."
+    return said + (
+        "A block begins block × stride_block behind the first number of the cache, and slots lie `stride_slot` apart. Both strides are given, "
+        "because a cache may be part of a larger tensor: one does not follow from the other."
+    )
