@@ -8,7 +8,7 @@ from lessons_lib.kernel_recording import KernelRecording, ProgramRun
 from lessons_lib.viz.pool_words import count
 from lessons_lib.viz.touched_places import Run, Touched, runs
 
-_MOST_BLOCKS, _MOST_SPANS, _MOST_ROWS = 8, 6, 3
+_MOST_BLOCKS, _MOST_SPANS, _MOST_ROWS = 12, 6, 3
 
 
 def program_name(program: ProgramRun) -> str:
@@ -47,10 +47,10 @@ def spans(values: Iterable[int], most: int = _MOST_SPANS) -> str:
             found[-1][1] = value
         else:
             found.append([value, value])
-    words = [str(first) if first == last else f"{first} to {last}" for first, last in found]
-    if len(words) > most:
-        rest = sum(last - first + 1 for first, last in found[most - 1 :])
-        words = [*words[: most - 1], f"{rest} more"]
+    shown = found if len(found) <= most else found[: most - 1]
+    words = [word for first, last in shown for word in ([f"{first} to {last}"] if last > first + 1 else map(str, range(first, last + 1)))]
+    if len(shown) < len(found):
+        words.append(f"{sum(last - first + 1 for first, last in found[len(shown) :])} more")
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -112,17 +112,26 @@ def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
         slots.setdefault(run.row[0], {})[run.row[1]] = None
         heads.update(dict.fromkeys(range(run.start, run.end)))
     order = list(of.turns["load" if verb == "loads" else "store"])
-    shown = order[:_MOST_BLOCKS]
+    shown = order if len(order) <= _MOST_BLOCKS else order[: _MOST_BLOCKS - 2]
     more = f" and {len(order) - len(shown)} more" if len(order) > len(shown) else ""
-    number_of_slots = sum(map(len, slots.values()))
     words = f"{'into ' if verb == 'stores' else ''}{count(len(order), 'block')} of {name}: {', '.join(map(str, shown))}{more}"
-    words += f" (slot{'s' * (number_of_slots > 1)} {', '.join(spans(slots[block]) for block in shown)}{', …' if more else ''})"
+    words += f" ({_slot_words([slots[block] for block in order])})"
     if of.shape[2] > 1:
         words += f", KV head{'s' * (len(heads) > 1)} {spans(sorted(heads))}"
     counts = {run.loaded if verb == "loads" else run.stored for run in own}
     if counts != {of.numbers}:
         words += f", {min(counts)} of {of.numbers} numbers" if len(counts) == 1 else f", not all {of.numbers} numbers of each"
     return words
+
+
+def _slot_words(slots: list[Iterable[int]]) -> str:
+    """Of a few blocks the slots of each; of many those of all but the last, if they are the same, as they are where a sequence is read."""
+    *firsts, last = [spans(own) for own in slots]
+    noun = f"slot{'s' * (sum(len(list(own)) for own in slots) > 1)}"
+    if len(slots) > 3 and len(set(firsts)) == 1:
+        return f"{noun} {last} of each" if last == firsts[0] else f"{noun} {firsts[0]} of each, but {last} of the last"
+    shown = [*firsts, last][:6]
+    return f"{noun} {', '.join(shown)}{', …' if len(slots) > len(shown) else ''}"
 
 
 def _repeats(of: Touched) -> str:

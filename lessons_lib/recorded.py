@@ -1,0 +1,100 @@
+"""Lesson 08: results that were measured on a GPU and ship with the course, for readers who have none."""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from lessons_lib.roofline import Machine
+
+FOLDER = Path(__file__).parent / "assets" / "recorded"
+OURS = "this course"
+
+
+@dataclass(frozen=True)
+class RecordedCase:
+    """One case of the benchmark.
+
+    Attributes:
+        name, kind: see `gpu_bench.cases.Case`.
+        kv_bytes: bytes of the keys and values of all sequences; flop: see `roofline.Work`.
+        microseconds: way of computing it -> time of one layer's attention.
+        without: what is done in place of one idea -> the same time, with our kernels.
+        tiles: the sweep over tiles, if there was one: rows, keys, warps, stages and microseconds ("us") of each combination.
+    """
+
+    name: str
+    kind: str
+    kv_bytes: int
+    flop: int
+    microseconds: dict[str, float]
+    without: dict[str, float]
+    tiles: list[dict]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Everything that was measured in one run on one machine.
+
+    Attributes:
+        machine: with its measured limits.
+        processors: streaming multiprocessors of the GPU.
+        provenance: machine, versions, command and date, in one line.
+    """
+
+    machine: Machine
+    processors: int
+    provenance: str
+    cases: tuple[RecordedCase, ...]
+
+    def case(self, beginning: str) -> RecordedCase:
+        """The case whose name begins so.
+
+        Raises:
+            KeyError: none or several do.
+        """
+        found = [case for case in self.cases if case.name.startswith(beginning)]
+        if len(found) != 1:
+            raise KeyError(f"{len(found)} recorded cases begin with {beginning!r}; there are: {'; '.join(case.name for case in self.cases)}.")
+        return found[0]
+
+
+@lru_cache(maxsize=None)
+def recorded_attention() -> Recording:
+    """Our kernels and what PyTorch has, on one H200: `python -m lessons_lib.gpu_bench --record FILE`."""
+    facts = json.loads((FOLDER / "h200_attention.json").read_text(encoding="utf-8"))
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return Recording(
+        machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
+        processors=facts["processors"],
+        provenance=f"recorded on one {facts['machine']}, {facts['date']}, {versions}: {facts['command']}",
+        cases=tuple(_case(case) for case in facts["cases"]),
+    )
+
+
+def _case(facts: dict) -> RecordedCase:
+    def times(results: dict) -> dict[str, float]:
+        return {name: result["us"] for name, result in results.items() if "us" in result}
+
+    return RecordedCase(
+        facts["name"], facts["kind"], facts["kv_bytes"], facts["flop"], times(facts["peers"]), times(facts["without"]), facts["tiles"]
+    )
+
+
+@dataclass(frozen=True)
+class Production:
+    """Kernels of production engines, measured in another run on the same kind of machine.
+
+    Attributes:
+        provenance: machine, versions and date, in one line.
+        microseconds: name of a case -> {kernel: time}.
+    """
+
+    provenance: str
+    microseconds: dict[str, dict[str, float]]
+
+
+@lru_cache(maxsize=None)
+def recorded_production() -> Production:
+    facts = json.loads((FOLDER / "h200_production.json").read_text(encoding="utf-8"))
+    return Production(facts["provenance"], facts["microseconds"])
