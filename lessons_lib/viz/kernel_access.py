@@ -49,11 +49,13 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
     title = f"{recording.kernel}, {program_name(program)}"
     ids = ids_text(program, names)
     d.text(16, 20, title, 15, bold=True)
-    for line, text in enumerate(filter(None, (ids, bytes_text(recording, program)))):
-        d.text(16, 42 + 20 * line, text, 13)
-    y = max(_programs(d, recording, i, names), 78.0)
+    y = 42.0
+    for text in filter(None, (ids, bytes_text(recording, program))):
+        d.text(16, y, text, 13)
+        y += 20
+    y = max(_programs(d, recording, i, names), y - 4)
     for tensors, of in groups:
-        y = _tensor(d, recording, tensors, of, y)
+        y = _tensor(d, recording, program, tensors, of, y)
     if untouched:
         d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
         d.text(16, y + 14, f"touched by no program: {', '.join(untouched)}", 12, fill=SOFT_INK)
@@ -73,7 +75,7 @@ def _groups(found: dict[str, Touched]) -> list[tuple[list[str], Touched]]:
     return groups
 
 
-def _tensor(d: Drawing, recording: KernelRecording, names: list[str], of: Touched, y: float) -> float:
+def _tensor(d: Drawing, recording: KernelRecording, program: ProgramRun, names: list[str], of: Touched, y: float) -> float:
     """A tensor with its name, what is done with it in words, and its places. Returns the y under it."""
     layout = recording.tensors[names[0]]
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
@@ -82,8 +84,9 @@ def _tensor(d: Drawing, recording: KernelRecording, names: list[str], of: Touche
     lines = told or ["not touched by this program"]
     if of.kind == "cache":
         # As many lines as for the program that has most to do, so that the pictures of all programs are of one height.
-        busiest = max(recording.programs, key=lambda program: sum(len(a.offsets) for a in program.accesses if a.tensor == names[0]))
-        lines += [""] * (len(_lines(touched(recording, busiest, names[0]), names)) - len(lines))
+        busiest = max(recording.programs, key=lambda other: sum(len(a.offsets) for a in other.accesses if a.tensor == names[0]))
+        most = of if busiest is program else touched(recording, busiest, names[0])
+        lines += [""] * (len(_lines(most, names)) - len(lines))
     for place, line in enumerate(lines):
         d.text(_LEFT, y + 16 * place, line, 12.5, bold=bool(told), fill=INK if told else SOFT_INK)
     label = y
@@ -105,7 +108,7 @@ def _lines(of: Touched, names: list[str]) -> list[str]:
 def _shape_words(of: Touched) -> list[str]:
     if of.kind == "cache":
         blocks, slots, heads = of.shape
-        return [f"{count(blocks, 'block')} of {count(slots, 'slot')},", f"in each {count(heads, 'KV head')}"]
+        return [f"{count(blocks, 'block')} of {count(slots, 'slot')}"] + [f"with {heads} KV heads each"] * (heads > 1)
     return [f"a cell: {count(of.numbers, 'number')}"] if of.kind == "rows" else []
 
 

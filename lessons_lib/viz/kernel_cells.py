@@ -12,7 +12,7 @@ import numpy as np
 from lessons_lib.viz.kernel_words import done, place_title
 from lessons_lib.viz.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, mix, text_on
 from lessons_lib.viz.svg import Drawing, number
-from lessons_lib.viz.touched_places import Run, Touched, runs
+from lessons_lib.viz.touched_places import Run, Touched
 
 LOADED, STORED, PALE = SERIES[3], SERIES[4], mix(EDGE, PAPER, 0.62)
 _CELL = 26.0  # the widest cell
@@ -55,7 +55,7 @@ def draw_vector(d: Drawing, of: Touched, name: str, x: float, y: float, room: fl
     if lines > _MOST_LINES:
         return _bar(d, of, name, x, y, room)
     width = min(_CELL, room / columns)
-    by_place = {place: run for run in runs(of) for place in range(run.start, run.end)}
+    by_place = {place: run for run in of.runs for place in range(run.start, run.end)}
     for line in range(lines):
         places = range(line * columns, min((line + 1) * columns, length))
         top = y + line * (_HEIGHT + 3)
@@ -79,10 +79,11 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
         d.text(x, y + _HEIGHT / 2, "no numbers", 12, fill=SOFT_INK)
         return y + _HEIGHT
     own: dict[int, list[Run]] = {}
-    for run in runs(of):
+    for run in of.runs:
         own.setdefault(int(np.ravel_multi_index(run.row, of.shape[:-1])), []).append(run)
     shown = list(range(lines)) if lines <= _MOST_ROWS else list(own)[:_MOST_ROWS]
-    left = x + 8 + 6.5 * len(str(lines - 1))
+    labels = {line: ", ".join(str(int(part)) for part in np.unravel_index(line, of.shape[:-1])) for line in shown}
+    left = x + 8 + 6 * max((len(label) for label in labels.values()), default=0)
     width = min(44.0 if of.kind == "rows" else _CELL, (room - (left - x)) / columns)
     height = 16.0 if len(shown) <= 8 else 11.0 if len(shown) <= 16 else 8.0
     if width >= _LABEL:
@@ -93,7 +94,7 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
     for line in shown:
         row = tuple(int(part) for part in np.unravel_index(line, of.shape[:-1]))
         if height >= 11:
-            d.text(left - 5, y + height / 2, ", ".join(map(str, row)), 10, "end", fill=INK if line in own else SOFT_INK)
+            d.text(left - 5, y + height / 2, labels[line], 10, "end", fill=INK if line in own else SOFT_INK)
         _pale_row(d, left, y, width, columns, height)
         by_place: dict[int, Run] = {}
         for run in own.get(line, []):
@@ -128,9 +129,11 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
     height = _HEAD + slot_lines * line_height + 3
     columns = max(1, int((room + _GAP) // (width + _GAP)))
     own: dict[int, list[Run]] = {}
-    for run in runs(of):
+    for run in of.runs:
         own.setdefault(run.row[0], []).append(run)
-    pale = ""
+    inset = (width - per_line * cell + 1) / 2
+    corners = [(inset + slot % per_line * cell, _HEAD + slot // per_line * line_height) for slot in range(slots)]
+    pale = _boxes([(corner_x, corner_y + head * mark) for corner_x, corner_y in corners for head in range(heads)], cell - 1, mark - 1)
     hovers = len(shown) * slots * heads <= _MOST_HOVERS and cell >= 5
     for place, block in enumerate(shown):
         left, top = x + place % columns * (width + _GAP), y + place // columns * (height + _GAP)
@@ -138,29 +141,28 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
         d.rect(left, top, width, height, PAPER, INK if is_touched else EDGE, radius=3, title=_block_title(of, name, block))
         d.text(left + 5, top + _HEAD / 2 + 0.5, str(block), 11, fill=INK if is_touched else SOFT_INK, mono=True, bold=is_touched)
         _turn_chip(d, of.turns["load"].get(block, []), left + width, top)
-        start, first = left + (width - per_line * cell + 1) / 2, top + _HEAD
-        corner = lambda slot, head: (start + slot % per_line * cell, first + slot // per_line * line_height + head * mark)
-        for line in range(slot_lines):
-            for slot in range(line * per_line, min((line + 1) * per_line, slots)):
-                cell_x, cell_y = corner(slot, 0)
-                for head in range(heads):
-                    pale += f"M{number(cell_x)} {number(cell_y + head * mark)}h{number(cell - 1)}v{number(mark - 1)}h{number(1 - cell)}z"
-        marks = [(run, head) for run in own.get(block, []) for head in range(run.start, run.end)]
-        d.lines(pale, "none", fill=PALE)
-        pale = ""
-        for run, head in marks:
-            draw_cell(d, *corner(run.row[1], head), cell - 1, mark - 1, run, of.numbers)
-        if hovers:
-            by_place = {(run.row[1], head): run for run, head in marks}
-            for line in range(slot_lines):
-                own_slots = range(line * per_line, min((line + 1) * per_line, slots))
-                titles = [[_mark_title(of, name, block, slot, head, by_place.get((slot, head))) for slot in own_slots] for head in range(heads)]
-                d.hover_grid(start, first + line * line_height, cell, mark, titles)
+        d.lines(f"M{number(left)} {number(top)}{pale}", "none", fill=PALE)
+        marks = {(run.row[1], head): run for run in own.get(block, []) for head in range(run.start, run.end)}
+        for (slot, head), run in marks.items():
+            draw_cell(d, left + corners[slot][0], top + corners[slot][1] + head * mark, cell - 1, mark - 1, run, of.numbers)
+        for line in range(slot_lines if hovers else 0):
+            own_slots = range(line * per_line, min((line + 1) * per_line, slots))
+            titles = [[_mark_title(of, name, block, slot, head, marks.get((slot, head))) for slot in own_slots] for head in range(heads)]
+            d.hover_grid(left + inset, top + _HEAD + line * line_height, cell, mark, titles)
     y += math.ceil(len(shown) / columns) * (height + _GAP) - (_GAP if shown else 0)
     if cut:
         d.text(x, y + 10, f"{blocks:,} blocks; {'only those are' if shown else 'none is'} drawn that this program touches", 11, fill=SOFT_INK)
         y += 18
     return y
+
+
+def _boxes(corners: list[tuple[float, float]], width: float, height: float) -> str:
+    """A path of boxes, each begun from where the last one ended, so that it can be drawn from any place."""
+    path, last = "", (0.0, 0.0)
+    for x, y in corners:
+        path += f"m{number(x - last[0])} {number(y - last[1])}h{number(width)}v{number(height)}h{number(-width)}z"
+        last = (x, y)
+    return path
 
 
 def _slot_width(blocks: int, slots: int, slot_height: float, room: float) -> float:
@@ -222,7 +224,7 @@ def _bar(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) ->
     """A vector too long for cells."""
     width = room / of.shape[0]
     d.rect(x, y, room, _HEIGHT, PALE, title=f"{name}: {of.shape[0]:,} numbers")
-    for run in list(runs(of))[:_MOST_HOVERS]:
+    for run in of.runs[:_MOST_HOVERS]:
         size = max(width * (run.end - run.start), 1.5)
         draw_cell(d, x + run.start * width, y, size, _HEIGHT, run)
         where = f"{run.start}" if run.end == run.start + 1 else f"{run.start} to {run.end - 1}"

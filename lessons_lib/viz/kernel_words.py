@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from lessons_lib.kernel_recording import KernelRecording, ProgramRun
 from lessons_lib.viz.pool_words import count
-from lessons_lib.viz.touched_places import Run, Touched, runs
+from lessons_lib.viz.touched_places import Run, Touched
 
 _MOST_BLOCKS, _MOST_SPANS, _MOST_ROWS = 12, 6, 3
 
@@ -77,7 +77,7 @@ def done(of: Touched, run: Run | None) -> str:
 
 
 def _what(of: Touched, name: str, verb: str) -> str:
-    own = [run for run in runs(of) if (run.loaded if verb == "loads" else run.stored)]
+    own = [run for run in of.runs if (run.loaded if verb == "loads" else run.stored)]
     if of.kind == "cache":
         return _cache_words(of, name, own, verb)
     rows: dict[tuple[int, ...], list[int]] = {}
@@ -89,10 +89,18 @@ def _what(of: Touched, name: str, verb: str) -> str:
     if of.kind == "matrix":
         return _matrix_words(of, name, rows)
     total = sum((run.loaded if verb == "loads" else run.stored) * (run.end - run.start) for run in own)
-    parts = [f"{name}[{', '.join([*map(str, row), spans(columns)])}]" for row, columns in rows.items()]
+    return f"{_indexed(name, rows)}, {count(total, 'number')}"
+
+
+def _indexed(name: str, rows: dict[tuple[int, ...], list[int]]) -> str:
+    """Places as a learner would index them: "q[6 to 14, 2 and 3]"."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for (*leading, row), columns in rows.items():
+        alike.setdefault((*map(str, leading), spans(columns)), []).append(row)
+    parts = [f"{name}[{', '.join([*leading, spans(own), columns])}]" for (*leading, columns), own in alike.items()]
     if len(parts) > _MOST_ROWS:
         parts = [*parts[: _MOST_ROWS - 1], f"{len(parts) - _MOST_ROWS + 1} more"]
-    return f"{' and '.join([', '.join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]}, {count(total, 'number')}"
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
 
 
 def _matrix_words(of: Touched, name: str, rows: dict[tuple[int, ...], list[int]]) -> str:
@@ -138,6 +146,8 @@ def _repeats(of: Touched) -> str:
     times = set(of.times[of.loaded > 0].tolist())
     if times == {1}:
         return ""
+    if of.loaded.sum() == 1:
+        return f", {_times(times.pop())}"
     return f", each {_times(times.pop())}" if len(times) == 1 else f", some of them {_times(max(times))}"
 
 

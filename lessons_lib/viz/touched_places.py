@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -46,6 +46,19 @@ class Touched:
         return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays
         )
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The touched places, neighbours together, in the order of the tensor."""
+        if not len(self.index):
+            return []
+        states = np.stack([self.loaded, self.stored, self.times], axis=1)
+        same_row = (self.index[1:, :-1] == self.index[:-1, :-1]).all(axis=1)
+        joined = same_row & (np.diff(self.index[:, -1]) == 1) & (states[1:] == states[:-1]).all(axis=1)
+        starts = np.concatenate([[0], np.flatnonzero(~joined) + 1])
+        lasts = np.concatenate([starts[1:], [len(states)]]) - 1
+        firsts, ends = self.index[starts].tolist(), (self.index[lasts, -1] + 1).tolist()
+        return [Run(tuple(row), start, end, *state) for (*row, start), end, state in zip(firsts, ends, states[starts].tolist())]
 
 
 @dataclass(frozen=True)
@@ -95,20 +108,6 @@ def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touch
     return Touched(kind, shape, numbers, index, loaded, stored, times, totals["load"], totals["store"], turns, astray)
 
 
-def runs(of: Touched) -> Iterator[Run]:
-    """The touched places, neighbours together, in the order of the tensor."""
-    if not len(of.index):
-        return
-    states = np.stack([of.loaded, of.stored, of.times], axis=1)
-    same_row = (of.index[1:, :-1] == of.index[:-1, :-1]).all(axis=1)
-    joined = same_row & (np.diff(of.index[:, -1]) == 1) & (states[1:] == states[:-1]).all(axis=1)
-    starts = np.concatenate([[0], np.flatnonzero(~joined) + 1])
-    ends = np.concatenate([starts[1:], [len(states)]])
-    for first, last in zip(starts.tolist(), (ends - 1).tolist()):
-        *row, start = of.index[first].tolist()
-        yield Run(tuple(row), start, int(of.index[last, -1]) + 1, *states[first].tolist())
-
-
 def _places(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], int]:
     """Kind and shape of the places, and how many axes of the tensor they go along."""
     if "cache" in name and len(shape) == 4:
@@ -131,9 +130,7 @@ def _counted(offsets: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _turns(blocks: np.ndarray, turn: np.ndarray) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    if len(blocks):
-        pairs = np.stack([blocks, turn], axis=1)
-        _, first = np.unique(pairs, axis=0, return_index=True)
-        for block, number in pairs[np.sort(first)].tolist():
-            found.setdefault(block, []).append(number)
+    changes = np.flatnonzero((np.diff(blocks, prepend=-1) != 0) | (np.diff(turn, prepend=-1) != 0))
+    for block, number in dict.fromkeys(zip(blocks[changes].tolist(), turn[changes].tolist())):
+        found.setdefault(block, []).append(number)
     return found
