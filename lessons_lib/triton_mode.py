@@ -68,11 +68,13 @@ def kernel_device() -> str:
 
 
 def how_kernels_run() -> str:
-    """One line for the reader: compiled or interpreted, and by what."""
+    """One line for the reader: compiled or interpreted, and by what; or why neither."""
     import triton
 
     if kernel_device() == "cuda":
         return f"Triton {triton.__version__}: kernels are compiled for {torch.cuda.get_device_name()}."
+    if not is_interpreted():
+        return f"Triton {triton.__version__}: kernels can not run, for there is no GPU, and {INTERPRET}=0 forbids to interpret them. Unset it."
     return f"Triton {triton.__version__}: kernels are interpreted on the CPU. That shows whether they are right, and says nothing about speed."
 
 

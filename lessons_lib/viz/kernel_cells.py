@@ -93,8 +93,8 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
     hovers = len(shown) * columns <= _MOST_HOVERS
     for line in shown:
         row = tuple(int(part) for part in np.unravel_index(line, of.shape[:-1]))
-        if height >= 11:
-            d.text(left - 5, y + height / 2, labels[line], 10, "end", fill=INK if line in own else SOFT_INK)
+        if height >= 11 or line in own:
+            d.text(left - 5, y + height / 2, labels[line], 10 if height >= 11 else 9, "end", fill=INK if line in own else SOFT_INK)
         _pale_row(d, left, y, width, columns, height)
         by_place: dict[int, Run] = {}
         for run in own.get(line, []):
