@@ -11,18 +11,23 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.batch_result import BatchResult
-from lessons_lib.block_pool import BlockPool, BlockTable
+from lessons_lib.block_pool import BlockPool, BlockTable, blocks_for
 from lessons_lib.continuous_batching import batch_generate
 from lessons_lib.generate import generate_one_by_one
 from lessons_lib.metrics import batch_metrics
 from lessons_lib.model import load_model
-from lessons_lib.ragged_batching import ragged_generate
+from lessons_lib.paged_batching import PagedBatch, paged_generate, paged_step
+from lessons_lib.paged_cache import PagedKVCache
+from lessons_lib.ragged_batching import RaggedBatch, ragged_generate, ragged_step
+from lessons_lib.request import Request
 from lessons_lib.static_batching import static_generate
 from lessons_lib.viz.table import Table
 from lessons_lib.workload import skewed_workload
 
 # requests -> the batch sizes to measure
 WORKLOADS = {16: (2, 4, 8), 64: (8, 16)}
+# (requests, context)
+CONTEXTS = ((4, 50), (4, 400), (16, 50), (16, 150), (16, 400), (16, 800))
 POOL_SIZES = (100, 1_000, 10_000, 100_000)
 
 
@@ -33,7 +38,7 @@ def timed(serve: Callable[[], BatchResult]) -> tuple[float, BatchResult]:
 
 
 def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Table:
-    """New tokens a second: one at a time, static, slots and ragged, at several batch sizes.
+    """New tokens a second: one at a time, static, slots, ragged and paged, at several batch sizes.
 
     The ways take turns, so that a slow minute of the machine falls on all of them; each figure is the median of its turns.
     """
@@ -45,6 +50,7 @@ def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Tab
         ways["static", size] = lambda size=size: static_generate(model, tokenizer, load.prompts, **caps, batch_size=size)
         ways["slots", size] = lambda size=size: batch_generate(model, tokenizer, load.prompts, **caps, batch_size=size)
         ways["ragged", size] = lambda size=size: ragged_generate(model, tokenizer, load.prompts, **caps, max_num_seqs=size)
+        ways["paged", size] = lambda size=size: paged_generate(model, tokenizer, load.prompts, **caps, max_num_seqs=size)
     seconds = {way: [] for way in ways}
     results = {}
     for _ in range(repeats):
@@ -74,6 +80,34 @@ def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Tab
     columns = ["way", "batch", "tokens/s", "to alone", "to static", "forward calls", "useful", "slots busy", "same tokens"]
     caption = f"{requests} requests with skewed lengths, {new_tokens} new tokens, bundled model, median of {repeats}"
     return Table(columns, rows, caption)
+
+
+def contexts(repeats: int) -> Table:
+    """Time of a step in which everybody decodes, with the caches joined (lesson 05) and in blocks (lesson 06), as contexts grow."""
+    model, _ = load_model()
+    steps = {"ragged": ragged_step, "paged": paged_step}
+    rows = []
+    for requests, context in CONTEXTS:
+        batches = {"ragged": RaggedBatch(model, requests), "paged": _paged_batch(model, requests, context + repeats + 1)}
+        for name, batch in batches.items():
+            for number in range(requests):
+                batch.submit(Request(str(number), [5 + number] * context, max_new_tokens=repeats + 2))
+            steps[name](batch)
+        seconds = {name: [] for name in batches}
+        for _ in range(repeats):
+            for name, batch in batches.items():
+                started = time.perf_counter()
+                steps[name](batch)
+                seconds[name].append(time.perf_counter() - started)
+        medians = {name: statistics.median(times) for name, times in seconds.items()}
+        told = [f"{requests / median:,.0f}" for median in medians.values()]
+        rows.append([requests, context, *told, f"{medians['ragged'] / medians['paged']:.2f} ×"])
+    return Table(["requests", "context", "ragged, tokens/s", "paged, tokens/s", "paged to ragged"], rows, f"Decoding, median of {repeats} steps")
+
+
+def _paged_batch(model, requests: int, tokens: int) -> PagedBatch:
+    pool = BlockPool(requests * blocks_for(tokens, 16), 16)
+    return PagedBatch(model, requests, pool=pool, cache=PagedKVCache(model.config, pool.num_blocks, 16, model.dtype, model.device))
 
 
 def allocator(repeats: int, operations: int = 100_000) -> Table:
@@ -119,7 +153,13 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     print(f"torch {torch.__version__}, {device}\n")
+    if torch.cuda.is_available():
+        from lessons_lib.gpu_bench.__main__ import gpu_tables
+
+        print(gpu_tables(), end="\n\n")
     print(allocator(options.repeats))
+    print()
+    print(contexts(max(options.repeats, 5)))
     for requests in options.requests:
         print()
         print(throughput(requests, WORKLOADS.get(requests, (4, 8)), options.repeats))

@@ -1,7 +1,7 @@
-"""A class taught with nbgrader as it is: its own commands release the lessons, three students hand in, it grades them.
+"""A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
-solved: every exercise as in the reference; unsolved: as released; wrong: the last exercise of each lesson returns None. They hand in
-the notebook up to its last check: what follows gives no marks, and `test_notebooks` runs it.
+They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` runs it. All four students take the toy
+lesson; in the lessons of the course one stands for three, since each run takes minutes.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
@@ -62,7 +62,7 @@ class Course:
         assert done.returncode == 0, done.stderr
 
     def hand_in(self, student: str, edit) -> None:
-        """Submit the released notebooks; `edit(source, released, solved)` returns the cell a student wrote."""
+        """Submit the released notebooks; `edit(released, solved, is_first, is_last)` returns the exercise as the student wrote it."""
         folder = self.folder / "submitted" / student / "course"
         folder.mkdir(parents=True)
         for lesson in self.lessons:
@@ -72,7 +72,7 @@ class Course:
             notebook.cells = notebook.cells[: last_check + 1]
             exercises = [cell for cell in notebook.cells if cell.id.startswith("ex-")]
             for cell in exercises:
-                cell.source = edit(cell.source, solved[cell.id], cell is exercises[-1])
+                cell.source = edit(cell.source, solved[cell.id], cell is exercises[0], cell is exercises[-1])
             (folder / f"{lesson}.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
 
     def scores(self, student: str) -> dict[str, dict[str, tuple[float, float]]]:
@@ -85,6 +85,26 @@ class Course:
                 }
                 for lesson in self.lessons
             }
+
+
+def returns_none(released: str) -> str:
+    return released.replace("raise NotImplementedError()", "return None")
+
+
+STUDENTS = {
+    "solved": lambda released, solved, is_first, is_last: solved,
+    "unsolved": lambda released, solved, is_first, is_last: released,
+    "wrong": lambda released, solved, is_first, is_last: returns_none(released) if is_last else solved,
+    "half-way": lambda released, solved, is_first, is_last: returns_none(released) if is_last else released if is_first else solved,
+}
+COURSES = {"toy": tuple(STUDENTS), "lessons": ("solved", "half-way")}
+every_course = pytest.mark.parametrize("course", COURSES, indirect=True)
+
+
+def handed_in(*students):
+    """Run a test with each of these students in each course in which they hand in."""
+    pairs = [(course, student) for course, those in COURSES.items() for student in students if student in those]
+    return pytest.mark.parametrize("course, student", pairs, indirect=["course"])
 
 
 def toy_course(folder: Path) -> tuple[Path, list[str], tuple[Path, ...]]:
@@ -100,7 +120,7 @@ def activated(monkeypatch):
     monkeypatch.setenv("PATH", ACTIVATED)
 
 
-@pytest.fixture(scope="module", params=["toy", "lessons"])
+@pytest.fixture(scope="module")
 def course(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "lessons" and not LESSONS:
@@ -111,39 +131,43 @@ def course(request, tmp_path_factory):
     del environment["LESSONS_PROGRESS"]
     made = Course(folder / "course", origin, lessons, environment)
     made.release()
-    made.hand_in("solved", lambda released, solved, last: solved)
-    made.hand_in("unsolved", lambda released, solved, last: released)
-    made.hand_in("wrong", lambda released, solved, last: released.replace("raise NotImplementedError()", "return None") if last else solved)
+    for student in COURSES[request.param]:
+        made.hand_in(student, STUDENTS[student])
     done = made.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
     return made
 
 
+@every_course
 def test_the_committed_copy_is_what_nbgrader_releases(course):
     for lesson in course.lessons:
         committed = nbformat.read(course.origin / "notebooks" / f"{lesson}.ipynb", as_version=4)
         assert course.notebook("release", "course", lesson) == committed
 
 
+@every_course
 def test_solved_gets_full_marks(course):
     for lesson, grades in course.scores("solved").items():
         assert grades and all(maximum > 0 for _, maximum in grades.values())
         assert {name: score for name, (score, _) in grades.items()} == {name: maximum for name, (_, maximum) in grades.items()}, lesson
 
 
-def test_unsolved_gets_no_marks(course):
-    for lesson, grades in course.scores("unsolved").items():
+@handed_in("unsolved")
+def test_unsolved_gets_no_marks(course, student):
+    for lesson, grades in course.scores(student).items():
         assert grades and all(score == 0 for score, _ in grades.values()), (lesson, grades)
 
 
-def test_one_wrong_exercise_costs_its_own_marks_and_no_others(course):
-    for lesson, grades in course.scores("wrong").items():
-        last = [cell.id for cell in course.notebook("release", "course", lesson).cells if cell.id.startswith("check-")][-1]
-        lost = [name for name, (score, _) in grades.items() if score == 0]
-        assert lost == [last], (lesson, grades)
+@handed_in("wrong", "half-way")
+def test_an_exercise_costs_its_own_marks_and_no_others(course, student):
+    for lesson, grades in course.scores(student).items():
+        checks = [cell.id for cell in course.notebook("release", "course", lesson).cells if cell.id.startswith("check-")]
+        lost = {name for name, (score, _) in grades.items() if score == 0}
+        assert lost == {checks[-1]} | ({checks[0]} if student == "half-way" else set()), (lesson, grades)
         assert all(score == maximum for name, (score, maximum) in grades.items() if name not in lost)
 
 
+@every_course
 def test_each_exercise_is_worth_its_points(course):
     for lesson in course.lessons:
         cells = course.notebook("source", "course", lesson).cells
@@ -151,13 +175,14 @@ def test_each_exercise_is_worth_its_points(course):
         assert points == {name: maximum for name, (_, maximum) in course.scores("solved")[lesson].items()}
 
 
+@every_course
 def test_solved_cells_write_nothing_to_stderr_and_raise_nothing(course):
     for lesson in course.lessons:
         outputs = [output for cell in course.notebook("autograded", "solved", "course", lesson).cells for output in cell.get("outputs", [])]
         assert outputs and not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
 
 
-@pytest.mark.parametrize("student", ["unsolved", "wrong"])
+@handed_in("unsolved", "wrong", "half-way")
 def test_a_failed_check_raises_and_prints_nothing_to_stderr(course, student):
     for lesson in course.lessons:
         scores = course.scores(student)[lesson]
