@@ -18,10 +18,10 @@ from triton.runtime.errors import InterpreterError
 
 
 class OutOfBounds(IndexError):
-    """A program asked for a number that lies in none of the tensors that the kernel was given.
+    """A program asked for a number that its tensor does not have.
 
     Attributes:
-        ids: of the program; kind: "load" or "store"; tensor: name of the parameter whose tensor is nearest.
+        ids: of the program; kind: "load" or "store"; tensor: name of the parameter from which the address was reckoned.
         number: which number of that tensor was asked for; count: how many it has.
     """
 
@@ -147,12 +147,17 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
     notes = _Notes(tensors, layouts, len(grid))
     with interpreted(kernel, here) as run, notes.taken():
         try:
-            run[grid](**here)
+            run[lambda arguments: notes.set_apart(arguments) or tuple(grid)](**here)
         except InterpreterError as error:
             raise cause_of(error) from None
     for theirs, ours in storages.values():
         theirs.copy_(ours)
     return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid))
+
+
+# Addresses of a process need 47 bits. The pointers to each tensor are moved this far from those to the others while a kernel runs:
+# so an address says whose it is, however wild, and views of one storage are told apart.
+APART = 1 << 50
 
 
 class _Notes:
@@ -169,16 +174,22 @@ class _Notes:
     def programs(self, grid: tuple[int, ...]) -> tuple[ProgramRun, ...]:
         return tuple(ProgramRun(ids, tuple(self.by_program.get(ids, ()))) for ids in np.ndindex(*grid))
 
+    def set_apart(self, arguments: dict[str, object]) -> None:
+        """Move the pointers that a kernel is given. The interpreter asks for the grid with them, before the first program runs."""
+        for number, (layout, _, _) in enumerate(self.ranges, start=1):
+            handle = arguments[layout.name].handle
+            handle.data = handle.data + np.uint64(number * APART)
+
     @contextmanager
     def taken(self):
-        originals = {name: getattr(tl, name) for name in ("load", "store")}
-        for kind, original in originals.items():
-            setattr(tl, kind, self._noting(kind, original))
+        originals = {name: getattr(tl, name) for name in vars(tl) if name in ("load", "store", *UNNOTED) or name.startswith("atomic_")}
+        for name, original in originals.items():
+            setattr(tl, name, self._noting(name, original) if name in ("load", "store") else _moved_back(original))
         try:
             yield
         finally:
-            for kind, original in originals.items():
-                setattr(tl, kind, original)
+            for name, original in originals.items():
+                setattr(tl, name, original)
 
     def _noting(self, kind: str, original):
         program_id = tl.program_id
@@ -195,37 +206,48 @@ class _Notes:
                 self._note(kind, addresses[np.broadcast_to(wanted, addresses.shape).astype(bool)], ids)
                 if kind == "load" and mask is not None and arguments.get("other") is None and pointer.dtype.scalar.element_ty.is_floating():
                     kwargs["other"] = float("nan")  # on a GPU it may be anything; the interpreter's 0 would hide that
-            return original(pointer, *args, _semantic=_semantic, **kwargs)
+            return original(_back(pointer), *args, _semantic=_semantic, **kwargs)
 
         return noted
 
     def _note(self, kind: str, addresses: np.ndarray, ids: tuple[int, ...]) -> None:
         if not addresses.size:
             return
-        addresses = addresses.astype(np.int64)
-        layout, start, numbers = self._nearest(addresses)
-        offsets = (addresses - start) // layout.itemsize
+        number = int(_tensor_numbers(addresses)[0])
+        if not 1 <= number <= len(self.ranges):
+            return  # a pointer that was not moved, or was itself loaded
+        layout, start, numbers = self.ranges[number - 1]
+        offsets = (addresses.astype(np.int64) - number * APART - start) // layout.itemsize
         outside = (offsets < 0) | (offsets >= numbers)
         if outside.any():
             raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), numbers)
         self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist())))
 
-    def _nearest(self, addresses: np.ndarray):
-        first = int(addresses[0])
 
-        def distance(of) -> int:
-            layout, start, numbers = of
-            return max(start - first, first - (start + max(numbers - 1, 0) * layout.itemsize), 0)
+UNNOTED = ("make_block_ptr", "make_tensor_descriptor")  # what they make reads and writes without `tl.load` and `tl.store` of pointers
 
-        least = min(map(distance, self.ranges))
-        nearest = [of for of in self.ranges if distance(of) == least]
-        # Keys and values may be views of one storage, each between the numbers of the other: it is the one that has all of these.
-        return next((of for of in nearest[1:] if not self._has(nearest[0], addresses) and self._has(of, addresses)), nearest[0])
 
-    @staticmethod
-    def _has(of, addresses: np.ndarray) -> bool:
-        layout, start, _ = of
-        return bool(layout.has((addresses - start) // layout.itemsize).all())
+def _moved_back(original):
+    """The function, called with the address that it would have been given."""
+
+    @tl.core.builtin
+    def called(base, *args, _semantic=None, **kwargs):
+        return original(_back(base), *args, _semantic=_semantic, **kwargs)
+
+    return called
+
+
+def _back(pointer):
+    """The pointer as it was before `set_apart`."""
+    addresses = _addresses(pointer)
+    if addresses is None:
+        return pointer
+    back = addresses - _tensor_numbers(addresses) * np.uint64(APART)
+    return tl.tensor(type(pointer.handle)(back, pointer.handle.dtype, dict(pointer.handle.attr)), pointer.type)
+
+
+def _tensor_numbers(addresses: np.ndarray) -> np.ndarray:
+    return (addresses + np.uint64(APART // 2)) // np.uint64(APART)
 
 
 def _addresses(pointer) -> np.ndarray | None:
