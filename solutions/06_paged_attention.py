@@ -54,7 +54,8 @@ KV_HEADS, HEAD_DIM = kv_head_size(model.config)
 """
 ## The problem: everything moves, almost nothing is new
 
-The six stories, served by lesson 05's packed row. For some of the steps, the table says what was computed, what lay in the caches, and what was moved.
+The six stories, served by lesson 05's packed row. For some of the steps, the table says what was computed, what lay in the caches, and what was
+moved.
 """
 
 # %%
@@ -110,8 +111,8 @@ predict("06.b", ...)  # What is the smallest whole number x for which exp(x) is 
 
 > **paged attention**: attention that finds the keys and values of a sequence through its block table, in blocks that may lie anywhere in one pool.
 
-Here are C, E and A with short answers, at most two of them at a time, in a pool of eight blocks of four tokens. The parts behind it are the
-library's for now; by the end of the lesson they are yours. Step through it.
+Here are C, E and A with short answers, at most two of them at a time, in a pool of eight blocks of four tokens. The parts behind it are the library's
+for now; by the end of the lesson they are yours. Step through it.
 """
 
 # %%
@@ -130,28 +131,29 @@ for number in (0, 1, 3):
 Each new token is written to one slot. Each request reads the slots of its own tokens, block after block of its table. When C has left, its block goes
 back to the pool, and A's prompt is written into it.
 
-The way there has four parts: a cache in blocks; a softmax that can be computed one block at a time; attention for a whole row; and a model that uses it.
-Each part is compared with what we had before.
+The way there has four parts: a cache in blocks; a softmax that can be computed one block at a time; attention for a whole row; and a model that uses
+it. Each part is compared with what we had before.
 
 ## Build 1: a cache in blocks
 
-One tensor of keys for each layer, and one of values, of shape `[num_blocks, block_size, KV heads, head size]`. `keys[3][7, 2]` is the key of the token
-in cell 2 of block 7, in layer 3. Which request it belongs to is not written there. That is the block table's affair.
+One tensor of keys for each layer, and one of values, of shape `[num_blocks, block_size, KV heads, head size]`. `keys[3][7, 2]` is the key of the
+token in cell 2 of block 7, in layer 3. Which request it belongs to is not written there. That is the block table's affair.
 
-`tensor.flatten(0, 1)` looks at the same memory as `[num_blocks × block_size, KV heads, head size]`: one row for each slot, and row number = slot. It is
-a *view*, that is, what is written into it is written into the cache.
+`tensor.flatten(0, 1)` looks at the same memory as `[num_blocks × block_size, KV heads, head size]`: one row for each slot, and row number = slot. It
+is a *view*, that is, what is written into it is written into the cache.
 
 **Your task: `write` and `read`.** `__init__` is given. It makes two lists with a tensor for each layer, `self.keys` and `self.values`.
 
 - `write(layer, keys, values, slot_mapping)`: `keys` and `values` have the shape `[T, KV heads, head size]`, one entry for each token of the row,
-  whosever it is. `slot_mapping` is an integer tensor with T slots, in any order. Token *t* goes to slot `slot_mapping[t]`, in this layer. No other place
-  changes. Write into the tensors that are there, without a loop over the tokens: `tensor[slot_mapping] = rows` puts all rows in their places at once.
+  whosever it is. `slot_mapping` is an integer tensor with T slots, in any order. Token *t* goes to slot `slot_mapping[t]`, in this layer. No other
+  place changes. Write into the tensors that are there, without a loop over the tokens: `tensor[slot_mapping] = rows` puts all rows in their places at
+  once.
 - `read(layer, blocks, num_tokens)`: what one sequence has in this layer. `blocks` is a list of block numbers in the order of its tokens. Return the
-  pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of the tokens. `tensor[blocks]` picks blocks in this order. The last block
-  may be partly filled; what lies in its other cells does not belong to the sequence.
+  pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of the tokens. `tensor[blocks]` picks blocks in this order. The last
+  block may be partly filled; what lies in its other cells does not belong to the sequence.
 
-Example, with blocks of 4: with `slot_mapping` [8, 9, 10, 11, 4], five tokens of C are written to block 2 and to cell 0 of block 1. Then
-`read(layer, [2, 1], 5)` gives the five tokens.
+Example, with blocks of 4: with `slot_mapping` [8, 9, 10, 11, 4], five tokens of C are written to block 2 and to cell 0 of block 1. Then `read(layer,
+[2, 1], 5)` gives the five tokens.
 """
 
 # %% exercise="06.1" given="__init__"
@@ -161,8 +163,8 @@ from lessons_lib.paged_cache import PagedKVCache
 
 # %% [markdown]
 """
-Now with real keys. D and E go through the model alone, each with a `DynamicCache`, as ever. Then all their keys and values are written into the blocks
-of one pool. The pool has been in use for a while, so its free blocks come in no order.
+Now with real keys. D and E go through the model alone, each with a `DynamicCache`, as ever. Then all their keys and values are written into the
+blocks of one pool. The pool has been in use for a while, so its free blocks come in no order.
 """
 
 # %%
@@ -223,10 +225,14 @@ everything, in every step. To get rid of it, attention must be able to work with
 
 For one query, with a score and a value for each key, attention is
 
-$$\\frac{\\sum_i e^{score_i}\\, value_i}{\\sum_i e^{score_i}}$$
+```
+             sum over the keys of exp(score) × value
+attention =  ───────────────────────────────────────
+             sum over the keys of exp(score)
+```
 
-Two sums. A sum can be added up in pieces, in any order. So take a block of keys, compute its scores, add to both sums, and go on to the next block; at
-the end divide. The state between two blocks is a `Partial`. For Q queries at once:
+Two sums. A sum can be added up in pieces, in any order. So take a block of keys, compute its scores, add to both sums, and go on to the next block;
+at the end divide. The state between two blocks is a `Partial`. For Q queries at once:
 
 | field | shape | what it is |
 |---|---|---|
@@ -243,9 +249,9 @@ for function in (nothing_seen, add_block_naive, attention_of):
 
 # %% [markdown]
 """
-To try it we want real scores. A Hugging Face model calls a function by its name for its attention. So we register one that notes what it is given, and
-then calls the usual one. (How that works is part of Build 5.) Here is the last token of D's prompt, in one layer, with one of its query heads. Four
-query heads share two KV heads, so query head 3 uses KV head 1.
+To try it we want real scores. A Hugging Face model calls a function by its name for its attention. So we register one that notes what it is given,
+and then calls the usual one. (How that works is part of Build 5.) Here is the last token of D's prompt, in one layer, with one of its query heads.
+Four query heads share two KV heads, so query head 3 uses KV head 1.
 """
 
 # %%
@@ -302,7 +308,7 @@ reveal("06.b", overflow)
 """
 > **overflow**: a result that is too large for the type of float it should go into. It becomes infinity, and infinity divided by infinity is NaN.
 
-Nothing in a model holds its scores below 89. And float16 ends far earlier: of D's real scores above, many are too large for it.
+Nothing in a model holds its scores below 89. And float16 ends far earlier: even the smallest of D's real scores above is too large for it.
 
 Step through the same scores, times five. The first blocks are still all right.
 """
@@ -315,17 +321,19 @@ Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1
 """
 The other side is as bad: with scores far below zero every exponential is 0, and 0 / 0 is NaN too.
 
-Now the way out. Take the same number away from all scores of a query. Above and below the line, every term is then divided by the same factor,
-e to that number, so the attention stays as it was. We may choose the number. The best choice is the **largest score**: then every exponent is 0 or
-below. No exponential is larger than 1, so nothing overflows; and one of them is 1, so the sum below is not 0.
+Now the way out. Take the same number away from all scores of a query. Above and below the line, every term is then divided by the same factor, e to
+that number, so the attention stays as it was. We may choose the number. The best choice is the **largest score**: then every exponent is 0 or below.
+No exponential is larger than 1, so nothing overflows; and one of them is 1, so the sum below is not 0.
 
 But block by block we do not know the largest score before the last block. So we take the largest *so far*, and correct what we have when a larger one
 turns up. The sums hold exp(score − old maximum). They should hold exp(score − new maximum). The one becomes the other by a factor:
 
-$$e^{score - new} = e^{score - old} \\cdot e^{old - new}$$
+```
+exp(score − new)  =  exp(score − old) × exp(old − new)
+```
 
-> **online softmax**: a softmax that takes its scores one piece after the other. It keeps the largest score so far, and multiplies what it has added up by
-> exp(old maximum − new maximum).
+> **online softmax**: a softmax that takes its scores one piece after the other. It keeps the largest score so far, and multiplies what it has added
+> up by exp(old maximum − new maximum).
 
 **Your task: `add_block(seen, scores, values)`**, for Q queries at once, and K keys. Each query has a maximum of its own.
 
@@ -334,12 +342,12 @@ $$e^{score - new} = e^{score - old} \\cdot e^{old - new}$$
 3. The factor, [Q]: exp(old maximum − new maximum).
 4. Return a new `Partial`: new maximum; total × factor + sum of the weights; output × factor + weights @ values. Leave `seen` as it is.
 
-A query may be forbidden to see a key. Such a key has the score minus infinity. There is one trap in that. If a query has not been allowed any key yet, old
-and new maximum are both minus infinity, and −∞ − (−∞) is NaN. Such a query must keep its state: maximum −∞, total 0, output 0. So in steps 2 and 3,
-subtract 0 in place of a new maximum of minus infinity: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.
+A query may be forbidden to see a key. Such a key has the score minus infinity. There is one trap in that. If a query has not been allowed any key
+yet, old and new maximum are both minus infinity, and −∞ − (−∞) is NaN. Such a query must keep its state: maximum −∞, total 0, output 0. So in steps 2
+and 3, subtract 0 in place of a new maximum of minus infinity: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.
 
-Example, one query, values of one number. After scores [1, 2] with values [10, 20] the maximum is 2, the total exp(−1) + 1 = 1.368, and the output
-10 exp(−1) + 20 = 23.68. Then comes a block with score [3] and value [30]. The factor is exp(−1) = 0.368. The new total is 0.368 × 1.368 + 1 = 1.503, and
+Example, one query, values of one number. After scores [1, 2] with values [10, 20] the maximum is 2, the total exp(−1) + 1 = 1.368, and the output 10
+exp(−1) + 20 = 23.68. Then comes a block with score [3] and value [30]. The factor is exp(−1) = 0.368. The new total is 0.368 × 1.368 + 1 = 1.503, and
 the output 0.368 × 23.68 + 30 = 38.71. Their quotient, 25.75, is the attention.
 """
 
@@ -369,7 +377,7 @@ def error(add, scores, values):
 
 
 def told(number):
-    return "NaN" if number != number else f"{number:.0e}"
+    return "NaN" if number != number else f"{number:.0e}" if number else "0"
 
 
 cases = {
@@ -384,13 +392,16 @@ cases = {
 }
 Table(
     columns=["scores", "smallest", "largest", "error, bare exponentials", "error, yours"],
-    rows=[[name, f"{s.min():.1f}", f"{s.max():.1f}", told(error(add_block_naive, s, v)), told(error(add_block, s, v))] for name, (s, v) in cases.items()],
+    rows=[
+        [name, f"{s.min():.1f}", f"{s.max():.1f}", told(error(add_block_naive, s, v)), told(error(add_block, s, v))]
+        for name, (s, v) in cases.items()
+    ],
 )
 
 # %% [markdown]
 """
-Read the column of the bare exponentials from "− 60" on down. The error grows before the result turns to NaN: near the smallest float, a number has few digits left. Yours
-loses nothing in float32. In float16 it is right to float16's three digits.
+Read the column of the bare exponentials from "− 60" on down. The error grows before the result turns to NaN: near the smallest float, a number has
+few digits left. Yours loses nothing in float32. In float16 it is right to float16's three digits.
 
 ### Reading where the keys lie
 
@@ -411,6 +422,7 @@ print(f"from the blocks {tables['D'].blocks}, one at a time; largest difference 
 
 
 def shares_memory(part):
+    """Whether a tensor looks at the memory of the cache, and has none of its own."""
     return part.untyped_storage().data_ptr() == pages.keys[1].untyped_storage().data_ptr()
 
 
@@ -420,9 +432,9 @@ print("several blocks, keys[[block, ...]], lie there:", shares_memory(own_keys[t
 
 # %% [markdown]
 """
-A single block is a view: nothing is copied. Several blocks picked with a list are gathered into new memory. So this is the direct way: the keys are read
-where they lie, and no row with all the scores is ever made. The price is a Python loop over blocks. A GPU kernel has this very loop inside, where it
-costs little (lesson 07).
+A single block is a view: nothing is copied. Several blocks picked with a list are gathered into new memory. So this is the direct way: the keys are
+read where they lie, and no row with all the scores is ever made. The price is a Python loop over blocks. A GPU kernel has this very loop inside,
+where it costs little (lesson 07).
 
 ## Build 3: two halves
 
@@ -431,12 +443,13 @@ A long sequence has many blocks, and the loop takes them one after the other. Co
 
 It is the same idea as before. Each part is relative to its own maximum. Bring both to the larger one of the two maxima, then add.
 
-**Your task: `merge(one, other)`.** Two `Partial` of the same Q queries, over keys that they do not share. Return the `Partial` as if one had seen both;
-leave both as they are. Either may have the larger maximum, and that may differ from query to query. Either may have seen no key of a query (maximum −∞,
-total 0, output 0): then the result is the other one's, and if neither has seen one, that state again. The trap with −∞ − (−∞) is as before.
+**Your task: `merge(one, other)`.** Two `Partial` of the same Q queries, over keys that they do not share. Return the `Partial` as if one had seen
+both; leave both as they are. Either may have the larger maximum, and that may differ from query to query. Either may have seen no key of a query
+(maximum −∞, total 0, output 0): then the result is the other one's, and if neither has seen one, that state again. The trap with −∞ − (−∞) is as
+before.
 
-Example, one query, values of one number: `one` has maximum 2, total 1.5, output 20, and `other` has maximum 3, total 1, output 30. The new maximum is 3.
-`one` is multiplied by exp(2 − 3) = 0.368, `other` by exp(3 − 3) = 1. So total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
+Example, one query, values of one number: `one` has maximum 2, total 1.5, output 20, and `other` has maximum 3, total 1, output 30. The new maximum is
+3. `one` is multiplied by exp(2 − 3) = 0.368, `other` by exp(3 − 3) = 1. So total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
 """
 
 # %% exercise="06.3"
@@ -454,11 +467,11 @@ print("the other way round:", torch.allclose(attention_of(merge(*reversed(parts)
 
 # %% [markdown]
 """
-There is a second way to say the same, which you will meet in papers and kernels. A finished part hands over its attention, output / total, and one more
-number that says how much it weighs:
+There is a second way to say the same, which you will meet in papers and kernels. A finished part hands over its attention, output / total, and one
+more number that says how much it weighs:
 
-> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). `log_sum_exp(part)` in the library. It fits into a float
-> however large the scores are.
+> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). `log_sum_exp(part)` in the library. It fits
+> into a float however large the scores are.
 
 The share of a part in the whole is exp(its log-sum-exp − that of the whole).
 """
@@ -471,13 +484,13 @@ print(f"weighted sum of the two attentions: largest difference {(weighted - expe
 
 # %% [markdown]
 """
-The second half has nearly all the weight: the largest scores are there. Lesson 08 gives the parts of one long sequence to many processors of a GPU, and
-merges them just so.
+The second half has nearly all the weight: the largest scores are there. Lesson 08 gives the parts of one long sequence to many processors of a GPU,
+and merges them just so.
 
 ## Build 4: a whole row
 
-The model computes a packed row: decodes, prefills, perhaps a chunk of a prompt, each with keys of its own. Here D and E each bring one new token after their
-prompts, and C comes with its prompt of three.
+The model computes a packed row: decodes, prefills, perhaps a chunk of a prompt, each with keys of its own. Here D and E each bring one new token
+after their prompts, and C comes with its prompt of three.
 """
 
 # %%
@@ -492,8 +505,8 @@ print(block_tables)
 
 # %% [markdown]
 """
-The plain way is a loop: for each sequence, gather its keys, and compute causal attention. `attention_one_by_one` in the library does that. It is right, and
-it is our oracle. But a loop over sequences is what we left behind in lesson 05: with 32 requests, 32 small computations in each layer.
+The plain way is a loop: for each sequence, gather its keys, and compute causal attention. `attention_one_by_one` in the library does that. It is
+right, and it is our oracle. But a loop over sequences is what we left behind in lesson 05: with 32 requests, 32 small computations in each layer.
 
 To compute several at once, PyTorch wants rectangles. A decode has one query and many keys, a prefill has many queries. In one rectangle together, the
 decodes would be mostly padding. So `plan_groups` makes two groups: the sequences with one new token, and the rest. It is given:
@@ -527,7 +540,8 @@ for group in groups:
 # %% [markdown]
 """
 Look at E in the first group. It has 6 keys, and the rectangle is as wide as D's context. The other places name E's first key again, and the mask
-forbids them. Why a real key, and not any slot? In a cell without a token anything may lie, even NaN. A forbidden key has the weight 0, but 0 × NaN is NaN.
+forbids them. Why a real key, and not any slot? In a cell without a token anything may lie, even NaN. A forbidden key has the weight 0, but 0 × NaN is
+NaN.
 
 The groups depend on the row and the tables only. They are made once a pass, and used in every layer.
 
@@ -535,13 +549,13 @@ The groups depend on the row and the tables only. They are made once a pass, and
 
 - `query` is the packed row, `[T, query heads, head size]`. `keys` and `values` are the cache of the layer, `[num_blocks, block_size, KV heads, head
   size]`; the new tokens are in it already. Return the attention, of the shape of `query`, in the order of the row.
-- For each group, use PyTorch's attention, which computes all S sequences and all heads at once:
-  `F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scale, enable_gqa=True)`, with q `[S, query heads, Q, head size]` and k, v
-  `[S, KV heads, K, head size]`. The result has the shape of q. With `enable_gqa`, query heads share KV heads as they should.
-- `query[group.rows]` has the shape `[S, Q, query heads, head size]`; `.transpose(1, 2)` swaps the two axes in the middle. `keys.flatten(0, 1)` has a row for
-  each slot, as in Build 1.
-- Put only real queries in their places. Where `is_query` is False, `rows` says 0, and row 0 belongs to somebody: `group.rows[group.is_query]` are the places of
-  the real ones, as a tensor with one axis, and `tensor[group.is_query]` picks their entries from `[S, Q, ...]`.
+- For each group, use PyTorch's attention, which computes all S sequences and all heads at once: `F.scaled_dot_product_attention(q, k, v,
+  attn_mask=group.mask, scale=scale, enable_gqa=True)`, with q `[S, query heads, Q, head size]` and k, v `[S, KV heads, K, head size]`. The result has
+  the shape of q. With `enable_gqa`, query heads share KV heads as they should.
+- `query[group.rows]` has the shape `[S, Q, query heads, head size]`; `.transpose(1, 2)` swaps the two axes in the middle. `keys.flatten(0, 1)` has a
+  row for each slot, as in Build 1.
+- Put only real queries in their places. Where `is_query` is False, `rows` says 0, and row 0 belongs to somebody: `group.rows[group.is_query]` are the
+  places of the real ones, as a tensor with one axis, and `tensor[group.is_query]` picks their entries from `[S, Q, ...]`.
 """
 
 # %% exercise="06.4"
@@ -551,7 +565,8 @@ from lessons_lib.paged_attention import paged_attention
 
 # %% [markdown]
 """
-Your function against the loop, on the row above. Queries, keys and values are random numbers here, and every cell of the pool that holds no token is NaN.
+Your function against the loop, on the row above. Queries, keys and values are random numbers here, and every cell of the pool that holds no token is
+NaN.
 """
 
 # %%
@@ -575,14 +590,14 @@ print(f"largest difference {(together - by_loop).abs().max():.0e}; NaN in the ou
 
 # %% [markdown]
 """
-One thing must be said plainly. `cache[slots]` gathers: it copies the keys and values of one layer, for the moment in which this layer attends. PyTorch has no
-attention for CPUs that reads through a table. But nothing of it is kept. The cache itself stays where it is, and the copy is gone when the layer is done. We
-count these bytes below. The kernel of lesson 07 does without.
+One thing must be said plainly. `cache[slots]` gathers: it copies the keys and values of one layer, for the moment in which this layer attends.
+PyTorch has no attention for CPUs that reads through a table. But nothing of it is kept. The cache itself stays where it is, and the copy is gone when
+the layer is done. We count these bytes below. The kernel of lesson 07 does without.
 
 ## Build 5: into a real model
 
-In a Hugging Face model each layer computes queries, keys and values, and then calls a function for its attention. The function has a name, and anybody may
-register another:
+In a Hugging Face model each layer computes queries, keys and values, and then calls a function for its attention. The function has a name, and
+anybody may register another:
 
 - `AttentionInterface.register("paged", function)` makes a function known;
 - `model.set_attn_implementation("paged")` makes a model call it;
@@ -611,12 +626,13 @@ What the function is called with, in every layer:
 
 **Your task: `paged_attention_forward`.** Two things, in this order:
 
-1. Write the keys and values of the new tokens into the cache, with `paged.cache.write(layer, keys, values, paged.slot_mapping)`. It wants them as `[T, KV heads,
-   head size]`: `key[0].transpose(0, 1)`.
-2. Compute the attention: `paged.attend(query, keys, values, scale)`, with the query as `[T, query heads, head size]`, and with this layer's tensors of the
-   whole cache, `paged.cache.keys[layer]` and `paged.cache.values[layer]`. It returns `[T, query heads, head size]`.
+1. Write the keys and values of the new tokens into the cache, with `paged.cache.write(layer, keys, values, paged.slot_mapping)`. It wants them as
+   `[T, KV heads, head size]`: `key[0].transpose(0, 1)`.
+2. Compute the attention: `paged.attend(query, keys, values, scale)`, with the query as `[T, query heads, head size]`, and with this layer's tensors
+   of the whole cache, `paged.cache.keys[layer]` and `paged.cache.values[layer]`. It returns `[T, query heads, head size]`.
 
-Return a pair: the attention with an axis in front, `[1, T, query heads, head size]`, and None in place of the attention weights, which we do not have.
+Return a pair: the attention with an axis in front, `[1, T, query heads, head size]`, and None in place of the attention weights, which we do not
+have.
 """
 
 # %% exercise="06.5"
@@ -624,8 +640,8 @@ from lessons_lib.paged_model import paged_attention_forward
 
 # %% [markdown]
 """
-Register it, and let `paged_forward` use your `paged_attention`. A backend is a function of the row, the block tables and the block size. It is called once a
-pass, and returns what the layers call as `paged.attend`.
+Register it, and let `paged_forward` use your `paged_attention`. A backend is a function of the row, the block tables and the block size. It is called
+once a pass, and returns what the layers call as `paged.attend`.
 """
 
 # %%
@@ -639,8 +655,8 @@ def my_backend(packed, block_tables, block_size):
 
 # %% [markdown]
 """
-The models of three families that people serve, small and with random weights. For each, two passes. In the first, three prompts. In the second, one token for two of
-them, and the rest of the third prompt: a chunk. At the end the logits are compared with those of each sequence alone.
+The models of three families that people serve, small and with random weights. For each, two passes. In the first, three prompts. In the second, one
+token for two of them, and the rest of the third prompt: a chunk. At the end the logits are compared with those of each sequence alone.
 """
 
 # %%
@@ -673,8 +689,8 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 ## The loop
 
-The loop is that of lesson 05. What changes is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a pool and a `PagedKVCache`. A request's cache is
-a `BlockTable` now: made when the request comes in, released when it leaves.
+The loop is that of lesson 05. What changes is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a pool and a `PagedKVCache`. A
+request's cache is a `BlockTable` now: made when the request comes in, released when it leaves.
 """
 
 # %%
@@ -685,8 +701,9 @@ for function in (blocks_at_most, forward_in_blocks):
 
 # %% [markdown]
 """
-Read `has_place_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To keep out of that, a request
-comes in only if the pool would do even if all ran to their caps. So `table.append` never meets an empty pool. (That is careful, and we come back to what it costs.)
+Read `has_place_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To keep out of that, a
+request comes in only if the pool would do even if all ran to their caps. So `table.append` never meets an empty pool. (That is careful, and we come
+back to what it costs.)
 
 Now everything is yours: the cache, the attention, the function in the model. The six stories:
 """
@@ -737,8 +754,8 @@ Table(
 
 # %% [markdown]
 """
-A, B and C may need 18 blocks together, and D 3 more. So D waits although a place is free: not for a place, but for blocks. It comes in when A has left and has given its blocks
-back. Could D have come in at once? Look at the blocks in use in step 1. And what could never run is refused at once:
+A, B and C may need 18 blocks together, and D 3 more. So D waits although a place is free: not for a place, but for blocks. It comes in when A has
+left and has given its blocks back. Could D have come in at once? Look at the blocks in use in step 1. And what could never run is refused at once:
 """
 
 # %%
@@ -751,8 +768,9 @@ except OutOfBlocks as error:
 """
 ## Prove it
 
-Two claims. First: every request gets the tokens that lesson 05 gives it. That lesson was compared with `generate`. Now thirty requests with random prompts and caps on the three
-small models, with blocks of 1, 4 and 16, with a pool that just has room for the largest request and two more, so that many wait for blocks. Some answers end with the end token.
+Two claims. First: every request gets the tokens that lesson 05 gives it. That lesson was compared with `generate`. Now thirty requests with random
+prompts and caps on the three small models, with blocks of 1, 4 and 16, in a small pool. Some answers end with the end token. We also count the steps
+in which a request waited for blocks although a place was free.
 """
 
 # %%
@@ -764,16 +782,17 @@ LOAD = dict(prompts=prompts, max_new_tokens=[rng.choice((1, 2, 5, 17)) for _ in 
 for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
     expected = ragged_generate(tiny, plain, **LOAD).outputs
-    same = {}
     for block_size in (1, 4, 16):
-        most = blocks_for(40 + 17 - 1, block_size)
-        outputs = paged_generate(tiny, plain, **LOAD, block_size=block_size, num_blocks=most + 2 * blocks_for(17, block_size), **MINE).outputs
-        same[block_size] = sum(a == b for a, b in zip(outputs, expected))
-    print(f"{family:>6}: " + "; ".join(f"blocks of {size}: {count} of 30 equal" for size, count in same.items()))
+        num_blocks = 2 * blocks_for(40 + 17 - 1, block_size)  # room for two requests of the largest size
+        run = paged_generate(tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
+        same = sum(a == b for a, b in zip(run.outputs, expected))
+        waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
+        print(f"{family:>6}, blocks of {block_size:2}: {same} of 30 equal; waited for blocks in {waited} of {len(run.packed)} steps")
 
 # %% [markdown]
 """
-Second: in a step, only the slots of the new tokens change. Nothing is moved. We look at the whole cache before and after every step of the six stories, and count.
+Second: in a step, only the slots of the new tokens change. Nothing is moved. We look at the whole cache before and after every step of the six
+stories, and count.
 """
 
 # %%
@@ -815,37 +834,47 @@ reveal("06.a", len(decodes.packed.input_ids) * per_token / 1024, unit="KiB")
 # %%
 moved = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
-gathered_cells = [
-    sum(group.slots.numel() for group in plan_groups(step.packed.cu_seqlens_q, step.packed.context_lens, torch.zeros(4, 20, dtype=torch.int64)[: len(step.names)], 16))
-    for step in paged.packed
-]
-for_a_moment = [cells * per_token / 1024 for cells in gathered_cells]
-told = f"step 2: {moved[1]:,.0f} moved, {for_a_moment[1]:,.0f} gathered for a moment, {written[1]:,.0f} written; step 60: {moved[59]:,.0f}, {for_a_moment[59]:,.0f}, {written[59]:,.0f}"
+
+
+def keys_gathered(packed):
+    """How many keys the groups of a row name, filling included. Where they lie makes no difference, so any block table will do."""
+    tables = torch.zeros(len(packed.new_lens), blocks_for(int(packed.context_lens.max()), 16), dtype=torch.int64)
+    return sum(group.slots.numel() for group in plan_groups(packed.cu_seqlens_q, packed.context_lens, tables, 16))
+
+
+gathered_keys = [keys_gathered(step.packed) for step in paged.packed]
+for_a_moment = [count * per_token / 1024 for count in gathered_keys]
+told = "; in step ".join(f"{n}: {moved[n - 1]:,.0f} moved, {for_a_moment[n - 1]:,.0f} gathered, {written[n - 1]:,.0f} written" for n in (2, 60))
 line_chart(
     range(1, len(moved) + 1),
     {"05: moved": moved, "06: gathered for a moment": for_a_moment, "06: written": written},
-    xlabel="step", ylabel="KiB a step", alt=f"KiB in each step. In {told}.",
+    xlabel="step", ylabel="KiB a step", alt=f"KiB in each step. In step {told}.",
 )  # fmt: skip
 
 # %%
 steps = len(moved)
-print(f"on average a step: lesson 05 moved {sum(moved) / steps:,.0f} KiB; lesson 06 wrote {sum(written) / steps:,.0f} KiB, and moved {paged.trace.bytes_copied} bytes")
-print(f"gathered for a moment, all layers together: {sum(for_a_moment) / steps:,.0f} KiB; at most one layer at a time: {max(for_a_moment) / NUM_LAYERS:,.0f} KiB")
+print("On average in a step:")
+print(f"  lesson 05 moved {sum(moved) / steps:,.0f} KiB")
+print(f"  lesson 06 wrote {sum(written) / steps:,.0f} KiB, and moved {paged.trace.bytes_copied} bytes")
+print(f"  and gathered {sum(for_a_moment) / steps:,.0f} KiB for a moment, never more than {max(for_a_moment) / NUM_LAYERS:,.0f} KiB at once, for one layer")
 
 # %% [markdown]
 """
-The lowest line is all that is written for good. The line in the middle is the copy that a CPU needs to attend, with the padding of its rectangles. It comes and goes layer by layer. Lesson
-05 made three copies, of all layers, and kept one of them.
+The lowest line is all that is written for good. The line in the middle is the copy that a CPU needs to attend, with the padding of its rectangles. It
+comes and goes layer by layer. Lesson 05 made three copies, of all layers, and kept one of them.
 
 ### Attention for many sequences
 
-Your `paged_attention` against the loop over sequences: all layers of a pass, planning included. Contexts of 20 to 200 tokens; one sequence prefills, the others decode.
+Your `paged_attention` against the loop over sequences: all layers of a pass, planning included. Contexts of 20 to 100 tokens; one sequence prefills,
+the others decode.
 """
 
 # %% tags=["measured"]
-def a_row(count, block_size=16):
+def a_row(count, last=None, block_size=16):
+    """A row of so many sequences with 20 to 100 tokens each, or with `last` tokens in the last one."""
     rng = random.Random(count)
-    contexts = [rng.randint(20, 200) for _ in range(count)]
+    contexts = [rng.randint(20, 100) for _ in range(count)]
+    contexts[-1] = last or contexts[-1]
     new = [20] + [1] * (count - 1)
     pool = BlockPool(sum(blocks_for(context, block_size) for context in contexts), block_size)
     rng.shuffle(pool.free_queue)
@@ -868,7 +897,7 @@ def a_pass_by_loop(query, keys, values, packed, block_tables):
         attention_one_by_one(query, keys, values, packed, block_tables, scale)
 
 
-def milliseconds(functions, times=7):
+def milliseconds(functions, times=9):
     """Median time of each function. In turns: a slow moment of the machine meets all alike."""
     taken = [[] for _ in functions]
     for _ in range(times):
@@ -879,19 +908,23 @@ def milliseconds(functions, times=7):
     return [median(own) for own in taken]
 
 
-rows = []
-for count in (4, 8, 16, 32):
-    row = a_row(count)
+def compared(row):
     loop, together = milliseconds([lambda: a_pass_by_loop(*row), lambda: a_pass_together(*row)])
-    rows.append([str(count), loop, together, f"{loop / together:.1f}"])
-Table(columns=["sequences", "loop, ms", "together, ms", "times faster"], rows=rows, caption=f"Attention of {NUM_LAYERS} layers")
+    return [loop, together, f"{loop / together:.1f}"]
+
+
+columns = ["sequences", "loop, ms", "together, ms", "loop / together"]
+Table(columns=columns, rows=[[str(count), *compared(a_row(count))] for count in (4, 8, 16, 32)], caption=f"Attention of {NUM_LAYERS} layers")
 
 # %% [markdown]
 """
+The loop pays for every sequence: a handful of small operators each. Together, there is one set of operators for each group. What is paid instead is
+padding. The last section says when that is a bad bargain.
+
 ### Steps, as the context grows
 
-Sixteen requests decode, all with the same context. How long does a step take, with lesson 05's caches and with blocks? The time does not depend on which numbers lie in the cache. So we
-fill the caches with zeros, and save ourselves thousands of prompt tokens.
+Sixteen requests decode, all with the same context. How long does a step take, with lesson 05's caches and with blocks? The time does not depend on
+which numbers lie in the cache. So we fill the caches with zeros, and save ourselves thousands of prompt tokens.
 
 **Guess first:** what happens to each of the two when the context gets four times as long?
 """
@@ -947,7 +980,8 @@ Table(
 
 # %% [markdown]
 """
-Both grow: attention has more keys to look at. With blocks it grows more slowly, because nothing is moved besides. The longer the context, the further ahead.
+Both grow: attention has more keys to look at. With blocks it grows more slowly, because nothing is moved besides. The longer the context, the further
+ahead.
 
 ### The ledger
 """
@@ -957,48 +991,63 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last two rows. As few tokens computed, as few forward calls. "Copied a step" is 0. The cache reserves a little more than it uses: the empty cells of the last blocks. The speed need not
-differ by much: the stories are short, and with short contexts the copies cost little. The measurement above says when they do.
+Compare the last two rows. As few tokens computed, as few forward calls. "Copied a step" is 0. The cache reserves a little more than it uses: the
+empty cells of the last blocks. The speed need not differ by much: the stories are short, and with short contexts the copies cost little. The
+measurement above says when they do.
 
 ## What production does
 
 - **vLLM** does the two halves of your `paged_attention_forward` in `vllm/v1/attention/backends/flash_attn.py`. `do_kv_cache_update` writes:
   `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA kernel in `cache_kernels.cu`. The forward method reads:
-  `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache, cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` are our `context_lens`. The kernel
-  goes through the block table itself, so nothing is gathered.
-- Your `merge` is there as `merge_attn_states` in `vllm/v1/attention/ops/merge_attn_states.py`, with log-sum-exps. vLLM uses it, for example, when many requests begin with the same
-  text: attention over the shared beginning once for all, over the rest for each, then merged (`cascade_attention`).
-- **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update` writes by a `write_index` and gathers by a `read_index`, then SDPA or
-  FlashAttention attends to the gathered keys: what your PyTorch version does. Its documentation says that this can become a bottleneck for long sequences. With a block table, it lets
-  FlashAttention's kernel read the cache in place.
-- **FlashInfer** keeps the block tables of all requests in one list, `paged_kv_indices`, with cumulative lengths `paged_kv_indptr` and `paged_kv_last_page_len`. It calls your
-  `Partial` an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
+  `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache, cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` are our
+  `context_lens`. The kernel goes through the block table itself, so nothing is gathered.
+- Your `merge` is there as `merge_attn_states` in `vllm/v1/attention/ops/merge_attn_states.py`, with log-sum-exps. vLLM uses it, for example, when
+  many requests begin with the same text: attention over the shared beginning once for all, over the rest for each, then merged (`cascade_attention`).
+- **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update` writes by a `write_index` and
+  gathers by a `read_index`, then SDPA or FlashAttention attends to the gathered keys: what your PyTorch version does. Its documentation says that
+  this can become a bottleneck for long sequences. With a block table, it lets FlashAttention's kernel read the cache in place.
+- **FlashInfer** keeps the block tables of all requests in one list, `paged_kv_indices`, with cumulative lengths `paged_kv_indptr` and
+  `paged_kv_last_page_len`. It calls your `Partial` an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
 - **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs.
 
 ## What is still wrong
 
-**The gathered copy.** A CPU gathers each layer's keys before it attends. The loop of `attention_in_place` does not, but it is a loop in Python. In lesson 07 you write the kernel that has it
-inside.
+**The gathered copy.** A CPU gathers each layer's keys before it attends. The loop of `attention_in_place` does not, but it is a loop in Python. In
+lesson 07 you write the kernel that has it inside.
 
 **Rectangles.** The group of the decodes is as wide as the longest context in it. How much of it is padding, in the run of the six stories?
 """
 
 # %%
 needed = [sum(step.packed.context_lens.tolist()) for step in paged.packed]
-print(f"keys gathered in all steps: {sum(gathered_cells):,}; needed: {sum(needed):,}; padding: {1 - sum(needed) / sum(gathered_cells):.0%}")
+print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed):,}; padding: {1 - sum(needed) / sum(gathered_keys):.0%}")
+
+# %% [markdown]
+"""
+One long request beside many short ones makes that worse. Here is the measurement from above once more, with 800 tokens in one of the sequences:
+"""
+
+# %% tags=["measured"]
+Table(columns=columns, rows=[[str(count), *compared(a_row(count, last=800))] for count in (8, 32)], caption="The same, with one long sequence")
+
+# %% [markdown]
+"""
+Now the loop is ahead. Sorting the sequences into more groups would help; a kernel has no rectangle at all: each sequence ends where it ends.
+
+**The mask inside.** Within a group there still is a mask with a cell for each query and key. For a decode it is one line. For a long prefill it is
+the whole triangle, and its upper half is computed for nothing.
+
+**The promise.** Blocks are promised up to the cap, as if every answer ran that far.
+"""
+
+# %%
 promised = [sum(blocks_at_most(caps[name], 16) for name in step.names) for step in paged.packed]
 in_use = [sum(len(blocks) for blocks in access.tables.values()) for access in paged.accesses]
 print(f"blocks promised, on average: {sum(promised) / steps:.1f}; in use: {sum(in_use) / steps:.1f}")
 
 # %% [markdown]
 """
-One long request beside many short ones makes that worse. A kernel has no rectangle: each sequence ends where it ends.
-
-**The mask inside.** Within a group there still is a mask with a cell for each query and key. For a decode it is one line. For a long prefill it is the whole triangle, and its upper half is
-computed for nothing.
-
-**The promise.** Blocks are promised up to the cap, as if every answer ran that far. On average many promised blocks lie free while a request waits for them. Lesson 09 decides who comes in, and
-lesson 10 what to do when the pool really is empty.
+The rest lies free, while others may be waiting. Lesson 09 decides who comes in, and lesson 10 what to do when the pool really is empty.
 
 ## Quiz
 """
@@ -1014,8 +1063,8 @@ quiz("06")
 - M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
 - T. Dao et al.: *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, NeurIPS 2022; block by block in section 3.1.
   <https://arxiv.org/abs/2205.14135>
-- Z. Ye et al.: *FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving*, 2025; attention states and how they are merged in section 2.2.
-  <https://arxiv.org/abs/2501.01005>
+- Z. Ye et al.: *FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving*, 2025; attention states and how they are merged in
+  section 2.2. <https://arxiv.org/abs/2501.01005>
 - vLLM: `vllm/v1/attention/backends/flash_attn.py`, `vllm/v1/attention/ops/merge_attn_states.py`. <https://github.com/vllm-project/vllm>
 - Hugging Face transformers: `AttentionInterface`, <https://huggingface.co/docs/transformers/attention_interface>; paged attention,
   <https://huggingface.co/docs/transformers/main/en/paged_attention>

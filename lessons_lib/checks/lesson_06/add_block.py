@@ -68,6 +68,8 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     local = (scores - block_maximum.masked_fill(block_maximum == NONE, 0.0)[:, None]).exp()
     of_block = local.sum(dim=1) if wrong == "total" else local @ values
     bare = scores.exp().sum(dim=1) if wrong == "total" else scores.exp() @ values
+    if not bool(seen.total.any()) and not bool(found.any()):
+        return "The block's part is missing. Was it multiplied by the factor as well? For the first block that is exp(−∞) = 0. Only what was there before is rescaled."
     for guess, idea in (
         (old + own, f"The old {wrong} was not rescaled. It is relative to the old maximum: multiply it by exp(old maximum − new maximum)."),
         (own, f"What was added up before is gone. The new {wrong} is the old one, rescaled, plus the block's part."),

@@ -55,17 +55,17 @@ def _check_write(attempt, slots: list[int], layer: int) -> None:
     cache = _new_cache(attempt, fill=False)
     places = [*cache.keys, *cache.values]
     keys, values = _codes(len(slots))
-    got = call(cache.write, layer, keys, values, torch.tensor(slots), case=case)
-    del got
+    call(cache.write, layer, keys, values, torch.tensor(slots), case=case)
     now = [*cache.keys, *cache.values]
     if any(old is not new and old.data_ptr() != new.data_ptr() for old, new in zip(places, now)):
         idea = "A kernel, or whoever else holds `cache.keys[layer]`, would go on with the old one; and making a new one copies the whole pool. Write into the tensor that is there."
         raise Mistake("after the write the cache holds another tensor than before.", case=case, idea=idea)
     for name, tensors, rows in (("key", cache.keys, keys), ("value", cache.values, values)):
-        _check_written(name, tensors[layer], rows, values if name == "key" else keys, slots, case)
         for other, tensor in enumerate(tensors):
             if other != layer and bool((tensor != EMPTY).any()):
-                raise Mistake(f"layer {other} was changed too.", case=case, idea=f"Each layer has a tensor of its own: `self.{name}s[layer]`.")
+                also = "too" if bool((tensors[layer] != EMPTY).any()) else f"instead of layer {layer}"
+                raise Mistake(f"layer {other} was changed {also}.", case=case, idea=f"Each layer has a tensor of its own: `self.{name}s[layer]`.")
+        _check_written(name, tensors[layer], rows, values if name == "key" else keys, slots, case)
 
 
 def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: list[int], case: str) -> None:
@@ -79,7 +79,8 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
             raise Mistake(what + f"there lies its {'value' if name == 'key' else 'key'}.", case=case, idea="Keys go to `self.keys[layer]`, values to `self.values[layer]`.")
         found = [place for place, cell in enumerate(cells) if torch.equal(cell, rows[token])]
         if not bool((cells != EMPTY).any()):
-            idea = f"Was it written into a copy? `self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes through it; `view[slot_mapping]` alone is a copy."
+            idea = "Was it written into a copy? " if name == "key" else "The keys are there. The values are written in the same way. "
+            idea += f"`self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes through it; `view[slot_mapping]` alone is a copy."
             raise Mistake(what + "nothing was written.", case=case, idea=idea)
         others = [place for place, cell in enumerate(rows) if torch.equal(cells[slot], cell)]
         if others:
@@ -87,7 +88,7 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
             raise Mistake(what + f"there lies that of token {others[0]}.", case=case, idea=idea)
         if found:
             idea = f"A slot is block × block_size + offset, and row {slot} of `flatten(0, 1)`: block {slot} // {BLOCK_SIZE}, cell {slot} % {BLOCK_SIZE}."
-            if found == [slots[0] + token]:
+            if found == [(slots[0] + token) % len(cells)]:
                 idea = "You wrote the tokens one behind the other from the first slot on. Every token has a slot of its own in `slot_mapping`."
             raise Mistake(what + f"it lies at slot {found[0]}.", case=case, idea=idea)
         raise Mistake(what + f"there lies {short(cells[slot].flatten()[:4])}.", case=case, idea="Each row goes as it is, with all its heads, to its slot.")
@@ -113,7 +114,8 @@ def _check_read(attempt, blocks: list[int], num_tokens: int, layer: int) -> None
         if not isinstance(found, torch.Tensor):
             raise Mistake(f"the {name} should be a tensor; yours are {type(found).__name__}.", case=case, idea="`tensor[blocks]` gives a tensor with the blocks in this order.")
         if found.shape != want.shape or not torch.equal(found, want):
-            raise Mistake(*_wrong_read(name, found, want, blocks, num_tokens, slots, all_keys, all_values), idea=_read_idea(found, want, blocks, num_tokens, all_keys, all_values, case))
+            idea = _read_idea(found, want, blocks, num_tokens, all_keys, all_values)
+            raise Mistake(_wrong_read(name, found, want, slots, every), case=case, idea=idea)
 
 
 def _kind(got) -> str:
@@ -125,15 +127,15 @@ def _slots_in(found: torch.Tensor, every: torch.Tensor) -> list:
     return [int(row.flatten()[0] // 1000) - 1 if bool((every == row).flatten(1).all(dim=1).any()) else "?" for row in found]
 
 
-def _wrong_read(name, found, want, blocks, num_tokens, slots, all_keys, all_values) -> tuple[str, str]:
-    case = f"blocks of 4: read blocks {blocks}, {num_tokens} tokens."
+def _wrong_read(name: str, found: torch.Tensor, want: torch.Tensor, slots: list[int], every: torch.Tensor) -> str:
     if found.shape[1:] != want.shape[1:] or found.dim() != want.dim():
-        return f"the {name} should have the shape {list(want.shape)}, [tokens, KV heads, head size]; yours have {list(found.shape)}.", case
-    every = all_keys if name == "keys" else all_values
-    return f"the {name} should be those of the slots {slots}; yours are those of {_slots_in(found, every)}.", case
+        return f"the {name} should have the shape {list(want.shape)}, [tokens, KV heads, head size]; yours have {list(found.shape)}."
+    yours = _slots_in(found, every)
+    told = "yours are others" if set(yours) == {"?"} else f"yours are those of {short(yours)}"
+    return f"the {name} should be those of the slots {slots}; {told}."
 
 
-def _read_idea(found, want, blocks, num_tokens, all_keys, all_values, case) -> str:
+def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
     if found.dim() == 4:
         return "`tensor[blocks]` still has an axis for the blocks. `.flatten(0, 1)` puts their cells one behind the other."
     if found.shape[1:] != want.shape[1:]:
@@ -143,6 +145,8 @@ def _read_idea(found, want, blocks, num_tokens, all_keys, all_values, case) -> s
             return "You gave the keys for the values, or the other way round. The pair is (keys, values)."
     if len(found) > len(want):
         return "The last block is not full. What lies in its other cells is no token of this sequence: keep the first `num_tokens`."
+    if len(found) == len(want) - 1:
+        return "One token is missing. `num_tokens` tokens have the positions 0 to num_tokens - 1, and a slice ends before its second number."
     if len(found) < len(want):
         return "Tokens are missing. A block that is begun belongs to the sequence, and a full one entirely."
     if torch.equal(found, want + 50_000):

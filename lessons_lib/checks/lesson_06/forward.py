@@ -117,7 +117,7 @@ def _check_attended(calls: Calls, paged: PagedPass, layer: int, query, scaling, 
         others = {"keys of the new tokens only": paged.cache.calls.written[0], "values of the new tokens only": paged.cache.calls.written[1]}
         idea = f"`paged.cache.{name}[layer]`: the whole pool of this layer, as it lies there. `attend` knows the block tables."
         for words, tensor in others.items():
-            if isinstance(given, torch.Tensor) and given.numel() == tensor.numel():
+            if isinstance(given, torch.Tensor) and torch.equal(given.flatten().sort().values, tensor.flatten().sort().values):
                 idea = f"These are the {words}. What was cached before would be forgotten: hand over `paged.cache.{name}[layer]`."
         for number, tensor in enumerate(all_layers):
             if isinstance(given, torch.Tensor) and given.data_ptr() == tensor.data_ptr() and number != layer:

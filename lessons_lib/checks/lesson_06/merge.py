@@ -9,9 +9,16 @@ from lessons_lib.online_softmax import Partial, add_block, merge, nothing_seen
 # (words, one, other), smallest first.
 CASES = (
     ("the same maximum 2: totals 1.5 and 1, outputs 20 and 30.", partial([2], [1.5], [[20]]), partial([2], [1], [[30]])),
-    ("one: maximum 2, total 1.5, output 20; other: maximum 3, total 1, output 30.", partial([2], [1.5], [[20]]), partial([3], [1], [[30]])),
-    ("one: maximum 3, total 1, output 30; other: maximum 2, total 1.5, output 20.", partial([3], [1], [[30]]), partial([2], [1.5], [[20]])),
-    ("two queries: the first has the larger maximum in `other`, the second in `one`.", partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]), partial([3, 1], [1, 2], [[30, 2], [4, 6]])),
+    (
+        "two queries. one: maxima 2 and 5, totals 1.5 and 1, outputs 20 and 7; other: maxima 3 and 4, totals 1 and 2, outputs 30 and 4.",
+        partial([2, 5], [1.5, 1], [[20], [7]]),
+        partial([3, 4], [1, 2], [[30], [4]]),
+    ),
+    (
+        "values of two numbers. one: maximum 3, total 1, output 30 and 1; other: maximum 2, total 1.5, output 20 and 6.",
+        partial([3], [1], [[30, 1]]),
+        partial([2], [1.5], [[20, 6]]),
+    ),
     ("`other` has seen no key; one: maximum 2, total 1.5, output 20.", partial([2], [1.5], [[20]]), nothing_seen(1, 1)),
     ("`one` has seen no key; other: maximum 2, total 1.5, output 20.", nothing_seen(1, 1), partial([2], [1.5], [[20]])),
     ("neither has seen a key.", nothing_seen(1, 1), nothing_seen(1, 1)),
