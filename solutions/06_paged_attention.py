@@ -342,6 +342,9 @@ exp(score − new)  =  exp(score − old) × exp(old − new)
 3. The factor, [Q]: exp(old maximum − new maximum).
 4. Return a new `Partial`: new maximum; total × factor + sum of the weights; output × factor + weights @ values. Leave `seen` as it is.
 
+`scores.max(dim=1).values` are the largest scores of each query. Where a number of each query meets [Q, K] or [Q, D], it needs an axis more: `x[:,
+None]`.
+
 A query may be forbidden to see a key. Such a key has the score minus infinity. There is one trap in that. If a query has not been allowed any key
 yet, old and new maximum are both minus infinity, and −∞ − (−∞) is NaN. Such a query must keep its state: maximum −∞, total 0, output 0. So in steps 2
 and 3, subtract 0 in place of a new maximum of minus infinity: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.
@@ -362,6 +365,10 @@ Your function on D's real scores. In which blocks is something rescaled?
 # %%
 recorded = record_blocks(scores, values, BLOCK, add_block)
 Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
+
+# %%
+larger = [step.block for step in recorded[2:] if step.factor < 1]
+print(f"after the first block, a larger score came in block {' and '.join(map(str, larger))}; the others changed no maximum")
 
 # %% [markdown]
 """
@@ -591,7 +598,7 @@ print(f"largest difference {(together - by_loop).abs().max():.0e}; NaN in the ou
 # %% [markdown]
 """
 One thing must be said plainly. `cache[slots]` gathers: it copies the keys and values of one layer, for the moment in which this layer attends.
-PyTorch has no attention for CPUs that reads through a table. But nothing of it is kept. The cache itself stays where it is, and the copy is gone when
+`scaled_dot_product_attention` cannot read through a table. But nothing of it is kept. The cache itself stays where it is, and the copy is gone when
 the layer is done. We count these bytes below. The kernel of lesson 07 does without.
 
 ## Build 5: into a real model
@@ -980,8 +987,8 @@ Table(
 
 # %% [markdown]
 """
-Both grow: attention has more keys to look at. With blocks it grows more slowly, because nothing is moved besides. The longer the context, the further
-ahead.
+Both grow: attention has more keys to look at. With blocks it grows more slowly, because nothing is moved besides. What lesson 05 moves grows with the
+context, and so should the lead.
 
 ### The ledger
 """
@@ -1008,7 +1015,8 @@ measurement above says when they do.
   this can become a bottleneck for long sequences. With a block table, it lets FlashAttention's kernel read the cache in place.
 - **FlashInfer** keeps the block tables of all requests in one list, `paged_kv_indices`, with cumulative lengths `paged_kv_indptr` and
   `paged_kv_last_page_len`. It calls your `Partial` an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
-- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs.
+- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention, which compiles an attention
+  kernel from Python code, has an experimental class `PagedAttention` in `torch/nn/attention/experimental/_paged_attention.py`.
 
 ## What is still wrong
 
