@@ -8,7 +8,7 @@ from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_07.running import close, numbers_text, places, refuse_wrong_tensors, run, touched
 
 # (length, numbers in the tensors, BLOCK), smallest first.
-CASES = ((4, 4, 4), (8, 8, 4), (3, 3, 4), (10, 10, 4), (10, 13, 4), (1, 1, 8))
+CASES = ((4, 4, 4), (8, 8, 4), (2, 6, 4), (3, 3, 4), (10, 10, 4), (10, 13, 4), (1, 1, 8))
 UNTOUCHED = -7.0
 
 
@@ -50,10 +50,10 @@ def _wild(error, length: int, block: int) -> str:
     if error.kind == "store":
         return (
             f"The last program has places up to {-(-length // block) * block - 1}, and there are only {length} numbers. Without a mask `tl.store` writes "
-            "all places of the tile. Give it `mask=place < length`."
+            "all places of the tile. Give it `mask=place < length`. An `if` can not do this: it decides for the whole tile."
         )
     if error.number < error.count + block:
-        return f"The numbers end at {length - 1}, the tile of the last program does not. `tl.load(x + place, mask=place < length)` leaves out what is too much."
+        return f"The numbers end at {length - 1}, the tile of the last program does not. `tl.load(x + place, mask=place < length)` leaves out what is too much. An `if` can not do this: it decides for the whole tile."
     return "`place` grew too large. Program i begins at number i × BLOCK: `tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)`."
 
 

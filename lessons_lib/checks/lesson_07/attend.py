@@ -6,11 +6,11 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, explain_reads
-from lessons_lib.checks.lesson_07.running import LIMIT_32, cells, close, numbers_text, run_through
+from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, Reads
+from lessons_lib.checks.lesson_07.running import LIMIT_32, cells, close, numbers_text, run_through, touched
 from lessons_lib.paged_kernels import one_head_kernel
 
-HEAD_DIM = 4
+HEAD_DIM = 8
 
 
 @dataclass
@@ -29,12 +29,12 @@ def check_attend_blocks(attempt) -> None:
     _check_case(attempt, 1, [2], scores="small")
     _check_case(attempt, 3, [2], scores="small")
     _check_case(attempt, 4, [1], scores="small")
+    _check_case(attempt, 6, [3, 1], scores="falling")
     _check_case(attempt, 7, [2, 0], scores="rising")
-    _check_case(attempt, 6, [0, 2], scores="falling")
     _check_case(attempt, 8, [3, 1], scores="rising")
     _check_case(attempt, 9, [3, 0, 1], scores="rising")
     _check_case(attempt, 7, [2, 0], scores="rising", layout=Layout(slot_gap=1))
-    _check_case(attempt, 7, [2, 0], scores="rising", layout=Layout(block_gap=1))
+    _check_case(attempt, 7, [2, 3], scores="rising", layout=Layout(block_gap=1))
     _check_case(attempt, 10, [2, 0, 3], scores="high")
     _check_case(attempt, 10, [2, 0, 3], scores="plunging")
     _check_case(attempt, 3, [1], scores="low")
@@ -59,8 +59,7 @@ def _check_case(attempt, num_tokens, table, scores, layout=Layout(), block_size=
     if close(got, want):
         return
     what = f"the attention should be {numbers_text(want)}; yours is {numbers_text(got)}."
-    read = cells(recording, recording.programs[0], "load", "k_cache", 2)
-    if reason := explain_reads(read, one):
+    if reason := _reads(recording).explain(one):
         raise Mistake(what, case=case, idea=reason)
     # The same with numbers in the unused cells: NaN would hide what was computed with them.
     other, caches = _make(num_tokens, table, scores, layout, block_size, head_dim, seed, unused=None)
@@ -68,11 +67,19 @@ def _check_case(attempt, num_tokens, table, scores, layout=Layout(), block_size=
     if idea := other.recognise(finite):
         raise Mistake(what, case=case, idea=idea)
     if not bool(got.isfinite().all()):
-        raise Mistake(what, case=case, idea=_why_not_finite(close(finite, want), scores))
+        full, caches = _make(len(table) * block_size, table, scores, layout, block_size, head_dim, seed, unused=None)
+        is_the_mask = close(finite, want) or close(_attend(attempt, full, _views(caches, layout), case)[0], full.want())
+        raise Mistake(what, case=case, idea=_why_not_finite(close(finite, want), is_the_mask, scores))
     idea = "Compare line by line with `add_block` of lesson 06: the new maximum, the weights, the factor, the sum, the output; and the division at the end."
-    if not bool(recording.programs[0].accesses):
-        idea = "Nothing was loaded."
     raise Mistake(what, case=case, idea=idea)
+
+
+def _reads(recording) -> Reads:
+    program = recording.programs[0]
+    entries = [entry for (entry,) in cells(recording, program, "load", "block_table", 1)]
+    keys, values = (cells(recording, program, "load", name, 2) for name in ("k_cache", "v_cache"))
+    turns = sum(access.tensor == "k_cache" for access in program.accesses)
+    return Reads(keys, len(touched(recording, program, "load", "k_cache")), values, entries, turns)
 
 
 SAID = {
@@ -155,11 +162,16 @@ def _wild(error, one: OneHead, keys) -> str:
     return "Look at the mask of the last block, and at the two strides: b × stride_block + slot × stride_slot + dim."
 
 
-def _why_not_finite(finite_is_right: bool, scores: str) -> str:
+def _why_not_finite(finite_is_right: bool, is_the_mask: bool, scores: str) -> str:
     if finite_is_right:
         return (
             "Cells without a token were read and used. A weight of 0 does not help: 0 × NaN is NaN. Give the loads of keys and of values a mask, with "
-            "`other=0.0`: without `other`, what the mask hides may be anything."
+            "`other=0.0`."
+        )
+    if is_the_mask:
+        return (
+            "Where the block is full, all is well. Without `other`, what a mask hides may be anything, here NaN, and a weight of 0 does not help: "
+            "0 × NaN is NaN. Load keys and values with `other=0.0`."
         )
     if scores == "high":
         return "exp(200) is infinite in float32. Every exponential must be relative to the largest score so far: exp(score − new_max)."

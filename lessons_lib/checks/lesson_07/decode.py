@@ -5,7 +5,7 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, explain_reads
+from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, Reads
 from lessons_lib.checks.lesson_07.running import cells, close, numbers_text, places, refuse_wrong_tensors, run, touched
 
 BLOCK_SIZE, HEAD_DIM = 4, 4
@@ -17,13 +17,11 @@ HEADS_FIRST = "a view of [num_blocks, Hkv, block_size, D]"
 
 def check_decode_heads_kernel(attempt) -> None:
     _check_case(attempt, [3], q_heads=1, kv_heads=1)
-    _check_case(attempt, [3, 5], q_heads=1, kv_heads=1)
-    _check_case(attempt, [3], q_heads=2, kv_heads=2)
-    _check_case(attempt, [3], q_heads=4, kv_heads=2)
-    _check_case(attempt, [3], q_heads=4, kv_heads=1)
+    _check_case(attempt, [3], q_heads=6, kv_heads=2)
+    _check_case(attempt, [3, 4], q_heads=2, kv_heads=1)
     _check_case(attempt, [2, 4, 6], q_heads=2, kv_heads=1)
+    _check_case(attempt, [5, 3], q_heads=2, kv_heads=2, layout=INTERLEAVED)
     _check_case(attempt, [5, 1], q_heads=2, kv_heads=2, layout=HEADS_FIRST)
-    _check_case(attempt, [5, 3], q_heads=2, kv_heads=1, layout=INTERLEAVED)
     _check_case(attempt, [2, 3], q_heads=2, kv_heads=1, q_gap=2)
     rng = Random(6)
     for seed, layout in enumerate((PLAIN, INTERLEAVED, HEADS_FIRST), start=1):
@@ -69,10 +67,14 @@ def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, see
     )  # fmt: skip
     refuse_wrong_tensors(recording, "out", case)
     for program in recording.programs:
+        stored = cells(recording, program, "store", "out", 2)
+        if stored != [program.ids]:
+            raise _wrong_place(recording, program, stored, case)
+    for program in recording.programs:
         seq, head = program.ids
         keys, values = (cache[:, :, head // group] for cache in (k_cache, v_cache))
         one = OneHead(q[seq, head].float(), keys.float(), values.float(), tables[seq], contexts[seq], scale)
-        _check_program(recording, program, one, k_cache, out, group, case, 2e-3 if dtype == torch.float16 else 1e-4)
+        _check_program(recording, program, one, k_cache, tables, out, group, case, 2e-3 if dtype == torch.float16 else 1e-4)
 
 
 def _wild(error, contexts, q_heads: int, kv_heads: int) -> str:
@@ -91,30 +93,31 @@ def _wild(error, contexts, q_heads: int, kv_heads: int) -> str:
     )
 
 
-def _check_program(recording, program, one: OneHead, k_cache, out, group: int, case: str, tolerance: float) -> None:
+def _check_program(recording, program, one: OneHead, k_cache, tables, out, group: int, case: str, tolerance: float) -> None:
     seq, head = program.ids
-    stored = cells(recording, program, "store", "out", 2)
-    if stored != [(seq, head)]:
-        raise _wrong_place(recording, program, stored, out, case)
     got, want = out[seq, head].float(), one.want()
     if close(got, want, tolerance):
         return
     what = f"out[{seq}, {head}] should be {numbers_text(want)}; yours is {numbers_text(got)}."
     if len(touched(recording, program, "store", "out")) < len(got):
         raise Mistake(what, case=case, idea="A head has HEAD_DIM numbers: store the whole tile, `out + place` with `tl.arange(0, HEAD_DIM)` in it.")
-    for idea in (_query(recording, program), _length(recording, program), _table(recording, program), _kv_head(recording, program, k_cache, group)):
+    for idea in (_query(recording, program), _length(recording, program), _table(recording, program), _kv_head(recording, program, k_cache, group, tables)):
         if idea:
             raise Mistake(what, case=case, idea=idea)
-    read = cells(recording, program, "load", "k_cache", 2)
-    if reason := explain_reads(read, one):
+    reads = _reads(recording, program)
+    if reason := reads.explain(one):
         raise Mistake(what, case=case, idea=reason)
+    extra = [cell for cell in reads.keys if cell not in set(one.cells())]
+    if extra and not bool(got.isfinite().all()):
+        idea = f"Slot {extra[0][1]} of block {extra[0][0]} was read, which holds no token. `context_lens` counts the new token already: hand it on as it is."
+        raise Mistake(what, case=case, idea=idea)
     if idea := _recognise_finite(one, got):
         raise Mistake(what, case=case, idea=idea)
     idea = "The right cells were read. Look at what is handed to `attend_blocks`: query, keys, values, table, num_tokens, scale, stride_block, stride_slot, and the two constants."
     raise Mistake(what, case=case, idea=idea)
 
 
-def _wrong_place(recording, program, stored, out, case: str) -> Mistake:
+def _wrong_place(recording, program, stored, case: str) -> Mistake:
     seq, head = program.ids
     shown = ", ".join(f"out[{i}, {h}]" for i, h in stored) or "nothing"
     what = f"program ({seq}, {head}) should store out[{seq}, {head}]; yours stores {shown}."
@@ -123,9 +126,18 @@ def _wrong_place(recording, program, stored, out, case: str) -> Mistake:
         idea = "Every program stores to the same place. `tl.program_id(0)` is the number of the sequence, `tl.program_id(1)` that of the query head."
     elif stored == [(head, seq)]:
         idea = "Sequence and head are exchanged. Axis 0 of the grid counts sequences, axis 1 query heads."
+    elif len(stored) > 1 and len(touched(recording, program, "store", "out")) == HEAD_DIM:
+        idea = "Two query heads lie `stride_q_head` apart, and two sequences `stride_seq`: q and out may be parts of larger tensors."
     elif len(stored) > 1:
         idea = "One program has one query head of one sequence; the others do the rest. No loop over heads or sequences is needed."
     return Mistake(what, case=case, idea=idea)
+
+
+def _reads(recording, program) -> Reads:
+    entries = [column for _, column in cells(recording, program, "load", "block_tables", 2)]
+    keys, values = (cells(recording, program, "load", name, 2) for name in ("k_cache", "v_cache"))
+    turns = sum(access.tensor == "k_cache" for access in program.accesses)
+    return Reads(keys, len(touched(recording, program, "load", "k_cache")), values, entries, turns)
 
 
 def _query(recording, program) -> str:
@@ -161,24 +173,31 @@ def _table(recording, program) -> str:
     return f"It read the block table of sequence {places(rows)}. Its own begins seq × stride_table behind the first entry of all."
 
 
-def _kv_head(recording, program, k_cache, group: int) -> str:
-    _, head = program.ids
-    kv_heads = k_cache.shape[2]
+def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -> str:
+    seq, head = program.ids
+    kv_heads, q_heads = k_cache.shape[2], recording.grid[1]
     for tensor, name in (("k_cache", "keys"), ("v_cache", "values")):
-        read = sorted({index[2] for index in cells(recording, program, "load", tensor, 3)})
-        if read == [head // group] or not read:
+        used = [_first_head(other, k_cache, tables[seq][0], tensor) for other in recording.programs if other.ids[0] == seq]
+        if used[head] in (head // group, None):
             continue
-        said = f"Query head {head} used the {name} of KV head {places(read)}; its own is {head} // {group} = {head // group}. "
-        if len(read) > 1 or read[0] >= kv_heads:
-            return said + "What was read spans more than one head. Heads lie `stride_head` apart, slots `stride_slot`."
-        if read == [head % kv_heads] and kv_heads > 1:
+        said = f"Query head {head} used the {name} of KV head {used[head]}; its own is {head} // {group} = {head // group}. "
+        if used == [other % kv_heads for other in range(q_heads)] and kv_heads > 1:
             return said + "`head % number of KV heads` deals heads out in turns. Neighbours share: the first GROUP query heads have KV head 0, the next KV head 1."
-        if read == [head % group]:
+        if used == [0] * q_heads:
+            return said + "KV head h begins h × stride_head behind the first number of the cache; keys and values both begin there."
+        if used == [other % group for other in range(q_heads)] and group < q_heads:
             return said + "`head % GROUP` counts inside a group. Which group it is says `head // GROUP`."
-        if read == [0]:
-            return said + "KV head h begins h × stride_head behind the first number of the cache; this moves the keys and the values."
-        return said + "GROUP query heads share one KV head: head // GROUP."
+        if used == list(range(q_heads)):
+            return said + "There are fewer KV heads than query heads; GROUP of these share one: head // GROUP."
+        return said + "GROUP query heads share one KV head, head // GROUP, and it begins that many × stride_head behind the first number."
     return ""
+
+
+def _first_head(program, k_cache, block: int, tensor: str) -> int | None:
+    """How many KV heads behind head 0 of the first block a program began to read: more than there are, if it went astray; None if it is no head."""
+    first = next((min(access.offsets) for access in program.accesses if access.tensor == tensor), -1)
+    head, rest = divmod(first - block * k_cache.stride(0), k_cache.stride(2))
+    return head if head >= 0 and not rest else None
 
 
 def _recognise_finite(one: OneHead, got) -> str:

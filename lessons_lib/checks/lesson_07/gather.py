@@ -16,7 +16,7 @@ def check_gather_kernel(attempt) -> None:
     _check_case(attempt, rows=3, columns=4, index=[1, 0])
     _check_case(attempt, rows=3, columns=4, index=[2, 0, 1])
     _check_case(attempt, rows=4, columns=3, index=[3, 3, 0])
-    _check_case(attempt, rows=4, columns=3, index=[2, 1], gap_source=2)
+    _check_case(attempt, rows=4, columns=3, index=[2, 1], gap_source=2, gap_out=1)
     _check_case(attempt, rows=4, columns=3, index=[2, 0, 1], gap_source=1, gap_out=3)
     rng = Random(3)
     for _ in range(4):
@@ -33,7 +33,7 @@ def _check_case(attempt, rows: int, columns: int, index: list[int], gap_source: 
     strides = source.stride(0), out.stride(0)
     case = f"source with {rows} rows of {columns}, index {index}, COLUMNS = {size}, stride_source = {strides[0]}, stride_out = {strides[1]}."
     arguments = (source, torch.tensor(index, dtype=torch.int32), out, columns, *strides)
-    recording = run(attempt, (len(index),), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size, index))
+    recording = run(attempt, (len(index),), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size, index, strides))
     refuse_wrong_tensors(recording, "out", case)
     for row, program in enumerate(recording.programs):
         stored = touched(recording, program, "store", "out")
@@ -45,12 +45,18 @@ def _check_case(attempt, rows: int, columns: int, index: list[int], gap_source: 
             raise _wrong_row(recording, out[row], source, row, index, strides, case)
 
 
-def _wild(error, columns: int, size: int, index: list[int]) -> str:
+def _wild(error, columns: int, size: int, index: list[int], strides: tuple[int, int]) -> str:
     if error.tensor == "index":
         return "index has one entry for each row of out: `tl.load(index + row)`, one number."
-    if error.number < error.count + size:
-        mask = "tl.store" if error.kind == "store" else "tl.load"
-        return f"The tile has {size} places and the row {columns} columns. Give `{mask}` the mask `column < columns`."
+    row = error.ids[0]
+    wanted = row if error.tensor == "out" else index[row]
+    own, other = strides if error.tensor == "source" else strides[::-1]
+    if own != other and 0 <= error.number - wanted * other < size:
+        return f"You used the stride of {'source' if error.tensor == 'out' else 'out'}. The rows of {error.tensor} lie `stride_{error.tensor}` apart."
+    if columns <= error.number - wanted * own < size:
+        return f"The tile has {size} places and the row {columns} columns. Give `tl.{error.kind}` the mask `column < columns`."
+    if error.tensor == "out" and 0 <= error.number - index[row] * own < size:
+        return "You copied row i of source to row index[i] of out: that is a scatter. A gather reads at the index and writes in order."
     if error.tensor == "out":
         return "Program i stores row i of out: `out + row * stride_out + column`. The number from the index says where to read, not where to write."
     return f"The index names rows of source, here 0 to {max(index)}. Row r begins r × stride_source numbers behind the first."
@@ -79,8 +85,8 @@ def _wrong_row(recording, got, source, row: int, index: list[int], strides, case
     loaded = touched(recording, recording.programs[row], "load", "source")
     looked_up = touched(recording, recording.programs[row], "load", "index")
     idea = "Load the number of the row from the index, then load that row: `source + wanted * stride_source + column`."
-    if not loaded:
-        idea = "Nothing was loaded from source. What is in the index is the number of a row, not the row."
+    if not loaded or bool((got == wanted).all()):
+        idea = "You stored what the index holds. What is in the index is the number of a row, not the row."
     elif not looked_up:
         idea = f"The index was not read. Program {row} copies row index[{row}] = {wanted}: `tl.load(index + row)` gets that number."
     elif torch.equal(got, source[index[0]]) and looked_up == [0]:

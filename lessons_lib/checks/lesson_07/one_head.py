@@ -87,7 +87,7 @@ class OneHead:
             self._over(whole_blocks),
         )
         if self.num_tokens > 1:
-            yield "The newest token is left out. `num_tokens` counts it: its key attends too, `first + slot < num_tokens`.", self._over(cells[:-1])
+            yield NEWEST, self._over(cells[:-1])
         if self.num_tokens < len(whole_blocks):
             yield "One key too many took part. Positions count from 0: `first + slot < num_tokens`, not `<=`.", self._over(whole_blocks[: self.num_tokens + 1])
         if self.num_tokens > size:
@@ -141,38 +141,66 @@ class OneHead:
         return torch.stack([cache[block, slot] for block, slot in cells]).double()
 
     def recognise(self, got: torch.Tensor) -> str:
-        """The wrong idea that gives this result, or ""."""
+        """The wrong idea that comes closest to this result, or "" if none gives it."""
         want = self.want()
-        for idea, formed in self.wrong_ideas():
-            if close(got, formed) and not close(formed, want):
-                return idea
-        return ""
+        near = [(float((got.double() - formed).abs().max()), idea) for idea, formed in self.wrong_ideas() if close(got, formed) and not close(formed, want)]
+        return next((idea for distance, idea in near if distance <= min(near)[0] + 1e-6), "")
 
 
-def explain_reads(read: list[tuple[int, int]], one: OneHead) -> str:
-    """Why the (block, slot) cells whose keys were read are not enough, or "" if all that are needed were read."""
-    wanted, size = one.cells(), one.block_size
-    missing = [cell for cell in wanted if cell not in set(read)]
-    if not missing:
-        return ""
-    if not read:
-        return "No key was read. Is the loop entered? A block that is not full is a block, too."
-    blocks, needed = sorted({block for block, _ in read}), sorted({block for block, _ in wanted})
-    logical = sorted({token // size for token in range(one.num_tokens)})
-    said = f"Read were the blocks {blocks}; the sequence lies in {needed}. "
-    if blocks == needed or set(blocks) < set(needed):
-        if missing == wanted[-1:]:
-            return "The newest token is left out. `num_tokens` counts it: its key attends too, `first + slot < num_tokens`."
-        if set(missing) == {cell for cell in wanted if cell[0] == wanted[-1][0]}:
-            return "The last block, which is not full, is left out. Count the blocks upwards, or go over the tokens in steps of BLOCK_SIZE."
-        if blocks == [one.table[0]] and len(needed) > 1:
-            return said + "Every turn reads the same entry of the table. The block of position p stands at entry p // BLOCK_SIZE."
-        return f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as slot {missing[0][1]} of block {missing[0][0]}. Look at the mask and the strides."
-    if blocks == logical:
-        return said + "Those are the logical blocks of the sequence, 0, 1, ... Where each of them lies, its physical block, stands in the table."
-    if len(blocks) == 1 and len(needed) > 1:
-        return said + "Every turn reads the same block. The block of position p stands at entry p // BLOCK_SIZE of the table."
-    return said + (
-        "A block begins block × stride_block behind the first number of the cache, and slots lie `stride_slot` apart. Both strides are given, "
-        "because a cache may be part of a larger tensor: one does not follow from the other."
-    )
+@dataclass
+class Reads:
+    """What a program read, in the order of its loads.
+
+    Attributes:
+        keys: (block, slot) of every key of which something was read; key_numbers: how many numbers of keys.
+        values: (block, slot) of every value of which something was read.
+        entries: of the block table of this sequence, those that were looked up; turns: how many loads of keys there were.
+    """
+
+    keys: list[tuple[int, int]]
+    key_numbers: int
+    values: list[tuple[int, int]]
+    entries: list[int]
+    turns: int
+
+    def explain(self, one: OneHead) -> str:
+        """Why these cells are not enough, or "" if all that are needed were read."""
+        wanted, size = one.cells(), one.block_size
+        missing = [cell for cell in wanted if cell not in set(self.keys)]
+        if not missing:
+            if self.key_numbers < len(wanted) * one.query.shape[0]:
+                return "Of the keys only a part was read. The places are a rectangle: slots go down, `[:, None]`, and dims along, `[None, :]`."
+            return ""
+        if not self.keys:
+            return self._why_none()
+        blocks, needed = sorted({block for block, _ in self.keys}), sorted({block for block, _ in wanted})
+        said = f"Read were the blocks {blocks}; the sequence lies in {needed}. "
+        if self.turns >= len(needed) > len(blocks) and len(set(self.entries)) <= 1:
+            return said + "Every turn reads the same entry of the table. The block of position p stands in entry p // BLOCK_SIZE."
+        if blocks == sorted({token // size for token in range(one.num_tokens)}) and blocks != needed:
+            return said + "Those are the logical blocks of the sequence, 0, 1, ... Where each of them lies, its physical block, stands in the table."
+        if set(blocks) <= set(needed):
+            if missing == wanted[-1:]:
+                return NEWEST
+            if set(missing) == {cell for cell in wanted if cell[0] == wanted[-1][0]} and len(wanted) % size:
+                return "The last block is left out. It counts although it is not full: go over the tokens in steps of BLOCK_SIZE until all `num_tokens` are seen."
+            if blocks == [one.table[0]]:
+                return said + "Go on in steps of BLOCK_SIZE until all `num_tokens` are seen."
+            return (
+                f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as slot {missing[0][1]} of block {missing[0][0]}. Slots lie "
+                "`stride_slot` apart. Look at the mask, too."
+            )
+        return said + (
+            "A block begins block × stride_block behind the first number of the cache, and slots lie `stride_slot` apart. Both strides are given, "
+            "because a cache may be part of a larger tensor: one does not follow from the other."
+        )
+
+    def _why_none(self) -> str:
+        if self.values:
+            return "No key was read, but values were. The scores are query · key; each load has its own pointer, `keys` and `values`."
+        if self.entries:
+            return NEWEST
+        return "No key was read, and no entry of the table: the loop is not entered. A block that is not full is a block, too."
+
+
+NEWEST = "The newest token is left out. `num_tokens` counts it: its key attends too, `first + slot < num_tokens`."

@@ -17,13 +17,15 @@ EXCEPTIONS = (
     ("incompatible dimensions", "Two tiles of unequal length can not be added. `a[:, None]` makes a column and `b[None, :]` a row; a column and a row give a rectangle."),
     ("cannot make_shape_compatible", "Two tiles of unequal shape met. `a[:, None]` makes a column and `b[None, :]` a row; a column and a row give a rectangle."),
     ("operands of type pointer", "A pointer takes whole numbers only: pointer + offsets. Of an address itself nothing can be computed; `tl.load` gets the number that lies there. And `/` gives a fraction: use `//`."),
+    ("pointers together", "Two addresses can not be added. `tl.load` gets the numbers that lie there; add those."),
     ("'int' object is not iterable", "A pointer has no `[i]`. The number i behind it is `tl.load(pointer + i)`."),
     ("if pointer argument is not a block", "You store many numbers to one address. Give one address for each number: `out + place`, where `place` is a tile."),
     ("must be Tensor, not tensor", "Inside a kernel only functions of `tl` work, such as `tl.exp`, `tl.sum` and `tl.maximum`. PyTorch does not know tiles."),
+    ("operand type(s) for @", "A product of matrices is not `@` here. A score is the sum of query × key: `tl.sum(query[None, :] * block_keys, axis=1)`."),
     ("cannot convert none", "A function that a kernel calls must return its result. Yours returned nothing."),
     ("expected pointer argument to have shape", "The tile that is stored and the tile of its addresses have different shapes."),
-    ("shape", "The shapes of two tiles do not fit. `tl.sum(..., axis=...)` takes an axis away; `[:, None]` and `[None, :]` add one."),
     ("axis", "A tile `[N]` has only axis 0; a rectangle `[M, N]` has axis 0, down its columns, and axis 1, along its rows."),
+    ("shape", "The shapes of two tiles do not fit. `tl.sum(..., axis=...)` takes an axis away; `[:, None]` and `[None, :]` add one."),
 )
 
 

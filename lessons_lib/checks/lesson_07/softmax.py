@@ -17,6 +17,7 @@ def check_softmax_kernel(attempt) -> None:
     _check_case(attempt, [[-1.0, -2.0, -3.0], [0.5, 1.5, 1.0]])
     _check_case(attempt, [[1000.0, 1001.0, 999.0]])
     _check_case(attempt, [[-1000.0, -1001.0, -999.0]])
+    _check_case(attempt, [[0.0, 200.0, 100.0]])
     _check_case(attempt, [[1.0, 2.0, 3.0], [2.0, 0.0, 1.0]], gap_x=3, gap_out=0)
     _check_case(attempt, [[1.0, 2.0, 3.0], [2.0, 0.0, 1.0], [0.0, 0.0, 1.0]], gap_x=1, gap_out=4)
     rng, generator = Random(2), torch.Generator().manual_seed(2)
@@ -38,7 +39,7 @@ def _check_case(attempt, scores: list[list[float]], gap_x: int = 0, gap_out: int
     shown = f" {scores}," if rows * columns <= 9 else ""
     case = f"{rows} row{'s' if rows > 1 else ''} of {columns},{shown} COLUMNS = {size}, stride_x = {x.stride(0)}, stride_out = {out.stride(0)}."
     arguments = (x, out, columns, x.stride(0), out.stride(0))
-    recording = run(attempt, (rows,), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size))
+    recording = run(attempt, (rows,), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size, x, out))
     refuse_wrong_tensors(recording, "out", case)
     for row, program in enumerate(recording.programs):
         want = [row * out.stride(0) + column for column in range(columns)]
@@ -61,10 +62,12 @@ def _check_case(attempt, scores: list[list[float]], gap_x: int = 0, gap_out: int
             raise _wrong_numbers(out, want, torch.tensor(scores).double(), row, size, case)
 
 
-def _wild(error, columns: int, size: int) -> str:
-    if error.number < error.count + size:
-        mask = "tl.store" if error.kind == "store" else "tl.load"
-        return f"The tile has {size} places and the row {columns} columns. Give `{mask}` the mask `column < columns`."
+def _wild(error, columns: int, size: int, x, out) -> str:
+    own, other = (out, x) if error.kind == "store" else (x, out)
+    if own.stride(0) != other.stride(0) and 0 <= error.number - error.ids[0] * other.stride(0) < size:
+        return f"You used the stride of {'x' if other is x else 'out'}. The rows of {error.tensor} lie `stride_{error.tensor}` apart."
+    if columns <= error.number - error.ids[0] * own.stride(0) < size:
+        return f"The tile has {size} places and the row {columns} columns. Give `tl.{error.kind}` the mask `column < columns`."
     return "Row i begins i × stride numbers behind the first; x and out have a stride each."
 
 
@@ -76,7 +79,7 @@ def _wrong_places(recording, row: int, want, stored, x, out, columns: int, case:
     elif set(stored) > set(want):
         idea = "What lies behind the last column belongs to another row, or to somebody else. Give `tl.store` the mask `column < columns` too."
     elif stored == [row * x.stride(0) + column for column in range(columns)]:
-        idea = "You used the stride of x. The rows of out lie `stride_out` apart."
+        idea = "You used the stride of x for out. The rows of out lie `stride_out` apart."
     elif stored == [row * columns + column for column in range(columns)]:
         idea = "That would be right if the rows lay one behind the other without gaps. What parts two rows of out is `stride_out`, not `columns`."
     elif len(stored) == 1:
@@ -96,12 +99,10 @@ def _wrong_numbers(out, want, scores, row: int, size: int, case: str) -> Mistake
         (line.exp() / (line.exp().sum() + size - len(line)), "The places beyond the row counted as scores of 0. `other=` says what a masked place holds: for a softmax minus infinity, whose exponential is 0."),
         (weights, "The weights do not sum to 1. Divide by their sum, `tl.sum(weights, axis=0)`."),
         (line.exp(), "These are the exponentials. Subtract the largest score first, and divide by the sum afterwards."),
-        (weights / weights.max(), "You divided by the largest weight. Divide by the sum of all."),
         (line.log_softmax(dim=0), "This is the logarithm of the softmax."),
         (line - line.max(), "The exponential is missing: `tl.exp(...)`."),
         (line / line.sum(), "The exponential is missing: `tl.exp(...)`."),
         (scores.softmax(dim=0)[row], "This is the softmax of each column, not of each row."),
-        ((line - line.min()).exp() / (line - line.min()).exp().sum(), "Subtract the largest score, not the smallest: the exponential of a large difference overflows."),
     )
     for formed, idea in ideas:
         if close(got, formed, 1e-5):
@@ -111,6 +112,8 @@ def _wrong_numbers(out, want, scores, row: int, size: int, case: str) -> Mistake
         idea = "NaN comes from infinity / infinity, from infinity − infinity, or from what a mask hides: without `other=`, a masked place may hold anything."
         if line.abs().max() >= 500:
             idea = "exp(1000) is infinity, and infinity / infinity is not a number; exp(−1000) is 0, and 0 / 0 is none either. Subtract the row's largest score first."
+        elif line.max() - line.min() >= 100:
+            idea = "exp(200) is infinity, and infinity / infinity is not a number. Subtract the largest score, so that no exponent is above 0."
     elif got.sum().item() < 0.999:
         idea = "The row sums to less than 1: places beyond the row took part in the sum. With `other=float(\"-inf\")` their weight is 0."
     return Mistake(what, case=case, idea=idea)
