@@ -200,10 +200,9 @@ class _Notes:
             mask = arguments.get("mask")
             wanted = np.asarray(mask.handle.data if hasattr(mask, "handle") else True if mask is None else bool(mask))
             addresses = _addresses(pointer)
-            # What is no pointer, or a mask of another shape, is Triton's to refuse.
-            if addresses is not None and _fits(wanted, addresses):
+            if addresses is not None:
                 ids = tuple(int(program_id(axis, _semantic=_semantic).handle.data[0]) for axis in range(self.num_axes))
-                self._note(kind, addresses[np.broadcast_to(wanted, addresses.shape).astype(bool)], ids)
+                self._note(kind, _left(addresses, wanted), ids)
                 if kind == "load" and mask is not None and arguments.get("other") is None and pointer.dtype.scalar.element_ty.is_floating():
                     kwargs["other"] = float("nan")  # on a GPU it may be anything; the interpreter's 0 would hide that
             return original(_back(pointer), *args, _semantic=_semantic, **kwargs)
@@ -257,8 +256,10 @@ def _addresses(pointer) -> np.ndarray | None:
     return getattr(pointer.handle, "data", None)
 
 
-def _fits(mask: np.ndarray, addresses: np.ndarray) -> bool:
+def _left(addresses: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The addresses that a mask leaves. Triton makes both as large as need be, and will itself refuse those that do not fit."""
     try:
-        return np.broadcast_shapes(mask.shape, addresses.shape) == addresses.shape
+        addresses, mask = np.broadcast_arrays(addresses, mask)
     except ValueError:
-        return False
+        return addresses[:0]
+    return addresses[mask.astype(bool)]
