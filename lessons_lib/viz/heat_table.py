@@ -64,5 +64,5 @@ def draw_heat_cell(d: Drawing, x: float, y: float, width: float, height: float, 
     if cell.below:
         d.text(x + width / 2, y + height / 2 - 7, cell.text, 13, "middle", bold=True, fill=ink, halo=halo)
         d.text(x + width / 2, y + height / 2 + 9, cell.below, 11, "middle", fill=ink, halo=halo)
-    else:
+    elif cell.text:
         d.text(x + width / 2, y + height / 2, cell.text, 13, "middle", bold=cell.framed, fill=ink, halo=halo)

@@ -91,7 +91,7 @@ def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str 
 
 
 def _plane(machine: Machine, points: Sequence[RooflinePoint], top: float) -> _Plane:
-    intensities = [machine.ridge, *(point.work.intensity for point in points)]
+    intensities = [machine.ridge, 2 * machine.ridge, *(point.work.intensity for point in points)]
     rates = [machine.flop_per_s / 100, *(point.flop_per_s for point in points)]
     x_low, x_high = math.floor(math.log10(min(intensities) / 2)), math.ceil(math.log10(max(intensities) * 3))
     y_low, y_high = math.floor(math.log10(min(rates) / 1.2)), math.ceil(math.log10(max(machine.flop_per_s, *rates) * 1.2))
@@ -134,9 +134,9 @@ def _limits(d: Drawing, plane: _Plane, machine: Machine) -> list[Box]:
     say(right - 6, roof - 13, f"matrix products: {_tera(machine.flop_per_s)} TFLOP/s", "end", bold=True)
     along = 0.62  # of the way up the slope
     say(left + along * (ridge - left) - 14, low + along * (roof - low) - 10, f"reading memory: {_tera(machine.bytes_per_s)} TB/s", "end", bold=True)
-    say(ridge + 8, bottom - 12, f"ridge: {machine.ridge:,.0f} FLOP/byte", "start")
+    say(ridge + 8, bottom - 32, f"ridge: {machine.ridge:,.0f} FLOP/byte", "start")
     say(ridge - 8, bottom - 12, "← bound by memory", "end")
-    say(right - 6, bottom - 12, "bound by operations →", "end")
+    say(ridge + 8, bottom - 12, "bound by operations →", "start")
     # No label on the slope or the roof: short boxes along them.
     for share in range(60):
         x, y = left + share / 60 * (ridge - left), low + share / 60 * (roof - low)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lessons_lib.viz.palette import PAPER, SERIES
 from lessons_lib.viz.svg import Drawing, number
 
-# Paths from the middle of the sign; the last three are lines, the others areas.
+# Paths from the middle of the sign: filled areas, then lines.
 _AREAS = ("m-6 0a6 6 0 1 0 12 0a6 6 0 1 0 -12 0z", "m-5.5 -5.5h11v11h-11z", "m0 -7l7 12h-14z", "m0 -7l7 7l-7 7l-7 -7z")
 _LINES = ("m-5 -5l10 10m0 -10l-10 10", "m-7 0h14", "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z")
 RADIUS = 8
