@@ -108,12 +108,22 @@ def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
     Args:
         new: [T, Hkv, D]; cache: [num_blocks, block_size, Hkv, D]; slot_mapping: int64 [T].
         kernel: `write_kernel`, or yours.
+
+    Raises:
+        ValueError: the slots do not lie evenly apart; nothing is written.
     """
     if not len(new):
         return
     numbers = new.shape[1] * new.shape[2]
     lines = new.reshape(len(new), numbers)
-    kernel[(len(new),)](lines, cache, slot_mapping, numbers, lines.stride(0), cache.stride(1), NUMBERS=triton.next_power_of_2(numbers))
+    try:
+        slots = cache.view(-1, numbers)
+    except RuntimeError:
+        raise ValueError(
+            f"cache has the shape {list(cache.shape)} and the strides {list(cache.stride())}; its slots must lie evenly apart, and the numbers of "
+            "a slot side by side. Give keys and values a tensor each."
+        ) from None
+    kernel[(len(new),)](lines, cache, slot_mapping, numbers, lines.stride(0), slots.stride(0), NUMBERS=triton.next_power_of_2(numbers))
 
 
 def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=decode_heads_kernel) -> torch.Tensor:

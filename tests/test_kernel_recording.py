@@ -384,6 +384,7 @@ def unnoted_kernel(x, out, count, BLOCK: tl.constexpr):
     tl.atomic_max(count, tl.program_id(0) + 7)
 
 
+@pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 def test_block_pointers_and_atomic_operations_work_and_are_not_written_down():
     out, number = torch.ones(4), torch.zeros(1, dtype=torch.int32)
     recording = record_kernel(unnoted_kernel, (2,), torch.arange(4.0), out, number, BLOCK=4)
