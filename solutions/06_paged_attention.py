@@ -368,7 +368,7 @@ Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), s
 
 # %%
 larger = [step.block for step in recorded[2:] if step.factor < 1]
-print(f"after the first block, a larger score came in block {' and '.join(map(str, larger))}; the others changed no maximum")
+print(f"after the first block, a larger score came in the blocks {' and '.join(map(str, larger))}; the others changed no maximum")
 
 # %% [markdown]
 """
