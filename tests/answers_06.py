@@ -9,7 +9,6 @@ from answers import Wrong
 from lessons_lib.online_softmax import Partial, add_block, add_block_naive, merge
 from lessons_lib.paged_attention import paged_attention
 from lessons_lib.paged_cache import PagedKVCache
-from lessons_lib.paged_model import paged_attention_forward
 
 NONE = float("-inf")
 
@@ -475,6 +474,14 @@ def forwards_contiguous(module, query, key, value, *args, paged, scaling=None, *
     return [paged.attend(rows[0], paged.cache.keys[module.layer_idx], paged.cache.values[module.layer_idx], scaling)[None], None]
 
 
+def forwards_with_keywords(module, query, key, value, attention_mask, **kwargs):
+    paged, scaling = kwargs["paged"], kwargs.get("scaling")
+    tokens_first = [part[0].swapaxes(0, 1) for part in (query, key, value)]
+    paged.cache.write(module.layer_idx, tokens_first[1], tokens_first[2], paged.slot_mapping)
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    return paged.attend(tokens_first[0], paged.cache.keys[module.layer_idx], paged.cache.values[module.layer_idx], scale)[None], None
+
+
 WRONG = {
     "06.1": [
         Wrong("keys and values exchanged when writing", caching(writes_values_as_keys), "there lies its value"),
@@ -558,6 +565,7 @@ WRONG = {
         Wrong("all slots of the pool", attends_to_the_whole_pool, "holds NaN"),
         Wrong("changes the query", scales_the_query_in_place, "changed its argument `query`"),
         Wrong("changes the cache", cleans_the_cache, "changed the cache"),
+        Wrong("double precision", lambda *row: paged_attention(*row).double(), "should be float32"),
         Wrong("returns nothing", returns_nothing, "yours returned NoneType"),
     ],
     "06.5": [
@@ -603,5 +611,5 @@ RIGHT = {
     "06.2": [add_as_a_merge, add_with_where, add_query_by_query],
     "06.3": [merge_by_log_sum_exp, merge_with_where],
     "06.4": [attention_by_hand, attention_by_block_and_cell],
-    "06.5": [forwards_by_squeezing, forwards_contiguous, paged_attention_forward],
+    "06.5": [forwards_by_squeezing, forwards_contiguous, forwards_with_keywords],
 }

@@ -107,6 +107,9 @@ def _check_shape(got, want: torch.Tensor, case: str) -> None:
     if not isinstance(got, torch.Tensor):
         raise Mistake(f"a tensor should come back; yours returned {type(got).__name__}.", case=case, idea="Make the output before the loop, `torch.empty_like(query)`, fill in the groups, and return it.")
     if got.shape == want.shape:
+        if got.dtype != want.dtype:
+            kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (want, got)]
+            raise Mistake(f"the output should be {kinds[0]}, as the query is; yours is {kinds[1]}.", case=case, idea="The layer multiplies it by its weights, and wants one type for both.")
         return
     idea = "The output has the shape of the query: a line for each token of the row, in the order of the row."
     if got.dim() == 4:
