@@ -115,15 +115,14 @@ def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
     if not len(new):
         return
     numbers = new.shape[1] * new.shape[2]
-    lines = new.reshape(len(new), numbers)
-    try:
-        slots = cache.view(-1, numbers)
-    except RuntimeError:
+    lines = new.reshape(len(new), numbers).contiguous()
+    _, block_size, _, head_dim = cache.shape
+    if cache.stride(0) != block_size * cache.stride(1) or cache.stride()[2:] != (head_dim, 1):
         raise ValueError(
             f"cache has the shape {list(cache.shape)} and the strides {list(cache.stride())}; its slots must lie evenly apart, and the numbers of "
             "a slot side by side. Give keys and values a tensor each."
-        ) from None
-    kernel[(len(new),)](lines, cache, slot_mapping, numbers, lines.stride(0), slots.stride(0), NUMBERS=triton.next_power_of_2(numbers))
+        )
+    kernel[(len(new),)](lines, cache, slot_mapping, numbers, lines.stride(0), cache.stride(1), NUMBERS=triton.next_power_of_2(numbers))
 
 
 def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=decode_heads_kernel) -> torch.Tensor:

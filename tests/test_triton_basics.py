@@ -104,9 +104,10 @@ def test_new_keys_go_to_their_slots_and_nowhere_else(data, num_blocks, block_siz
 def test_a_cache_whose_slots_are_not_evenly_apart_is_refused_and_stays_as_it_was():
     """Slot 4 of blocks of 4 is not 4 times as far as slot 1: a write by slot alone would go to a wrong place."""
     both = torch.zeros(3, 2, 4, 2, 8, device=DEVICE)  # of each block keys, then values
-    with pytest.raises(ValueError, match="evenly apart"):
-        write_cache(torch.ones(1, 2, 8, device=DEVICE), both[:, 0], torch.tensor([5], device=DEVICE))
-    assert not both.any()
+    for cache in (both[:, 0], torch.zeros(3, 4, 8, 2, device=DEVICE).transpose(2, 3)):
+        with pytest.raises(ValueError, match="evenly apart"):
+            write_cache(torch.ones(1, 2, 8, device=DEVICE), cache, torch.tensor([5], device=DEVICE))
+        assert not cache.any()
 
 
 # --- attention
