@@ -1,0 +1,125 @@
+"""Judges 08.4, `sequence_of`: whose tokens a tile of the packed row has."""
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from random import Random
+
+import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
+
+import torch
+import triton
+import triton.language as tl
+
+from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.lesson_07.running import run_through
+
+# (new tokens of each sequence, TOKENS), smallest first.
+CASES = (
+    ([1], 4),
+    ([9], 4),
+    ([4, 4], 4),
+    ([4, 3], 4),
+    ([8, 5, 2], 4),
+    ([1, 1, 1], 4),
+    ([5, 1, 20, 1, 3], 8),
+    ([3, 1, 4, 1, 5], 1),
+)
+
+
+@triton.jit
+def each_tile_kernel(SEQUENCE_OF: tl.constexpr, cu_seqlens_q, out, num_seqs, TOKENS: tl.constexpr):
+    """The attempt for every tile; what it returns is stored."""
+    tile = tl.program_id(0)
+    tl.store(out + tile, SEQUENCE_OF(tile, cu_seqlens_q, num_seqs, TOKENS))
+
+
+def check_sequence_of(attempt) -> None:
+    for new, tokens in CASES:
+        _check_row(attempt, new, tokens)
+    rng = Random(8)
+    for _ in range(8):
+        new = [rng.choice((1, 1, rng.randint(1, 40))) for _ in range(rng.randint(1, 12))]
+        _check_row(attempt, new, rng.choice((1, 4, 16)))
+
+
+# Whatever a wrong idea gives in a small row, here hardly two give the same.
+TELLING = ([5, 1, 20, 1, 1, 3, 17, 9], 8)
+
+
+def _check_row(attempt, new: list[int], tokens: int) -> None:
+    bounds = [0, *accumulate(new)]
+    first = [bounds[seq] // tokens + seq for seq in range(len(new))]
+    case = f"cu_seqlens_q {bounds}, {len(new)} sequence{'s' if len(new) > 1 else ''}, TOKENS = {tokens}; the sequences have their tiles from {first} on."
+    got = _of_all_tiles(attempt, bounds, tokens, case)
+    want = [max(seq for seq in range(len(new)) if first[seq] <= tile) for tile in range(len(got))]
+    if got == want:
+        return
+    tile = next(tile for tile in range(len(got)) if got[tile] != want[tile])
+    what = f"tile {tile} belongs to sequence {want[tile]}; yours says {got[tile]}."
+    raise Mistake(what, case=case, idea=_why(attempt, bounds, tokens, got) or _otherwise(tile, got, want, len(new)))
+
+
+def _of_all_tiles(attempt, bounds: list[int], tokens: int, case: str) -> list[int]:
+    tiles = bounds[-1] // tokens + len(bounds) - 1
+    out = torch.full((tiles,), -1, dtype=torch.int32)
+    run_through(
+        attempt, each_tile_kernel, (tiles,), attempt, torch.tensor(bounds, dtype=torch.int32), out, len(bounds) - 1, TOKENS=tokens, case=case,
+        wild=lambda error: _wild(error, bounds),
+    )  # fmt: skip
+    return out.tolist()
+
+
+def _why(attempt, bounds: list[int], tokens: int, got: list[int]) -> str:
+    """The wrong idea that gives these numbers, and gives what the attempt says of a row in which all wrong ideas differ."""
+    others = [0, *accumulate(TELLING[0])]
+    try:
+        there = _of_all_tiles(attempt, others, TELLING[1], "")
+    except Exception:  # it fails in another way there
+        there = None
+    for (idea, formed), (_, formed_there) in zip(_wrong_ideas(bounds, tokens), _wrong_ideas(others, TELLING[1])):
+        is_same = [formed(tile) for tile in range(len(got))] == got
+        if is_same and (there is None or [formed_there(tile) for tile in range(len(there))] == there):
+            return idea
+    return ""
+
+
+def _wild(error, bounds: list[int]) -> str:
+    if error.tensor == "cu_seqlens_q":
+        return f"cu_seqlens_q has {len(bounds)} entries here, one for each sequence and the end: look only at the entries 0 to {len(bounds) - 1}."
+    return ""
+
+
+def _otherwise(tile: int, got, want, count: int) -> str:
+    if not 0 <= got[tile] < count:
+        return f"There are {count} sequences, 0 to {count - 1}."
+    if got[tile] < want[tile]:
+        return "The sequence is the last one whose first tile, cu_seqlens_q[i] // TOKENS + i, is at most this tile. Yours stops too early."
+    return "The sequence is the last one whose first tile, cu_seqlens_q[i] // TOKENS + i, is at most this tile. Yours goes too far."
+
+
+def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable[[int], int]]]:
+    count = len(bounds) - 1
+
+    def last(first: Callable[[int], int], most: int = count, strict: bool = False) -> Callable[[int], int]:
+        """tile -> the last sequence that begins at or before it."""
+        return lambda tile: max([seq for seq in range(most) if (first(seq) < tile if strict else first(seq) <= tile)], default=0)
+
+    right = [bounds[seq] // tokens + seq for seq in range(count)]
+    yield (
+        "Each sequence before this one may have a tile that it does not fill: sequence i begins one tile later for each of them, so + i. "
+        "You left out `+ middle`.",
+        last(lambda seq: bounds[seq] // tokens),
+    )
+    yield "A sequence's first tile is its own: `<= tile`, not `< tile`.", last(lambda seq: right[seq], strict=True)
+    yield "`low` is the sequence that is sought: the last one whose first tile is at most this tile. `high` is one further.", lambda tile: last(lambda seq: right[seq])(tile) + 1
+    yield "This is one too few. After the loop, `low` is the answer.", lambda tile: last(lambda seq: right[seq])(tile) - 1
+    yield "The last sequence is never found: the search must begin with high = num_seqs, not num_seqs − 1.", last(lambda seq: right[seq], most=max(count - 1, 1))
+    yield "The first tile is rounded down: cu_seqlens_q[i] // TOKENS + i. You round up.", last(lambda seq: -(-bounds[seq] // tokens) + seq)
+    yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq])
+    yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq] + seq)
+    yield "You search for the end of the sequence, not for its beginning: entry i + 1 is where sequence i ends.", last(lambda seq: bounds[seq + 1] // tokens + seq)
+    yield "It is + i for sequence i, since i sequences stand before it; you add i + 1.", last(lambda seq: right[seq] + 1)
+    yield "That is always sequence 0.", lambda tile: 0
+    yield "That is always the last sequence.", lambda tile: count - 1
+    yield "That is the number of the tile. A sequence may have several tiles.", lambda tile: tile
+    yield "That is where the sequence begins in the row. Its number is wanted.", lambda tile: bounds[last(lambda seq: right[seq])(tile)]

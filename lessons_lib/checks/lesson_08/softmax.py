@@ -1,0 +1,238 @@
+"""Judges 08.2, `online_softmax`: one turn for several rows at once, in base 2."""
+
+from dataclasses import dataclass
+
+import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
+
+import torch
+import triton
+import triton.language as tl
+
+from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.lesson_07.running import close, numbers_text, run_through
+
+NONE = float("-inf")
+PARTS = ("weights", "new_max", "row_sum", "acc")
+
+
+class WrongResult(Exception):
+    """The attempt did not return four tiles of the right kinds."""
+
+
+def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
+    """Called inside the kernel below, which only ever runs interpreted: there a tile is a Python object.
+
+    Raises:
+        WrongResult: with words for the learner.
+    """
+    if not isinstance(result, tuple) and not hasattr(result, "__len__"):
+        raise WrongResult(f"it returned {'nothing' if result is None else 'a single value'}")
+    if len(result) != 4:
+        raise WrongResult(f"it returned {len(result)} values")
+    wanted = ([rows, keys], [rows], [rows], [rows, dim])
+    for name, value, sizes in zip(PARTS, result, wanted):
+        found = [int(size) for size in getattr(value, "shape", [])]
+        if found != sizes:
+            raise WrongResult(f"`{name}` should be {sizes}; it is {found}")
+
+
+@triton.jit
+def one_turn_kernel(
+    ONLINE: tl.constexpr, scores, row_max, row_sum, acc, weights_out, max_out, sum_out, acc_out, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr
+):  # fmt: skip
+    """One turn of the attempt, all four results stored."""
+    row, key, dim = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, DIM)
+    score_at, acc_at = row[:, None] * KEYS + key[None, :], row[:, None] * DIM + dim[None, :]
+    result = ONLINE(tl.load(scores + score_at), tl.load(row_max + row), tl.load(row_sum + row), tl.load(acc + acc_at))
+    refuse_wrong_result(result, len(row.handle.data), len(key.handle.data), len(dim.handle.data))
+    tl.store(weights_out + score_at, result[0])
+    tl.store(max_out + row, result[1])
+    tl.store(sum_out + row, result[2])
+    tl.store(acc_out + acc_at, result[3])
+
+
+@dataclass
+class Turn:
+    """What a turn is given: scores [R, K], and the state before it.
+
+    Attributes:
+        row_max, row_sum: [R]; acc: [R, D].
+    """
+
+    scores: torch.Tensor
+    row_max: torch.Tensor
+    row_sum: torch.Tensor
+    acc: torch.Tensor
+
+    @classmethod
+    def of(cls, scores, row_max=None, row_sum=None, acc=None) -> "Turn":
+        """From lists; without a state, nothing has been seen."""
+        rows = len(scores)
+        state = (row_max or [NONE] * rows, row_sum or [0.0] * rows, acc or [[0.0]] * rows)
+        return cls(*(torch.tensor(part, dtype=torch.float32) for part in (scores, *state)))
+
+    def want(self) -> tuple[torch.Tensor, ...]:
+        """The four results, in float64."""
+        scores, row_max, row_sum, acc = (part.double() for part in (self.scores, self.row_max, self.row_sum, self.acc))
+        new_max = torch.maximum(row_max, scores.max(dim=1).values)
+        reference = new_max.masked_fill(new_max == NONE, 0.0)
+        weights, rescale = (scores - reference[:, None]).exp2(), (row_max - reference).exp2()
+        return weights, new_max, row_sum * rescale + weights.sum(dim=1), acc * rescale[:, None]
+
+
+# (words, turn), smallest first.
+CASES = (
+    ("the first turn: scores [1, 3].", Turn.of([[1, 3]])),
+    ("seen before: maximum 2, sum 1.5, acc 20; then a larger score, [3, 1].", Turn.of([[3, 1]], [2], [1.5], [[20]])),
+    ("seen before: maximum 2, sum 1.5, acc 20; then smaller scores, [1, 0].", Turn.of([[1, 0]], [2], [1.5], [[20]])),
+    ("two rows with the maxima 2 and 5; scores [4, 3] and [1, 2].", Turn.of([[4, 3], [1, 2]], [2, 5], [1.5, 1], [[20, 1, 5, 4], [7, 3, 2, 2]])),
+    ("four rows, two keys, the first turn: scores [4, 3], [1, 2], [0, 5] and [6, 6].", Turn.of([[4, 3], [1, 2], [0, 5], [6, 6]])),
+    ("seen before: maximum 2, sum 1.5, acc 20; the second key is masked: scores [3, -inf].", Turn.of([[3, NONE]], [2], [1.5], [[20]])),
+    ("seen before: maximum 2, sum 1.5, acc 20; both keys are masked: scores [-inf, -inf].", Turn.of([[NONE, NONE]], [2], [1.5], [[20]])),
+    ("nothing seen before, and both keys are masked: scores [-inf, -inf].", Turn.of([[NONE, NONE]])),
+    ("nothing seen before; the first of two rows may see no key, the second has the scores [1, 2].", Turn.of([[NONE, NONE], [1, 2]])),
+    ("large scores: seen maximum 300, sum 1, acc 10; scores [400, 399].", Turn.of([[400, 399]], [300], [1], [[10]])),
+    ("scores far below zero, nothing seen before: [-400, -401].", Turn.of([[-400, -401]])),
+)
+
+
+def check_online_softmax(attempt) -> None:
+    for case, turn in CASES:
+        _check_turn(attempt, turn, case)
+    generator = torch.Generator().manual_seed(8)
+    for rows, keys, dim in ((16, 8, 4), (2, 16, 8)):
+        _check_many_turns(attempt, rows, keys, dim, generator)
+
+
+def _turn(attempt, turn: Turn, case: str) -> tuple[torch.Tensor, ...]:
+    (rows, keys), dim = turn.scores.shape, turn.acc.shape[1]
+    out = tuple(torch.full(shape, 7.25) for shape in ((rows, keys), (rows,), (rows,), (rows, dim)))
+    try:
+        run_through(
+            attempt, one_turn_kernel, (1,), attempt, turn.scores, turn.row_max, turn.row_sum, turn.acc, *out, ROWS=rows, KEYS=keys, DIM=dim, case=case
+        )  # fmt: skip
+    except WrongResult as error:
+        idea = "Return four tiles in this order: the weights [rows, keys], the new maximum [rows], the new sum [rows], and acc [rows, numbers], rescaled."
+        if "should be" in str(error):
+            idea = "One number for each row comes of `axis=1`, along the keys: `tl.max(scores, axis=1)`. Beside a tile it is a column: `new_max[:, None]`."
+        raise Mistake(f"{error}.", case=case, idea=idea) from None
+    return out
+
+
+def _check_turn(attempt, turn: Turn, case: str) -> None:
+    got, want = _turn(attempt, turn, case), turn.want()
+    # The maximum first: all the others follow from it.
+    for index in (1, 0, 2, 3):
+        if _same(got[index], want[index]):
+            continue
+        name = PARTS[index]
+        idea = _why(name, got, turn)
+        raise Mistake(f"`{name}` should be {numbers_text(want[index])}; yours is {numbers_text(got[index])}.", case=case, idea=idea)
+
+
+def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
+    return torch.equal(got.isinf(), want.isinf()) and close(got.nan_to_num(nan=1e30, neginf=-1e9), want.nan_to_num(neginf=-1e9))
+
+
+def _why(name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
+    found = got[PARTS.index(name)].double()
+    scores, row_max, row_sum, acc = (part.double() for part in (turn.scores, turn.row_max, turn.row_sum, turn.acc))
+    weights, new_max, total, rescaled = turn.want()
+    if name == "new_max":
+        return _why_maximum(found, scores, row_max, new_max, row_sum, total)
+    reference = new_max.masked_fill(new_max == NONE, 0.0)
+    own_max = scores.max(dim=1).values
+    if bool(found.isnan().any()):
+        if bool((new_max == NONE).any()):
+            return (
+                "A row that has seen no key has the maximum −∞, and −∞ − (−∞) is NaN. Where the new maximum is minus infinity, subtract 0 instead: "
+                '`tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+            )
+        return "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Exponents are a score minus the new maximum, and the old maximum minus the new one."
+    if bool(found.isinf().any()):
+        return "An exponential overflowed. Every exponent is something minus the new maximum, so it is never above 0."
+    rescale = (row_max - reference).exp2()
+    up = rescale.reciprocal()
+    natural = (row_max - reference).exp()
+    if name == "weights":
+        guesses = (
+            ((scores - reference[:, None]).exp(), "These are powers of e. The scores are in base 2 here: `tl.exp2`."),
+            (scores.exp2(), "The maximum is not subtracted from the scores."),
+            (scores.exp(), "The maximum is not subtracted from the scores, and `tl.exp2` is wanted, not `tl.exp`."),
+            ((scores - row_max.masked_fill(row_max == NONE, 0.0)[:, None]).exp2(), "You subtract the old maximum. The weights are relative to the new one."),
+            ((scores - own_max.masked_fill(own_max == NONE, 0.0)[:, None]).exp2(), "You subtract the largest score of this turn. The weights are relative to the largest of all keys so far, `new_max`."),
+            ((reference[:, None] - scores).exp2(), "The exponent is upside down: score minus maximum."),
+            (weights / weights.sum(dim=1, keepdim=True), "The weights are not to be divided yet. What is added up is divided once, behind the loop."),
+            (torch.ones_like(scores), "All weights are 1. Is something subtracted from itself?"),
+        )
+    elif name == "row_sum":
+        guesses = (
+            (row_sum + weights.sum(dim=1), "The old sum is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max)."),
+            (weights.sum(dim=1), "What was added up before is gone. The new sum is the old one, rescaled, plus that of the weights."),
+            (row_sum * rescale, "The weights of this turn are missing."),
+            (row_sum * up + weights.sum(dim=1), "The factor is upside down: exp2(old maximum − new maximum), at most 1."),
+            (row_sum * natural + weights.sum(dim=1), "The factor is a power of e. Everything is in base 2: `tl.exp2(row_max - new_max)`."),
+            ((row_sum + weights.sum(dim=1)) * rescale, "Only what was there before is rescaled. The weights are relative to the new maximum already."),
+            (row_sum * rescale + weights.sum(), "You added up the whole tile. Each row has a sum of its own: `axis=1`."),
+            (row_sum * rescale + weights.max(dim=1).values, "You added the largest weight. The sum is wanted: `tl.sum(weights, axis=1)`."),
+            (rescaled[:, 0], "That is `acc`. The order is weights, new_max, row_sum, acc."),
+        )
+    else:
+        column = torch.ones_like(acc)
+        guesses = (
+            (acc, "`acc` is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max), like the sum."),
+            (acc * up[:, None], "The factor is upside down: exp2(old maximum − new maximum), at most 1."),
+            (acc * natural[:, None], "The factor is a power of e. Everything is in base 2: `tl.exp2(row_max - new_max)`."),
+            (rescaled / total[:, None], "`acc` is not to be divided yet. That is done once, behind the loop."),
+            (rescaled + weights.sum(dim=1, keepdim=True), "Only rescale `acc` here. The values are not known to this function; the kernel adds weights · values afterwards."),
+            (column * rescale[:, None], "That is the factor. Multiply `acc` by it."),
+        )
+        if acc.shape[0] == acc.shape[1]:
+            guesses += ((acc * rescale[None, :], "You multiplied the columns. Each row has a factor: `rescale[:, None]`."),)
+    for guess, idea in guesses:
+        if guess.shape == found.shape and _same(found, guess):
+            return idea
+    return {
+        "weights": "weights = exp2(scores − new_max), with each row's own maximum: `new_max[:, None]`.",
+        "row_sum": "row_sum × rescale + the sum of the weights along the keys, `axis=1`.",
+        "acc": "acc × rescale, each row with its own factor: `rescale[:, None]`.",
+    }[name]
+
+
+def _why_maximum(found, scores, row_max, new_max, row_sum, total) -> str:
+    if bool((new_max == NONE).any()) and _same(found, new_max.masked_fill(new_max == NONE, 0.0)):
+        return "A row that has seen no key keeps the maximum minus infinity. The 0 is only what is subtracted in its place; returned, later scores below 0 would lie under it."
+    own = scores.max(dim=1).values
+    for guess, idea in (
+        (own, "That is the largest score of this turn. A larger one may have come before: `tl.maximum(row_max, ...)`."),
+        (row_max, "The maximum did not move. It is the largest score of all keys so far, this turn's included."),
+        (torch.maximum(row_max, scores.max()), "Each row has a maximum of its own: `tl.max(scores, axis=1)`, along the keys."),
+        (scores.max().expand_as(found), "Each row has a maximum of its own: `tl.max(scores, axis=1)`, along the keys."),
+        (total, "That is the sum. The order is weights, new_max, row_sum, acc."),
+        (scores.min(dim=1).values, "That is the smallest score."),
+        (row_max + own, "Those are two maxima added. The larger of the two is wanted: `tl.maximum`."),
+    ):
+        if _same(found, guess):
+            return idea
+    if scores.shape[0] == scores.shape[1] and _same(found, torch.maximum(row_max, scores.max(dim=0).values)):
+        return "That is the largest of each column. A row's scores lie along axis 1: `tl.max(scores, axis=1)`."
+    return "For each row: the larger one of the old maximum and the largest score of this turn, `tl.maximum(row_max, tl.max(scores, axis=1))`."
+
+
+def _check_many_turns(attempt, rows: int, keys: int, dim: int, generator) -> None:
+    """Several turns, some keys masked, against a softmax over all keys at once."""
+    turns = 5
+    scores = 40 * torch.randn(rows, turns * keys, generator=generator)
+    hidden = torch.rand(scores.shape, generator=generator) < 0.4
+    hidden[0, :keys] = True
+    hidden[:, -1] = False
+    scores = scores.masked_fill(hidden, NONE)
+    values = torch.randn(turns * keys, dim, generator=generator)
+    case = f"{rows} rows, {turns} turns of {keys} keys, some masked, scores up to {scores.max():.0f}; after the last turn, acc / row_sum."
+    row_max, row_sum, acc = torch.full((rows,), NONE), torch.zeros(rows), torch.zeros(rows, dim)
+    for own, own_values in zip(scores.split(keys, dim=1), values.split(keys)):
+        weights, row_max, row_sum, acc = _turn(attempt, Turn(own.contiguous(), row_max, row_sum, acc), case)
+        acc = acc + weights @ own_values
+    want = (scores.double() * torch.tensor(2.0).double().log()).softmax(dim=1) @ values.double()
+    if not close(acc / row_sum[:, None], want, 1e-3):
+        raise Mistake("after several turns the attention is wrong, though each turn by itself was right.", case=case, idea="Does a turn return something that a later one can not go on from?")

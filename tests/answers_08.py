@@ -1,0 +1,811 @@
+"""Answers to the exercises of lesson 08: what learners get wrong, and other ways to be right."""
+
+import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
+
+import triton
+import triton.language as tl
+from answers import Wrong
+
+from lessons_lib.roofline import Work
+
+# 08.1 attention_work: each mistake is the right count with one thing counted another way
+
+
+def counting(kv=None, queries=None, pairs=None, per_pair=4, heads=None, size=None, whole=None):
+    """`attention_work` with parts replaced; each part is made from (q_lens, context_lens, q_heads, kv_heads, head_dim)."""
+
+    def attempt(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+        shape = (q_lens, context_lens, q_heads, kv_heads, head_dim)
+        numbers = (kv or right_kv)(*shape) + (queries or right_queries)(*shape)
+        flop = per_pair * (pairs or right_pairs)(*shape) * (heads or right_heads)(*shape) * head_dim
+        return Work(bytes=numbers * (bytes_per_number if size is None else size), flop=flop)
+
+    return attempt
+
+
+def right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim):
+    return 2 * sum(context_lens) * kv_heads * head_dim
+
+
+def right_queries(q_lens, context_lens, q_heads, kv_heads, head_dim):
+    return 2 * sum(q_lens) * q_heads * head_dim
+
+
+def right_pairs(q_lens, context_lens, *_):
+    return sum(q * c - q * (q - 1) // 2 for q, c in zip(q_lens, context_lens))
+
+
+def right_heads(q_lens, context_lens, q_heads, kv_heads, head_dim):
+    return q_heads
+
+
+def returns_a_pair(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number)
+    return work.bytes, work.flop
+
+
+def eats_the_lengths(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number)
+    while q_lens:
+        q_lens.pop()
+    return work
+
+
+def forgets_to_return(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    Work(bytes=0, flop=0)
+
+
+def work_by_tokens(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    flop = 0
+    for q_len, context in zip(q_lens, context_lens):
+        for position in range(context - q_len, context):
+            flop += 2 * (2 * head_dim * (position + 1)) * q_heads
+    cache = sum(2 * context * kv_heads * head_dim for context in context_lens)
+    return Work(bytes=bytes_per_number * (cache + sum(2 * q_len * q_heads * head_dim for q_len in q_lens)), flop=flop)
+
+
+def work_by_triangles(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    pairs = sum((c * (c + 1) - (c - q) * (c - q + 1)) / 2 for q, c in zip(q_lens, context_lens))
+    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim) * bytes_per_number + 2 * sum(q_lens) * q_heads * head_dim * bytes_per_number)
+
+
+WORK = [
+    Wrong("only the keys", counting(kv=lambda q, c, hq, hkv, d: sum(c) * hkv * d), "Keys and values: both are read"),
+    Wrong("query heads for KV heads", counting(kv=lambda q, c, hq, hkv, d: 2 * sum(c) * hq * d), "Keys and values have `kv_heads` heads"),
+    Wrong("KV heads for query heads", counting(queries=lambda q, c, hq, hkv, d: 2 * sum(q) * hkv * d), "Queries and outputs have `q_heads` heads"),
+    Wrong("no queries and outputs", counting(queries=lambda *_: 0), "The queries and the outputs are missing"),
+    Wrong("no outputs", counting(queries=lambda q, c, hq, hkv, d: sum(q) * hq * d), "Queries are read, and outputs are written"),
+    Wrong("numbers, not bytes", counting(size=1), "Those are numbers, not bytes"),
+    Wrong("always two bytes", counting(size=2), "4 here; you counted with 2"),
+    Wrong("always four bytes", counting(size=4), "2 here; you counted with 4"),
+    Wrong("keys of the new tokens only", counting(kv=lambda q, c, hq, hkv, d: 2 * sum(q) * hkv * d), "not only of the new tokens"),
+    Wrong("keys once for every query", counting(kv=lambda q, c, hq, hkv, d: 2 * sum(a * b for a, b in zip(q, c)) * hkv * d), "anew for every new token. All new tokens"),
+    Wrong("keys once for every query that sees them", counting(kv=lambda q, c, hq, hkv, d: 2 * right_pairs(q, c) * hkv * d), "anew for every new token that sees"),
+    Wrong("as long as the longest", counting(kv=lambda q, c, hq, hkv, d: 2 * max(c, default=0) * len(c) * hkv * d), "as if all were as long as the longest"),
+    Wrong("two operations", counting(per_pair=2), "So 4 for each number, not 2"),
+    Wrong("one operation", counting(per_pair=1), "takes 4 operations: a multiplication"),
+    Wrong("eight operations", counting(per_pair=8), "That is twice too much"),
+    Wrong("operations of KV heads", counting(heads=lambda q, c, hq, hkv, d: hkv), "They share keys, not work"),
+    Wrong("operations of one head", counting(heads=lambda *_: 1), "The heads are missing"),
+    Wrong("no triangle", counting(pairs=lambda q, c, *_: sum(a * b for a, b in zip(q, c))), "That is the whole rectangle"),
+    Wrong("does not see itself", counting(pairs=lambda q, c, *_: sum(a * b - a * (a + 1) // 2 for a, b in zip(q, c))), "A token sees itself, too"),
+    Wrong("sees one key too many", counting(pairs=lambda q, c, *_: right_pairs(q, c) + sum(q)), "positions 0 to p, which are p + 1"),
+    Wrong("the triangle of the whole context", counting(pairs=lambda q, c, *_: sum(b * (b + 1) // 2 for b in c)), "as if all of it were new"),
+    Wrong("the triangle of the new tokens", counting(pairs=lambda q, c, *_: sum(a * (a + 1) // 2 for a in q)), "They see the context before them, too"),
+    Wrong("half of the rectangle", counting(pairs=lambda q, c, *_: sum(a * b / 2 if a > 1 else b for a, b in zip(q, c))), "Half of the rectangle is the triangle only"),
+    Wrong("one query a sequence", counting(pairs=lambda q, c, *_: sum(c)), "You count one query a sequence"),
+    Wrong("dense over the row", counting(pairs=lambda q, c, *_: sum(q) * sum(c) if len(q) > 1 else right_pairs(q, c)), "dense attention over the row"),
+    Wrong("a pair in place of a Work", returns_a_pair, "should return a `Work`"),
+    Wrong("returns nothing", forgets_to_return, "it returned None"),
+    Wrong("empties the list", eats_the_lengths, "changed its argument `q_lens`"),
+]
+
+# 08.2 online_softmax
+
+
+@triton.jit
+def natural(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp(scores - reference[:, None])
+    rescale = tl.exp(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def natural_factor(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def acc_not_rescaled(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc
+
+
+@triton.jit
+def sum_not_rescaled(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, new_max, row_sum + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def sum_starts_anew(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, new_max, tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def rescales_the_new_too(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.where(row_max == float("-inf"), 1.0, tl.exp2(row_max - reference))
+    return weights, new_max, (row_sum + tl.sum(weights, axis=1)) * rescale, acc * rescale[:, None]
+
+
+@triton.jit
+def upside_down(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.where(row_max == float("-inf"), 0.0, tl.exp2(reference - row_max))
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def wrong_axis(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=0))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=0), acc * rescale[:, None]
+
+
+@triton.jit
+def one_maximum_for_all(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(tl.max(scores, axis=1), axis=0))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def maximum_of_this_turn(scores, row_max, row_sum, acc):
+    new_max = tl.max(scores, axis=1)
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def maximum_stays(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, row_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def nan_for_empty_rows(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - new_max[:, None])
+    rescale = tl.exp2(row_max - new_max)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def maximum_of_nothing_is_zero(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    new_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - new_max[:, None])
+    rescale = tl.exp2(row_max - new_max)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def bare_exponentials(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    weights = tl.exp2(scores)
+    return weights, new_max, row_sum + tl.sum(weights, axis=1), acc
+
+
+@triton.jit
+def another_order(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, row_sum * rescale + tl.sum(weights, axis=1), new_max, acc * rescale[:, None]
+
+
+@triton.jit
+def state_first(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None], weights
+
+
+@triton.jit
+def divides_at_once(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    row_sum = row_sum * rescale + tl.sum(weights, axis=1)
+    return weights, new_max, row_sum, acc * rescale[:, None] / row_sum[:, None]
+
+
+@triton.jit
+def returns_three(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    weights = tl.exp2(scores - new_max[:, None])
+    return weights, new_max, row_sum + tl.sum(weights, axis=1)
+
+
+@triton.jit
+def returns_only_weights(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    return tl.exp2(scores - new_max[:, None])
+
+
+@triton.jit
+def returns_nothing(scores, row_max, row_sum, acc):
+    row_max = tl.maximum(row_max, tl.max(scores, axis=1))
+
+
+@triton.jit
+def weights_by_the_old_maximum(scores, row_max, row_sum, acc):
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    old = tl.where(row_max == float("-inf"), reference, row_max)
+    weights = tl.exp2(scores - old[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+def undecorated(scores, row_max, row_sum, acc):
+    return scores, row_max, row_sum, acc
+
+
+@triton.jit
+def softmax_by_log2(scores, row_max, row_sum, acc):
+    """The old state as one more key, of weight row_sum."""
+    new_max = tl.maximum(tl.max(scores, 1), row_max)
+    is_empty = new_max == float("-inf")
+    weights = tl.where(is_empty[:, None], 0.0, tl.exp2(scores - tl.where(is_empty, 0.0, new_max)[:, None]))
+    factor = tl.where(row_max == float("-inf"), 0.0, tl.exp2(row_max - tl.where(is_empty, 0.0, new_max)))
+    acc = factor[:, None] * acc
+    return weights, new_max, tl.sum(weights, 1) + factor * row_sum, acc
+
+
+@triton.jit
+def softmax_with_natural_exponentials(scores, row_max, row_sum, acc):
+    ln2 = 0.6931471805599453
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max > float("-inf"), new_max, 0.0)
+    weights = tl.exp((scores - reference[:, None]) * ln2)
+    rescale = tl.exp((row_max - reference) * ln2)
+    row_sum *= rescale
+    row_sum += tl.sum(weights, axis=1)
+    return (weights, new_max, row_sum, acc * tl.expand_dims(rescale, 1))
+
+
+SOFTMAX = [
+    Wrong("powers of e", natural, "These are powers of e"),
+    Wrong("the factor as a power of e", natural_factor, "The factor is a power of e"),
+    Wrong("acc not rescaled", acc_not_rescaled, "`acc` is not rescaled"),
+    Wrong("sum not rescaled", sum_not_rescaled, "The old sum is not rescaled"),
+    Wrong("sum starts anew", sum_starts_anew, "What was added up before is gone"),
+    Wrong("the new weights rescaled too", rescales_the_new_too, "Only what was there before is rescaled"),
+    Wrong("factor upside down", upside_down, "The factor is upside down"),
+    Wrong("the wrong axis", wrong_axis, "One number for each row comes of `axis=1`"),
+    Wrong("one maximum for all rows", one_maximum_for_all, "Each row has a maximum of its own"),
+    Wrong("the maximum of this turn", maximum_of_this_turn, "A larger one may have come before"),
+    Wrong("the maximum stays", maximum_stays, "The maximum did not move"),
+    Wrong("NaN for rows without a key", nan_for_empty_rows, "−∞ − (−∞) is NaN"),
+    Wrong("0 for the maximum of nothing", maximum_of_nothing_is_zero, "keeps the maximum minus infinity"),
+    Wrong("bare exponentials", bare_exponentials, "The maximum is not subtracted"),
+    Wrong("weights by the old maximum", weights_by_the_old_maximum, "You subtract the old maximum"),
+    Wrong("maximum and sum swapped", another_order, "That is the sum. The order is"),
+    Wrong("weights last", state_first, "`weights` should be [1, 2]; it is [1]"),
+    Wrong("divided at once", divides_at_once, "`acc` is not to be divided yet"),
+    Wrong("three results", returns_three, "it returned 3 values"),
+    Wrong("weights only", returns_only_weights, "a single value"),
+    Wrong("nothing returned", returns_nothing, "nothing"),
+    Wrong("no @triton.jit", undecorated, "a plain Python function"),
+]
+
+# 08.3 merge_kernel. Each mistake is the kernel with one line changed
+
+
+@triton.jit
+def plain_mean(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, token = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    used = tl.cdiv(tl.load(context_lens + token), SPLIT)
+    partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=(split < used)[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
+    lse = tl.load(partial_lse + partial, mask=split < used, other=0.0)
+    tl.store(out + token * stride_out + head * stride_out_head + dim, tl.sum(pieces, axis=0) / used, mask=dim < HEAD_DIM)
+
+
+@triton.jit
+def overflows(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    weights = tl.exp2(tl.load(partial_lse + partial, mask=is_used, other=float("-inf")))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def natural_merge(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def uses_all_splits(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < NUM_SPLITS, dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def unused_pieces_are_nan(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=(split < NUM_SPLITS)[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def hidden_as_zero(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=0.0)
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def divides_by_the_count(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    used = tl.cdiv(tl.load(context_lens + seq), SPLIT)
+    is_used, is_dim = split < used, dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / used, mask=is_dim)
+
+
+@triton.jit
+def does_not_divide(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0), mask=is_dim)
+
+
+@triton.jit
+def head_and_split_swapped(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * NUM_SPLITS + split) * tl.num_programs(0) + head
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def splits_for_num_splits(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def no_mask_at_all(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial)
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :])
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0))
+
+
+@triton.jit
+def rounds_down(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.load(context_lens + seq) // SPLIT, dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def axes_of_the_grid_swapped(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    seq, head = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(1) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def ignores_ragged(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def writes_prefills_too(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + token * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def out_without_strides(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
+    weights = tl.exp2(lse - tl.max(lse, axis=0))
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + (seq * tl.num_programs(0) + head) * HEAD_DIM + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def stores_no_result(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split = tl.arange(0, SPLITS)
+    is_used = split < tl.cdiv(tl.load(context_lens + seq), SPLIT)
+    lse = tl.load(partial_lse + (seq * tl.num_programs(0) + head) * NUM_SPLITS + split, mask=is_used, other=float("-inf"))
+
+
+@triton.jit
+def lse_as_weights(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    head, seq = tl.program_id(0), tl.program_id(1)
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
+    weights = tl.load(partial_lse + partial, mask=is_used, other=0.0)
+    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
+    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+
+
+@triton.jit
+def merge_one_by_one(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    """One split after the other, with a running maximum."""
+    head, seq, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, DIM)
+    token, count = seq, 1
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        count = tl.load(cu_seqlens_q + seq + 1) - token
+    if count == 1:
+        line = (token * tl.num_programs(0) + head) * NUM_SPLITS
+        top, total, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
+        for split in range(0, (tl.load(context_lens + seq) + SPLIT - 1) // SPLIT):
+            lse = tl.load(partial_lse + line + split)
+            piece = tl.load(partial_out + (line + split) * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
+            new_top = tl.maximum(top, lse)
+            old, new = tl.exp2(top - new_top), tl.exp2(lse - new_top)
+            top, total, acc = new_top, total * old + new, acc * old + piece * new
+        tl.store(out + token * stride_out + head * stride_out_head + dim, acc / total, mask=dim < HEAD_DIM)
+
+
+@triton.jit
+def merge_by_shares(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+    """The log-sum-exp of the whole first, then each split's share."""
+    head, seq = tl.program_id(0), tl.program_id(1)
+    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        if tl.load(cu_seqlens_q + seq + 1) - token > 1:
+            return
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used = split * SPLIT < tl.load(context_lens + seq)
+    line = token * tl.num_programs(0) * NUM_SPLITS + head * NUM_SPLITS + split
+    lse = tl.where(is_used, tl.load(partial_lse + line, mask=split < NUM_SPLITS, other=0.0), float("-inf"))
+    top = tl.max(lse, axis=0)
+    whole = top + tl.log2(tl.sum(tl.exp2(lse - top), axis=0))
+    place = line[None, :] * HEAD_DIM + dim[:, None]
+    pieces = tl.load(partial_out + place, mask=(dim < HEAD_DIM)[:, None] & is_used[None, :], other=0.0)
+    result = tl.sum(tl.exp2(lse - whole)[None, :] * pieces, axis=1)
+    tl.store(out + token * stride_out + head * stride_out_head + dim, result, mask=dim < HEAD_DIM)
+
+
+MERGE = [
+    Wrong("the plain mean", plain_mean, "This is the plain mean of the splits"),
+    Wrong("no maximum subtracted", overflows, "exp2(300) is infinite in float32"),
+    Wrong("powers of e", natural_merge, "The log-sum-exps are in base 2"),
+    Wrong("all splits used", uses_all_splits, "The others were never written"),
+    Wrong("unused pieces read", unused_pieces_are_nan, "The others were never written"),
+    Wrong("hidden log-sum-exps are 0", hidden_as_zero, "count as 0 here"),
+    Wrong("divided by the number of splits", divides_by_the_count, "You divided by the number of splits"),
+    Wrong("not divided", does_not_divide, "is not divided by the sum of the weights"),
+    Wrong("head and split swapped", head_and_split_swapped, "Head and split are swapped"),
+    Wrong("SPLITS for NUM_SPLITS", splits_for_num_splits, "NUM_SPLITS + split"),
+    Wrong("no mask", no_mask_at_all, "The tile has SPLITS places, a power of two"),
+    Wrong("the number of splits rounded down", rounds_down, "splits have keys, and all of them count"),
+    Wrong("axes of the grid swapped", axes_of_the_grid_swapped, "Axis 0 of the grid counts query heads"),
+    Wrong("RAGGED not looked at", ignores_ragged, "With RAGGED"),
+    Wrong("prefills written too", writes_prefills_too, "those are another kernel's"),
+    Wrong("no strides of out", out_without_strides, "the heads of `out` lay without gaps"),
+    Wrong("nothing stored", stores_no_result, "nothing was stored to `out`"),
+    Wrong("log-sum-exps as weights", lse_as_weights, "the log-sum-exps themselves for weights"),
+]
+
+# 08.4 sequence_of
+
+
+@triton.jit
+def without_middle(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def strictly_before(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS + middle < tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def returns_high(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@triton.jit
+def never_the_last(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def rounds_up(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.cdiv(tl.load(cu_seqlens_q + middle), TOKENS) + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def compares_tokens(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def looks_at_ends(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle + 1) // TOKENS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def always_the_first(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    return tile * 0
+
+
+@triton.jit
+def always_the_last(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    return num_seqs - 1
+
+
+@triton.jit
+def returns_the_tile(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    return tile
+
+
+@triton.jit
+def returns_the_place(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return tl.load(cu_seqlens_q + low)
+
+
+@triton.jit
+def never_ends(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while low < high:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def returns_no_sequence(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low = tl.load(cu_seqlens_q)
+
+
+@triton.jit
+def reads_beyond(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    seq = 0
+    while tl.load(cu_seqlens_q + seq + 1) // TOKENS + seq + 1 <= tile + 1:
+        seq += 1
+    return seq
+
+
+@triton.jit
+def one_too_few(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
+            low = middle
+        else:
+            high = middle
+    return low - 1
+
+
+@triton.jit
+def one_after_the_other(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    found = 0
+    for seq in range(1, num_seqs):
+        if tl.load(cu_seqlens_q + seq) // TOKENS + seq <= tile:
+            found = seq
+    return found
+
+
+@triton.jit
+def bounds_inside(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    """Both ends belong to the range that is searched."""
+    first, last = 0, num_seqs - 1
+    while first < last:
+        middle = (first + last + 1) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS > tile - middle:
+            last = middle - 1
+        else:
+            first = middle
+    return first
+
+
+SEQUENCE = [
+    Wrong("without + middle", without_middle, "You left out `+ middle`"),
+    Wrong("strictly before", strictly_before, "`<= tile`, not `< tile`"),
+    Wrong("returns high", returns_high, "`high` is one further"),
+    Wrong("one too few", one_too_few, "This is one too few"),
+    Wrong("never the last", never_the_last, "The last sequence is never found"),
+    Wrong("rounds up", rounds_up, "You round up"),
+    Wrong("compares with tokens", compares_tokens, "numbers of tokens"),
+    Wrong("looks at ends", looks_at_ends, "You search for the end of the sequence"),
+    Wrong("always the first", always_the_first, "always sequence 0"),
+    Wrong("always the last", always_the_last, "always the last sequence"),
+    Wrong("the number of the tile", returns_the_tile, "the number of the tile"),
+    Wrong("the place in the row", returns_the_place, "where the sequence begins in the row"),
+    Wrong("never ends", never_ends, "stopped after 6 seconds"),
+    Wrong("nothing returned", returns_no_sequence, "must return its result"),
+    Wrong("reads beyond the end", reads_beyond, "look only at the entries 0 to"),
+]
+
+WRONG = {"08.1": WORK, "08.2": SOFTMAX, "08.3": MERGE, "08.4": SEQUENCE}
+RIGHT = {
+    "08.1": [work_by_tokens, work_by_triangles],
+    "08.2": [softmax_by_log2, softmax_with_natural_exponentials],
+    "08.3": [merge_one_by_one, merge_by_shares],
+    "08.4": [one_after_the_other, bounds_inside],
+}
