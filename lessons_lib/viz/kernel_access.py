@@ -40,7 +40,7 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
     if not 0 <= i < len(recording.programs):
         raise IndexError(f"i is {i}; {recording.kernel} ran {count(len(recording.programs), 'program')}, counted from 0.")
     if names is not None and len(names) != len(recording.grid):
-        raise ValueError(f"names has {count(len(names), 'name')}; the grid has {count(len(recording.grid), 'axis' if len(recording.grid) == 1 else 'axe')}.")
+        raise ValueError(f"names has {count(len(names), 'name')}; the grid has {len(recording.grid)} {'axis' if len(recording.grid) == 1 else 'axes'}.")
     program = recording.programs[i]
     used = {access.tensor for other in recording.programs for access in other.accesses}
     groups = _groups({name: touched(recording, program, name) for name in recording.tensors if name in used})
@@ -173,7 +173,8 @@ def _describe(recording: KernelRecording, program: ProgramRun, ids: str, groups:
     for names, of in groups:
         told += [f"{program_name(program).capitalize()}: {sentence}." for sentence in sentences(of, names)]
     idle = [name for names, of in groups if not len(of.index) for name in names]
-    for who, own in (("It", idle), ("No program", untouched)):
-        if own:
-            told.append(f"{who} touches none of {', '.join(own)}.")
+    if idle:
+        told.append(f"It touches nothing of {', '.join(idle)}.")
+    if untouched:
+        told.append(f"No program touches any of {', '.join(untouched)}.")
     return " ".join(told)
