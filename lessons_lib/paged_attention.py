@@ -74,21 +74,36 @@ class Group:
 def plan_groups(cu_seqlens_q, context_lens, block_tables, block_size):
     """Sort the sequences of a row into those with one new token and the rest. Made once a pass, used in every layer.
 
-    A decode has one query and a prefill many: in one rectangle, the decodes would be mostly padding.
+    A decode has one query and a prefill many: in one rectangle, the decodes would be mostly padding. Where contexts differ much,
+    each of the two is divided further.
 
     Args:
         cu_seqlens_q: int [B + 1]; context_lens: int [B], the new tokens included; block_tables: int [B, M].
 
     Returns:
-        list of Group: none, one or two.
+        list of Group.
     """
     q_lens = cu_seqlens_q.diff()
     is_decode = q_lens == 1
     groups = []
     for members in (is_decode.nonzero()[:, 0], (~is_decode).nonzero()[:, 0]):
-        if len(members):
-            groups.append(_group(members, cu_seqlens_q, q_lens, context_lens, block_tables, block_size))
+        for alike in _divide(members, q_lens, context_lens):
+            groups.append(_group(alike, cu_seqlens_q, q_lens, context_lens, block_tables, block_size))
     return groups
+
+
+def _divide(members, q_lens, context_lens) -> list[torch.Tensor]:
+    """Divide sequences until at least half of every rectangle is needed. Those with the longest contexts are split off first."""
+    divided = []
+    while len(members):
+        queries, contexts = q_lens[members], context_lens[members]
+        rectangle = len(members) * int(queries.max()) * int(contexts.max())
+        is_long = 2 * contexts > contexts.max()
+        if rectangle <= 2 * int((queries * contexts).sum()):
+            is_long = torch.ones_like(is_long)
+        divided.append(members[is_long])
+        members = members[~is_long]
+    return divided
 
 
 def _group(members, cu_seqlens_q, q_lens, context_lens, block_tables, block_size) -> Group:
@@ -125,7 +140,11 @@ def paged_attention(query, keys, values, groups, scale):
     """
     out = torch.empty_like(query)
     for group in groups:
-        own_keys, own_values = (cache.flatten(0, 1)[group.slots].transpose(1, 2) for cache in (keys, values))
+        own_keys, own_values = (
+            # `index_select` copies whole lines; indexing with a tensor takes several times as long.
+            cache.flatten(0, 1).index_select(0, group.slots.flatten()).unflatten(0, group.slots.shape).transpose(1, 2)
+            for cache in (keys, values)
+        )
         attended = F.scaled_dot_product_attention(
             query[group.rows].transpose(1, 2), own_keys, own_values, attn_mask=group.mask, scale=scale, enable_gqa=True
         )

@@ -98,3 +98,22 @@ class Production:
 def recorded_production() -> Production:
     facts = json.loads((FOLDER / "h200_production.json").read_text(encoding="utf-8"))
     return Production(facts["provenance"], facts["microseconds"])
+
+
+def summary_markdown() -> str:
+    """The recorded results as the README shows them. `tests/test_readme.py` compares."""
+    recording, production = recorded_attention(), recorded_production()
+    others = list(next(iter(production.microseconds.values())))
+    columns = ["µs for one layer (query heads, KV heads, head size)", OURS, "rate", *others, "gather + SDPA"]
+    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1)]
+    for case in recording.cases:
+        own = case.microseconds[OURS]
+        rate = f"{case.flop / own / 1e6:,.0f} TFLOP/s" if case.kind == "prefill" else f"{case.kv_bytes / own / 1e6:.1f} TB/s"
+        gathered = case.microseconds.get("gather + SDPA")
+        times = [production.microseconds[case.name][other] for other in others] + [gathered]
+        lines.append([case.name, _three_digits(own), rate, *(_three_digits(time) if time else "–" for time in times)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _three_digits(microseconds: float) -> str:
+    return f"{microseconds:.1f}" if microseconds < 100 else f"{microseconds:,.0f}"
