@@ -20,7 +20,7 @@ def check_decode_heads_kernel(attempt) -> None:
     _check_case(attempt, [3], q_heads=6, kv_heads=2)
     _check_case(attempt, [3, 4], q_heads=2, kv_heads=1)
     _check_case(attempt, [2, 4, 6], q_heads=2, kv_heads=1)
-    _check_case(attempt, [5, 3], q_heads=2, kv_heads=2, layout=INTERLEAVED)
+    _check_case(attempt, [5, 3], q_heads=2, kv_heads=2, layout=INTERLEAVED, seed=12)
     _check_case(attempt, [5, 1], q_heads=2, kv_heads=2, layout=HEADS_FIRST)
     _check_case(attempt, [2, 3], q_heads=2, kv_heads=1, q_gap=2)
     rng = Random(6)

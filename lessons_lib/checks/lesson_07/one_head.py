@@ -179,16 +179,20 @@ class Reads:
             return said + "Every turn reads the same entry of the table. The block of position p stands in entry p // BLOCK_SIZE."
         if blocks == sorted({token // size for token in range(one.num_tokens)}) and blocks != needed:
             return said + "Those are the logical blocks of the sequence, 0, 1, ... Where each of them lies, its physical block, stands in the table."
+        if self.key_numbers > len(set(self.keys)) * one.query.shape[0]:
+            return "Numbers were read that are no part of this head's keys: slots lie `stride_slot` apart, KV heads `stride_head`, whatever lies between them."
+        extra = set(self.keys) - set(wanted)
         if set(blocks) <= set(needed):
-            if missing == wanted[-1:]:
+            if missing == wanted[-1:] and not extra:
                 return NEWEST
-            if set(missing) == {cell for cell in wanted if cell[0] == wanted[-1][0]} and len(wanted) % size:
+            if set(missing) == {cell for cell in wanted if cell[0] == wanted[-1][0]} and len(wanted) % size and not extra:
                 return "The last block is left out. It counts although it is not full: go over the tokens in steps of BLOCK_SIZE until all `num_tokens` are seen."
             if blocks == [one.table[0]]:
                 return said + "Go on in steps of BLOCK_SIZE until all `num_tokens` are seen."
             return (
-                f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as slot {missing[0][1]} of block {missing[0][0]}. Slots lie "
-                "`stride_slot` apart. Look at the mask, too."
+                f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as slot {missing[0][1]} of block {missing[0][0]}"
+                + (f", and {len(extra)} cells that hold no token of the sequence were. " if extra else ". ")
+                + "Slots lie `stride_slot` apart. Look at where the keys begin, and at the mask, too."
             )
         return said + (
             "A block begins block × stride_block behind the first number of the cache, and slots lie `stride_slot` apart. Both strides are given, "
