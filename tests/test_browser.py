@@ -84,6 +84,12 @@ def packed_lesson(lab):
     return open_part(lab, "05", {"Stepper", "draw_packed_step"})
 
 
+@pytest.fixture(scope="module")
+def paged_lesson(lab):
+    """Its steppers: a small pool, the softmax with bare exponentials, the online softmax, the six stories."""
+    return open_part(lab, "06", {"Stepper", "draw_pool_access"}, {"Stepper", "draw_softmax_step"})
+
+
 def check_that_it_steps(stepper):
     """Forward by button, back by key: the picture changes, in what is seen and in what is read, and comes back."""
     where, words = stepper.position(), stepper.words()
@@ -132,3 +138,19 @@ def test_the_packed_row_is_stepped_through(packed_lesson, record_property):
     stepper = packed_lesson.steppers()[0]
     assert stepper.words().startswith("One row of ")
     record_property("measured", f"packed row {check_that_it_steps(stepper)}")
+
+
+def test_the_softmax_is_stepped_through_block_by_block(paged_lesson, record_property):
+    steppers = [stepper for stepper in paged_lesson.steppers() if stepper.words().startswith("Block ")]
+    naive, online = steppers
+    record_property("measured", f"softmax stepper {check_that_it_steps(online)}")
+    naive.press("End")
+    assert "not a number" in naive.words()
+    online.press("End")
+    assert "Output / sum = attention" in online.words() and "not a number" not in online.words()
+
+
+def test_writes_and_reads_on_the_pool_are_stepped_through(paged_lesson, record_property):
+    small, stories = [stepper for stepper in paged_lesson.steppers() if "written" in stepper.words()]
+    assert "Nothing was there before." in small.words()
+    record_property("measured", f"small pool {check_that_it_steps(small)}; the six stories' {check_that_it_steps(stories)}")

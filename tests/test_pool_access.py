@@ -145,6 +145,7 @@ def test_a_block_says_whose_it_is_and_which_of_its_blocks():
 
 def test_every_new_token_stands_over_its_slot():
     step = step_of(20, 4, {"A": (6, 1), "B": (0, 9), "C": (3, 2)})
+    step = replace(step, tables=step.tables | {"B": (4, 5, 6)}, written=step.written | {"B": tuple(range(16, 25))})  # neighbours, but three blocks
     told_of_run = r"(\w), positions? (\d+)(?: to \d+)?: written to slots? (\d+)(?: to (\d+))?, block (\d+), .*"
     runs = [re.fullmatch(told_of_run, title) for title in titles(draw_pool_access(step))]
     seen = {}
