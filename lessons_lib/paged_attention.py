@@ -87,13 +87,20 @@ def plan_groups(cu_seqlens_q, context_lens, block_tables, block_size):
     is_decode = q_lens == 1
     groups = []
     for members in (is_decode.nonzero()[:, 0], (~is_decode).nonzero()[:, 0]):
-        for alike in _divide(members, q_lens, context_lens):
+        for alike in divide(members, q_lens, context_lens):
             groups.append(_group(alike, cu_seqlens_q, q_lens, context_lens, block_tables, block_size))
     return groups
 
 
-def _divide(members, q_lens, context_lens) -> list[torch.Tensor]:
-    """Divide sequences until at least half of every rectangle is needed. Those with the longest contexts are split off first."""
+def divide(members, q_lens, context_lens):
+    """Divide sequences until at least half of every rectangle is needed. Those with the longest contexts are split off first.
+
+    Args:
+        members: numbers of the sequences, int [S]; q_lens, context_lens: int [B].
+
+    Returns:
+        list of tensors: each sequence is in one of them.
+    """
     divided = []
     while len(members):
         queries, contexts = q_lens[members], context_lens[members]

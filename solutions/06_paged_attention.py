@@ -29,7 +29,7 @@ from lessons_lib.ledger import ledger
 from lessons_lib.model import cache_bytes_per_token, kv_head_size, load_model
 from lessons_lib.online_softmax import Partial, add_block_naive, attention_of, log_sum_exp, nothing_seen
 from lessons_lib.packing import cache_of, concatenate_caches, pack, packed_forward
-from lessons_lib.paged_attention import attention_in_place, attention_one_by_one, plan_groups
+from lessons_lib.paged_attention import attention_in_place, attention_one_by_one, divide, plan_groups
 from lessons_lib.paged_batching import PagedBatch, blocks_at_most, forward_in_blocks, padded_tables, paged_generate, paged_step
 from lessons_lib.paged_model import PagedPass, paged_attention_in, paged_forward
 from lessons_lib.paged_recording import paged_step_text
@@ -516,11 +516,13 @@ The plain way is a loop: for each sequence, gather its keys, and compute causal 
 right, and it is our oracle. But a loop over sequences is what we left behind in lesson 05: with 32 requests, 32 small computations in each layer.
 
 To compute several at once, PyTorch wants rectangles. A decode has one query and many keys, a prefill has many queries. In one rectangle together, the
-decodes would be mostly padding. So `plan_groups` makes two groups: the sequences with one new token, and the rest. It is given:
+decodes would be mostly padding. So `plan_groups` parts the sequences with one new token from the rest. A short context in a rectangle as wide as a long
+one would be mostly padding too. So `divide` splits off the longest contexts, until at least half of every rectangle is needed. Both are given:
 """
 
 # %%
 print(inspect.getsource(plan_groups))
+print(inspect.getsource(divide))
 
 # %% [markdown]
 """
@@ -533,7 +535,7 @@ A `Group` is a rectangle of S sequences, Q queries and K keys:
 | `slots` | [S, K] | the slot of each key; that of the sequence's first key where a sequence has fewer than K |
 | `mask` | [S, 1, Q, K], bool | True where the query may attend to the key; the 1 stands for all heads |
 
-Here are the two groups of our row:
+Here are the groups of our row:
 """
 
 # %%
@@ -920,13 +922,17 @@ def compared(row):
     return [loop, together, f"{loop / together:.1f}"]
 
 
-columns = ["sequences", "loop, ms", "together, ms", "loop / together"]
-Table(columns=columns, rows=[[str(count), *compared(a_row(count))] for count in (4, 8, 16, 32)], caption=f"Attention of {NUM_LAYERS} layers")
+rows = {"4": a_row(4), "8": a_row(8), "16": a_row(16), "32": a_row(32), "32, one of them with 800 tokens": a_row(32, last=800)}
+Table(
+    columns=["sequences", "loop, ms", "together, ms", "loop / together"],
+    rows=[[name, *compared(row)] for name, row in rows.items()],
+    caption=f"Attention of {NUM_LAYERS} layers",
+)
 
 # %% [markdown]
 """
 The loop pays for every sequence: a handful of small operators each. Together, there is one set of operators for each group. What is paid instead is
-padding. The last section says when that is a bad bargain.
+padding. The last row has a sequence that is much longer than the others. It gets a rectangle of its own; without `divide`, all 32 would be as wide.
 
 ### Steps, as the context grows
 
@@ -1023,7 +1029,7 @@ measurement above says when they do.
 **The gathered copy.** A CPU gathers each layer's keys before it attends. The loop of `attention_in_place` does not, but it is a loop in Python. In
 lesson 07 you write the kernel that has it inside.
 
-**Rectangles.** The group of the decodes is as wide as the longest context in it. How much of it is padding, in the run of the six stories?
+**Rectangles.** A group is as wide as the longest context in it. How much of what is gathered is padding, in the run of the six stories?
 """
 
 # %%
@@ -1032,15 +1038,7 @@ print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed)
 
 # %% [markdown]
 """
-One long request beside many short ones makes that worse. Here is the measurement from above once more, with 800 tokens in one of the sequences:
-"""
-
-# %% tags=["measured"]
-Table(columns=columns, rows=[[str(count), *compared(a_row(count, last=800))] for count in (8, 32)], caption="The same, with one long sequence")
-
-# %% [markdown]
-"""
-Now the loop is ahead. Sorting the sequences into more groups would help; a kernel has no rectangle at all: each sequence ends where it ends.
+Up to half of a rectangle may be padding. A kernel has no rectangle at all: each sequence ends where it ends.
 
 **The mask inside.** Within a group there still is a mask with a cell for each query and key. For a decode it is one line. For a long prefill it is
 the whole triangle, and its upper half is computed for nothing.
