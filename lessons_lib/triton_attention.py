@@ -148,7 +148,7 @@ def keys_a_split(num_seqs, num_kv_heads, longest, num_processors):
 
 def launch_decode(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, longest,
-    *, tiles: Tiles | None = None, split: int | None = None, kernel=decode_kernel,
+    *, tiles: Tiles | None = None, split: int | None = None, kernel=decode_kernel, merge=merge_kernel,
 ) -> None:  # fmt: skip
     """Start the decode kernel, and the merge where sequences are cut; `cu_seqlens_q` is None if every sequence has one token.
 
@@ -176,7 +176,7 @@ def launch_decode(
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if num_splits > 1:
-        merge_kernel[(q_heads, num_seqs)](
+        merge[(q_heads, num_seqs)](
             partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=head_dim, DIM=dim, SPLIT=split,
             NUM_SPLITS=num_splits, SPLITS=triton.next_power_of_2(num_splits), RAGGED=is_ragged,
         )  # fmt: skip
