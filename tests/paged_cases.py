@@ -1,6 +1,6 @@
 """Packed rows over a paged cache, and attention over them the plain way: each sequence's blocks gathered, in float32."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -70,3 +70,25 @@ def make_case(q_lens, context_lens, q_heads=4, kv_heads=2, head_dim=32, block_si
 
 def error(got, expected):
     return float((got.float() - expected).norm() / expected.norm())
+
+
+def as_views(case, layout):
+    """The same case, its tensors being parts of larger ones that hold NaN elsewhere, as engines keep them.
+
+    "of their own": unchanged; "keys beside values": one tensor with both for each block; "heads first": a block has one KV head after
+    the other; "one of several layers": every third block of a pool. In all but the first, the queries are cut from a product with keys and values.
+    """
+    if layout == "of their own":
+        return case
+    blocks, size, heads, dim = case.k_cache.shape
+    shape, view = {
+        "keys beside values": ((blocks, 2, size, heads, dim), lambda pool, which: pool[:, which]),
+        "heads first": ((2, blocks, heads, size, dim), lambda pool, which: pool[which].transpose(1, 2)),
+        "one of several layers": ((2, 3 * blocks, size, heads, dim), lambda pool, which: pool[which, 1::3]),
+    }[layout]
+    pool = case.k_cache.new_full(shape, float("nan"))
+    fused = case.q.new_full((len(case.q), case.q.shape[1] + 2 * heads, dim), float("nan"))
+    views = [fused[:, : case.q.shape[1]], view(pool, 0), view(pool, 1)]
+    for part, tensor in zip(views, (case.q, case.k_cache, case.v_cache)):
+        part.copy_(tensor)
+    return replace(case, q=views[0], k_cache=views[1], v_cache=views[2])

@@ -1,126 +1,373 @@
-"""Both attention kernels against a float32 reference that gathers the blocks. Without a GPU, through Triton's interpreter."""
-
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""Both attention kernels and the PyTorch backend against a float32 reference that gathers the blocks. Without a GPU, through Triton's interpreter."""
 
 import pytest
 import torch
-from paged_cases import error, make_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import TINY_TOKENIZER, ragged_requests
+from paged_cases import as_views, error, make_case
 
-LIBRARY = Path(__file__).resolve().parent.parent
-HAS_GPU = torch.cuda.is_available()
-TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1e-2}
+from lessons_lib.kernel_recording import record_kernel
+from lessons_lib.kernels import decode_kernel, prefill_kernel
+from lessons_lib.paged_attention import paged_attention, plan_groups
+from lessons_lib.paged_batching import paged_generate
+from lessons_lib.tiny_models import tiny_model
+from lessons_lib.triton_attention import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT, Tiles, _is_wide, keys_a_split, launch_decode, launch_prefill
+from lessons_lib.triton_mode import kernel_device
 
-# name -> arguments of make_case, dtype by name
+DEVICE = kernel_device()
+DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+EXAMPLES = 40 if DEVICE == "cpu" else 12  # on a GPU, nearly every example compiles kernels of its own
+
+# name -> arguments of make_case
 CASES = {
     "decodes, contexts around a block's end": dict(q_lens=[1] * 5, context_lens=[1, 7, 8, 9, 33]),
     "one decode over several splits": dict(q_lens=[1], context_lens=[1100], block_size=64),
+    "splits, and a sequence that needs only the first": dict(q_lens=[1, 1, 1], context_lens=[1025, 3, 512], block_size=64),
     "prefills, chunks and decodes": dict(q_lens=[5, 1, 20, 1, 3], context_lens=[5, 17, 33, 1, 30]),
     "a chunk after a context that ends on a block": dict(q_lens=[7, 2], context_lens=[23, 18]),
     "one prefill of one token beside another": dict(q_lens=[1, 2], context_lens=[1, 2]),
+    "a row longer than a tile": dict(q_lens=[150, 1, 70], context_lens=[150, 40, 133], block_size=16),
     "14 query heads over 2": dict(q_lens=[9, 1], context_lens=[9, 40], q_heads=14, head_dim=64, block_size=16),
     "as many KV heads as query heads": dict(q_lens=[3, 1], context_lens=[3, 20], q_heads=3, kv_heads=3),
     "one KV head for 20": dict(q_lens=[2, 1], context_lens=[12, 20], q_heads=20, kv_heads=1),
+    "more query heads of a KV head than rows of a tile": dict(q_lens=[2, 1, 3], context_lens=[12, 20, 3], q_heads=160, kv_heads=1),
     "head size 80": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=80),
+    "head size 96": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=96),
     "head size 256": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=256),
-    "float16": dict(q_lens=[4, 1], context_lens=[9, 11], dtype="float16"),
+    "float16": dict(q_lens=[4, 1], context_lens=[9, 11], dtype=torch.float16),
     "shared blocks": dict(q_lens=[4, 1, 1], context_lens=[20, 17, 40], shared=2),
     "a block of 64 for short ones": dict(q_lens=[1, 3], context_lens=[2, 65], block_size=64),
+    "blocks of 24": dict(q_lens=[1, 3, 30], context_lens=[49, 48, 55], block_size=24),
 }
 
-if HAS_GPU:
-    CASES["bfloat16"] = dict(q_lens=[4, 1], context_lens=[9, 11], dtype="bfloat16")
-    CASES["bfloat16, large"] = dict(
-        q_lens=[300, 1, 700, 1], context_lens=[300, 5000, 1800, 4096], q_heads=32, kv_heads=8, head_dim=128, block_size=16, dtype="bfloat16"
-    )
+
+def by_pytorch(case):
+    groups = plan_groups(case.cu_seqlens_q, case.context_lens, case.block_tables, case.k_cache.shape[1])
+    return paged_attention(case.q, case.k_cache, case.v_cache, groups, case.scale)
 
 
-def run_case(name, device):
-    arguments = dict(CASES[name])
-    dtype = arguments.pop("dtype", "float32")
-    case = make_case(**arguments, dtype=getattr(torch, dtype), device=device)
-    expected = case.reference()
-    results = {"varlen": case.varlen(), "varlen, maxima given": case.varlen(max_seqlen_q=max(arguments["q_lens"]), max_context_len=max(arguments["context_lens"]))}
-    if set(arguments["q_lens"]) == {1}:
-        results["decode"] = case.decode()
-    return {what: [error(got, expected), TOLERANCE[dtype]] for what, got in results.items()}
+def by_launching(case, rows, keys, split):
+    """Both kernels with other tiles than those that are chosen, and short splits, so that small cases have many of them."""
+    out = torch.full_like(case.q, float("nan"))
+    lengths, longest = (case.block_tables, case.context_lens), case.block_tables.shape[1] * case.k_cache.shape[1]
+    tiles = Tiles(rows=rows, keys=keys, warps=4, stages=2)
+    launch_prefill(case.q, case.k_cache, case.v_cache, *lengths, case.cu_seqlens_q, out, case.scale, tiles=tiles, is_wide=keys == 64)
+    launch_decode(case.q, case.k_cache, case.v_cache, *lengths, case.cu_seqlens_q, out, case.scale, longest, tiles=tiles, split=split)
+    return out
 
 
-@pytest.fixture(scope="module")
-def errors():
-    """Of every case. The interpreter is chosen when Triton is imported, so without a GPU another process computes them."""
-    if HAS_GPU:
-        return {name: run_case(name, "cuda") for name in CASES}
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(LIBRARY), str(LIBRARY / "tests")])}
-    code = "import json, test_kernels as t; print(json.dumps({name: t.run_case(name, 'cpu') for name in t.CASES}))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+def check(what, got, expected, dtype):
+    assert got.shape == expected.shape and got.dtype == dtype
+    assert error(got, expected) < TOLERANCE[dtype], f"{what}: relative error {error(got, expected):.2g}"  # NaN is never less
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernels_equal_the_gathered_reference(errors, name):
-    for what, (got, tolerance) in errors[name].items():
-        assert got < tolerance, f"{what}: relative error {got:.2g}"  # NaN is never less
+def test_fixed_cases_equal_the_gathered_reference(name):
+    case = make_case(**CASES[name], device=DEVICE)
+    expected, q_lens = case.reference(), CASES[name]["q_lens"]
+    maxima = dict(max_seqlen_q=max(q_lens), max_context_len=max(CASES[name]["context_lens"]))
+    check("varlen", case.varlen(), expected, case.q.dtype)
+    check("varlen, maxima given", case.varlen(**maxima), expected, case.q.dtype)
+    # The maxima are upper bounds: a caller with a captured graph gives those of the largest batch.
+    check("varlen, maxima too large", case.varlen(max_seqlen_q=300, max_context_len=2000), expected, case.q.dtype)
+    check("PyTorch", by_pytorch(case), expected, case.q.dtype)
+    if set(q_lens) == {1}:
+        check("decode", case.decode(), expected, case.q.dtype)
+
+
+@st.composite
+def random_cases(draw):
+    block_size = draw(st.sampled_from([8, 16, 24, 32, 64]))
+    edges = st.sampled_from([0, 1, block_size - 1, block_size, block_size + 1, 2 * block_size])
+    cached = draw(st.lists(st.one_of(edges, st.integers(0, 100)), min_size=1, max_size=4))
+    new = [draw(st.one_of(st.just(1), st.sampled_from([1, block_size - 1, block_size, block_size + 1]), st.integers(1, 30))) for _ in cached]
+    q_heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (1, 1), (7, 1), (14, 2), (6, 2), (20, 1)]))
+    return dict(
+        q_lens=new,
+        context_lens=[a + b for a, b in zip(cached, new)],
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from([32, 64, 80, 96, 128, 256])),
+        block_size=block_size,
+        dtype=draw(st.sampled_from(DTYPES)),
+        shared=draw(st.integers(0, 2)),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@given(
+    arguments=random_cases(),
+    layout=st.sampled_from(["of their own", "keys beside values", "heads first", "one of several layers"]),
+    chosen=st.booleans(),
+    rows=st.sampled_from([16, 32, 64]),
+    keys=st.sampled_from([16, 32, 64]),
+    split=st.sampled_from([16, 40, 64, 1000]),
+)
+def test_random_cases_equal_the_gathered_reference(arguments, layout, chosen, rows, keys, split):
+    case = as_views(make_case(**arguments, device=DEVICE), layout)
+    expected, dtype = case.reference(), arguments["dtype"]
+    check("PyTorch", by_pytorch(case), expected, dtype)
+    if not chosen:
+        check("launched", by_launching(case, rows, keys, split), expected, dtype)
+    elif set(arguments["q_lens"]) == {1}:
+        check("decode", case.decode(), expected, dtype)
+    else:
+        check("varlen", case.varlen(), expected, dtype)
+
+
+def test_views_of_one_tensor_are_views_and_equal():
+    case = make_case([3, 1], [9, 20])
+    for layout in ("keys beside values", "heads first", "one of several layers"):
+        views = as_views(case, layout)
+        assert not views.k_cache.is_contiguous() and not views.q.is_contiguous() and views.k_cache.stride() == views.v_cache.stride()
+        for name in ("q", "k_cache", "v_cache"):
+            assert torch.equal(getattr(views, name).nan_to_num(7), getattr(case, name).nan_to_num(7))
+
+
+# --- what the kernels read and write
+
+
+class Recorded:
+    """Stands in for a kernel: every address is looked up, and what each program did is kept."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def run(*args, **kwargs):
+            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
+
+        return run
+
+
+def cells_read(recording, tensor, head, programs):
+    """(block, slot) of every cell of one KV head that these programs read, as often as it was read: its first number stands for it."""
+    read = []
+    for program in programs:
+        for access in program.accesses:
+            if access.tensor == tensor:
+                indices = recording.tensors[tensor].indices_of(access.offsets)
+                assert (indices[:, 2] == head).all(), "another head's keys"
+                read += map(tuple, indices[indices[:, 3] == 0][:, :2].tolist())
+    return sorted(read)
+
+
+def cells_of(case, seq, start, end):
+    size = case.k_cache.shape[1]
+    return sorted((int(case.block_tables[seq, position // size]), position % size) for position in range(start, end))
+
+
+def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
+    case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
+    kernel, out, split = Recorded(decode_kernel), torch.full_like(case.q, float("nan")), 24
+    pieces = (case.block_tables, case.context_lens, None)
+    launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, tiles=Tiles(16, 16, 4, 2), split=split, kernel=kernel)
+    check("recorded", out, case.reference(), case.q.dtype)
+    for program in kernel.recording.programs:
+        head, seq, number = program.ids
+        end = min(int(case.context_lens[seq]), (number + 1) * split)
+        for cache in ("k_cache", "v_cache"):
+            assert cells_read(kernel.recording, cache, head, [program]) == cells_of(case, seq, number * split, end)
+
+
+def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
+    case = make_case([21, 1, 9], [30, 12, 9], q_heads=4, kv_heads=2)
+    kernel, out = Recorded(prefill_kernel), torch.zeros_like(case.q)
+    pieces = (case.block_tables, case.context_lens, case.cu_seqlens_q)
+    launch_prefill(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel)
+    expected, is_prefill = case.reference(), torch.tensor([index != 21 for index in range(31)])
+    check("recorded", out[is_prefill], expected[is_prefill], case.q.dtype)
+    assert not out[21].any(), "the decode is left to the other kernel"
+    seen = {}
+    for program in kernel.recording.programs:
+        stored = [access for access in program.accesses if access.kind == "store"]
+        if stored:
+            lines = sorted({line for line, _ in kernel.recording.indices(stored[0], 2)})
+            seq = 0 if lines[-1] < 21 else 2
+            last = 9 + lines[-1] if seq == 0 else lines[-1] - 22
+            assert cells_read(kernel.recording, "k_cache", program.ids[0], [program]) == cells_of(case, seq, 0, last + 1)
+            for line in lines:
+                seen.setdefault(line, []).append(program.ids[0])
+    assert {line: sorted(heads) for line, heads in seen.items()} == {line: [0, 1] for line in range(31) if line != 21}
+
+
+# --- refusals
 
 
 def broken(**changes):
-    case = make_case([2, 1], [2, 9])
+    case = make_case([2, 1], [2, 9], device=DEVICE)
     for name, change in changes.items():
         setattr(case, name, change(getattr(case, name)))
     return case
 
 
+def put(*index, value):
+    def change(tensor):
+        tensor = tensor.clone()
+        tensor[index] = value
+        return tensor
+
+    return change
+
+
+@pytest.fixture
+def no_kernel(monkeypatch):
+    """Whoever is refused reaches no kernel, so nothing is written anywhere."""
+    import lessons_lib.triton_attention as module
+
+    def launched(*args, **kwargs):
+        raise AssertionError("a kernel was started")
+
+    monkeypatch.setattr(module, "launch_decode", launched)
+    monkeypatch.setattr(module, "launch_prefill", launched)
+
+
 @pytest.mark.parametrize(
     "changes, says",
     [
-        (dict(q=lambda t: t[0]), "q has the shape"),
+        (dict(q=lambda t: t[0]), r"q has the shape \[4, 32\]"),
+        (dict(k_cache=lambda t: t[0]), r"k_cache \[8, 2, 32\]; they must be"),
         (dict(v_cache=lambda t: t[:1]), "both must be alike"),
+        (dict(v_cache=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "alike, in strides too"),
         (dict(q=lambda t: t[..., :16]), "4 heads of size 16, the cache 2 of size 32"),
         (dict(q=lambda t: t[:, :3]), "3 heads of size 32, the cache 2"),
+        (dict(q=lambda t: t.repeat(1, 1, 9), k_cache=lambda t: t.repeat(1, 1, 1, 9), v_cache=lambda t: t.repeat(1, 1, 1, 9)), "size 288; the kernels take up to 256"),
         (dict(q=lambda t: t.half()), "q is torch.float16, the caches torch.float32"),
+        (dict(v_cache=lambda t: t.half()), "the caches torch.float32 and torch.float16"),
         (dict(q=lambda t: t.double(), k_cache=lambda t: t.double(), v_cache=lambda t: t.double()), "must be one of float32"),
-        (dict(q=lambda t: t.bfloat16(), k_cache=lambda t: t.bfloat16(), v_cache=lambda t: t.bfloat16()), "interpreter takes the bits of bfloat16"),
         (dict(q=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "contiguous"),
+        (dict(k_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3), v_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3)), "contiguous"),
         (dict(block_tables=lambda t: t[:1]), "block_tables has the shape"),
+        (dict(context_lens=lambda t: t[:, None]), r"context_lens \[2, 1\]"),
         (dict(block_tables=lambda t: t.long()), "block_tables is torch.int64"),
+        (dict(block_tables=lambda t: t.T.contiguous().T), "tables contiguous"),
         (dict(context_lens=lambda t: t.long()), "context_lens torch.int64"),
-        (dict(cu_seqlens_q=lambda t: t[:-1]), r"cu_seqlens_q is torch.int32 of shape \[2\]; for 2 sequences it must be torch.int32 of shape \[3\]"),
+        (dict(context_lens=lambda t: t.to("meta")), "the tensors lie on cp?u?.*meta; move them to one device"),
+        (dict(cu_seqlens_q=lambda t: t[:-1]), r"cu_seqlens_q is torch.int32 of shape \[2\] on \w+(:0)?; for 2 sequences it must be torch.int32 of shape \[3\] on \w+"),
         (dict(cu_seqlens_q=lambda t: t.long()), "cu_seqlens_q is torch.int64"),
+        (dict(cu_seqlens_q=lambda t: t.to("meta")), r"of shape \[3\] on meta"),
     ],
 )
-def test_what_the_kernels_can_not_take_is_refused(changes, says):
+def test_what_the_kernels_can_not_take_is_refused(no_kernel, changes, says):
     with pytest.raises(ValueError, match=says):
-        broken(**changes).varlen()
+        broken(**changes).varlen(max_seqlen_q=2, max_context_len=9)
+    if "cu_seqlens_q" not in changes and "q" not in changes:
+        with pytest.raises(ValueError, match=says):
+            case = broken(**changes)
+            case.q = case.q[:2]
+            case.decode()
 
 
-def test_a_decode_has_one_token_a_sequence():
+@pytest.mark.skipif(DEVICE == "cuda", reason="compiled, bfloat16 is taken")
+def test_bfloat16_is_refused_where_kernels_are_interpreted(no_kernel):
+    with pytest.raises(ValueError, match="interpreter takes the bits of bfloat16"):
+        make_case([2, 1], [2, 9], dtype=torch.bfloat16).varlen()
+
+
+# The row has 2 + 1 tokens, contexts of 2 and 9, tables of 3 blocks of 8, and a pool of 6 blocks.
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(context_lens=put(0, value=1)), r"context_lens\[0\] is 1; sequence 0 has 2 new tokens, and its table has room for 24, so it must be 2 to 24"),
+        (dict(context_lens=put(1, value=0)), r"context_lens\[1\] is 0; sequence 1 has 1 new tokens?, .* must be 1 to 24"),
+        (dict(context_lens=put(1, value=-9)), r"context_lens\[1\] is -9"),
+        (dict(context_lens=put(1, value=25)), r"context_lens\[1\] is 25; .* room for 24"),
+        (dict(context_lens=put(1, value=24)), r"block_tables\[1, 2\] is -1000000; the cache has the blocks 0 to 5"),
+        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6; the cache has the blocks 0 to 5"),
+        (dict(block_tables=put(0, 0, value=-1)), r"block_tables\[0, 0\] is -1; "),
+        (dict(cu_seqlens_q=put(0, value=1)), r"cu_seqlens_q is \[1, 2, 3\]; it must rise from 0 to 3, the tokens in q"),
+        (dict(cu_seqlens_q=put(2, value=4)), r"cu_seqlens_q is \[0, 2, 4\]"),
+        (dict(cu_seqlens_q=put(2, value=2)), r"cu_seqlens_q is \[0, 2, 2\]"),
+        (dict(cu_seqlens_q=put(1, value=0)), r"cu_seqlens_q is \[0, 0, 3\]"),
+        (dict(cu_seqlens_q=put(1, value=3)), r"cu_seqlens_q is \[0, 3, 3\]"),
+        (dict(q=lambda t: t[:2]), r"cu_seqlens_q is \[0, 2, 3\]; it must rise from 0 to 2"),
+    ],
+)
+def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, changes, says):
+    case = broken(**changes)
+    with pytest.raises(ValueError, match=says):
+        case.varlen()
+    if DEVICE == "cpu":  # on a GPU nobody looks, once the maxima are given
+        with pytest.raises(ValueError, match=says):
+            case.varlen(max_seqlen_q=2, max_context_len=9)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a decode never waits, so nobody looks")
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(context_lens=put(1, value=0)), r"context_lens\[1\] is 0"),
+        (dict(context_lens=put(0, value=25)), r"context_lens\[0\] is 25"),
+        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6"),
+    ],
+)
+def test_a_decode_looks_at_lengths_and_blocks_too(no_kernel, changes, says):
+    case = broken(**changes, q=lambda t: t[:2])
+    with pytest.raises(ValueError, match=says):
+        case.decode()
+
+
+def test_what_stands_beyond_a_sequence_in_its_table_is_not_looked_at():
+    case = make_case([1, 1], [8, 9], device=DEVICE)
+    assert (case.block_tables[0, 1:] < 0).all()
+    check("decode", case.decode(), case.reference(), case.q.dtype)
+
+
+def test_a_decode_has_one_token_a_sequence(no_kernel):
     with pytest.raises(ValueError, match="q has 3 tokens and context_lens 2 sequences"):
-        make_case([2, 1], [2, 9]).decode()
+        make_case([2, 1], [2, 9], device=DEVICE).decode()
 
 
 def test_nothing_in_nothing_out():
-    case = make_case([], [])
+    case = make_case([], [], device=DEVICE)
     assert case.varlen().shape == case.decode().shape == case.q.shape
 
 
-@pytest.mark.parametrize("num_seqs, kv_heads, longest", [(1, 8, 8192), (8, 8, 8192), (64, 2, 2048), (256, 8, 32768), (1, 1, 1), (3, 2, 100)])
-def test_splits_fill_the_processors_and_stay_within_bounds(num_seqs, kv_heads, longest):
-    from lessons_lib.triton_attention import keys_a_split
+# --- how the work is cut up
 
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200_000), st.integers(1, 200))
+def test_splits_are_the_shortest_that_give_at_most_eight_programs_a_processor(num_seqs, kv_heads, longest, processors):
+    split = keys_a_split(num_seqs, kv_heads, longest, processors)
+    assert FEWEST_KEYS_A_SPLIT <= split <= MOST_KEYS_A_SPLIT and split % FEWEST_KEYS_A_SPLIT == 0
+
+    def programs(keys):
+        return num_seqs * kv_heads * -(-longest // keys)
+
+    most = max(8 * processors, num_seqs * kv_heads)
+    assert programs(split) <= most or split == MOST_KEYS_A_SPLIT
+    assert split == FEWEST_KEYS_A_SPLIT or programs(split - FEWEST_KEYS_A_SPLIT) > 8 * processors
+    assert keys_a_split(num_seqs, kv_heads, longest + 1000, processors) >= split
+
+
+@pytest.mark.parametrize("num_seqs, kv_heads, longest", [(1, 8, 8192), (8, 8, 8192), (64, 2, 2048), (256, 8, 32768), (1, 1, 1), (3, 2, 100)])
+def test_splits_fill_the_processors_of_a_gpu_where_the_keys_suffice(num_seqs, kv_heads, longest):
     split = keys_a_split(num_seqs, kv_heads, longest, num_processors=132)
-    assert 512 <= split <= 2048 and split % 512 == 0
-    programs = num_seqs * kv_heads * -(-longest // split)
-    assert programs >= 132 or split == 512
+    assert num_seqs * kv_heads * -(-longest // split) >= 120 or split == FEWEST_KEYS_A_SPLIT
 
 
 @pytest.mark.parametrize("blocks, gap, is_wide", [(2**31 // 2048, 1, False), (2**31 // 2048 + 1, 1, True), (2**30 // 2048, 2, False), (2**30 // 2048 + 2, 2, True)])
 def test_places_beyond_32_bits_are_noticed_in_views_too(blocks, gap, is_wide):
     """Blocks of 2,048 numbers; with a gap of 2, every other block of a tensor twice as large. Nothing is allocated."""
-    from lessons_lib.triton_attention import _is_wide
-
     cache = torch.empty_strided((blocks, 16, 2, 64), (2048 * gap, 128, 64, 1), device="meta")
     assert _is_wide(cache) == is_wide
+
+
+# --- in a model
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="test_gpu.py does it with the bundled model")
+@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
+def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(family):
+    model = tiny_model(family, seed=3)
+    prompts, _ = ragged_requests(4, seed=4, prompt_lengths=(1, 7, 8, 9, 20))
+    caps = [5, 1, 4, 3]
+    by_backend = {
+        backend: paged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=3, block_size=8, backend=backend).outputs
+        for backend in ("torch", "triton")
+    }
+    assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5
