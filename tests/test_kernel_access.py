@@ -204,6 +204,12 @@ def test_what_is_loaded_twice_is_marked_and_said():
     assert "loads number 2 of x, 40 times" in texts(draw_program(by_hand([("load", [2] * 40)], (5,)), 0))
 
 
+def test_neighbours_in_different_rows_are_apart():
+    picture = draw_program(by_hand([("load", [2, 9])]), 0)
+    assert "loads row 0 of x, column 2; row 1 of x, column 3" in texts(picture)
+    assert "x[0, 2]: loaded" in titles(picture) and "x[1, 3]: loaded" in titles(picture) and coloured(picture, LOADED) == 2
+
+
 def test_loaded_and_stored_are_two_halves():
     picture = draw_program(by_hand([("load", [2]), ("store", [2])], (5,)), 0)
     assert "x[2]: loaded, stored" in titles(picture)

@@ -463,9 +463,10 @@ import test_kernel_recording as t
 from triton.runtime.jit import JITFunction
 from lessons_lib import paged_kernels
 from lessons_lib.kernel_recording import record_kernel
+import far, near
 
 def kernels():
-    found = {name: value for module in (tl, tl.standard, t, paged_kernels) for name, value in vars(module).items() if isinstance(value, JITFunction)}
+    found = {name: value for module in (tl, tl.standard, t, paged_kernels, far, near) for name, value in vars(module).items() if isinstance(value, JITFunction)}
     assert {"max", "sum", "half", "attend_blocks", "decode_heads_kernel"} <= found.keys(), found.keys()
     return found
 
@@ -473,6 +474,9 @@ before, language = kernels(), t.language()
 t.test_functions_that_a_kernel_calls_are_written_down_too()
 t.test_all_heads_of_all_sequences_in_a_cache_that_is_a_view()
 t.test_one_head_is_read_block_by_block_through_the_table(9)
+out = torch.zeros(1)
+record_kernel(near.kernel, (1,), torch.ones(1), out)  # calls a function of another module, which calls one there
+assert out.item() == 4
 for kernel in (t.not_written_kernel, t.failing_kernel):
     try:
         record_kernel(kernel, (1,), torch.ones(3), torch.ones(1))
@@ -487,9 +491,26 @@ print("as before")
 """
 
 
-def test_compiled_kernels_are_recorded_and_stay_compiled():
+FAR = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def inner(x):
+    return tl.load(x) + 1
+
+@triton.jit
+def outer(x):
+    return inner(x) * 2
+"""
+
+
+def test_compiled_kernels_are_recorded_and_stay_compiled(tmp_path):
     """As on a machine with a GPU, in a process in which Triton compiles; nothing was compiled before the first recording."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join([str(LIBRARY), str(LIBRARY / "tests")])}
+    (tmp_path / "far.py").write_text(FAR)
+    (tmp_path / "near.py").write_text("import triton\nimport triton.language as tl\nfrom far import outer\n\n@triton.jit\ndef kernel(x, out):\n    tl.store(out, outer(x))\n")
+    paths = [LIBRARY, LIBRARY / "tests", tmp_path]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run([sys.executable, "-c", AS_ON_A_GPU], env=environment, capture_output=True, text=True, timeout=200)
     assert done.stdout.strip() == "as before", done.stderr[-3000:]
 
