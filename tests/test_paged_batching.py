@@ -25,9 +25,9 @@ FAMILIES = ["gpt2", "llama", "qwen2"]
 
 
 @functools.cache
-def requests_of(family, count=24):
+def requests_of(family, count=18):
     """Ragged requests, prompts of one token among them, and what `generate` says to each alone."""
-    prompts, caps = ragged_requests(count, seed=9, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), caps=(1, 2, 5, 16, 24))
+    prompts, caps = ragged_requests(count, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), caps=(1, 2, 5, 16, 24))
     return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
 
 
@@ -112,7 +112,7 @@ def test_the_requests_are_ragged_and_their_answers_varied():
     for family in FAMILIES:
         prompts, caps, answers = requests_of(family)
         assert {1, 16, 17, 33} <= {len(ids) for ids in prompts}
-        assert len({token for answer in answers for token in answer}) > 30
+        assert len({token for answer in answers for token in answer}) > 20
         assert any(len(answer) < cap for answer, cap in zip(answers, caps))
 
 
@@ -120,7 +120,7 @@ def test_the_requests_are_ragged_and_their_answers_varied():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_equal_generate_and_the_ragged_loop(family, block_size):
     prompts, caps, expected = requests_of(family)
-    for max_num_seqs in (1, 4, 24):
+    for max_num_seqs in (1, 4, 18):
         paged = serve(family, max_num_seqs=max_num_seqs, block_size=block_size, step=hostile_step, make_cache=poisoned_cache)
         ragged = ragged_generate(tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=max_num_seqs)
         assert paged.outputs == expected == ragged.outputs
@@ -162,7 +162,7 @@ def test_in_a_small_pool_requests_wait_for_blocks_and_get_the_same_tokens(family
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     family=st.sampled_from(FAMILIES),
-    arrivals=st.lists(st.tuples(st.integers(0, 23), st.integers(0, 40)), min_size=1, max_size=10, unique_by=lambda arrival: arrival[0]),
+    arrivals=st.lists(st.tuples(st.integers(0, 17), st.integers(0, 40)), min_size=1, max_size=10, unique_by=lambda arrival: arrival[0]),
     block_size=st.sampled_from([1, 3, 16]),
     max_num_seqs=st.integers(1, 5),
     spare=st.integers(0, 60),
