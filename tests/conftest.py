@@ -23,8 +23,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest  # noqa: E402
 
-from browser import JupyterLab, start_chromium, why_no_browser  # noqa: E402
-
 
 @pytest.fixture(autouse=True)
 def _own_progress_file(tmp_path, monkeypatch):
@@ -34,6 +32,8 @@ def _own_progress_file(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def chromium():
     """A headless Chromium (playwright Browser)."""
+    from browser import start_chromium, why_no_browser  # needs what notebooks need, which tests of kernels do without
+
     if reason := why_no_browser():
         pytest.skip(reason)
     with start_chromium() as browser:
@@ -43,6 +43,8 @@ def chromium():
 @pytest.fixture(scope="session")
 def lab(chromium, tmp_path_factory):
     """A JupyterLab on a copy of notebooks/. `lab.open_notebook(name)` opens one in a page of its own."""
+    from browser import JupyterLab
+
     with JupyterLab(tmp_path_factory.mktemp("lab"), chromium) as server:
         yield server
 
