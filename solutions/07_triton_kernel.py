@@ -17,7 +17,6 @@ import random
 from types import SimpleNamespace
 
 import torch
-from IPython.display import display
 
 import lessons_lib.triton_mode  # before Triton: decides whether kernels are compiled or interpreted
 import triton
@@ -64,7 +63,8 @@ def counting_backend(packed, block_tables, block_size):
     return lambda query, keys, values, scale: paged_attention(query, keys, values, groups, scale)
 
 
-run = paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4, backend=counting_backend)
+SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
+run = paged_generate(model, tokenizer, **SIX, backend=counting_backend)
 KIB_A_TOKEN = cache_bytes_per_token(model.config, model.dtype.itemsize) / 1024
 
 
@@ -83,9 +83,9 @@ Table(
 # %% [markdown]
 """
 Attention has to read the keys and values: that is the column in the middle. The last column is read from the pool, written to new memory, and read
-again. It is larger where sequences are unequal, because rectangles are filled up.
+again. It is larger where sequences are unequally long, because rectangles are filled up.
 
-The keys lie in memory already. If *we* say which address is read, nothing has to be copied. For that we need a kernel of our own.
+The keys lie in memory already. If *we* say which address is read, nothing has to be copied. For that we need a kernel of our own. First the words:
 
 > **kernel**: a function that a GPU runs. It is launched from Python, once, and then runs many times at the same time, on different parts of the data.
 
@@ -146,19 +146,18 @@ A kernel says the same, for a program that asks for its own number:
 | `tl.store(out + place, tile, mask=m)` | writes them; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a constant for the compiler, written in capitals; handed over by name |
 
-It is launched with the grid in brackets: `add_kernel[(3,)](x, y, out, 10, BLOCK=4)`.
+It is launched with the grid in brackets: `add_kernel[(3,)](x, y, out, 10, BLOCK=4)`. The tensors must lie on the GPU, or on the CPU where kernels are
+interpreted; `DEVICE` above says which.
 
 **Your task: `add_kernel`.** Program i adds the numbers from i × BLOCK on, BLOCK of them, as far as there are any: the places below `length`. The
 tensors may be longer than `length`; what lies behind stays as it is. No loop is needed, and no `if`: an `if` decides for the whole tile.
 
 While you try: run a kernel with `record_kernel(add_kernel, (3,), x, y, out, 10, BLOCK=4)` and not bare. It looks every address up first. Run bare, a
-wild address can end the whole Python process, on the CPU as on the GPU. `check` does so, too.
+wild address can end the whole Python process, on the CPU as on the GPU. `check` uses it too. It always runs the kernel through the interpreter, so
+inside the kernel `print(place)` shows what a tile holds.
 """
 
 # %% exercise="07.1"
-import triton
-import triton.language as tl
-
 from lessons_lib.triton_basics import add_kernel
 
 # %%
@@ -237,16 +236,15 @@ Example: for the row 0, 1, 2 the weights before the division are 0.135, 0.368 an
 """
 
 # %% exercise="07.2"
-import triton
-import triton.language as tl
-
 from lessons_lib.triton_basics import softmax_kernel
 
 # %%
-scores = (10 * torch.randn(5, 20, generator=torch.Generator().manual_seed(7)))[:, :13].to(DEVICE)  # 13 columns, 20 places from row to row
+wide = 10 * torch.randn(5, 20, generator=torch.Generator().manual_seed(7))
+scores = wide.to(DEVICE)[:, :13]  # 13 columns, 20 places from row to row
 weights = torch.empty(5, 13, device=DEVICE)
 softmax_kernel[(5,)](scores, weights, 13, scores.stride(0), weights.stride(0), COLUMNS=16)
-print("strides:", scores.stride(0), weights.stride(0), "| as PyTorch's softmax:", torch.allclose(weights, scores.softmax(dim=1), atol=1e-6))
+same = torch.allclose(weights, scores.softmax(dim=1), atol=1e-6)
+print(f"strides {scores.stride(0)} and {weights.stride(0)}; as PyTorch's softmax: {same}")
 
 # %% [markdown]
 """
@@ -262,9 +260,6 @@ So there are two loads. The first gets a number; the second uses that number in 
 """
 
 # %% exercise="07.3"
-import triton
-import triton.language as tl
-
 from lessons_lib.triton_basics import gather_kernel
 
 # %% [markdown]
@@ -278,7 +273,8 @@ embedding = model.get_input_embeddings().weight.detach()
 ids = torch.tensor(tokenizer(PROMPTS[NAMES.index("E")]).input_ids, dtype=torch.int32, device=DEVICE)
 rows = torch.empty(len(ids), embedding.shape[1], device=DEVICE)
 gather_kernel[(len(ids),)](embedding, ids, rows, rows.shape[1], embedding.stride(0), rows.stride(0), COLUMNS=256)
-print(f"tokens {ids.tolist()} of {len(embedding)}: as the model's own embedding:", torch.equal(rows, model.get_input_embeddings()(ids)))
+same = torch.equal(rows, model.get_input_embeddings()(ids))
+print(f"tokens {ids.tolist()} of {len(embedding)}: as the model's own embedding: {same}")
 
 # %% [markdown]
 """
@@ -315,7 +311,8 @@ def noting_backend(packed, block_tables, block_size):
     return attend
 
 
-THREE = dict(prompts=[PROMPTS[NAMES.index(name)] for name in "CEA"], names="CEA", max_new_tokens=4, max_num_seqs=3, block_size=BLOCK_SIZE)
+three = [PROMPTS[NAMES.index(name)] for name in "CEA"]
+THREE = dict(prompts=three, names="CEA", max_new_tokens=4, max_num_seqs=3, block_size=BLOCK_SIZE)
 by_torch = paged_generate(model, tokenizer, **THREE, backend=noting_backend, make_cache=NotingCache)
 first_keys, first_slots = writes[0]
 query, k_cache, v_cache, block_tables, context_lens, scale = reads[-1]
@@ -354,24 +351,20 @@ Example: with `slot_mapping` = [6, 1], program 0 copies line 0 of `new` to slot 
 """
 
 # %% exercise="07.4"
-import triton
-import triton.language as tl
-
 from lessons_lib.paged_kernels import write_kernel
 
 # %% [markdown]
 """
-`write_cache(new, cache, slot_mapping, kernel)` in the library launches it, with these arguments:
+`write_cache(new, cache, slot_mapping, kernel)` in the library launches it, with one program for each new token, and hands it the two strides. Compare
+with `write` of lesson 06, on the first pass of our run: three prompts in one row.
 """
-
-# %%
-print(inspect.getsource(write_cache))
 
 # %%
 mine, theirs = (PagedKVCache(model.config, k_cache.shape[0], BLOCK_SIZE, device=DEVICE) for _ in range(2))
 write_cache(first_keys, mine.keys[0], first_slots, write_kernel)
 theirs.write(0, first_keys, first_keys, first_slots)
-print(f"{len(first_slots)} tokens of three prompts: the same cache as lesson 06's `write`:", torch.equal(mine.keys[0], theirs.keys[0]))
+same = torch.equal(mine.keys[0], theirs.keys[0])
+print(f"{len(first_slots)} tokens of three prompts: the same cache as lesson 06's `write`: {same}")
 
 # %% [markdown]
 """
@@ -427,26 +420,28 @@ pool. The block's numbers begin at block × `stride_block`. The cache may be a p
 
 # %%
 block, stride_block = 9_000_000, 16 * 128
-print("32 bits:", (torch.tensor([block], dtype=torch.int32) * stride_block).item(), "| 64 bits:", block * stride_block, "| limit:", 2**31 - 1)
+in_32_bits = torch.tensor([block], dtype=torch.int32) * stride_block
+print(f"{block:,} × {stride_block:,} in 32 bits: {in_32_bits.item():,}; in 64 bits: {block * stride_block:,}")
 
 # Shapes of a Llama with 8 billion weights: 32 layers, 8 KV heads of 128; 2 bytes a number. Its weights take 16 GB.
+numbers = 8 * 128
 for memory in (80, 180):
-    tokens = (memory - 16) * 10**9 // (32 * 2 * 8 * 128 * 2)
-    sizes = {"keys of one layer": 1, "keys and values of one layer": 2, "all layers": 64}
-    told = "; ".join(f"{what} {tokens * 8 * 128 * parts:,}" for what, parts in sizes.items())
-    print(f"{memory} GB, {tokens:,} tokens. Numbers in one tensor that holds {told}")
+    tokens = (memory - 16) * 10**9 // (32 * 2 * numbers * 2)
+    print(f"A GPU with {memory} GB has room for {tokens:,} tokens. From the first block to the last, in numbers:")
+    for layout, parts in (("its keys", 1), ("its keys and values", 2), ("its keys and values of all layers", 64)):
+        print(f"   a block holds {layout:34} {tokens * numbers * parts:>15,}, {tokens * numbers * parts / 2**31:5.2f} of what 32 bits hold")
 
 # %% [markdown]
 """
-Whether a cache is beyond the limit depends on what is put into one tensor: with one tensor for each layer not yet, with keys and values together on a
-larger GPU, and with all layers in one tensor by far. All three are in use. A kernel does not know where its cache comes from. So make the block a
-64-bit number *before* it is multiplied: `.to(tl.int64)`.
+Whether offsets get too large depends on what lies between two blocks. If a block holds the keys of one layer, not yet. With keys and values side by
+side, as some layouts have them, they do on a larger GPU. And where a block has all layers side by side, by far. A kernel does not know where its cache
+comes from. So make the block a 64-bit number *before* it is multiplied: `.to(tl.int64)`.
 
 **Your task: `attend_blocks`**, a function that a kernel calls. It has `@triton.jit` too, and it returns its result.
 
 1. Begin with `row_max`, `row_sum` and `acc`. A tile of zeros is `tl.zeros([HEAD_DIM], tl.float32)`.
 2. `for first in range(0, num_tokens, BLOCK_SIZE)`: load the block's number, its keys and its values; compute scores, multiplied by `scale`; then do
-   what `add_block` does.
+   what `add_block` does. `tl.maximum(a, b)` is the larger one of two numbers.
 3. Return `acc / row_sum`, `[HEAD_DIM]`, float32.
 
 `query` is not a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and values have the same strides.
@@ -455,9 +450,6 @@ cache holds: `tl.load(...).to(tl.float32)`.
 """
 
 # %% exercise="07.5"
-import triton
-import triton.language as tl
-
 from lessons_lib.paged_kernels import attend_blocks
 
 # %% [markdown]
@@ -479,12 +471,13 @@ own_keys, own_values = (cache[:, :, kv_head] for cache in (k_cache, v_cache))
 num_tokens, blocks = context_lens[A].item(), block_tables[A].tolist()
 own_query, one_out = query[A, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
 one_head_kernel[(1,)](
-    attend_blocks, own_query, own_keys, own_values, block_tables[A].contiguous(), one_out, num_tokens, scale, *own_keys.stride()[:2],
+    attend_blocks, own_query, own_keys, own_values, block_tables[A].contiguous(), one_out,
+    num_tokens, scale, *own_keys.stride()[:2],
     HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE,
 )  # fmt: skip
 print("strides of block and slot:", own_keys.stride()[:2])
-in_place = attention_in_place(own_query[None].cpu(), own_keys.cpu(), own_values.cpu(), blocks, num_tokens, scale)[0]
-print("as lesson 06:", torch.allclose(one_out.cpu(), in_place, atol=1e-5))
+in_place = attention_in_place(own_query[None].cpu(), own_keys.cpu(), own_values.cpu(), blocks, num_tokens, scale)
+print("as lesson 06:", torch.allclose(one_out.cpu(), in_place[0], atol=1e-5))
 
 # %% [markdown]
 """
@@ -508,9 +501,6 @@ float32: `.to(tl.float32)`.
 """
 
 # %% exercise="07.6"
-import triton
-import triton.language as tl
-
 from lessons_lib.paged_kernels import decode_heads_kernel
 
 # %% [markdown]
@@ -537,13 +527,11 @@ Your kernel on the last pass of C, E and A, recorded. Step through the programs.
 # %%
 on_cpu = [tensor.cpu().contiguous() for tensor in (query, k_cache, v_cache, block_tables, context_lens)]
 q, k, v, tables, lens = on_cpu
-recorded = record_kernel(
-    decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *q.stride()[:2], *k.stride()[:3], tables.stride(0),
-    GROUP=QUERY_HEADS // KV_HEADS, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE,
-)  # fmt: skip
-Stepper(
-    lambda i: draw_program(recorded, i, names=["sequence", "query head"]), count=len(recorded.programs), label="program", start=8, still=8
-)
+strides = (*q.stride()[:2], *k.stride()[:3], tables.stride(0))
+constants = dict(GROUP=QUERY_HEADS // KV_HEADS, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+recorded = record_kernel(decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *strides, **constants)
+axes = ["sequence", "query head"]
+Stepper(lambda i: draw_program(recorded, i, axes), count=len(recorded.programs), label="program", start=8, still=8)
 
 # %% [markdown]
 """
@@ -590,7 +578,8 @@ def random_decodes(group, kv_heads, block_size, head_dim, seed):
         caches.flatten(1, 2)[:, slots] = torch.randn(2, context, kv_heads, head_dim, generator=generator)
         block_tables.append(table)
     queries = torch.randn(len(contexts), group * kv_heads, head_dim, generator=generator)
-    return [t.to(DEVICE) for t in (queries, *caches, padded_tables(block_tables).int(), torch.tensor(contexts, dtype=torch.int32))]
+    lens = torch.tensor(contexts, dtype=torch.int32)
+    return [tensor.to(DEVICE) for tensor in (queries, *caches, padded_tables(block_tables).int(), lens)]
 
 
 for number, (group, kv_heads, block_size) in enumerate([(1, 1, 1), (1, 2, 8), (2, 2, 4), (4, 1, 16), (7, 2, 8)]):
@@ -598,7 +587,7 @@ for number, (group, kv_heads, block_size) in enumerate([(1, 1, 1), (1, 2, 8), (2
     got = decode_heads(*case, 0.25, decode_heads_kernel)
     groups = plan_groups(torch.arange(len(case[0]) + 1, device=DEVICE), case[4], case[3], block_size)
     same = torch.allclose(got, paged_attention(*case[:3], groups, 0.25), atol=1e-5)
-    print(f"GROUP {group}, {kv_heads} KV heads, blocks of {block_size:2}, contexts {case[4].tolist()}: as lesson 06: {same}")
+    print(f"GROUP {group}, KV heads {kv_heads}, blocks of {block_size:2}, contexts {case[4].tolist()}: as lesson 06: {same}")
 
 # %% [markdown]
 """
@@ -618,7 +607,8 @@ launches = []
 
 def kernel_backend(packed, block_tables, block_size):
     is_decode = packed.cu_seqlens_q.diff() == 1
-    rows, own_tables, own_lens = packed.logits_index[is_decode], block_tables[is_decode].int(), packed.context_lens[is_decode].int()
+    rows = packed.logits_index[is_decode]
+    own_tables, own_lens = block_tables[is_decode].int(), packed.context_lens[is_decode].int()
     groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
     prompts = [group for group in groups if group.rows.shape[1] > 1]
 
@@ -677,7 +667,7 @@ def traffic(num_seqs, context, q_heads, kv_heads, head_dim, itemsize=2):
 
 
 programs, loaded, necessary = traffic(**CASE)
-print(f"{programs:,} programs; keys and values loaded: {loaded / 1e9:.2f} GB; necessary: {necessary / 1e9:.2f} GB; {loaded / necessary:.0f} times as much")
+print(f"{programs:,} programs; keys and values loaded: {loaded / 1e9:.2f} GB; necessary: {necessary / 1e9:.2f} GB")
 
 # %% [markdown]
 """
@@ -702,8 +692,7 @@ if DEVICE == "cuda":
     kernel, copy = gigabytes_a_second(**CASE)
     print(f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes {copy:,.0f} GB/s; {kernel / copy:.0%} of it")
 else:
-    print("Here kernels are interpreted, one program after the other in Python. A time would say nothing about the kernel, so there is none.")
-    print("Lesson 08 shows times recorded on a GPU.")
+    print("Here kernels are interpreted: a time would say nothing about the kernel. Lesson 08 shows times recorded on a GPU.")
 
 # %% [markdown]
 """
