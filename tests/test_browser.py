@@ -90,6 +90,11 @@ def paged_lesson(lab):
     return open_part(lab, "06", {"Stepper", "draw_pool_access"}, {"Stepper", "draw_softmax_step"})
 
 
+@pytest.fixture(scope="module")
+def kernel_lesson(lab):
+    return open_part(lab, "07", {"Stepper", "draw_program"})
+
+
 def check_that_it_steps(stepper):
     """Forward by button, back by key: the picture changes, in what is seen and in what is read, and comes back."""
     where, words = stepper.position(), stepper.words()
@@ -154,3 +159,14 @@ def test_writes_and_reads_on_the_pool_are_stepped_through(paged_lesson, record_p
     small, stories = [stepper for stepper in paged_lesson.steppers() if "written" in stepper.words()]
     assert "Nothing was there before." in small.words()
     record_property("measured", f"small pool {check_that_it_steps(small)}; the six stories' {check_that_it_steps(stories)}")
+
+
+def test_a_kernel_is_stepped_through_program_by_program(kernel_lesson, record_property):
+    added, decoded = kernel_lesson.steppers()
+    assert "add_kernel, grid of 3, program 0." in added.words()
+    assert added.position() == "program 1 of 3"
+    assert "decode_heads_kernel" in decoded.words() and "blocks of k_cache" in decoded.words()
+    record_property("measured", f"programs of add {check_that_it_steps(added)}; of the decode kernel {check_that_it_steps(decoded)}")
+    decoded.press("Home")
+    assert "program (0, 0): sequence 0, query head 0" in decoded.words()
+    assert decoded.part("picture").locator("svg title").first.text_content()
