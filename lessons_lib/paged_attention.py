@@ -74,8 +74,8 @@ class Group:
 def plan_groups(cu_seqlens_q, context_lens, block_tables, block_size):
     """Sort the sequences of a row into those with one new token and the rest. Made once a pass, used in every layer.
 
-    A decode has one query and a prefill many: in one rectangle, the decodes would be mostly padding. Where contexts differ much,
-    each of the two is divided further.
+    A decode has one query and a prefill many: in one rectangle, the decodes would be mostly padding. Where lengths differ much, each
+    of the two is divided further.
 
     Args:
         cu_seqlens_q: int [B + 1]; context_lens: int [B], the new tokens included; block_tables: int [B, M].
@@ -93,7 +93,9 @@ def plan_groups(cu_seqlens_q, context_lens, block_tables, block_size):
 
 
 def divide(members, q_lens, context_lens):
-    """Divide sequences until at least half of every rectangle is needed. Those with the longest contexts are split off first.
+    """Divide sequences into rectangles: while less than half of one is needed, the largest sequences are split off.
+
+    They are split where they differ more, in queries or in contexts. Where all are alike to a factor of two, they stay together.
 
     Args:
         members: numbers of the sequences, int [S]; q_lens, context_lens: int [B].
@@ -105,11 +107,12 @@ def divide(members, q_lens, context_lens):
     while len(members):
         queries, contexts = q_lens[members], context_lens[members]
         rectangle = len(members) * int(queries.max()) * int(contexts.max())
-        is_long = 2 * contexts > contexts.max()
         if rectangle <= 2 * int((queries * contexts).sum()):
-            is_long = torch.ones_like(is_long)
-        divided.append(members[is_long])
-        members = members[~is_long]
+            return [*divided, members]
+        sizes = max(queries, contexts, key=lambda sizes: sizes.max() / sizes.sum())
+        is_large = 2 * sizes > sizes.max()
+        divided.append(members[is_large])
+        members = members[~is_large]
     return divided
 
 
