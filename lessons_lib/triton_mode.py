@@ -1,5 +1,6 @@
 """Lesson 07: whether Triton kernels run compiled on a GPU, or interpreted on the CPU. Imported by every module that defines kernels."""
 
+import importlib.util
 import os
 
 import torch
@@ -11,7 +12,12 @@ def prepare_triton() -> None:
     """Without a GPU, have Triton interpret all kernels that are defined from now on. With one, or if the user has decided it, as it is set.
 
     `@triton.jit` looks at the environment when a kernel is defined.
+
+    Raises:
+        ImportError: Triton is not installed.
     """
+    if importlib.util.find_spec("triton") is None:
+        raise ImportError("Triton is not installed. It is made for Linux: on Windows use WSL, on macOS a container. Lessons 00 to 06 do without it.")
     if not torch.cuda.is_available():
         os.environ.setdefault(INTERPRET, "1")
     if is_interpreted():

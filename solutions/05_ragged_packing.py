@@ -491,8 +491,8 @@ weights are read.
 > **operator**: one elementary operation of PyTorch on tensors, such as a matrix product, an addition or a concatenation. A forward pass is a chain of
 > some hundreds.
 
-> **kernel launch**: handing a GPU one program to run. Nearly every operator is one launch, and a launch costs a few microseconds of the CPU's time,
-> however small the work.
+> **kernel launch**: handing a GPU one kernel to run, a small program of its own. Nearly every operator is one launch, and a launch costs a few
+> microseconds of the CPU's time, however small the work.
 """
 
 # %% tags=["measured"]
