@@ -227,6 +227,16 @@ def test_a_head_that_is_touched_in_part_is_coloured_in_part():
     assert width(picture) == width(whole) / 2
 
 
+def test_a_part_of_a_row_is_coloured_where_it_lies():
+    picture = draw_program(by_hand([("store", [5, 9])], (2, 2, 4)), 0)
+    assert "stores x[0 and 1, 1, 1], 2 numbers" not in texts(picture)  # they are x[0, 1, 1] and x[1, 0, 1]
+    assert "stores x[0, 1, 1] and x[1, 0, 1], 2 numbers" in texts(picture)
+    box = lambda p: [tuple(float(r.get(side)) for side in ("x", "y", "width")) for r in elements(p, "rect") if r.get("fill") == STORED][:2]
+    whole = draw_program(by_hand([("store", range(4, 12))], (2, 2, 4)), 0)
+    for (x, y, width), (whole_x, whole_y, whole_width) in zip(box(picture), box(whole)):
+        assert y == whole_y and width == pytest.approx(whole_width / 4, abs=0.02) and x == pytest.approx(whole_x + whole_width / 4, abs=0.02)
+
+
 def test_keys_and_values_that_are_read_differently_are_drawn_apart():
     recording = by_hand([("load", range(16))], (2, 3, 2, 16), "k_cache")
     layout = recording.tensors["k_cache"]

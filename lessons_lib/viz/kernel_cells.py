@@ -26,14 +26,13 @@ _HEAD, _GAP = 17.0, 5.0  # of a block: above its slots, and between two
 
 
 def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: Run, numbers: int = 1) -> None:
-    """A place, or neighbours drawn as one: loaded, stored, or both, side by side. Of a place touched in part, a part is coloured."""
-    both = run.loaded and run.stored
-    left = width / 2 if both else width
+    """A place, or neighbours drawn as one: loaded, stored, or both, side by side. Of a place touched in part, that part is coloured."""
+    size = width / 2 if run.loaded and run.stored else width
+    begin, size = run.first / numbers * size, (run.last + 1 - run.first) / numbers * size
     if run.loaded:
-        d.rect(x, y, left * min(1.0, run.loaded / numbers), height, LOADED)
+        d.rect(x + begin, y, size, height, LOADED)
     if run.stored:
-        start = x + (left if both else 0)
-        size = left * min(1.0, run.stored / numbers)
+        start = x + begin + (width / 2 if run.loaded else 0)
         d.rect(start, y, size, height, STORED)
         if height >= 5:
             # Stores differ from loads in more than their colour.

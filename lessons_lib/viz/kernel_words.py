@@ -83,21 +83,24 @@ def _what(of: Touched, name: str, verb: str) -> str:
     rows: dict[tuple[int, ...], list[int]] = {}
     for run in own:
         rows.setdefault(run.row, []).extend(range(run.start, run.end))
+    inner = {(run.first, run.last) for run in own}
     if of.kind == "vector":
         columns = rows[()]
         return f"number{'s' * (len(columns) > 1)} {spans(columns)} of {name}"
     if of.kind == "matrix":
         return _matrix_words(of, name, rows)
     total = sum((run.loaded if verb == "loads" else run.stored) * (run.end - run.start) for run in own)
-    return f"{_indexed(name, rows)}, {count(total, 'number')}"
+    first, last = min(inner)
+    is_part = len(inner) == 1 and last + 1 - first < of.numbers
+    return f"{_indexed(name, rows, f', {spans(range(first, last + 1))}' if is_part else '')}, {count(total, 'number')}"
 
 
-def _indexed(name: str, rows: dict[tuple[int, ...], list[int]]) -> str:
+def _indexed(name: str, rows: dict[tuple[int, ...], list[int]], inner: str) -> str:
     """Places as a learner would index them: "q[6 to 14, 2 and 3]"."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for (*leading, row), columns in rows.items():
         alike.setdefault((*map(str, leading), spans(columns)), []).append(row)
-    parts = [f"{name}[{', '.join([*leading, spans(own), columns])}]" for (*leading, columns), own in alike.items()]
+    parts = [f"{name}[{', '.join([*leading, spans(own), columns])}{inner}]" for (*leading, columns), own in alike.items()]
     if len(parts) > _MOST_ROWS:
         parts = [*parts[: _MOST_ROWS - 1], f"{len(parts) - _MOST_ROWS + 1} more"]
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]

@@ -22,6 +22,7 @@ class Touched:
         index: int [P, axes], the places that are touched, in the order of the tensor.
         loaded, stored: int [P], how many different numbers of each place.
         times: int [P], how often that number of the place is loaded that is loaded most.
+        inner: int [P, 2], the first and the last number of the place that is touched.
         loads, stores: how many numbers in all, the repeated ones too.
         turns: of a cache, "load" or "store" -> block -> which of the program's loads (stores) of this tensor touch it, from 1,
             blocks in the order in which they are touched first.
@@ -35,13 +36,14 @@ class Touched:
     loaded: np.ndarray
     stored: np.ndarray
     times: np.ndarray
+    inner: np.ndarray
     loads: int
     stores: int
     turns: dict[str, dict[int, list[int]]]
     astray: int
 
     def same_as(self, other: Touched) -> bool:
-        arrays = ("index", "loaded", "stored", "times")
+        arrays = ("index", "loaded", "stored", "times", "inner")
         plain = ("kind", "shape", "numbers", "loads", "stores", "turns", "astray")
         return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays
@@ -52,7 +54,7 @@ class Touched:
         """The touched places, neighbours together, in the order of the tensor."""
         if not len(self.index):
             return []
-        states = np.stack([self.loaded, self.stored, self.times], axis=1)
+        states = np.stack([self.loaded, self.stored, self.times, *self.inner.T], axis=1)
         same_row = (self.index[1:, :-1] == self.index[:-1, :-1]).all(axis=1)
         joined = same_row & (np.diff(self.index[:, -1]) == 1) & (states[1:] == states[:-1]).all(axis=1)
         starts = np.concatenate([[0], np.flatnonzero(~joined) + 1])
@@ -69,6 +71,7 @@ class Run:
         row: their index along the other axes.
         start, end: first place, and the one behind the last.
         loaded, stored: numbers of each place; times: how often each of them is loaded at most.
+        first, last: of the numbers of each place, those that are touched lie between these.
     """
 
     row: tuple[int, ...]
@@ -77,6 +80,8 @@ class Run:
     loaded: int
     stored: int
     times: int
+    first: int = 0
+    last: int = 0
 
 
 def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touched:
@@ -93,19 +98,22 @@ def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touch
         own = layout.has(offsets)
         totals[what], astray = len(offsets), astray + int((~own).sum())
         offsets, turn = offsets[own], turn[own]
-        index = layout.indices_of(offsets)[:, :axes] if axes else np.zeros((len(offsets), 1), np.int64)
-        index = np.concatenate([index, np.zeros((len(index), len(shape) - index.shape[1]), np.int64)], axis=1)
-        place = np.ravel_multi_index(tuple(index.T), shape) if len(index) else np.zeros(0, np.int64)
-        found[what] = _counted(offsets, place)
+        index = layout.indices_of(offsets)
+        place = _raveled(index[:, :axes], layout.shape[:axes])
+        found[what] = _counted(offsets, place, _raveled(index[:, axes:], layout.shape[axes:]))
         turns[what] = _turns(index[:, 0], turn) if kind == "cache" else {}
     places = np.union1d(found["load"][0], found["store"][0])
     loaded, stored, times = (np.zeros(len(places), np.int64) for _ in range(3))
     own = np.searchsorted(places, found["load"][0])
-    loaded[own], times[own] = found["load"][1:]
+    loaded[own], times[own] = found["load"][1:3]
     stored[np.searchsorted(places, found["store"][0])] = found["store"][1]
+    inner = np.stack([np.full(len(places), np.iinfo(np.int64).max), np.full(len(places), -1)], axis=1)
+    for what, (own, _, _, first, last) in found.items():
+        own = np.searchsorted(places, own)
+        inner[own, 0], inner[own, 1] = np.minimum(inner[own, 0], first), np.maximum(inner[own, 1], last)
     index = np.stack(np.unravel_index(places, shape), axis=1) if len(places) else np.zeros((0, len(shape)), np.int64)
     numbers = int(np.prod(layout.shape[axes:], dtype=np.int64)) if axes else 1
-    return Touched(kind, shape, numbers, index, loaded, stored, times, totals["load"], totals["store"], turns, astray)
+    return Touched(kind, shape, numbers, index, loaded, stored, times, inner, totals["load"], totals["store"], turns, astray)
 
 
 def _places(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], int]:
@@ -119,13 +127,20 @@ def _places(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], in
     return ("matrix", shape, 2) if len(shape) == 2 else ("rows", shape[:-1], len(shape) - 1)
 
 
-def _counted(offsets: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Touched places, the different numbers of each, and how often its most touched number is touched."""
+def _raveled(index: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return np.ravel_multi_index(tuple(index.T), shape) if len(index) and shape else np.zeros(len(index), np.int64)
+
+
+def _counted(offsets: np.ndarray, place: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Touched places; of each how many different numbers, how often the most touched one is touched, and its first and last number."""
     _, first, counts = np.unique(offsets, return_index=True, return_counts=True)
     places, where, numbers = np.unique(place[first], return_inverse=True, return_counts=True)
-    times = np.zeros(len(places), np.int64)
-    np.maximum.at(times, where.reshape(-1), counts)
-    return places, numbers, times
+    where, inside = where.reshape(-1), inside[first]
+    times, least, most = np.zeros(len(places), np.int64), np.full(len(places), np.iinfo(np.int64).max), np.zeros(len(places), np.int64)
+    np.maximum.at(times, where, counts)
+    np.minimum.at(least, where, inside)
+    np.maximum.at(most, where, inside)
+    return places, numbers, times, least, most
 
 
 def _turns(blocks: np.ndarray, turn: np.ndarray) -> dict[int, list[int]]:
