@@ -6,7 +6,14 @@ import triton
 import triton.language as tl
 from answers import Wrong
 
+from lessons_lib.kernel_variants import Variant
 from lessons_lib.roofline import Work
+
+
+def changed(kernel, *lines):
+    """A function of `kernels.py` with some of its text replaced: each of `lines` is (right, wrong)."""
+    return Variant(kernel, "", lines).build()
+
 
 # 08.1 attention_work: each mistake is the right count with one thing counted another way
 
@@ -66,7 +73,8 @@ def work_by_tokens(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_
 
 def work_by_triangles(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
     pairs = sum((c * (c + 1) - (c - q) * (c - q + 1)) / 2 for q, c in zip(q_lens, context_lens))
-    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim) * bytes_per_number + 2 * sum(q_lens) * q_heads * head_dim * bytes_per_number)
+    numbers = right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim) + 2 * sum(q_lens) * q_heads * head_dim
+    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=numbers * bytes_per_number)
 
 
 WORK = [
@@ -79,9 +87,21 @@ WORK = [
     Wrong("always two bytes", counting(size=2), "4 here; you counted with 2"),
     Wrong("always four bytes", counting(size=4), "2 here; you counted with 4"),
     Wrong("keys of the new tokens only", counting(kv=lambda q, c, hq, hkv, d: 2 * sum(q) * hkv * d), "not only of the new tokens"),
-    Wrong("keys once for every query", counting(kv=lambda q, c, hq, hkv, d: 2 * sum(a * b for a, b in zip(q, c)) * hkv * d), "anew for every new token. All new tokens"),
-    Wrong("keys once for every query that sees them", counting(kv=lambda q, c, hq, hkv, d: 2 * right_pairs(q, c) * hkv * d), "anew for every new token that sees"),
-    Wrong("as long as the longest", counting(kv=lambda q, c, hq, hkv, d: 2 * max(c, default=0) * len(c) * hkv * d), "as if all were as long as the longest"),
+    Wrong(
+        "keys once for every query",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * sum(a * b for a, b in zip(q, c)) * hkv * d),
+        "anew for every new token. All new tokens",
+    ),
+    Wrong(
+        "keys once for every query that sees them",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * right_pairs(q, c) * hkv * d),
+        "anew for every new token that sees",
+    ),
+    Wrong(
+        "as long as the longest",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * max(c, default=0) * len(c) * hkv * d),
+        "as if all were as long as the longest",
+    ),
     Wrong("two operations", counting(per_pair=2), "So 4 for each number, not 2"),
     Wrong("one operation", counting(per_pair=1), "takes 4 operations: a multiplication"),
     Wrong("eight operations", counting(per_pair=8), "That is twice too much"),
@@ -91,10 +111,22 @@ WORK = [
     Wrong("does not see itself", counting(pairs=lambda q, c, *_: sum(a * b - a * (a + 1) // 2 for a, b in zip(q, c))), "A token sees itself, too"),
     Wrong("sees one key too many", counting(pairs=lambda q, c, *_: right_pairs(q, c) + sum(q)), "positions 0 to p, which are p + 1"),
     Wrong("the triangle of the whole context", counting(pairs=lambda q, c, *_: sum(b * (b + 1) // 2 for b in c)), "as if all of it were new"),
-    Wrong("the triangle of the new tokens", counting(pairs=lambda q, c, *_: sum(a * (a + 1) // 2 for a in q)), "They see the context before them, too"),
-    Wrong("half of the rectangle", counting(pairs=lambda q, c, *_: sum(a * b / 2 if a > 1 else b for a, b in zip(q, c))), "Half of the rectangle is the triangle only"),
+    Wrong(
+        "the triangle of the new tokens",
+        counting(pairs=lambda q, c, *_: sum(a * (a + 1) // 2 for a in q)),
+        "They see the context before them, too",
+    ),
+    Wrong(
+        "half of the rectangle",
+        counting(pairs=lambda q, c, *_: sum(a * b / 2 if a > 1 else b for a, b in zip(q, c))),
+        "Half of the rectangle is the triangle only",
+    ),
     Wrong("one query a sequence", counting(pairs=lambda q, c, *_: sum(c)), "You count one query a sequence"),
-    Wrong("dense over the row", counting(pairs=lambda q, c, *_: sum(q) * sum(c) if len(q) > 1 else right_pairs(q, c)), "dense attention over the row"),
+    Wrong(
+        "dense over the row",
+        counting(pairs=lambda q, c, *_: sum(q) * sum(c) if len(q) > 1 else right_pairs(q, c)),
+        "dense attention over the row",
+    ),
     Wrong("a pair in place of a Work", returns_a_pair, "should return a `Work`"),
     Wrong("returns nothing", forgets_to_return, "it returned None"),
     Wrong("empties the list", eats_the_lengths, "changed its argument `q_lens`"),
@@ -103,183 +135,17 @@ WORK = [
 # 08.2 online_softmax
 
 
-@triton.jit
-def natural(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp(scores - reference[:, None])
-    rescale = tl.exp(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+def softmax(*lines):
+    return changed("online_softmax", *lines)
 
 
-@triton.jit
-def natural_factor(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def acc_not_rescaled(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc
-
-
-@triton.jit
-def sum_not_rescaled(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, new_max, row_sum + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def sum_starts_anew(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, new_max, tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def rescales_the_new_too(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.where(row_max == float("-inf"), 1.0, tl.exp2(row_max - reference))
-    return weights, new_max, (row_sum + tl.sum(weights, axis=1)) * rescale, acc * rescale[:, None]
-
-
-@triton.jit
-def upside_down(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.where(row_max == float("-inf"), 0.0, tl.exp2(reference - row_max))
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def wrong_axis(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=0))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=0), acc * rescale[:, None]
-
-
-@triton.jit
-def one_maximum_for_all(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(tl.max(scores, axis=1), axis=0))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def maximum_of_this_turn(scores, row_max, row_sum, acc):
-    new_max = tl.max(scores, axis=1)
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def maximum_stays(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, row_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def nan_for_empty_rows(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    weights = tl.exp2(scores - new_max[:, None])
-    rescale = tl.exp2(row_max - new_max)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def maximum_of_nothing_is_zero(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    new_max = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - new_max[:, None])
-    rescale = tl.exp2(row_max - new_max)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
-
-
-@triton.jit
-def bare_exponentials(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    weights = tl.exp2(scores)
-    return weights, new_max, row_sum + tl.sum(weights, axis=1), acc
-
-
-@triton.jit
-def another_order(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, row_sum * rescale + tl.sum(weights, axis=1), new_max, acc * rescale[:, None]
-
-
-@triton.jit
-def state_first(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None], weights
-
-
-@triton.jit
-def divides_at_once(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    weights = tl.exp2(scores - reference[:, None])
-    rescale = tl.exp2(row_max - reference)
-    row_sum = row_sum * rescale + tl.sum(weights, axis=1)
-    return weights, new_max, row_sum, acc * rescale[:, None] / row_sum[:, None]
-
-
-@triton.jit
-def returns_three(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    weights = tl.exp2(scores - new_max[:, None])
-    return weights, new_max, row_sum + tl.sum(weights, axis=1)
-
-
-@triton.jit
-def returns_only_weights(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    return tl.exp2(scores - new_max[:, None])
-
-
-@triton.jit
-def returns_nothing(scores, row_max, row_sum, acc):
-    row_max = tl.maximum(row_max, tl.max(scores, axis=1))
-
-
-@triton.jit
-def weights_by_the_old_maximum(scores, row_max, row_sum, acc):
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
-    old = tl.where(row_max == float("-inf"), reference, row_max)
-    weights = tl.exp2(scores - old[:, None])
-    rescale = tl.exp2(row_max - reference)
-    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+SUM = "row_sum * rescale + tl.sum(weights, axis=1)"
+ACC = "acc * rescale[:, None]"
+WEIGHTS = "weights = tl.exp2(scores - reference[:, None])"
+RESCALE = "rescale = tl.exp2(row_max - reference)"
+NEW_MAX = "new_max = tl.maximum(row_max, tl.max(scores, axis=1))"
+RETURN = f"return weights, new_max, {SUM}, {ACC}"
+REFERENCE = 'reference = tl.where(new_max == float("-inf"), 0.0, new_max)'
 
 
 def undecorated(scores, row_max, row_sum, acc):
@@ -310,247 +176,77 @@ def softmax_with_natural_exponentials(scores, row_max, row_sum, acc):
 
 
 SOFTMAX = [
-    Wrong("powers of e", natural, "These are powers of e"),
-    Wrong("the factor as a power of e", natural_factor, "The factor is a power of e"),
-    Wrong("acc not rescaled", acc_not_rescaled, "`acc` is not rescaled"),
-    Wrong("sum not rescaled", sum_not_rescaled, "The old sum is not rescaled"),
-    Wrong("sum starts anew", sum_starts_anew, "What was added up before is gone"),
-    Wrong("the new weights rescaled too", rescales_the_new_too, "Only what was there before is rescaled"),
-    Wrong("factor upside down", upside_down, "The factor is upside down"),
-    Wrong("the wrong axis", wrong_axis, "One number for each row comes of `axis=1`"),
-    Wrong("one maximum for all rows", one_maximum_for_all, "Each row has a maximum of its own"),
-    Wrong("the maximum of this turn", maximum_of_this_turn, "A larger one may have come before"),
-    Wrong("the maximum stays", maximum_stays, "The maximum did not move"),
-    Wrong("NaN for rows without a key", nan_for_empty_rows, "−∞ − (−∞) is NaN"),
-    Wrong("0 for the maximum of nothing", maximum_of_nothing_is_zero, "keeps the maximum minus infinity"),
-    Wrong("bare exponentials", bare_exponentials, "The maximum is not subtracted"),
-    Wrong("weights by the old maximum", weights_by_the_old_maximum, "You subtract the old maximum"),
-    Wrong("maximum and sum swapped", another_order, "That is the sum. The order is"),
-    Wrong("weights last", state_first, "`weights` should be [1, 2]; it is [1]"),
-    Wrong("divided at once", divides_at_once, "`acc` is not to be divided yet"),
-    Wrong("three results", returns_three, "it returned 3 values"),
-    Wrong("weights only", returns_only_weights, "a single value"),
-    Wrong("nothing returned", returns_nothing, "nothing"),
+    Wrong("powers of e", softmax((WEIGHTS, WEIGHTS.replace("exp2", "exp")), (RESCALE, RESCALE.replace("exp2", "exp"))), "These are powers of e"),
+    Wrong("the factor as a power of e", softmax((RESCALE, RESCALE.replace("exp2", "exp"))), "The factor is a power of e"),
+    Wrong("acc not rescaled", softmax((f"{SUM}, {ACC}", f"{SUM}, acc")), "`acc` is not rescaled"),
+    Wrong("sum not rescaled", softmax((SUM, "row_sum + tl.sum(weights, axis=1)")), "The old sum is not rescaled"),
+    Wrong("sum starts anew", softmax((SUM, "tl.sum(weights, axis=1)")), "What was added up before is gone"),
+    Wrong(
+        "the new weights rescaled too",
+        softmax((SUM, "(row_sum + tl.sum(weights, axis=1)) * tl.where(row_max == float('-inf'), 1.0, rescale)")),
+        "Only what was there before is rescaled",
+    ),
+    Wrong(
+        "factor upside down",
+        softmax((RESCALE, "rescale = tl.where(row_max == float('-inf'), 0.0, tl.exp2(reference - row_max))")),
+        "The factor is upside down",
+    ),
+    Wrong("the wrong axis", softmax((NEW_MAX, NEW_MAX.replace("axis=1", "axis=0"))), "One number for each row comes of `axis=1`"),
+    Wrong(
+        "one maximum for all rows",
+        softmax((NEW_MAX, "new_max = tl.maximum(row_max, tl.max(tl.max(scores, axis=1), axis=0))")),
+        "Each row has a maximum of its own",
+    ),
+    Wrong("the maximum of this turn", softmax((NEW_MAX, "new_max = tl.max(scores, axis=1)")), "A larger one may have come before"),
+    Wrong("the maximum stays", softmax((RETURN, RETURN.replace("new_max", "row_max"))), "The maximum did not move"),
+    Wrong("NaN for rows without a key", softmax((REFERENCE, "reference = new_max")), "−∞ − (−∞) is NaN"),
+    Wrong("0 for the maximum of nothing", softmax((REFERENCE, f"{REFERENCE}; new_max = reference")), "keeps the maximum minus infinity"),
+    Wrong("bare exponentials", softmax((WEIGHTS, "weights = tl.exp2(scores)")), "The maximum is not subtracted"),
+    Wrong("bare natural exponentials", softmax((WEIGHTS, "weights = tl.exp(scores)")), "and `tl.exp2` is wanted"),
+    Wrong(
+        "weights by the old maximum",
+        softmax((WEIGHTS, "weights = tl.exp2(scores - tl.where(row_max == float('-inf'), reference, row_max)[:, None])")),
+        "You subtract the old maximum",
+    ),
+    Wrong("maximum and sum swapped", softmax((RETURN, f"return weights, {SUM}, new_max, {ACC}")), "That is the sum. The order is"),
+    Wrong("weights last", softmax((RETURN, f"return new_max, {SUM}, {ACC}, weights")), "`weights` should be [1, 2]; it is [1]"),
+    Wrong("divided at once", softmax((RETURN, f"return weights, new_max, {SUM}, {ACC} / ({SUM})[:, None]")), "`acc` is not to be divided yet"),
+    Wrong("three results", softmax((RETURN, f"return weights, new_max, {SUM}")), "it returned 3 values"),
+    Wrong("weights only", softmax((RETURN, "return weights")), "a single value"),
+    Wrong("nothing returned", softmax((RETURN, "acc = acc * rescale[:, None]")), "nothing"),
     Wrong("no @triton.jit", undecorated, "a plain Python function"),
 ]
 
-# 08.3 merge_kernel. Each mistake is the kernel with one line changed
+# 08.3 merge_kernel
 
 
-@triton.jit
-def plain_mean(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, token = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    used = tl.cdiv(tl.load(context_lens + token), SPLIT)
-    partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=(split < used)[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
-    lse = tl.load(partial_lse + partial, mask=split < used, other=0.0)
-    tl.store(out + token * stride_out + head * stride_out_head + dim, tl.sum(pieces, axis=0) / used, mask=dim < HEAD_DIM)
+def merge(*lines):
+    return changed("merge_kernel", *lines)
 
 
-@triton.jit
-def overflows(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    weights = tl.exp2(tl.load(partial_lse + partial, mask=is_used, other=float("-inf")))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
 
-
-@triton.jit
-def natural_merge(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def uses_all_splits(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < NUM_SPLITS, dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def unused_pieces_are_nan(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=(split < NUM_SPLITS)[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def hidden_as_zero(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=0.0)
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def divides_by_the_count(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    used = tl.cdiv(tl.load(context_lens + seq), SPLIT)
-    is_used, is_dim = split < used, dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / used, mask=is_dim)
-
-
-@triton.jit
-def does_not_divide(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0), mask=is_dim)
-
-
-@triton.jit
-def head_and_split_swapped(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * NUM_SPLITS + split) * tl.num_programs(0) + head
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def splits_for_num_splits(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def no_mask_at_all(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial)
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :])
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0))
-
-
-@triton.jit
-def rounds_down(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.load(context_lens + seq) // SPLIT, dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def axes_of_the_grid_swapped(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    seq, head = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(1) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def ignores_ragged(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def writes_prefills_too(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    token = seq
+USED = "split < tl.cdiv(tl.load(context_lens + seq), SPLIT)"
+LINE = "partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split\n    lse"
+LSE = 'tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))'
+SHARES = "weights = tl.exp2(lse - tl.max(lse, axis=0))"
+PIECES = "mask=is_used[:, None] & is_dim[None, :], other=0.0)\n    result"
+RESULT = "tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0)"
+STORE = "tl.store(out + token * stride_out + head * stride_out_head + dim, result.to(out.dtype.element_ty), mask=is_dim)"
+IDS = "head, seq = tl.program_id(0), tl.program_id(1)"
+TOKEN = """    token = seq
     if RAGGED:
         token = tl.load(cu_seqlens_q + seq)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + token * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
+        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
+            return
+    token"""
+COUNT = "tl.cdiv(tl.load(context_lens + seq), SPLIT)"
 
 
 @triton.jit
-def out_without_strides(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
-    weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + (seq * tl.num_programs(0) + head) * HEAD_DIM + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def stores_no_result(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split = tl.arange(0, SPLITS)
-    is_used = split < tl.cdiv(tl.load(context_lens + seq), SPLIT)
-    lse = tl.load(partial_lse + (seq * tl.num_programs(0) + head) * NUM_SPLITS + split, mask=is_used, other=float("-inf"))
-
-
-@triton.jit
-def lse_as_weights(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
-    head, seq = tl.program_id(0), tl.program_id(1)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
-    partial = (seq * tl.num_programs(0) + head) * NUM_SPLITS + split
-    weights = tl.load(partial_lse + partial, mask=is_used, other=0.0)
-    pieces = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0)
-    tl.store(out + seq * stride_out + head * stride_out_head + dim, tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0), mask=is_dim)
-
-
-@triton.jit
-def merge_one_by_one(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+def merge_one_by_one(
+    partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
     """One split after the other, with a running maximum."""
     head, seq, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, DIM)
     token, count = seq, 1
@@ -570,7 +266,10 @@ def merge_one_by_one(partial_out, partial_lse, context_lens, cu_seqlens_q, out, 
 
 
 @triton.jit
-def merge_by_shares(partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr):
+def merge_by_shares(
+    partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
     """The log-sum-exp of the whole first, then each split's share."""
     head, seq = tl.program_id(0), tl.program_id(1)
     token = seq
@@ -591,155 +290,56 @@ def merge_by_shares(partial_out, partial_lse, context_lens, cu_seqlens_q, out, s
 
 
 MERGE = [
-    Wrong("the plain mean", plain_mean, "This is the plain mean of the splits"),
-    Wrong("no maximum subtracted", overflows, "exp2(300) is infinite in float32"),
-    Wrong("powers of e", natural_merge, "The log-sum-exps are in base 2"),
-    Wrong("all splits used", uses_all_splits, "The others were never written"),
-    Wrong("unused pieces read", unused_pieces_are_nan, "The others were never written"),
-    Wrong("hidden log-sum-exps are 0", hidden_as_zero, "count as 0 here"),
-    Wrong("divided by the number of splits", divides_by_the_count, "You divided by the number of splits"),
-    Wrong("not divided", does_not_divide, "is not divided by the sum of the weights"),
-    Wrong("head and split swapped", head_and_split_swapped, "Head and split are swapped"),
-    Wrong("SPLITS for NUM_SPLITS", splits_for_num_splits, "NUM_SPLITS + split"),
-    Wrong("no mask", no_mask_at_all, "The tile has SPLITS places, a power of two"),
-    Wrong("the number of splits rounded down", rounds_down, "splits have keys, and all of them count"),
-    Wrong("axes of the grid swapped", axes_of_the_grid_swapped, "Axis 0 of the grid counts query heads"),
-    Wrong("RAGGED not looked at", ignores_ragged, "With RAGGED"),
-    Wrong("prefills written too", writes_prefills_too, "those are another kernel's"),
-    Wrong("no strides of out", out_without_strides, "the heads of `out` lay without gaps"),
-    Wrong("nothing stored", stores_no_result, "nothing was stored to `out`"),
-    Wrong("log-sum-exps as weights", lse_as_weights, "the log-sum-exps themselves for weights"),
+    Wrong(
+        "the plain mean",
+        merge((RESULT, f"tl.sum(pieces, axis=0) / {COUNT} + 0 * tl.sum(weights, axis=0)")),
+        "This is the plain mean of the splits",
+    ),
+    Wrong("no maximum subtracted", merge((SHARES, "weights = tl.exp2(lse)")), "exp2(300) is infinite in float32"),
+    Wrong("powers of e", merge((SHARES, SHARES.replace("exp2", "exp"))), "The log-sum-exps are in base 2"),
+    Wrong("all splits used", merge((USED, "split < NUM_SPLITS")), "you use them, from `partial_lse`"),
+    Wrong("unused pieces read", merge((PIECES, PIECES.replace("is_used", "(split < NUM_SPLITS)"))), "you use them, from `partial_out`"),
+    Wrong("hidden log-sum-exps are 0", merge((LSE, LSE.replace('float("-inf")', "0.0"))), "count as 0 here"),
+    Wrong(
+        "divided by the number of splits",
+        merge((RESULT, f"tl.sum(pieces * weights[:, None], axis=0) / {COUNT}")),
+        "You divided by the number of splits",
+    ),
+    Wrong("not divided", merge((RESULT, "tl.sum(pieces * weights[:, None], axis=0)")), "is not divided by the sum of the weights"),
+    Wrong(
+        "head and split swapped",
+        merge((LINE, "partial = (token * NUM_SPLITS + split) * tl.num_programs(0) + head\n    lse")),
+        "Head and split are swapped",
+    ),
+    Wrong("SPLITS for NUM_SPLITS", merge((LINE, LINE.replace("NUM_SPLITS", "SPLITS"))), "NUM_SPLITS + split"),
+    Wrong("no mask", merge((LSE, "tl.load(partial_lse + partial)")), "The tile has SPLITS places, a power of two"),
+    Wrong(
+        "the number of splits rounded down",
+        merge((USED, "split < tl.load(context_lens + seq) // SPLIT")),
+        "splits have keys, and all of them count",
+    ),
+    Wrong("axes of the grid swapped", merge((IDS, "head, seq = tl.program_id(1), tl.program_id(0)")), "Axis 0 of the grid counts query heads"),
+    Wrong("RAGGED not looked at", merge((TOKEN, "    token = seq\n    token")), "With RAGGED"),
+    Wrong("prefills written too", merge((TOKEN, TOKEN.replace("!= 1", "< 1"))), "those are another kernel's"),
+    Wrong(
+        "no strides of out",
+        merge((STORE, "tl.store(out + (token * tl.num_programs(0) + head) * HEAD_DIM + dim, result, mask=is_dim)")),
+        "the heads of `out` lay without gaps",
+    ),
+    Wrong("nothing stored", merge((STORE, "pass")), "nothing was stored to `out`"),
+    Wrong("log-sum-exps as weights", merge((SHARES, "weights = tl.where(is_used, lse, 0.0)")), "the log-sum-exps themselves for weights"),
 ]
 
 # 08.4 sequence_of
 
 
-@triton.jit
-def without_middle(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
+def sequence(*lines):
+    return changed("sequence_of", *lines)
 
 
-@triton.jit
-def strictly_before(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS + middle < tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@triton.jit
-def returns_high(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-@triton.jit
-def never_the_last(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@triton.jit
-def rounds_up(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.cdiv(tl.load(cu_seqlens_q + middle), TOKENS) + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@triton.jit
-def compares_tokens(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@triton.jit
-def looks_at_ends(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle + 1) // TOKENS + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@triton.jit
-def always_the_first(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    return tile * 0
-
-
-@triton.jit
-def always_the_last(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    return num_seqs - 1
-
-
-@triton.jit
-def returns_the_tile(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    return tile
-
-
-@triton.jit
-def returns_the_place(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return tl.load(cu_seqlens_q + low)
-
-
-@triton.jit
-def never_ends(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while low < high:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@triton.jit
-def returns_no_sequence(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low = tl.load(cu_seqlens_q)
+FIRST = "tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile"
+FOUND = "    return low\n"
+BOTH = "low, high = 0, num_seqs\n"
 
 
 @triton.jit
@@ -748,18 +348,6 @@ def reads_beyond(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
     while tl.load(cu_seqlens_q + seq + 1) // TOKENS + seq + 1 <= tile + 1:
         seq += 1
     return seq
-
-
-@triton.jit
-def one_too_few(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    low, high = 0, num_seqs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
-            low = middle
-        else:
-            high = middle
-    return low - 1
 
 
 @triton.jit
@@ -785,20 +373,20 @@ def bounds_inside(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
 
 
 SEQUENCE = [
-    Wrong("without + middle", without_middle, "You left out `+ middle`"),
-    Wrong("strictly before", strictly_before, "`<= tile`, not `< tile`"),
-    Wrong("returns high", returns_high, "`high` is one further"),
-    Wrong("one too few", one_too_few, "This is one too few"),
-    Wrong("never the last", never_the_last, "The last sequence is never found"),
-    Wrong("rounds up", rounds_up, "You round up"),
-    Wrong("compares with tokens", compares_tokens, "numbers of tokens"),
-    Wrong("looks at ends", looks_at_ends, "You search for the end of the sequence"),
-    Wrong("always the first", always_the_first, "always sequence 0"),
-    Wrong("always the last", always_the_last, "always the last sequence"),
-    Wrong("the number of the tile", returns_the_tile, "the number of the tile"),
-    Wrong("the place in the row", returns_the_place, "where the sequence begins in the row"),
-    Wrong("never ends", never_ends, "stopped after 6 seconds"),
-    Wrong("nothing returned", returns_no_sequence, "must return its result"),
+    Wrong("without + middle", sequence((FIRST, "tl.load(cu_seqlens_q + middle) // TOKENS <= tile")), "You left out `+ middle`"),
+    Wrong("strictly before", sequence((FIRST, FIRST.replace("<=", "<"))), "`<= tile`, not `< tile`"),
+    Wrong("returns high", sequence((FOUND, "    return high\n")), "`high` is one further"),
+    Wrong("one too few", sequence((FOUND, "    return low - 1\n")), "This is one too few"),
+    Wrong("never the last", sequence((BOTH, "low, high = 0, num_seqs - 1\n")), "The last sequence is never found"),
+    Wrong("rounds up", sequence((FIRST, "tl.cdiv(tl.load(cu_seqlens_q + middle), TOKENS) + middle <= tile")), "You round up"),
+    Wrong("compares with tokens", sequence((FIRST, "tl.load(cu_seqlens_q + middle) <= tile")), "numbers of tokens"),
+    Wrong("looks at ends", sequence((FIRST, FIRST.replace("+ middle)", "+ middle + 1)"))), "You search for the end of the sequence"),
+    Wrong("always the first", sequence((FOUND, "    return 0 * low\n")), "always sequence 0"),
+    Wrong("always the last", sequence((FOUND, "    return num_seqs - 1\n")), "always the last sequence"),
+    Wrong("the number of the tile", sequence((FOUND, "    return tile\n")), "the number of the tile"),
+    Wrong("the place in the row", sequence((FOUND, "    return tl.load(cu_seqlens_q + low)\n")), "where the sequence begins in the row"),
+    Wrong("never ends", sequence(("while high - low > 1", "while high > low")), "stopped after 6 seconds"),
+    Wrong("nothing returned", sequence((FOUND, "    low = tile\n")), "must return its result"),
     Wrong("reads beyond the end", reads_beyond, "look only at the entries 0 to"),
 ]
 

@@ -161,12 +161,10 @@ def _wrong_ideas(splits: Splits, token: int, head: int, used: int) -> Iterator[t
     weights = (lse - lse.max()).exp2()
     natural = (lse - lse.max()).exp()
     yield "This is the plain mean of the splits. A split counts by its share of the whole sum of exponentials, exp2(lse).", pieces.mean(dim=0)
-    yield "This is the sum of the splits, divided by NUM_SPLITS. They do not all weigh the same, and not all of them need be used.", pieces.sum(dim=0) / num_splits
     yield "The log-sum-exps are in base 2, as everything in the decode kernel: `tl.exp2`, not `tl.exp`.", natural @ pieces / natural.sum()
     yield "The weighted sum is not divided by the sum of the weights.", weights @ pieces
     yield "The weighted sum is not divided by the sum of the weights, and `tl.exp2` is wanted, not `tl.exp`.", natural @ pieces
     yield "You divided by the number of splits. Divide by the sum of the weights.", weights @ pieces / used
-    yield "You divided by NUM_SPLITS. Divide by the sum of the weights.", weights @ pieces / num_splits
     yield "You took the log-sum-exps themselves for weights. The weight is exp2 of them.", lse @ pieces / lse.sum()
     yield "This is only the split that weighs most. The others have a share, too.", pieces[lse.argmax()]
     yield "This is the sum of the splits, without weights.", pieces.sum(dim=0)

@@ -118,7 +118,6 @@ def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable
     yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq])
     yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq] + seq)
     yield "You search for the end of the sequence, not for its beginning: entry i + 1 is where sequence i ends.", last(lambda seq: bounds[seq + 1] // tokens + seq)
-    yield "It is + i for sequence i, since i sequences stand before it; you add i + 1.", last(lambda seq: right[seq] + 1)
     yield "That is always sequence 0.", lambda tile: 0
     yield "That is always the last sequence.", lambda tile: count - 1
     yield "That is the number of the tile. A sequence may have several tiles.", lambda tile: tile

@@ -1,0 +1,1003 @@
+# %% [markdown]
+"""
+# 08 · Making the kernel fast
+
+**The kernel of lesson 07 is right. What makes it as fast as the memory allows?**
+
+90 minutes · difficulty: hard · routes: kernels · you need first: lesson 07 (programs, masks, strides, a kernel over a block table)
+
+You count what attention has to do at least, and see how far lesson 07's kernel is from that. Then you go through the ideas that close the gap, one at
+a time, each with the lines that it changes and the time that it buys. You write the parts in which the thinking is. At the end stand two kernels of
+about two screens each, beside those that production uses.
+"""
+
+# %%
+import lessons_lib.triton_mode  # before Triton: decides whether kernels are compiled or interpreted
+
+import inspect
+import random
+from types import SimpleNamespace
+
+import torch
+import triton
+import triton.language as tl
+from IPython.display import display
+
+from lessons_lib.block_pool import BlockPool, BlockTable, blocks_for
+from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.gpu_bench.cases import CASES, make_inputs
+from lessons_lib.gpu_bench.peers import PEERS
+from lessons_lib.gpu_bench.timing import microseconds
+from lessons_lib.kernel_recording import record_kernel
+from lessons_lib.kernel_variants import VARIANTS, with_functions
+from lessons_lib.kernels import decode_kernel, places_of, prefill_kernel
+from lessons_lib.model import kv_head_size, load_model
+from lessons_lib.packing import pack
+from lessons_lib.paged_attention import attention_one_by_one
+from lessons_lib.paged_batching import padded_tables, paged_generate
+from lessons_lib.paged_kernels import decode_heads, decode_heads_kernel
+from lessons_lib.paged_model import plan_attention
+from lessons_lib.recorded import OURS, recorded_attention, recorded_production
+from lessons_lib.roofline import Work, attainable
+from lessons_lib.stories import NAMES, PROMPTS
+from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.triton_attention import LOG2_E, decode, decode_tiles, keys_a_split, launch_decode, launch_prefill, prefill_tiles, varlen
+from lessons_lib.triton_attention import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT
+from lessons_lib.triton_mode import how_kernels_run, kernel_device
+from lessons_lib.viz.bars import draw_bars
+from lessons_lib.viz.kernel_access import draw_program
+from lessons_lib.viz.program_grid import draw_programs
+from lessons_lib.viz.roofline_chart import RooflinePoint, draw_roofline
+from lessons_lib.viz.stepper import Stepper
+from lessons_lib.viz.table import Table
+from lessons_lib.viz.tile_sweep import draw_sweep
+
+# %% tags=["measured"]
+print(how_kernels_run())
+
+# %% [markdown]
+"""
+Speed can only be seen on a GPU, and you may have none. So results that were measured on one ship with the course. Wherever a number of theirs is
+shown, it says *recorded*. What is counted, and whether results are right, is computed here, on your machine.
+"""
+
+# %%
+recorded = recorded_attention()
+machine = recorded.machine
+print(recorded.provenance)
+print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s; a large matrix product {machine.flop_per_s / 1e12:.0f} TFLOP/s")
+
+# %% [markdown]
+"""
+Both limits were measured there in the same run: a kernel that reads 8 GB once and adds them up, and a product of two matrices of 8192 × 8192 numbers
+in bfloat16.
+
+## The problem: right, and slow
+
+The attention of one layer, in decodes of several sizes. "32,8,128" means 32 query heads, 8 KV heads, 128 numbers a head: the shapes of a Llama with 8
+billion weights. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens, and lie scattered over the pool. All keys and values must be read once,
+so their bytes over the reading speed are a time below which no kernel can be.
+"""
+
+# %%
+decodes = [case for case in recorded.cases if case.kind == "decode"]
+
+
+def reading(case):
+    """Microseconds in which the machine reads the keys and values once."""
+    return case.kv_bytes / machine.bytes_per_s * 1e6
+
+
+SEVEN = "lesson 07's kernel"
+Table(
+    columns=["recorded", "keys and values, MB", "reading them, µs", "lesson 07's kernel, µs", "times as long"],
+    rows=[
+        [case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), case.microseconds[SEVEN], case.microseconds[SEVEN] / reading(case)]
+        for case in decodes
+    ],
+    caption="Decode attention of one layer on an H200",
+)
+
+# %% [markdown]
+"""
+All of them are far slower than the memory. Where does the time go? Take the first line, one sequence of 8,192 tokens. A program goes through its
+blocks one after the other, 16 tokens in each turn of the loop:
+"""
+
+# %%
+alone = recorded.case("decode 32,8,128; batch 1,")
+turns = 8192 // 16
+taken = alone.microseconds[SEVEN]
+print(f"{turns} turns in {taken:.0f} µs (recorded): {taken / turns:.2f} µs a turn, for 16 keys and 16 values of one head")
+
+# %% [markdown]
+"""
+A turn asks for an entry of the block table, waits for it, asks for the keys, waits, computes, asks for the values, waits. Hardly anything is read or
+computed in that time. It is nearly all waiting, and a GPU that waits reads nothing. All ideas of this lesson are of three kinds: **read less, compute
+in larger pieces, and always have enough under way**.
+
+> **streaming multiprocessor**: one of the many processors of a GPU, with its own arithmetic units and its own small, fast memory. A program runs on
+> one of them, and several programs run on each at the same time. We call it *processor*.
+
+> **warp**: 32 threads of a GPU that execute the same instruction together. A program of Triton is run by several warps, usually 4 or 8.
+
+> **shared memory**: the small memory inside each processor, about 200 KB on an H200. Tiles on their way to the arithmetic units wait there. Still
+> nearer are the *registers*, which hold the numbers that are being computed with.
+
+## What is the least?
+
+Before making it faster, one should know how fast it could be. Two things have to be done. Bytes have to move between memory and the processors: keys,
+values, queries, outputs. And numbers have to be multiplied and added. The larger of the two times is the limit, since both go on at the same time.
+
+## Build 1: count
+
+**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2)`** for a packed row over the cache of one layer.
+It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with an int for each sequence: its new tokens, and all its tokens, the
+new ones included.
+
+- **bytes**: the keys and the values of all contexts are read once, by whatever many queries they are used. They have `kv_heads` heads. The queries of
+  the new tokens are read and their outputs are written; they have `q_heads` heads. Every number has `bytes_per_number` bytes. Block tables and
+  lengths are so few bytes that we leave them out.
+- **flop**: a query at position p of its sequence sees the p + 1 keys at the positions 0 to p. For each key that it sees, each query head takes
+  head_dim multiplications and as many additions for the score, and as many again for the output: 4 × head_dim together. The softmax is not counted.
+  The q_len new tokens of a sequence stand at its last positions, context − q_len to context − 1.
+
+Example: one new token after 9 others, with 4 query heads over 2 KV heads of 8 numbers. The context is 10. Keys and values: 2 × 10 × 2 × 8 = 320
+numbers. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 numbers, 768 bytes. Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new
+tokens, positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key in place of 10, so 3,456 operations. The keys and values stay the
+same; queries and outputs are three times as many.
+"""
+
+# %% exercise="08.1"
+from lessons_lib.roofline import attention_work
+
+# %% [markdown]
+"""
+The cases of the benchmark, counted with your function.
+"""
+
+# %%
+SHAPES = {case.name: case for case in CASES}
+
+
+def work_of(name):
+    case = SHAPES[name]
+    return attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim)
+
+
+print("as many operations as in the recording:", all(work_of(case.name).flop == case.flop for case in recorded.cases))
+Table(
+    columns=["case", "MB", "GFLOP", "operations a byte"],
+    rows=[[case.name, work_of(case.name).bytes / 1e6, work_of(case.name).flop / 1e9, work_of(case.name).intensity] for case in recorded.cases],
+)
+
+# %% [markdown]
+"""
+Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have nearly the same, however many sequences there are, and
+however long they are. A key's number has 2 bytes. It is used by 4 query heads (32 over 8), each time with one multiplication and one addition. 8
+operations for 2 bytes: 4 a byte. The values are the same. A prefill uses each key for thousands of queries.
+
+And the machine? Divide its operations a second by its bytes a second: that is the intensity at which both limits are reached together.
+"""
+
+# %%
+print(f"on the recorded machine: {machine.ridge:.0f} operations a byte")
+
+# %% [markdown]
+"""
+> **roofline**: a chart of what a machine allows. Along the bottom the intensity of the work, upwards the operations a second. On the left a slope:
+> there the memory is the limit. On the right a flat roof: there the arithmetic is. Where they meet is the *ridge*.
+
+Work left of the ridge is memory-bound: better arithmetic does not help it. Work on its right is compute-bound.
+
+## Predict
+
+Take the decode of 64 sequences with 2,048 tokens each, 32 query heads over 8 KV heads of 128 numbers, in bfloat16. What bounds it you can read off
+above.
+"""
+
+# %%
+print(f"{work_of('decode 32,8,128; batch 64, context 2048').bytes / 1e6:.0f} MB, {machine.bytes_per_s / 1e12:.2f} TB/s")
+predict("08.a", ...)  # How many microseconds does it take at least?
+
+# %% [markdown]
+"""
+The second one is about processors. A program of the kernel that we are going to build has one KV head of one sequence. One sequence of 8,192 tokens
+decodes; there are 8 KV heads.
+"""
+
+# %%
+print(f"{recorded.processors} processors, 8 KV heads, 1 sequence")
+predict("08.b", ...)  # How many of the processors have something to do?
+
+# %%
+even = recorded.case("decode 32,8,128; batch 64, context 2048")
+reveal("08.a", attainable(work_of(even.name), machine) * 1e6, unit="µs")
+
+# %% [markdown]
+"""
+Now the chart, with three ways to compute attention in it: the kernels to which this lesson leads ("this course"); gathering the blocks into a dense
+copy, and then PyTorch's own attention; and lesson 07's kernel.
+"""
+
+# %%
+WAYS = (OURS, "gather + SDPA", SEVEN)
+SHOWN = ("decode 32,8,128; batch 1,", "decode 32,8,128; batch 64, context 2048", "decode 14,2,64; batch 64,", "mixed", "prefill")
+
+
+def points(beginnings, ways):
+    """What was recorded of these cases, for the chart."""
+    found = [recorded.case(beginning) for beginning in beginnings]
+    return [RooflinePoint(c.name, work_of(c.name), c.microseconds[way] / 1e6, way) for c in found for way in ways if way in c.microseconds]
+
+
+draw_roofline(machine, points(SHOWN, WAYS), "Attention of one layer under the roof of an H200", recorded.provenance)
+
+# %% [markdown]
+"""
+The decodes stand far left, below the slope. The prefill stands right of the ridge. The mixed row, prefills and decodes together, lies between. A
+single kernel has to be near the slope in the one case, and near the roof in the other. That is why there will be two.
+
+## Idea 1: read each key once
+
+Query heads that share a KV head use the same keys. In lesson 07 each of them had a program of its own, and each program read the keys for itself. Let
+one program have **all query heads of one KV head**. Then every key that it reads serves all of them.
+
+We count it on real keys. C, D and B decode, and in one layer we note what attention is given.
+"""
+
+# %%
+model, tokenizer = load_model(device="cpu")
+KV_HEADS, HEAD_DIM = kv_head_size(model.config)
+BLOCK = 16
+noted = []
+
+
+def look_on(packed, block_tables, block_size):
+    """PyTorch's backend of lesson 06, that notes what the first layer of a pass of decodes is given."""
+    attend = plan_attention("torch", torch.device("cpu"))(packed, block_tables, block_size)
+
+    def attend_and_note(query, keys, values, scale):
+        if set(packed.new_lens) == {1}:
+            inputs = (query, keys, values, block_tables.int(), packed.context_lens.int(), scale)
+            noted.append(tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in inputs))
+        return attend(query, keys, values, scale)
+
+    return attend_and_note
+
+
+stories = [PROMPTS[NAMES.index(name)] for name in "CDB"]
+paged_generate(model, tokenizer, stories, max_new_tokens=4, names="CDB", block_size=BLOCK, backend=look_on)
+query, keys, values, tables, contexts, scale = noted[0]
+print("queries", list(query.shape), "| keys and values", list(keys.shape), "| contexts", contexts.tolist())
+print("block tables", tables.tolist())
+
+# %% [markdown]
+"""
+`record_kernel` of lesson 07 runs a kernel through the interpreter and writes down its loads. The library's functions start kernels with
+`kernel[grid](...)`. This little class takes the place of a kernel there, and records.
+"""
+
+# %%
+class Recorder:
+    """Stands in for a kernel: runs it with its loads and stores written down."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def start(*args, **kwargs):
+            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
+
+        return start
+
+
+def cache_bytes(recording):
+    """Bytes of keys and values that all programs loaded."""
+    size = {name: layout.itemsize for name, layout in recording.tensors.items()}
+    loads = [access for program in recording.programs for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
+    return sum(len(access.offsets) * size[access.tensor] for access in loads)
+
+
+seven, eight = Recorder(decode_heads_kernel), Recorder(decode_kernel)
+by_seven = decode_heads(query, keys, values, tables, contexts, scale, kernel=seven)
+by_eight = torch.empty_like(query)
+launch_decode(query, keys, values, tables, contexts, None, by_eight, scale, int(contexts.max()), kernel=eight)
+print(f"largest difference of the results: {(by_seven - by_eight).abs().max():.0e}")
+necessary = 2 * int(contexts.sum()) * KV_HEADS * HEAD_DIM * keys.element_size()
+rows = [[name, len(r.recording.programs), cache_bytes(r.recording)] for name, r in (("lesson 07", seven), ("lesson 08", eight))]
+Table(
+    columns=["kernel", "programs", "bytes of keys and values loaded", "times as many as necessary"],
+    rows=[[*row, f"{row[2] / necessary:.2f}"] for row in rows],
+    caption=f"C, D and B, one layer: {query.shape[1]} query heads over {KV_HEADS} KV heads; counted here",
+)
+
+# %%
+AXES = ["KV head", "sequence", "split"]
+Stepper(lambda i: draw_program(eight.recording, i, AXES), count=len(eight.recording.programs), label="program", start=0, still=2)
+
+# %% [markdown]
+"""
+There are half as many programs, and each key is loaded once. With the shapes of a Llama it is 4 query heads, with the 14 over 2 of Qwen2 it is 7.
+
+What does it buy? For each idea the same kernel was built without it, right like the other, and timed. Here it was told that there are as many KV
+heads as query heads, and every four of them were laid at the same place in memory. So a program has one query head again. The lines that changed:
+"""
+
+# %%
+def bought(beginning, without):
+    """One idea's price, as it was recorded."""
+    case = recorded.case(beginning)
+    own, other = case.microseconds[OURS], case.without[without]
+    print(f"{case.name}; recorded on one {machine.name}\n   as it is: {own:,.1f} µs; {without}: {other:,.1f} µs, {other / own:.2f} times as long")
+
+
+print(VARIANTS["one program per query head"].diff())
+bought(even.name, "one program per query head")
+
+# %% [markdown]
+"""
+It is not four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its own between memory and
+processors (50 MB on an H200). Often it still had what the neighbour had read. But the waiting and the computing are there four times.
+
+## Idea 2: products on tensor cores
+
+> **tensor core**: a part of a processor that multiplies two small matrices at once. It does many times the operations a second of the other
+> arithmetic units, in float16 and bfloat16.
+
+In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products one by one, then a sum. Now a program has several query heads, so queries [heads,
+numbers] and keys [numbers, keys] are two matrices, and their product is `tl.dot(queries, keys)`. It runs on tensor cores.
+
+Triton wants at least 16 rows for that. A Llama has 4 query heads for each KV head, so 12 rows are padding. They are computed for nobody. It costs
+nearly nothing: the time goes into reading. `ROWS` is the number of rows, padding included; `is_row` says which are real, and only those are stored.
+"""
+
+# %%
+print(VARIANTS["no tensor cores"].diff())
+bought(even.name, "no tensor cores")
+
+# %% [markdown]
+"""
+This comparison must be read with care. Without `tl.dot`, the products of all rows, numbers and keys exist at once, as one large block of numbers.
+That does not fit into the registers, and what does not fit goes out to memory and back. So it shows more than the price of the tensor cores. Lesson
+07's kernel has none either, and makes its products in smaller pieces; see the table at the top. What one learns from it: not only the operations
+count, but also where the numbers in between are kept.
+
+## Idea 3: a tile of several blocks
+
+A block has 16 tokens. That is a good size for memory (lesson 03), and a small one for a turn of the loop. But nothing says that a turn must look at
+one block. A tile may have 64 positions, and each looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, of which 16 neighbours
+are the same. What comes back are 64 block numbers, and from these 64 places:
+"""
+
+# %%
+print(inspect.getsource(places_of.fn))
+
+# %%
+first = next(access for access in eight.recording.programs[2].accesses if access.tensor == "k_cache")
+cells = eight.recording.indices(first, 2)
+blocks = list(dict.fromkeys(block for block, _ in cells))
+print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]} to {cells[-1]}, in the blocks {blocks}, in one `tl.load`")
+
+# %%
+bought(even.name, "one block a turn")
+
+# %% [markdown]
+"""
+The other settings of the kernel stayed as they were. Whether small tiles are slow with *any* settings is a question for the last idea of this lesson,
+which looks at all of them together.
+
+`WIDE` is the other trick in `places_of`. Lesson 07 made every block number 64 bits wide, because in a large cache 32 bits overflow. But wide numbers
+take two registers each, and there are many of them in a tile. So the function that starts the kernel looks at the cache. If all its places fit into
+32 bits, the kernel is compiled without.
+
+## Idea 4: read the table one turn early
+
+Keys can be asked for only when their block numbers are there. That is two waits in a row, in every turn. But which entries of the table the *next*
+turn needs is known already. So read them now, and use them in the next turn. Meanwhile the keys of this one are on their way.
+"""
+
+# %%
+print(VARIANTS["table read when needed"].diff())
+bought(even.name, "table read when needed")
+
+# %% [markdown]
+"""
+Triton does something like it with the keys and values by itself: `num_stages=3` has it ask for the keys of the next turns while this one is computed.
+They wait in shared memory until they are needed.
+
+## Idea 5: powers of two
+
+A GPU has an instruction for 2 to the x, and none for e to the x. `tl.exp(x)` is computed as 2 to the (x × log₂ e): a multiplication more, for each
+score. But the scores are multiplied by `scale` anyway. Whoever starts the kernel hands over scale × log₂ e:
+"""
+
+# %%
+print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}")
+
+# %% [markdown]
+"""
+From then on everything is in base 2: scores, maxima, weights, and log-sum-exps. The weights come out the same.
+
+## Build 2: the softmax of a tile
+
+In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a program has several rows. A turn gets a tile of scores, [rows, keys],
+and each row has its own maximum, its own sum, and its own line of `acc`.
+
+**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Put `@triton.jit` above it, as it stands there.
+
+| argument | shape | what it is |
+|---|---|---|
+| `scores` | [rows, keys] | multiplied by scale × log₂ e already; minus infinity for keys that a row may not see |
+| `row_max` | [rows] | largest score so far; minus infinity before the first key |
+| `row_sum` | [rows] | sum of the weights so far, relative to `row_max` |
+| `acc` | [rows, numbers] | sum of weight × value so far, relative to `row_max` |
+
+It returns four things, in this order: the weights of this turn, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled**
+to the new maximum. The values of this turn are *not* added in here. The kernel does that afterwards, with a `tl.dot` of weights and values.
+
+1. New maximum of each row: the larger one of `row_max` and the largest score of the row, `tl.max(scores, axis=1)`.
+2. Weights: `tl.exp2` of score − new maximum. Factor: `tl.exp2` of `row_max` − new maximum.
+3. The new sum is `row_sum` × factor + the sum of the weights. `acc` is multiplied by the factor.
+
+The trap is that of lesson 06. A row that has not seen any key yet has the maximum minus infinity, and −∞ − (−∞) is NaN. For such a row subtract 0
+instead, with `tl.where(condition, this, that)`. What you return as the new maximum stays minus infinity; weights and sum are 0 then.
+
+Beside a tile [rows, keys], a number of each row must be a column: `x[:, None]`.
+
+Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
+new sum is 0.75 + 1.25 = 2, and `acc` is 10.
+"""
+
+# %% exercise="08.2"
+from lessons_lib.kernels import online_softmax
+
+# %% [markdown]
+"""
+The price of natural exponentials was timed in a long prefill, where every score counts: a decode waits for memory, whatever it computes meanwhile.
+"""
+
+# %%
+print(VARIANTS["natural exponentials"].diff())
+bought("prefill", "natural exponentials")
+
+# %% [markdown]
+"""
+### The decode kernel, whole
+
+With these five ideas you can read the kernel. The names that end a program early, `RAGGED` and `start >= context_len`, belong to the next ideas, as
+do the lines behind the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the size of a head, and `DIM` the next power of two. The loop is that of lesson
+07: place, keys, scores, softmax, values.
+"""
+
+# %%
+print(inspect.getsource(decode_kernel.fn))
+
+# %% [markdown]
+"""
+`with_functions` of the library makes the same kernel with other functions in it: yours. From here on our runs use it.
+"""
+
+# %%
+my_decode_kernel = with_functions(decode_kernel, online_softmax=online_softmax)
+device = kernel_device()
+on_device = [x.to(device) for x in (query, keys, values, tables, contexts)]
+out = torch.empty_like(on_device[0])
+launch_decode(*on_device, None, out, scale, int(contexts.max()), kernel=my_decode_kernel)
+print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.allclose(out.cpu(), by_seven, atol=1e-5))
+
+# %% [markdown]
+"""
+## Idea 6: split one sequence among many processors
+
+How many programs are there? One for each KV head of each sequence. Here is what that means for a GPU with as many processors as the recorded one.
+"""
+
+# %%
+BATCHES, CONTEXTS = (1, 4, 16, 64, 256), (512, 2048, 8192, 32768)
+display(draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 1, title="Sequences not split: programs for each processor"))
+programs = 1 * 8  # sequences × KV heads
+reveal("08.b", min(programs, recorded.processors), unit="processors")
+
+# %% [markdown]
+"""
+Hatched cells have fewer programs than processors. And one program a processor is still few. While a program waits for memory, the processor can go on
+with another, if it has one.
+
+Attention over one sequence can be cut: lesson 06's `merge`. So a third axis of the grid counts **splits**. Program (h, i, s) has KV head h of
+sequence i, and of its keys only those from s × SPLIT up to (s + 1) × SPLIT.
+
+> **split-KV**: cutting the keys of one sequence into pieces that different programs go through at the same time, and merging their results. Known as
+> *Flash-Decoding*.
+
+How many keys should a split have? If they are too many, processors have no work. If they are too few, programs spend their time on beginning and on
+being merged. And all sequences get splits of the same size, so that a long one among short ones does not keep everybody waiting at the end. The
+library's rule aims at eight programs a processor:
+"""
+
+# %%
+print(inspect.getsource(keys_a_split))
+print(f"FEWEST_KEYS_A_SPLIT = {FEWEST_KEYS_A_SPLIT}, MOST_KEYS_A_SPLIT = {MOST_KEYS_A_SPLIT}")
+
+
+def splits(batch, context):
+    return triton.cdiv(context, keys_a_split(batch, 8, context, recorded.processors))
+
+
+draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs for each processor")
+
+# %% [markdown]
+"""
+What is still hatched has little to do: few sequences, and short ones.
+"""
+
+# %%
+bought("decode 32,8,128; batch 1,", "sequences not split")
+bought("decode 32,8,128; batch 64, ragged", "sequences not split")
+
+# %% [markdown]
+"""
+In the ragged batch there are programs enough without splits. But the lengths run from 100 to 8,000, and the longest sequences are still at work when
+the others have finished. Smaller pieces even that out.
+
+The price: the pieces have to be merged. Each split writes its attention and its log-sum-exp, in base 2, to two tensors, in float32. Then a second
+kernel joins them.
+
+## Build 3: merge
+
+**Your task: `merge_kernel`.** Program (h, i) has query head h of sequence i: axis 0 of the grid counts query heads, axis 1 sequences. There are
+`tl.num_programs(0)` query heads.
+
+| parameter | what it is |
+|---|---|
+| `partial_out` | pointer to [T, query heads, NUM_SPLITS, HEAD_DIM]: the attention of each split, divided by its own sum already |
+| `partial_lse` | pointer to [T, query heads, NUM_SPLITS]: its log-sum-exp, in base 2 |
+| `context_lens` | pointer to the number of keys of each sequence |
+| `cu_seqlens_q` | pointer to where each sequence begins in the row; read it only if `RAGGED` |
+| `out`, `stride_out`, `stride_out_head` | pointer to [T, query heads, HEAD_DIM], and numbers from one token to the next, and from one head to the next |
+| `HEAD_DIM`, `DIM` | size of a head, and a power of two that is not below it |
+| `SPLIT` | keys of a split |
+| `NUM_SPLITS`, `SPLITS` | splits for which there is room, and a power of two that is not below it |
+| `RAGGED` | whether the row holds more than decodes |
+
+Both partial tensors lie without gaps. So the line of a split in `partial_lse` is (token × query heads + head) × NUM_SPLITS + split, and its attention
+begins at HEAD_DIM times that in `partial_out`.
+
+- **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it is `tl.load(cu_seqlens_q + seq)`. Then also look whether the sequence has
+  exactly one new token, the difference to the next entry; if not, `return`: it is another kernel's. The decode kernel above begins with the same
+  lines.
+- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT)`. In the others anything may lie, even NaN. Load them
+  with a mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
+- **Weights.** 2 to the (log-sum-exp − the largest of them). A masked one is 0.
+- **Result.** The sum of weight × attention over the splits, divided by the sum of the weights. Store it in `out`, with a mask for `dim < HEAD_DIM`.
+
+Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 × [2, 4] + 1 × [8, 1]) / 1.5 =
+[6, 2].
+"""
+
+# %% exercise="08.3"
+from lessons_lib.kernels import merge_kernel
+
+# %% [markdown]
+"""
+Your merge behind your decode kernel: the same three stories, cut into splits of 16 keys, so that even these short ones are cut. (The library's
+smallest split is 512.)
+"""
+
+# %%
+launch_decode(*on_device, None, out, scale, int(contexts.max()), split=16, kernel=my_decode_kernel, merge=merge_kernel)
+print("split and merged, equal up to rounding:", torch.allclose(out.cpu(), by_seven, atol=1e-5))
+cut, joined = Recorder(my_decode_kernel), Recorder(merge_kernel)
+launch_decode(query, keys, values, tables, contexts, None, torch.empty_like(query), scale, int(contexts.max()), split=16, kernel=cut, merge=joined)
+print(f"decode kernel: grid {cut.recording.grid}; merge kernel: grid {joined.recording.grid}")
+print(f"bytes of keys and values: {cache_bytes(cut.recording):,}, as before: {cache_bytes(cut.recording) == necessary}")
+Stepper(lambda i: draw_program(cut.recording, i, AXES), count=len(cut.recording.programs), label="program", start=8, still=9)
+
+# %% [markdown]
+"""
+Each split of B reads one block, and stores to the partial tensors in place of `out`. The splits of C and D behind their last token end at once. Their
+lines in the partial tensors are never written.
+
+## Idea 7: one packed row, prefills included
+
+In a real step the row is mixed: some requests bring a whole prompt, some a chunk, most one token. For several new tokens of a sequence the same idea
+goes further: a program takes **neighbouring tokens of one sequence, with all query heads of one KV head**. 32 tokens × 4 heads are 128 rows. Every
+key that is loaded serves all of them.
+
+So the row is cut into tiles of TOKENS tokens each, sequence by sequence. Program (h, t) has tile t. Whose tile is it? Sequences have different
+lengths, so one must look. It would be easy if the host counted the tiles of each sequence. But then it would have to know the lengths, which lie on
+the GPU, and to wait for them. There is a trick that needs no lengths:
+
+**Sequence i gets its tiles from number cu_seqlens_q[i] // TOKENS + i on.** The first part is the number of full tiles that would fit in front of it.
+And each of the i sequences in front may have a tile at its end that is not full, so there is one more for each. There may be a tile too many; it
+finds no tokens, and ends. T // TOKENS + B tiles are enough for T tokens of B sequences: both numbers are known from shapes.
+"""
+
+# %%
+TOKENS = 4
+row = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
+bounds = row.cu_seqlens_q.tolist()
+firsts = [bounds[i] // TOKENS + i for i in range(3)]
+tiles = bounds[-1] // TOKENS + 3
+print(f"new tokens {row.new_lens}, cu_seqlens_q {bounds}, tiles of {TOKENS}: {tiles}; the sequences begin at the tiles {firsts}")
+for tile in range(tiles):
+    seq = max(i for i in range(3) if firsts[i] <= tile)
+    start = (tile - firsts[seq]) * TOKENS
+    own = list(range(start, min(start + TOKENS, row.new_lens[seq])))
+    print(f"  tile {tile}: sequence {seq}, " + (f"its new tokens {own}" if own else "no tokens"))
+
+# %% [markdown]
+"""
+## Build 4: whose tile?
+
+**Your task: `sequence_of(tile, cu_seqlens_q, num_seqs, TOKENS)`**, a function that kernels call. `tile` is a number, `cu_seqlens_q` a pointer to
+`num_seqs` + 1 integers, `TOKENS` a constant. Return the number of the sequence: the **last** one whose first tile, cu_seqlens_q[i] // TOKENS + i, is
+not above `tile`. (For a tile that finds no tokens this rule holds as well.)
+
+There may be hundreds of sequences, and every program asks. So search by halves: keep a `low` that begins at or before the tile, and a `high` that
+begins behind it. At first 0 and `num_seqs`. Look at the sequence in the middle between them; it becomes the new `low` or the new `high`. When they
+are neighbours, `low` is it. `while` and `if` work in a kernel as they do in Python, with numbers that were loaded with `tl.load`. At least one
+sequence is there.
+
+Example: with `cu_seqlens_q` [0, 8, 13, 15] and TOKENS = 4, the sequences begin at the tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence
+0, tile 3 to sequence 1, and tile 5 to sequence 2.
+"""
+
+# %% exercise="08.4"
+from lessons_lib.kernels import sequence_of
+
+# %% [markdown]
+"""
+### The prefill kernel
+
+Three more ideas are in it.
+
+**A mask on the diagonal only.** A token sees the keys up to its own position. For a tile of tokens that means: keys before the first of them are seen
+by all. Only around the tile's own positions does one see what another does not. So there are two loops. The first, up to `diagonal`, has no mask at
+all. The second has one, and is short.
+
+**The longest first.** The last tokens of a long prompt see most keys, so their programs take longest. A GPU starts programs in the order of their
+numbers. If the longest come last, most processors wait for them at the end. So the tiles are counted backwards.
+
+**A kernel of its own for decodes.** One kernel could do both: a decode is a tile with one token. But its tile has room for 32, and the other rows are
+padding. So a sequence with one new token is passed over here, and `decode_kernel` passes over the others. Both run over the same row.
+"""
+
+# %%
+print(inspect.getsource(prefill_kernel.fn))
+
+# %%
+for name in ("a mask in every turn", "first tokens first", "one kernel for prefills and decodes"):
+    print(VARIANTS[name].diff())
+    bought("mixed" if name.startswith("one") else "prefill", name)
+    print()
+bought("prefill", "64-bit offsets")
+
+# %% [markdown]
+"""
+Look at the first loop. There the softmax is written out, without the `tl.where` of yours: all keys are seen by all tokens, so no row can be without a
+maximum.
+
+The last line is the price of `WIDE`, with the tiles of the narrow kernel. In the prefill kernel registers are what is short. With wide offsets the
+library takes other tiles.
+
+## Idea 8: choose tiles once, on purpose
+
+How many keys in a turn, how many rows, how many warps, how many stages? No formula says. One tries. Triton has a decorator for that:
+
+```python
+@triton.autotune(configs=[triton.Config({"KEYS": 32}, num_warps=4), triton.Config({"KEYS": 64}, num_warps=4), ...], key=["num_tokens"])
+@triton.jit
+def kernel(...):
+```
+
+> **autotuning**: finding the fastest of several configurations of a kernel by running all of them.
+
+What it does must be known before one uses it in a server. At the first call with each new value of the `key`, it compiles and runs *every*
+configuration, many times. A request that happens to bring a new value waits seconds, not microseconds. The outputs are written many times, which is
+wrong for a kernel that adds to what is there. And it cannot happen while a CUDA graph is captured.
+
+> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU's time for starting each kernel. While it is
+> captured, nothing may wait for the GPU.
+
+So we swept once, by hand, over both kernels, and wrote the winners into two functions. Here is what was tried.
+"""
+
+# %%
+display(draw_sweep(even.tiles, recorded.provenance, "Decode of 64 × 2048"))
+long = recorded.case("prefill")
+display(draw_sweep(long.tiles, recorded.provenance, "Prefill of 4 × 4096"))
+
+# %%
+def chosen(case, tiles):
+    """The recorded time with these tiles, and the best."""
+    times = {(t["rows"], t["keys"], t["warps"], t["stages"]): t["us"] for t in case.tiles if t["us"]}
+    own = times[tiles.rows, tiles.keys, tiles.warps, tiles.stages]
+    print(f"{tiles}: {own:,.1f} µs; the fastest of {len(times)}: {min(times.values()):,.1f} µs (recorded)")
+
+
+print(inspect.getsource(decode_tiles))
+print(inspect.getsource(prefill_tiles))
+chosen(even, decode_tiles(128 * 2))
+chosen(long, prefill_tiles(128 * 2, torch.bfloat16, is_wide=False))
+
+# %% [markdown]
+"""
+The chosen ones need not be the very fastest of a sweep. Each sweep is one case, and the tiles have to be good for all. Among the best, the
+differences are hardly larger than those from one run to the next. What a sweep shows clearly is what to stay away from. It also shows that settings
+depend on each other. Here are the smallest tiles of the decode once more, the single blocks of Idea 3:
+"""
+
+# %%
+smallest = [t for t in even.tiles if t["keys"] == min(t["keys"] for t in even.tiles) and t["us"]]
+for tile in smallest:
+    print(f"{tile['keys']} keys, {tile['warps']} warps, {tile['stages']} stages: {tile['us']:.0f} µs (recorded)")
+
+# %% [markdown]
+"""
+A tile that is slow with many warps need not be slow with few: 16 keys are little work for 256 threads. So an idea has no price by itself. What an
+idea buys depends on what is there already, and all the numbers above hold for the kernel as it is.
+
+## Two functions
+
+What others call has to be safe. A kernel checks nothing; a wrong table makes it read elsewhere, or destroy somebody's memory. So the kernels stand
+behind two functions:
+
+- `decode(q, k_cache, v_cache, block_tables, context_lens, scale)` for sequences with one new token each;
+- `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed row.
+"""
+
+# %%
+print(inspect.getsource(varlen))
+
+# %% [markdown]
+"""
+Shapes, dtypes, devices and layouts are known to the CPU, and always checked. What lengths and tables *hold* is known to the GPU, and to look means to
+wait for it. So that is checked on a CPU, or where the maxima are not given and one has to wait anyway. With the maxima given, nothing waits, and the
+call can be captured in a CUDA graph. Two refusals:
+"""
+
+# %%
+wrong_table = tables.clone()
+wrong_table[2, 1] = 1000
+for arguments in ((query, keys, values, tables.long(), contexts, scale), (query, keys, values, wrong_table, contexts, scale)):
+    try:
+        decode(*arguments)
+    except ValueError as error:
+        print("ValueError:", error)
+
+# %% [markdown]
+"""
+## Prove it
+
+Both kernels, with your functions in them, against lesson 06's loop over sequences: random rows with prefills, chunks and decodes, contexts of 1, just
+a block, and one more, and NaN in every cell of the pool that holds no token.
+"""
+
+# %%
+my_prefill_kernel = with_functions(prefill_kernel, online_softmax=online_softmax, sequence_of=sequence_of)
+
+
+def attend_mine(query, keys, values, bounds, contexts, tables, scale, longest, split=None):
+    """`varlen` with your functions inside. Each kernel passes over the sequences of the other."""
+    out = torch.empty_like(query)
+    launch_prefill(query, keys, values, tables, contexts, bounds, out, scale, kernel=my_prefill_kernel)
+    launch_decode(query, keys, values, tables, contexts, bounds, out, scale, longest, split=split, kernel=my_decode_kernel, merge=merge_kernel)
+    return out
+
+
+def random_row(rng, q_heads, kv_heads, head_dim, block_size):
+    """A packed row with random queries, keys and values; NaN where no token is."""
+    new = [rng.choice((1, 1, 2, block_size, 13)) for _ in range(rng.randint(1, 4))]
+    contexts = [n + rng.choice((0, block_size - 1, block_size, 30)) for n in new]
+    pool = BlockPool(sum(blocks_for(c, block_size) for c in contexts) + 2, block_size)
+    rng.shuffle(pool.free_queue)
+    tables = [BlockTable(pool) for _ in contexts]
+    generator = torch.Generator().manual_seed(rng.randrange(1000))
+    caches = [torch.full((pool.num_blocks, block_size, kv_heads, head_dim), float("nan")) for _ in range(2)]
+    for table, context in zip(tables, contexts):
+        table.append(context)
+        for position in range(context):
+            for cache in caches:
+                cache[table.blocks[position // block_size], position % block_size] = torch.randn(kv_heads, head_dim, generator=generator)
+    packed = pack([[0] * n for n in new], [c - n for c, n in zip(contexts, new)])
+    return torch.randn(sum(new), q_heads, head_dim, generator=generator), *caches, packed, padded_tables(tables)
+
+
+rng = random.Random(8)
+for *shape, split in ((4, 2, 16, 4, None), (4, 2, 16, 8, 8), (14, 2, 64, 16, 16), (3, 3, 20, 8, None), (8, 1, 32, 16, 32)):
+    q_heads, kv_heads, head_dim, block_size = shape
+    worst, lens = 0.0, []
+    for _ in range(3):
+        q, k, v, packed, block_tables = random_row(rng, *shape)
+        expected = attention_one_by_one(q, k, v, packed, block_tables, head_dim**-0.5)
+        given = [x.to(device) for x in (q, k, v, packed.cu_seqlens_q.int(), packed.context_lens.int(), block_tables.int())]
+        mine = attend_mine(*given, head_dim**-0.5, int(packed.context_lens.max()), split).cpu()
+        worst = max(worst, float((mine - expected).abs().max()))
+        lens.append(packed.new_lens)
+    told = f"{q_heads} query heads over {kv_heads}, {head_dim} numbers, blocks of {block_size}, " + (f"splits of {split}" if split else "not split")
+    print(f"{told}; new tokens {lens}\n   off by less than 1e-5: {worst < 1e-5}")
+
+# %% [markdown]
+"""
+And in a whole model: greedy tokens through the library's Triton backend, and through one with your functions, against the PyTorch backend of lesson
+06.
+"""
+
+# %%
+def my_backend(packed, block_tables, block_size):
+    bounds, lens, tables = (tensor.int().contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables))
+    longest = int(packed.context_lens.max())
+    return lambda query, keys, values, scale: attend_mine(query.contiguous(), keys, values, bounds, lens, tables, scale, longest)
+
+
+plain = SimpleNamespace(pad_token_id=0, eos_token_id=24)
+for family in ("gpt2", "llama", "qwen2"):
+    tiny = tiny_model(family).to(device)
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 8, 17)]
+    load = dict(prompts=prompts, max_new_tokens=[2, 3, 2], max_num_seqs=2, block_size=8)
+    expected = paged_generate(tiny, plain, **load, backend="torch").outputs
+    same = [paged_generate(tiny, plain, **load, backend=backend).outputs == expected for backend in ("triton", my_backend)]
+    print(f"{family:>6}: the same tokens as with PyTorch: the library's backend {same[0]}, yours {same[1]}")
+
+# %% [markdown]
+"""
+## Measure
+
+### On your GPU, if there is one
+"""
+
+# %% tags=["measured"]
+MINE_TOO = ("decode 32,8,128; batch 1, context 8192", "decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
+if device == "cuda":
+    rows = []
+    for name in MINE_TOO:
+        inputs = make_inputs(SHAPES[name])
+        calls = {way: PEERS[way](inputs) for way in WAYS}
+        times = [microseconds(own) if own else None for own in calls.values()]
+        ours, work = times[0], work_of(name)
+        rows.append([name, *times, f"{work.bytes / ours / 1e6:.2f} TB/s, {work.flop / ours / 1e6:.0f} TFLOP/s"])
+    display(Table(["µs", *WAYS, "rate of the first"], rows, f"Measured here, on {torch.cuda.get_device_name()}, bfloat16"))
+else:
+    print("Here kernels are interpreted, which says nothing about speed. Below are the recorded times.")
+
+# %% [markdown]
+"""
+### Recorded
+
+All cases, with the kernels of this lesson: what the machine allows, what they take, and how much of the allowed that is. The first limit is your
+`attention_work`, the second the machine's own measured speed.
+"""
+
+# %%
+def share(case):
+    return attainable(work_of(case.name), machine) * 1e6 / case.microseconds[OURS]
+
+
+Table(
+    columns=["recorded", "bound by", "at least, µs", "lesson 07, µs", "lesson 08, µs", "share of what is allowed"],
+    rows=[
+        [
+            case.name,
+            "memory" if work_of(case.name).intensity < machine.ridge else "operations",
+            attainable(work_of(case.name), machine) * 1e6,
+            case.microseconds.get(SEVEN),
+            case.microseconds[OURS],
+            f"{share(case):.0%}",
+        ]
+        for case in recorded.cases
+    ],
+)
+
+# %% [markdown]
+"""
+A share near 100 % means: about as fast as this machine can read at all. The limit is a measurement, too, so a share may even lie a little above. The
+short cases cannot come as near, because starting and ending take their time. The prefill is bound by operations, and its share is that of the large
+matrix product. The limit of the mixed row is too low to be reached: its prefills are bound by operations and its decodes by memory, and the two
+kernels run one after the other.
+
+And beside others? Two kinds of them. What PyTorch has was timed in the same run. "Dense" and "packed" read keys that lie together, without a block
+table: a cache of that kind is what lesson 03 got rid of. And production's kernels, timed in another run on the same kind of machine:
+"""
+
+# %%
+production = recorded_production()
+print(production.provenance)
+
+
+def bars(beginning):
+    case = recorded.case(beginning)
+    times = {**case.microseconds, **{f"{name} *": us for name, us in production.microseconds[case.name].items()}}
+    times.pop(SEVEN, None)
+    limit = ("at least", attainable(work_of(case.name), machine) * 1e6)
+    note = f"{recorded.provenance}. * another run, see the line printed above"
+    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, own=(OURS,), limit=limit, most=8 * limit[1])
+
+
+for beginning in ("decode 32,8,128; batch 1,", "decode 32,8,128; batch 64, context 2048", "mixed", "prefill"):
+    display(bars(beginning))
+
+# %%
+names = [*next(iter(recorded.cases)).microseconds][2:]
+others = list(production.microseconds[even.name])
+Table(
+    columns=["recorded, µs", OURS, *names, *(f"{name} *" for name in others)],
+    rows=[[c.name, *map(c.microseconds.get, [OURS, *names]), *map(production.microseconds[c.name].get, others)] for c in recorded.cases],
+    caption="All cases. * another run on the same kind of machine",
+)
+
+# %%
+for case in recorded.cases:
+    times = {**case.microseconds, **production.microseconds[case.name]}
+    faster = sorted((us, name) for name, us in times.items() if us < case.microseconds[OURS])
+    told = ", ".join(f"{name} ({us / case.microseconds[OURS]:.2f} of our time)" for us, name in faster)
+    print(f"{case.name}: faster than ours: {told or 'none of these'}")
+
+# %% [markdown]
+"""
+In the two ragged cases, the kernels with a * had random lengths of their own from the same range, so compare those only roughly.
+
+Read the list without vanity. Where memory is the limit, everybody who does it well ends at about the same time; differences of a few percent change
+from run to run. cuDNN reads keys that lie together, which is a little easier.
+
+In the prefill it is another story. FlashAttention-3, FlashInfer and cuDNN are written for the tensor cores of this generation of GPUs. Some warps do
+nothing but fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next. Our kernel
+is plain Triton, and its warps do all of it in turn. In the same list, gather + SDPA may stand before ours as well: in a long prefill gathering costs
+little beside so many operations, and SDPA may choose cuDNN's kernel.
+
+There is no row for the ledger in this lesson. The ledger counts tokens, bytes and passes, and they are those of lesson 06.
+
+## What production does
+
+- **vLLM** has this kernel in Triton, too: `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`. You will recognise it.
+  `find_seq_idx` is your `sequence_of`, with the same `// BLOCK_Q + mid`. Its number of tiles is `q.shape[0] // BLOCK_Q + num_seqs`. `BLOCK_M` are our
+  rows, `TILE_SIZE` our keys of a turn. Splits are called *segments*; they are on (`IS_3D`) where all sequences of the row have one new token and
+  there are few of them, and `reduce_segments` is your `merge_kernel`. There is one kernel for prefills and decodes, with 16 rows in most cases.
+- On NVIDIA GPUs vLLM usually takes **FlashAttention** or **FlashInfer** instead, which are written in CUDA C++. FlashAttention's
+  `flash_attn_with_kvcache` takes a `block_table` and `num_splits`; with 0 a heuristic chooses, as our `keys_a_split` does.
+- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once a step and hands out
+  the pieces evenly to the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the rest to
+  the GPU's own order.
+- **Hugging Face transformers** takes FlashAttention's kernels for its continuous batching where they are installed, with the block table.
+- **PyTorch**: `flex_attention` compiles a kernel from a mask function, and is told by a `BlockMask` which blocks to look at. It is in the table
+  above.
+
+## What is still wrong
+
+**Tiles of one GPU.** The sweep was made on one machine, with heads of 128 numbers in bfloat16. Elsewhere these tiles work, and others may be faster.
+`python -m lessons_lib.gpu_bench` measures it where you are.
+
+**Keys in 16 bits.** A decode is bound by bytes. Keys and values in 8 bits are half of them. Engines do that (FP8), with a factor for each head or
+tensor to keep the range.
+
+**Two launches and a round trip.** The partial results go out to memory and come back for the merge. For a single short sequence that is a good part
+of the time.
+
+**Shared beginnings are read again and again.** If many requests begin with the same text, they may share its blocks (lesson 10). Each program then
+reads the shared keys for its own sequence. One could attend to them once for all, and merge: *cascade attention*.
+
+**Attention is one part.** The kernel knows nothing of what is in the row. Whether a step should have one long prefill in it or many decodes is
+decided before it, by the scheduler: lesson 09.
+
+## Quiz
+"""
+
+# %%
+quiz("08")
+
+# %% [markdown]
+"""
+## References
+
+- S. Williams, A. Waterman, D. Patterson: *Roofline: An Insightful Visual Performance Model for Multicore Architectures*, CACM 2009.
+  <https://doi.org/10.1145/1498765.1498785>
+- M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
+- P. Tillet, H. T. Kung, D. Cox: *Triton: An Intermediate Language and Compiler for Tiled Neural Network Computations*, MAPL 2019.
+  <https://doi.org/10.1145/3315508.3329973>
+- T. Dao et al.: *FlashAttention*, 2022, <https://arxiv.org/abs/2205.14135>; T. Dao: *FlashAttention-2*, 2023, <https://arxiv.org/abs/2307.08691>; J.
+  Shah et al.: *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024, <https://arxiv.org/abs/2407.08608>
+- T. Dao, D. Haziza, F. Massa, G. Sizov: *Flash-Decoding for long-context inference*, 2023. <https://crfm.stanford.edu/2023/10/12/flashdecoding.html>
+- Z. Ye et al.: *FlashInfer*, 2025. <https://arxiv.org/abs/2501.01005>
+- vLLM: `vllm/v1/attention/ops/triton_unified_attention.py`. <https://github.com/vllm-project/vllm>
+- Triton: `triton.autotune`. <https://triton-lang.org/main/python-api/generated/triton.autotune.html>
+"""
