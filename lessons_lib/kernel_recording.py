@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lessons_lib.interpreted_kernel import cause_of, interpreted, on_cpu  # before Triton
+from lessons_lib.moved_pointers import APART, UNNOTED, addresses_of, back, left_by, moved_back, tensor_numbers
 
 import numpy as np
 import torch
@@ -155,11 +156,6 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
     return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid))
 
 
-# Addresses of a process need 47 bits. The pointers to each tensor are moved this far from those to the others while a kernel runs:
-# so an address says whose it is, however wild, and views of one storage are told apart.
-APART = 1 << 50
-
-
 class _Notes:
     """Takes the place of `tl.load` and `tl.store` while a kernel runs."""
 
@@ -184,7 +180,7 @@ class _Notes:
     def taken(self):
         originals = {name: getattr(tl, name) for name in vars(tl) if name in ("load", "store", *UNNOTED) or name.startswith("atomic_")}
         for name, original in originals.items():
-            setattr(tl, name, self._noting(name, original) if name in ("load", "store") else _moved_back(original))
+            setattr(tl, name, self._noting(name, original) if name in ("load", "store") else moved_back(original))
         try:
             yield
         finally:
@@ -199,67 +195,26 @@ class _Notes:
             arguments = inspect.signature(original).bind(pointer, *args, **kwargs).arguments
             mask = arguments.get("mask")
             wanted = np.asarray(mask.handle.data if hasattr(mask, "handle") else True if mask is None else bool(mask))
-            addresses = _addresses(pointer)
+            addresses = addresses_of(pointer)
             if addresses is not None:
                 ids = tuple(int(program_id(axis, _semantic=_semantic).handle.data[0]) for axis in range(self.num_axes))
-                self._note(kind, _left(addresses, wanted), ids)
+                self._note(kind, left_by(addresses, wanted), ids)
                 if kind == "load" and mask is not None and arguments.get("other") is None and pointer.dtype.scalar.element_ty.is_floating():
                     kwargs["other"] = float("nan")  # on a GPU it may be anything; the interpreter's 0 would hide that
-            return original(_back(pointer), *args, _semantic=_semantic, **kwargs)
+            return original(back(pointer), *args, _semantic=_semantic, **kwargs)
 
         return noted
 
     def _note(self, kind: str, addresses: np.ndarray, ids: tuple[int, ...]) -> None:
         if not addresses.size:
             return
-        number = int(_tensor_numbers(addresses)[0])
-        if not 1 <= number <= len(self.ranges):
+        number = int(tensor_numbers(addresses)[0])
+        if number == 0:
             return  # a pointer that was not moved, or was itself loaded
+        number = min(number, len(self.ranges))
         layout, start, numbers = self.ranges[number - 1]
         offsets = (addresses.astype(np.int64) - number * APART - start) // layout.itemsize
         outside = (offsets < 0) | (offsets >= numbers)
         if outside.any():
             raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), numbers)
         self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist())))
-
-
-UNNOTED = ("make_block_ptr", "make_tensor_descriptor")  # what they make reads and writes without `tl.load` and `tl.store` of pointers
-
-
-def _moved_back(original):
-    """The function, called with the address that it would have been given."""
-
-    @tl.core.builtin
-    def called(base, *args, _semantic=None, **kwargs):
-        return original(_back(base), *args, _semantic=_semantic, **kwargs)
-
-    return called
-
-
-def _back(pointer):
-    """The pointer as it was before `set_apart`."""
-    addresses = _addresses(pointer)
-    if addresses is None:
-        return pointer
-    back = addresses - _tensor_numbers(addresses) * np.uint64(APART)
-    return tl.tensor(type(pointer.handle)(back, pointer.handle.dtype, dict(pointer.handle.attr)), pointer.type)
-
-
-def _tensor_numbers(addresses: np.ndarray) -> np.ndarray:
-    return (addresses + np.uint64(APART // 2)) // np.uint64(APART)
-
-
-def _addresses(pointer) -> np.ndarray | None:
-    """What a tensor of pointers points to; None for block pointers, and for what is no pointer."""
-    if not isinstance(pointer, tl.tensor) or not pointer.type.scalar.is_ptr():
-        return None
-    return getattr(pointer.handle, "data", None)
-
-
-def _left(addresses: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The addresses that a mask leaves. Triton makes both as large as need be, and will itself refuse those that do not fit."""
-    try:
-        addresses, mask = np.broadcast_arrays(addresses, mask)
-    except ValueError:
-        return addresses[:0]
-    return addresses[mask.astype(bool)]

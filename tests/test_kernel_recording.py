@@ -241,6 +241,12 @@ def test_a_wild_address_is_named_and_not_used(by_load, by_store, kind, tensor, n
     assert x.tolist() == list(range(8))
 
 
+@pytest.mark.parametrize("far", [2**58, -(2**58), 2**40, -(2**40)])
+def test_an_address_beyond_all_tensors_is_not_used(far):
+    with pytest.raises(OutOfBounds, match=r"program 0 would load number .* of `(x|out)`, which has the numbers 0 to 7"):
+        record_kernel(shift_kernel, (1,), torch.arange(8.0), torch.empty(8), far, 0, BLOCK=4)
+
+
 def test_a_program_of_two_axes_and_an_empty_tensor_are_named():
     with pytest.raises(OutOfBounds, match=r"program \(2, 0\) would load number 4 of `x`, which has the numbers 0 to 3\."):
         record_kernel(grid_kernel, (3, 2), torch.arange(4.0), torch.empty(6))
