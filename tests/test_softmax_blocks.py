@@ -178,6 +178,19 @@ def test_bars_are_as_high_as_scores_and_the_line_as_high_as_the_maximum():
     assert levels == [tops[1], tops[1], tops[-2]]
 
 
+@pytest.mark.parametrize("less", [0.0, 5.0, 100.0])
+@pytest.mark.parametrize("names", [None, ["token"] * 10])
+def test_no_number_or_token_stands_where_the_line_of_the_maximum_may_run(less, names):
+    steps = record_blocks(SCORES - less, VALUES, 4)
+    picture = ET.fromstring(draw_softmax_step(steps, 3, names).svg)
+    shown = [(text.text, float(text.get("y")), float(text.get("font-size"))) for text in picture.iter(SVG + "text")]
+    first = next(n for n, (text, _, _) in enumerate(shown) if text == "scores")
+    labels = [(y, size) for _, y, size in shown[first + 1 :] if size <= 11][: 20 if names else 10]
+    bars = [p.get("d") for p in picture.iter(SVG + "path") if p.get("d").endswith("Z")]
+    foot = max(float(y) for path in bars for y in re.findall(r"V([\d.]+)", path))
+    assert all(y - size > foot for y, size in labels) and len(labels) == (20 if names else 10)
+
+
 def test_overflow_is_written_in_words():
     shown, alt = texts(LARGE, 3), draw_softmax_step(LARGE, 3).alt
     assert "infinity" in shown and "not a number" in shown and "no maximum is kept: 0 stands in its place" in shown

@@ -85,7 +85,7 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
         x += 44 + 6.2 * len(word)
     d.lines(f"M{number(x)} {number(y + 7)}h22", INK, 2.5)
     d.text(x + 28, y + 7, _maximum_words(steps, i), 12, fill=SOFT_INK)
-    y += 36
+    y += 28
     blocks = steps[1:]
     scores = [score for step in blocks for score in step.scores]
     finite = [score for score in scores if math.isfinite(score)]
@@ -100,8 +100,9 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
         if value == 0 or abs(height_of(value) - height_of(0)) >= 12:
             d.text(_LEFT - 8, height_of(value), number_text(value), 11, "end", fill=SOFT_INK)
     d.text(16, y + _BARS / 2, "scores", 13, bold=True)
-    # Numbers of negative bars and the texts of the tokens stand between the bars and the blocks.
-    under = y + _BARS + (36 if names and width >= _WIDE_KEY else 18 if low < 0 else 8)
+    # Scores and tokens stand under the bars: the line of the maximum runs at the height of most of the bars' ends.
+    scores_at, names_at = y + _BARS + 12, y + _BARS + 28
+    under = y + _BARS + (8 if width < _WIDE_KEY else 40 if names else 24)
     line = ""
     for step in blocks:
         colour = _NOW if step.block == i else _SEEN if step.block < i else _COMING
@@ -121,10 +122,10 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
         d.lines(line, INK, 2.5)
     if width >= _WIDE_KEY:
         for position, score in enumerate(scores):
-            x, top = _LEFT + (position + 0.5) * width, height_of(score) + (8 if score < 0 else -8) if math.isfinite(score) else height_of(0) - 8
-            _fitted(d, x, top, score_text(score), width - 3, 11, halo=PAPER)
+            x = _LEFT + (position + 0.5) * width
+            _fitted(d, x, scores_at, score_text(score), width - 3, 11)
             if names:
-                _fitted(d, x, y + _BARS + 24, names[position], width - 3, 11, cut=True)
+                _fitted(d, x, names_at, names[position], width - 3, 11, SOFT_INK, cut=True)
     if len(scores) <= _MOST_HOVERS:
         d.hover_grid(_LEFT, y, width, _BARS, [[_hover(step, p, s, names) for step in blocks for p, s in zip(step.positions, step.scores)]])
     return under + 30
@@ -238,12 +239,12 @@ def _largest(values) -> float:
 
 def _fitted(
     d: Drawing, x: float, y: float, text: str, room: float, size: float,
-    fill: str = INK, bold: bool = False, cut: bool = False, halo: str | None = None,
+    fill: str = INK, bold: bool = False, cut: bool = False,
 ) -> None:  # fmt: skip
     """Text around x, so small that it fits; words that may be cut are shortened instead."""
     while cut and len(text) > 1 and mono_width(text, size) > room:
         text = text[:-2] + "…"
-    d.text(x, y, text, min(size, size * room / mono_width(text, size)), "middle", bold=bold, fill=fill, mono=True, halo=halo)
+    d.text(x, y, text, min(size, size * room / mono_width(text, size)), "middle", bold=bold, fill=fill, mono=True)
 
 
 def _factor_words(step: SoftmaxStep) -> str:
