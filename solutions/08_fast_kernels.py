@@ -714,6 +714,7 @@ def chosen(case, tiles):
     times = {(t["rows"], t["keys"], t["warps"], t["stages"]): t["us"] for t in case.tiles if t["us"]}
     own = times[tiles.rows, tiles.keys, tiles.warps, tiles.stages]
     print(f"{tiles}: {own:,.1f} µs; the fastest of {len(times)}: {min(times.values()):,.1f} µs (recorded)")
+    print(f"   the same tiles, timed a second time in the same run: {case.microseconds[OURS]:,.1f} µs (recorded)")
 
 
 print(inspect.getsource(decode_tiles))
@@ -724,7 +725,7 @@ chosen(long, prefill_tiles(128 * 2, torch.bfloat16, is_wide=False))
 # %% [markdown]
 """
 The chosen ones need not be the very fastest of a sweep. Each sweep is one case, and the tiles have to be good for all. Among the best, the
-differences are hardly larger than those from one run to the next. What a sweep shows clearly is what to stay away from. It also shows that settings
+differences are hardly larger than those between two timings of the same thing. What a sweep shows clearly is what to stay away from. It also shows that settings
 depend on each other. Here are the smallest tiles of the decode once more, the single blocks of Idea 3:
 """
 
@@ -910,7 +911,7 @@ def bars(beginning):
     times = {**case.microseconds, **{f"{name} *": us for name, us in production.microseconds[case.name].items()}}
     times.pop(SEVEN, None)
     limit = ("at least", attainable(work_of(case.name), machine) * 1e6)
-    note = f"{recorded.provenance}. * another run, see the line printed above"
+    note = f"{recorded.provenance}. Those with * are of another run, see the line printed above"
     return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, own=(OURS,), limit=limit, most=8 * limit[1])
 
 
@@ -918,7 +919,7 @@ for beginning in ("decode 32,8,128; batch 1,", "decode 32,8,128; batch 64, conte
     display(bars(beginning))
 
 # %%
-names = [*next(iter(recorded.cases)).microseconds][2:]
+names = [name for name in even.microseconds if name not in (OURS, SEVEN)]
 others = list(production.microseconds[even.name])
 Table(
     columns=["recorded, µs", OURS, *names, *(f"{name} *" for name in others)],
@@ -940,8 +941,8 @@ In the two ragged cases, the kernels with a * had random lengths of their own fr
 Read the list without vanity. Where memory is the limit, everybody who does it well ends at about the same time; differences of a few percent change
 from run to run. cuDNN reads keys that lie together, which is a little easier.
 
-In the prefill it is another story. FlashAttention-3, FlashInfer and cuDNN are written for the tensor cores of this generation of GPUs. Some warps do
-nothing but fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next. Our kernel
+In the prefill it is another story. FlashAttention-3 and cuDNN are written for the tensor cores of this generation of GPUs, and FlashInfer has kernels of that kind.
+Some warps do nothing but fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next. Our kernel
 is plain Triton, and its warps do all of it in turn. In the same list, gather + SDPA may stand before ours as well: in a long prefill gathering costs
 little beside so many operations, and SDPA may choose cuDNN's kernel.
 
@@ -970,8 +971,8 @@ There is no row for the ledger in this lesson. The ledger counts tokens, bytes a
 **Keys in 16 bits.** A decode is bound by bytes. Keys and values in 8 bits are half of them. Engines do that (FP8), with a factor for each head or
 tensor to keep the range.
 
-**Two launches and a round trip.** The partial results go out to memory and come back for the merge. For a single short sequence that is a good part
-of the time.
+**Two launches and a round trip.** The partial results go out to memory and come back for the merge. The shorter the sequence, the more that
+weighs.
 
 **Shared beginnings are read again and again.** If many requests begin with the same text, they may share its blocks (lesson 10). Each program then
 reads the shared keys for its own sequence. One could attend to them once for all, and merge: *cascade attention*.

@@ -4,14 +4,16 @@ import dataclasses
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from paged_cases import error
 
 from lessons_lib.gpu_bench.ablations import ablations
 from lessons_lib.gpu_bench.cases import CASES, Case, decode_case, make_inputs
 from lessons_lib.gpu_bench.peers import gather_sdpa, lesson_07, ours
 from lessons_lib.kernel_recording import record_kernel
-from lessons_lib.kernel_variants import VARIANTS, Variant
-from lessons_lib.kernels import decode_kernel
+from lessons_lib.kernel_variants import VARIANTS, Variant, with_functions
+from lessons_lib.kernels import decode_kernel, online_softmax
 from lessons_lib.triton_attention import launch_decode
 from lessons_lib.triton_mode import kernel_device
 
@@ -120,3 +122,34 @@ def test_inputs_have_blocks_of_their_own_for_every_table():
     case = decode_case((2, 2, 256), [4000] * 8, "large enough")
     tables = make_inputs(case, "cpu", torch.bfloat16).tables
     assert len(tables) * case.kv_bytes >= 4 * L2_BYTES > (len(tables) - 1) * case.kv_bytes
+
+
+TURNS = []
+
+
+@triton.jit
+def counted_softmax(scores, row_max, row_sum, acc):
+    TURNS.append(tl.program_id(0))  # only ever interpreted: there it is Python
+    return online_softmax(scores, row_max, row_sum, acc)
+
+
+class Interpreted:
+    """Stands in for a kernel."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: record_kernel(self.kernel, grid, *args, **kwargs)
+
+
+def test_a_kernel_can_be_given_other_functions_and_stays_as_it_was():
+    inputs = small("decode")
+    out = torch.empty_like(inputs.q)
+    arguments = (inputs.q, inputs.k_cache, inputs.v_cache, inputs.tables[0], inputs.context_lens, None, out, inputs.scale, 600)
+    TURNS.clear()
+    launch_decode(*arguments, kernel=Interpreted(with_functions(decode_kernel, online_softmax=counted_softmax)))
+    assert TURNS and error(out, inputs.reference()) < 2e-6
+    TURNS.clear()
+    launch_decode(*arguments, kernel=Interpreted(decode_kernel))
+    assert not TURNS
