@@ -1,6 +1,7 @@
 """The same attention by other means: what PyTorch has. Each gives one call for each block table of the inputs, or None where it can't."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,8 @@ def gather_sdpa(inputs: Inputs) -> Calls | None:
     if not case.is_even:
         bounds, lens = inputs.packed.cu_seqlens_q.to(inputs.q.device), inputs.packed.context_lens.to(inputs.q.device)
         plans = [plan_groups(bounds, lens, table, case.block_size) for table in inputs.tables]
+        # To find the places where a mask is true, the CPU would wait for the GPU, which no graph can hold. So they are looked up here.
+        plans = [[replace(group, is_query=group.is_query.nonzero(as_tuple=True)) for group in groups] for groups in plans]
         return [lambda groups=groups: paged_attention(inputs.q, *caches, groups, inputs.scale) for groups in plans]
     query = _rectangle(inputs)
 
