@@ -11,16 +11,16 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.batch_result import BatchResult
-from lessons_lib.block_pool import BlockPool, BlockTable, blocks_for
+from lessons_lib.block_pool import BlockPool, BlockTable
 from lessons_lib.continuous_batching import batch_generate
+from lessons_lib.decoding_batches import decoding_paged, decoding_ragged
 from lessons_lib.generate import generate_one_by_one
 from lessons_lib.metrics import batch_metrics
 from lessons_lib.model import load_model
-from lessons_lib.paged_batching import PagedBatch, paged_generate, paged_step
-from lessons_lib.paged_cache import PagedKVCache
-from lessons_lib.ragged_batching import RaggedBatch, ragged_generate, ragged_step
-from lessons_lib.request import Request
+from lessons_lib.paged_batching import paged_generate, paged_step
+from lessons_lib.ragged_batching import ragged_generate, ragged_step
 from lessons_lib.static_batching import static_generate
+from lessons_lib.timing import median_ms
 from lessons_lib.viz.table import Table
 from lessons_lib.workload import skewed_workload
 
@@ -85,29 +85,13 @@ def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Tab
 def contexts(repeats: int) -> Table:
     """Time of a step in which everybody decodes, with the caches joined (lesson 05) and in blocks (lesson 06), as contexts grow."""
     model, _ = load_model()
-    steps = {"ragged": ragged_step, "paged": paged_step}
     rows = []
     for requests, context in CONTEXTS:
-        batches = {"ragged": RaggedBatch(model, requests), "paged": _paged_batch(model, requests, context + repeats + 1)}
-        for name, batch in batches.items():
-            for number in range(requests):
-                batch.submit(Request(str(number), [5 + number] * context, max_new_tokens=repeats + 2))
-            steps[name](batch)
-        seconds = {name: [] for name in batches}
-        for _ in range(repeats):
-            for name, batch in batches.items():
-                started = time.perf_counter()
-                steps[name](batch)
-                seconds[name].append(time.perf_counter() - started)
-        medians = {name: statistics.median(times) for name, times in seconds.items()}
-        told = [f"{requests / median:,.0f}" for median in medians.values()]
-        rows.append([requests, context, *told, f"{medians['ragged'] / medians['paged']:.2f} ×"])
+        ragged, paged = (make(model, requests, context, repeats + 1) for make in (decoding_ragged, decoding_paged))
+        of_ragged, of_paged = median_ms([lambda: ragged_step(ragged), lambda: paged_step(paged)], repeats, model.device)
+        told = [f"{1000 * requests / taken:,.0f}" for taken in (of_ragged, of_paged)]
+        rows.append([requests, context, *told, f"{of_ragged / of_paged:.2f} ×"])
     return Table(["requests", "context", "ragged, tokens/s", "paged, tokens/s", "paged to ragged"], rows, f"Decoding, median of {repeats} steps")
-
-
-def _paged_batch(model, requests: int, tokens: int) -> PagedBatch:
-    pool = BlockPool(requests * blocks_for(tokens, 16), 16)
-    return PagedBatch(model, requests, pool=pool, cache=PagedKVCache(model.config, pool.num_blocks, 16, model.dtype, model.device))
 
 
 def allocator(repeats: int, operations: int = 100_000) -> Table:

@@ -119,6 +119,7 @@ def paged_generate(
     backend=None,
     step=paged_step,
     make_cache=PagedKVCache,
+    make_pool=BlockPool,
 ) -> PagedResult:
     """Serve requests with continuous batching in one row, their keys and values in the blocks of one pool.
 
@@ -126,7 +127,7 @@ def paged_generate(
         num_blocks: size of the pool; if not given, enough for the `max_num_seqs` largest requests.
         block_size: tokens of a block, at least 1.
         backend: see `paged_model.plan_attention`.
-        make_cache: the class of the cache, yours if you like.
+        make_cache, make_pool: the classes of the cache and of the pool, yours if you like.
         The others: see `ragged_batching.ragged_generate`.
 
     Raises:
@@ -140,7 +141,7 @@ def paged_generate(
         largest = sorted((blocks_at_most(request, block_size) for request in requests), reverse=True)
         num_blocks = max(1, sum(largest[:max_num_seqs]))
     cache = make_cache(model.config, num_blocks, block_size, model.dtype, model.device)
-    batch = PagedBatch(model, max_num_seqs, pool=BlockPool(num_blocks, block_size), cache=cache, backend=backend)
+    batch = PagedBatch(model, max_num_seqs, pool=make_pool(num_blocks, block_size), cache=cache, backend=backend)
     accesses = []
 
     def recorded(batch) -> None:

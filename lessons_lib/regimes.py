@@ -1,12 +1,13 @@
 """Times forward passes of different shapes, and what the machine could do at best."""
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
+
+from lessons_lib.timing import times_in_turns
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ def pass_seconds(model, shapes: Sequence[PassShape], repeat: int = 5) -> list[fl
     The shapes take turns, so that a moment in which the machine is busy with something else hits all of them alike.
     """
     passes = [_prepare(model, shape) for shape in shapes]
-    return [statistics.median(times) for times in _times(passes, repeat, model.device)]
+    return [statistics.median(times) for times in times_in_turns(passes, repeat, model.device)]
 
 
 def machine_rates(model, repeat: int = 5, size: int = 2048, megabytes: int = 128) -> tuple[float, float]:
@@ -37,7 +38,7 @@ def machine_rates(model, repeat: int = 5, size: int = 2048, megabytes: int = 128
     left, right = torch.ones(size, size, **options), torch.ones(size, size, **options)
     source = torch.ones(megabytes * 2**20 // model.dtype.itemsize, **options)
     target = torch.empty_like(source)
-    multiply, copy = _times([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
+    multiply, copy = times_in_turns([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
     return 2 * size**3 / min(multiply), 2 * source.nbytes / min(copy)
 
 
@@ -81,21 +82,3 @@ def _prepare(model, shape: PassShape) -> Callable[[], None]:
         cache.crop(-shape.new)
 
     return run
-
-
-@torch.inference_mode()
-def _times(functions: Sequence[Callable[[], object]], repeat: int, device) -> list[list[float]]:
-    times = [[] for _ in functions]
-    for turn in range(repeat + 1):
-        for function, seconds in zip(functions, times):
-            started = _now(device)
-            function()
-            if turn:  # the first turn warms up
-                seconds.append(_now(device) - started)
-    return times
-
-
-def _now(device) -> float:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
