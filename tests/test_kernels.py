@@ -1,18 +1,34 @@
 """Both attention kernels and the PyTorch backend against a float32 reference that gathers the blocks. Without a GPU, through Triton's interpreter."""
 
+import math
+
+import lessons_lib.triton_mode  # noqa: F401 - before Triton
+
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import TINY_TOKENIZER, ragged_requests
 from paged_cases import as_views, error, make_case
 
 from lessons_lib.kernel_recording import record_kernel
-from lessons_lib.kernels import decode_kernel, prefill_kernel
+from lessons_lib.kernels import decode_kernel, online_softmax, prefill_kernel
+from lessons_lib.packing import pack
 from lessons_lib.paged_attention import paged_attention, plan_groups
 from lessons_lib.paged_batching import paged_generate
 from lessons_lib.tiny_models import tiny_model
-from lessons_lib.triton_attention import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT, Tiles, _is_wide, keys_a_split, launch_decode, launch_prefill
+from lessons_lib.triton_attention import (
+    FEWEST_KEYS_A_SPLIT,
+    MOST_KEYS_A_SPLIT,
+    Tiles,
+    _is_wide,
+    keys_a_split,
+    launch_decode,
+    launch_prefill,
+    plan_triton,
+)
 from lessons_lib.triton_mode import kernel_device
 
 DEVICE = kernel_device()
@@ -125,6 +141,33 @@ def test_views_of_one_tensor_are_views_and_equal():
         assert not views.k_cache.is_contiguous() and not views.q.is_contiguous() and views.k_cache.stride() == views.v_cache.stride()
         for name in ("q", "k_cache", "v_cache"):
             assert torch.equal(getattr(views, name).nan_to_num(7), getattr(case, name).nan_to_num(7))
+
+
+@triton.jit
+def softmax_kernel(scores, values, out, lse, TURNS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr):
+    """Scores [ROWS, TURNS x KEYS] in turns of KEYS keys."""
+    row, key, dim = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, DIM)
+    row_max, row_sum = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    for first in range(0, TURNS * KEYS, KEYS):
+        block = tl.load(scores + row[:, None] * TURNS * KEYS + first + key[None, :])
+        weights, row_max, row_sum, acc = online_softmax(block, row_max, row_sum, acc)
+        acc += tl.sum(weights[:, :, None] * tl.load(values + (first + key)[:, None] * DIM + dim[None, :])[None], axis=1)
+    tl.store(out + row[:, None] * DIM + dim[None, :], acc / row_sum[:, None])
+    tl.store(lse + row, row_max + tl.log2(row_sum))
+
+
+@pytest.mark.parametrize("spread", [1.0, 300.0])
+def test_the_online_softmax_in_base_2_waits_for_the_first_key_of_a_row(spread):
+    """Row 0 sees its first key in the last turn, row 1 none between the first and the last; 300 is too much for bare exponentials."""
+    generator = torch.Generator().manual_seed(0)
+    scores, values = spread * torch.randn(4, 32, generator=generator), torch.randn(32, 16, generator=generator)
+    scores[0, :25] = scores[1, 3:30] = scores[2, 8:] = float("-inf")
+    out, lse = torch.empty(4, 16, device=DEVICE), torch.empty(4, device=DEVICE)
+    softmax_kernel[(1,)](scores.to(DEVICE), values.to(DEVICE), out, lse, TURNS=4, ROWS=4, KEYS=8, DIM=16)
+    natural = scores.double() * math.log(2)
+    torch.testing.assert_close(out.cpu(), (natural.softmax(1) @ values.double()).float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.cpu(), (natural.logsumexp(1) / math.log(2)).float(), rtol=1e-5, atol=1e-5)
 
 
 # --- what the kernels read and write
@@ -358,6 +401,15 @@ def test_places_beyond_32_bits_are_noticed_in_views_too(blocks, gap, is_wide):
 
 
 # --- in a model
+
+
+@pytest.mark.parametrize("q_lens, context_lens", [([1, 1], [3, 1100]), ([4, 1, 9], [700, 20, 9]), ([1, 1], [1100, 3])])
+def test_the_backend_covers_the_longest_of_a_row(q_lens, context_lens):
+    case = make_case(q_lens, context_lens, block_size=32, device=DEVICE)
+    packed = pack([[0] * count for count in q_lens], [context - count for context, count in zip(context_lens, q_lens)])
+    attend = plan_triton(packed.to(torch.device(DEVICE)), case.block_tables.long(), 32)
+    for query in (case.q, case.q.transpose(0, 1).contiguous().transpose(0, 1)):  # as a model hands it over: heads before tokens
+        check("plan_triton", attend(query, case.k_cache, case.v_cache, case.scale), case.reference(), case.q.dtype)
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="test_gpu.py does it with the bundled model")
