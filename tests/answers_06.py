@@ -70,6 +70,18 @@ def takes_the_slot_for_a_block(self, layer, keys, values, slot_mapping):
     self.values[layer][slot_mapping // self.block_size] = values[:, None]
 
 
+def indexes_twice(self, layer, keys, values, slot_mapping):
+    self.keys[layer][slot_mapping // self.block_size][slot_mapping % self.block_size] = keys
+    self.values[layer][slot_mapping // self.block_size][slot_mapping % self.block_size] = values
+
+
+def writes_token_by_token(self, layer, keys, values, slot_mapping):
+    for key, value, slot in zip(keys, values, slot_mapping.tolist()):
+        block, cell = divmod(slot, self.block_size)
+        self.keys[layer][block, cell] = key
+        self.values[layer][block, cell] = value
+
+
 def empties_the_rest(self, layer, keys, values, slot_mapping):
     self.keys[layer].zero_()
     self.values[layer].zero_()
@@ -178,6 +190,18 @@ def of_the_block(seen, scores, reference):
     return (scores - own.masked_fill(own == NONE, 0.0)[:, None]).exp()
 
 
+def replaces_the_old_maximum(seen, scores, values):
+    done = add_block(seen, scores, values)
+    old, new = (maximum.masked_fill(maximum == NONE, 0.0) for maximum in (seen.maximum, done.maximum))
+    factor, weights = (old - new).exp(), (scores - new[:, None]).exp()
+    return Partial(done.maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
+
+
+def returns_the_zero_filled_in(seen, scores, values):
+    done = add_block(seen, scores, values)
+    return dataclasses.replace(done, maximum=done.maximum.masked_fill(done.maximum == NONE, 0.0))
+
+
 def divides_already(seen, scores, values):
     done = add_block(seen, scores, values)
     return dataclasses.replace(done, output=done.output / done.total[:, None])
@@ -281,6 +305,11 @@ def merges_without_the_trap(one, other):
     return Partial(maximum, one.total * a + other.total * b, one.output * a[:, None] + other.output * b[:, None])
 
 
+def merges_with_a_zero_filled_in(one, other):
+    done = merge(one, other)
+    return dataclasses.replace(done, maximum=done.maximum.masked_fill(done.maximum == NONE, 0.0))
+
+
 def adds_attentions(one, other):
     done = merge(one, other)
     return dataclasses.replace(done, output=one.output / one.total[:, None] + other.output / other.total[:, None])
@@ -328,19 +357,24 @@ def merge_with_where(one, other):
 # 06.4 paged_attention
 
 
-def attending(mask=True, causal=False, swapped=False, repeat=False, fill=False, count=None, factor=None, once_more=False):
+def attending(mask=True, causal=False, swapped=False, repeat=False, fill=False, count=None, factor=None, once_more=False, anew=False, back="transpose"):
     """`paged_attention` with one thing done wrong."""
 
     def attempt(query, keys, values, groups, scale):
         out = torch.zeros_like(query)
         for group in groups[:count]:
+            out = torch.zeros_like(query) if anew else out
             k, v = (cache.flatten(0, 1)[group.slots].transpose(1, 2) for cache in ((values, keys) if swapped else (keys, values)))
             q = query[group.rows].transpose(1, 2) * (scale if once_more else 1)
             if repeat:
                 k, v = (part.repeat(1, q.shape[1] // part.shape[1], 1, 1) for part in (k, v))
             own_mask = group.mask if mask and not causal else None
             own_scale = scale if factor is None else factor(scale)
-            done = F.scaled_dot_product_attention(q, k, v, attn_mask=own_mask, is_causal=causal, scale=own_scale, enable_gqa=not repeat).transpose(1, 2)
+            done = F.scaled_dot_product_attention(q, k, v, attn_mask=own_mask, is_causal=causal, scale=own_scale, enable_gqa=not repeat)
+            if back == "transpose":
+                done = done.transpose(1, 2)
+            elif back == "reshape":
+                done = done.reshape(query[group.rows].shape)
             if fill:
                 out[group.rows] = done
             else:
@@ -360,6 +394,39 @@ def forgets_to_transpose(query, keys, values, groups, scale):
         k, v = (cache.flatten(0, 1)[group.slots] for cache in (keys, values))
         done = F.scaled_dot_product_attention(query[group.rows], k, v, attn_mask=group.mask, scale=scale, enable_gqa=True)
         out[group.rows[group.is_query]] = done[group.is_query]
+    return out
+
+
+def takes_slots_for_blocks(query, keys, values, groups, scale):
+    out = torch.empty_like(query)
+    for group in groups:
+        k, v = (cache[group.slots].transpose(1, 2) for cache in (keys, values))
+        done = F.scaled_dot_product_attention(query[group.rows].transpose(1, 2), k, v, attn_mask=group.mask, scale=scale, enable_gqa=True)
+        out[group.rows[group.is_query]] = done.transpose(1, 2)[group.is_query]
+    return out
+
+
+def attends_sequence_by_sequence(query, keys, values, groups, scale):
+    out = torch.empty_like(query)
+    for group in groups:
+        for s in range(len(group.rows)):
+            k, v = (cache.flatten(0, 1)[group.slots[s]].transpose(0, 1) for cache in (keys, values))
+            q = query[group.rows[s]].transpose(0, 1)
+            done = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=group.mask[s], scale=scale, enable_gqa=True)[0].transpose(0, 1)
+            out[group.rows[s][group.is_query[s]]] = done[group.is_query[s]]
+    return out
+
+
+def computes_in_float32(query, keys, values, groups, scale):
+    return paged_attention(query.float(), keys.float(), values.float(), groups, scale)
+
+
+def makes_an_output_of_its_own_type(query, keys, values, groups, scale):
+    out = torch.empty(query.shape)
+    for group in groups:
+        k, v = (cache.flatten(0, 1)[group.slots].transpose(1, 2) for cache in (keys, values))
+        done = F.scaled_dot_product_attention(query[group.rows].transpose(1, 2), k, v, attn_mask=group.mask, scale=scale, enable_gqa=True)
+        out[group.rows[group.is_query]] = done.transpose(1, 2)[group.is_query]
     return out
 
 
@@ -495,6 +562,8 @@ WRONG = {
         Wrong("always the first layer", caching(writes_the_first_layer), "instead of layer 1"),
         Wrong("a new tensor for every write", caching(makes_a_new_tensor), "another tensor than before"),
         Wrong("the whole block written", caching(takes_the_slot_for_a_block), "slot 4 is not in the slot mapping"),
+        Wrong("two pairs of brackets", caching(indexes_twice), "is two steps"),
+        Wrong("token by token", caching(writes_token_by_token), "there is a loop over the tokens"),
         Wrong("the rest emptied", caching(empties_the_rest), "slot 0 is not in the slot mapping"),
         Wrong("the last block read to its end", caching(read=reads_whole_blocks), "keep the first `num_tokens`"),
         Wrong("full blocks only", caching(read=reads_full_blocks_only), "Tokens are missing"),
@@ -514,7 +583,9 @@ WRONG = {
         Wrong("bare exponentials beside a maximum", bare_with_a_maximum, "bare exponentials"),
         Wrong("old sums not rescaled", adding(rescale=lambda seen, reference: torch.ones_like(reference)), "The old total was not rescaled"),
         Wrong("output not rescaled", refuses_rescaling_of_the_output, "The old output was not rescaled"),
-        Wrong("factor upside down", adding(rescale=lambda seen, reference: torch.where(seen.maximum == NONE, 0.0, (reference - seen.maximum).exp())), "upside down"),
+        Wrong("factor upside down", adding(rescale=lambda seen, reference: (reference - seen.maximum).exp()), "The factor is upside down"),
+        Wrong("old maximum replaced by 0", replaces_the_old_maximum, "exp(0 − (-300)) is ∞"),
+        Wrong("0 filled into the maximum", returns_the_zero_filled_in, "not the one with 0 filled in"),
         Wrong("maximum of the block", adding(maximum=lambda seen, scores: scores.max(dim=1).values), "largest score of this block"),
         Wrong("one maximum for all queries", adding(maximum=lambda seen, scores: torch.maximum(seen.maximum, scores.max())), "Each query has a maximum of its own"),
         Wrong("smallest score", adding(maximum=lambda seen, scores: scores.min(dim=1).values), "smallest score"),
@@ -540,6 +611,7 @@ WRONG = {
         Wrong("maxima added", merging(maximum=lambda one, other: one.maximum + other.maximum), "not their sum"),
         Wrong("one maximum for all queries", merging(maximum=lambda one, other: torch.maximum(one.maximum, other.maximum).max().expand(len(one.maximum))), "Each query has a maximum of its own"),
         Wrong("a mean of the two", merging(join=lambda total, output: (total / 2, output / 2)), "This is a mean"),
+        Wrong("0 filled into the maximum", merges_with_a_zero_filled_in, "not the one with 0 filled in"),
         Wrong("attentions added", adds_attentions, "divided by the totals"),
         Wrong("output without factors", forgets_the_factor_of_the_output, "`output` should be"),
         Wrong("minus infinity not thought of", merges_without_the_trap, "−∞ − (−∞) is NaN"),
@@ -557,7 +629,14 @@ WRONG = {
         Wrong("scaled twice", attending(once_more=True), "twice"),
         Wrong("heads repeated in the wrong order", attending(repeat=True), "neighbours share"),
         Wrong("filling written to row 0", attending(fill=True), "Row 0 was overwritten"),
-        Wrong("only the first group", attending(count=1), "Only the first group"),
+        Wrong("only the first group", attending(count=1), "Only the entries of the first group"),
+        Wrong("only the last group", attending(anew=True), "Only the entries of the last group"),
+        Wrong("not swapped back", attending(back=""), "Swap heads and tokens back first"),
+        Wrong("reshaped back", attending(back="reshape"), "mixed up on the way back"),
+        Wrong("slots taken for blocks", takes_slots_for_blocks, "are slots, not blocks"),
+        Wrong("sequence by sequence", attends_sequence_by_sequence, "there is a loop over the sequences"),
+        Wrong("always float32", computes_in_float32, "should be float16, as the query is; yours is float32"),
+        Wrong("an output of its own type", makes_an_output_of_its_own_type, "Make the output like it"),
         Wrong("heads not before tokens", forgets_to_transpose, "the heads come before the tokens"),
         Wrong("the rectangle of a group", returns_the_last_rectangle, "rectangle of one group"),
         Wrong("heads joined", joins_the_heads, "The heads stay apart"),

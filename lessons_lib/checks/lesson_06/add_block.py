@@ -3,14 +3,14 @@
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_06.partials import NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
+from lessons_lib.checks.lesson_06.partials import FILLED_IN, NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
 from lessons_lib.online_softmax import Partial, add_block, nothing_seen
 
-# (words, seen, scores, values), smallest first.
+# (words, seen, scores, values), smallest first. The block that nothing comes before is not the first case: its −∞ would hide other mistakes behind NaN.
 CASES = (
-    ("the first block: scores [1, 2], values [10] and [20].", nothing_seen(1, 1), [[1.0, 2.0]], [[10.0], [20.0]]),
     ("seen: maximum 2, total 1.5, output 20; then a larger score: scores [3], value [30].", partial([2], [1.5], [[20]]), [[3.0]], [[30.0]]),
-    ("seen: maximum 2, total 1.5, output 20; then a smaller score: scores [1], value [30].", partial([2], [1.5], [[20]]), [[1.0]], [[30.0]]),
+    ("seen: maximum 2, total 1.5, output 20; then smaller scores: [1, 0], values [30] and [40].", partial([2], [1.5], [[20]]), [[1.0, 0.0]], [[30.0], [40.0]]),
+    ("the first block: scores [1, 2], values [10] and [20].", nothing_seen(1, 1), [[1.0, 2.0]], [[10.0], [20.0]]),
     ("two queries with the maxima 2 and 5; scores [4, 3] and [1, 2].", partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]), [[4.0, 3.0], [1.0, 2.0]], [[10.0, 1.0], [20.0, 2.0]]),
     ("seen: maximum 2, total 1.5, output 20; in the block, the second key is forbidden: scores [3, -inf].", partial([2], [1.5], [[20]]), [[3.0, NONE]], [[30.0], [40.0]]),
     ("seen: maximum 2, total 1.5, output 20; all keys of the block are forbidden: scores [-inf, -inf].", partial([2], [1.5], [[20]]), [[NONE, NONE]], [[30.0], [40.0]]),
@@ -47,10 +47,22 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     if bool(found.isnan().any()):
         if bool((maximum == NONE).any()):
             return "−∞ − (−∞) is NaN. Where the new maximum is minus infinity, subtract 0 instead: `maximum.masked_fill(maximum == float(\"-inf\"), 0.0)`."
+        first = (seen.maximum == NONE) & (maximum < -80)
+        if bool(first.any()):
+            new = told(maximum[first][:1])[1:-1]
+            return (
+                f"Was 0 put in place of the *old* maximum, −∞? exp(0 − ({new})) is ∞, and ∞ × the old total, 0, is NaN. Only the new maximum needs a 0 where it is −∞: "
+                f"exp(−∞ − ({new})) is 0, as it should be."
+            )
+        if bool((seen.maximum == NONE).any()):
+            return "Before the first key the old maximum is −∞. The factor exp(−∞ − new maximum) is 0, and 0 × the old total is 0. NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0."
         return "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Is a minus infinity multiplied, or is something divided here? Dividing comes last, in `attention_of`."
     if bool(found.isinf().any()) and wrong != "maximum":
         return "An exponential overflowed. Every exponent is a score minus the new maximum, or the old maximum minus the new one: never above 0."
+    reference = maximum.masked_fill(maximum == NONE, 0.0)
     if wrong == "maximum":
+        if same(found, reference):
+            return FILLED_IN
         for guess, idea in (
             (block_maximum, "That is the largest score of this block. A larger one may have come before: take the larger of the two, query by query."),
             (seen.maximum, "The maximum did not move. It is the largest score of all keys so far, this block's included."),
@@ -61,7 +73,6 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             if same(found, guess):
                 return idea
         return "For each query: the larger one of the old maximum and the block's largest score, `torch.maximum(seen.maximum, scores.max(dim=1).values)`."
-    reference = maximum.masked_fill(maximum == NONE, 0.0)
     rescale, weights = (seen.maximum - reference).exp(), (scores - reference[:, None]).exp()
     old, own = (seen.total, weights.sum(dim=1)) if wrong == "total" else (seen.output, weights @ values)
     by = rescale if wrong == "total" else rescale[:, None]

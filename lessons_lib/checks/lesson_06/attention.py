@@ -1,15 +1,16 @@
 """Judges 06.4, `paged_attention`: a whole packed row over scattered blocks, against each sequence by itself."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from random import Random
 
 import torch
 import torch.nn.functional as F
 
-from lessons_lib.block_pool import blocks_for
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.packing import PackedBatch, pack, unpack
-from lessons_lib.paged_attention import Group, attention_one_by_one, plan_groups
+from lessons_lib.checks.lesson_06.operators import CountOperators
+from lessons_lib.packing import unpack
+from lessons_lib.paged_attention import attention_one_by_one
+from lessons_lib.random_rows import RandomRow, random_row
 
 # (cached, new) of each sequence, query heads, KV heads, block size; smallest first.
 CASES = (
@@ -26,90 +27,95 @@ CASES = (
 )
 
 
-@dataclass
-class Row:
-    """A packed row over a cache in which every cell without a token is NaN."""
-
-    packed: PackedBatch
-    query: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
-    block_tables: torch.Tensor
-    groups: list[Group]
-    scale: float
-
-
-def a_row(lens, query_heads: int, kv_heads: int, block_size: int, seed: int, head_dim: int = 4) -> Row:
-    generator = torch.Generator().manual_seed(seed)
-    counts = [blocks_for(cached + new, block_size) for cached, new in lens]
-    order = torch.randperm(sum(counts) + 2, generator=generator)
-    block_tables = torch.zeros(len(lens), max(counts), dtype=torch.int64)
-    caches = [torch.full((len(order), block_size, kv_heads, head_dim), float("nan")) for _ in range(2)]
-    for index, ((cached, new), count) in enumerate(zip(lens, counts)):
-        block_tables[index, :count], order = order[:count], order[count:]
-        position = torch.arange(cached + new)
-        slots = block_tables[index, position // block_size] * block_size + position % block_size
-        for cache in caches:
-            cache.flatten(0, 1)[slots] = torch.randn(cached + new, kv_heads, head_dim, generator=generator)
-    packed = pack([[0] * new for _, new in lens], [cached for cached, _ in lens])
-    query = torch.randn(len(packed.input_ids), query_heads, head_dim, generator=generator)
-    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    return Row(packed, query, *caches, block_tables, groups, scale=0.8)
-
-
 def check_paged_attention(attempt) -> None:
     for number, (lens, query_heads, kv_heads, block_size) in enumerate(CASES):
         _check_row(attempt, lens, query_heads, kv_heads, block_size, seed=number)
+    _check_no_loop(attempt)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        _check_row(attempt, [(2, 1), (0, 3)], 4, 2, 4, seed=50, dtype=dtype)
     rng = Random(6)
     for number in range(12):
         lens = [(rng.choice((0, 0, 1, 7, 15, 16, 40)), rng.choice((1, 1, 1, 2, 9, 17))) for _ in range(rng.randint(1, 8))]
         _check_row(attempt, lens, *rng.choice(((4, 2), (3, 3), (6, 1))), rng.choice((1, 4, 16)), seed=100 + number)
 
 
-def _check_row(attempt, lens, query_heads: int, kv_heads: int, block_size: int, seed: int) -> None:
+def _check_row(attempt, lens, query_heads: int, kv_heads: int, block_size: int, seed: int, dtype=torch.float32) -> None:
     names = "ABCDEFGH"
     told = ", ".join(f"{name} with {new} new after {cached}" for name, (cached, new) in zip(names, lens))
     heads = f"{query_heads} query head{'s' if query_heads > 1 else ''}, {kv_heads} KV head{'s' if kv_heads > 1 else ''}"
-    case = f"one row of {told}; {heads}, blocks of {block_size}."
-    row = a_row(lens, query_heads, kv_heads, block_size, seed)
+    case = f"one row of {told}; {heads}, blocks of {block_size}" + (f", all in {_kind(dtype)}." if dtype != torch.float32 else ".")
+    row = random_row(lens, query_heads, kv_heads, block_size, seed, dtype=dtype)
     before = row.keys.clone(), row.values.clone()
+    try:
+        got = _call(attempt, row, case)
+    except (RuntimeError, IndexError) as error:
+        idea = _why_it_stopped(str(error))
+        if not idea:
+            raise
+        raise Mistake(f"PyTorch refused: {' '.join(str(error).split())[:200]}", case=case, idea=idea) from None
+    if any(not torch.equal(old.nan_to_num(7), now.nan_to_num(7)) for old, now in zip(before, (row.keys, row.values))):
+        raise Mistake("your code changed the cache.", case=case, idea="The cache is only read here. A tensor made by indexing with `group.slots` is a copy, and may be changed; a view may not.")
+    exact = replace(row, **{name: getattr(row, name).double() for name in ("query", "keys", "values")})
+    want = attention_one_by_one(exact.query, exact.keys, exact.values, row.packed, row.block_tables, row.scale)
+    _check_shape(got, want, row.query.dtype, case)
+    got, room = got.double(), 5e-2 if dtype.itemsize == 2 else 1e-4
+    if torch.allclose(got, want, rtol=1e-3, atol=room):
+        return
+    pieces = zip(names, unpack(row.packed, got), unpack(row.packed, want))
+    name, found, expected = next((n, f, e) for n, f, e in pieces if not torch.allclose(f, e, rtol=1e-3, atol=room))
+    what = f"the output of {name} is not that of {name} alone"
+    what += ": it holds NaN." if bool(found.isnan().any()) else f"; it differs by up to {float((found - expected).abs().max()):.2g}."
+    raise Mistake(what, case=case, idea=_why(got, want, exact))
 
+
+def _call(attempt, row: RandomRow, case: str):
     def over_the_cache(query):
         # Only the query is compared with what it was: the cache holds NaN, which is not equal to itself.
         return attempt(query, row.keys, row.values, list(row.groups), row.scale)
 
-    try:
-        got = call(over_the_cache, row.query, case=case)
-    except (RuntimeError, IndexError) as error:
-        if _shapes(error):
-            what = f"the shapes do not fit: {str(error)[:160]}"
-            idea = "For scaled_dot_product_attention the heads come before the tokens: q [S, query heads, Q, head size], k and v [S, KV heads, K, head size], and `enable_gqa=True`."
-            raise Mistake(what, case=case, idea=idea) from None
-        raise
-    if any(not torch.equal(old.nan_to_num(7), now.nan_to_num(7)) for old, now in zip(before, (row.keys, row.values))):
-        raise Mistake("your code changed the cache.", case=case, idea="The cache is only read here. A tensor made by indexing with `group.slots` is a copy, and may be changed; a view may not.")
-    want = attention_one_by_one(row.query, row.keys, row.values, row.packed, row.block_tables, row.scale)
-    _check_shape(got, want, case)
-    if torch.allclose(got, want, rtol=1e-3, atol=1e-4):
-        return
-    pieces = zip(names, unpack(row.packed, got), unpack(row.packed, want))
-    name, found, expected = next((n, f, e) for n, f, e in pieces if not torch.allclose(f, e, rtol=1e-3, atol=1e-4))
-    what = f"the output of {name} is not that of {name} alone"
-    what += ": it holds NaN." if bool(found.isnan().any()) else f"; it differs by up to {float((found - expected).abs().max()):.2g}."
-    raise Mistake(what, case=case, idea=_why(got, row))
+    return call(over_the_cache, row.query, case=case)
 
 
-def _shapes(error: Exception) -> bool:
-    return any(words in str(error) for words in ("size of tensor", "must match", "shape", "expand", "sizes", "Number of heads"))
+def _check_no_loop(attempt) -> None:
+    """Attention over 8 sequences of a group takes as many large operators as over 2."""
+    counts = []
+    for number in (2, 8):
+        case = f"one row of {number} decodes after 5 tokens each, all in one group; 4 query heads, 2 KV heads, blocks of 4."
+        with CountOperators() as operators:
+            _call(attempt, random_row([(5, 1)] * number, 4, 2, 4), case)
+        counts.append(sum(any(part in name for part in ("scaled_dot_product", "mm", "softmax")) for name in operators.names))
+    few, many = counts
+    if many >= few + 6:
+        what = f"for 2 sequences your code computed {few} products and attentions, and for 8 of the same length {many}: there is a loop over the sequences."
+        raise Mistake(what, case=case, idea="A group is a rectangle so that one call computes all its sequences: `keys.flatten(0, 1)[group.slots]` is [S, K, KV heads, head size] at once.")
 
 
-def _check_shape(got, want: torch.Tensor, case: str) -> None:
+def _why_it_stopped(error: str) -> str:
+    """Recognise a mistake by what PyTorch says about it; "" if it says nothing about indices, shapes or types."""
+    if "out of bounds" in error:
+        return "`group.slots` are slots, not blocks. In `keys.flatten(0, 1)` there is a row for each slot; `keys` itself has a row for each block only."
+    if "of the mask" in error or "shape mismatch" in error:
+        return (
+            "The attention comes back as [S, query heads, Q, head size]; `is_query` and `rows` are [S, Q]. Swap heads and tokens back first, `attended.transpose(1, 2)`, "
+            "then pick the real queries with `[group.is_query]`."
+        )
+    if "dtype" in error or "scalar type" in error:
+        return "Everything is in one type, that of the query. Make the output like it, `torch.empty_like(query)`, and turn nothing into another type."
+    if any(words in error for words in ("size of tensor", "must match", "shape", "expand", "sizes", "Number of heads", "imension")):
+        return "For scaled_dot_product_attention the heads come before the tokens: q [S, query heads, Q, head size], k and v [S, KV heads, K, head size], and `enable_gqa=True`."
+    return ""
+
+
+def _kind(dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_shape(got, want: torch.Tensor, dtype, case: str) -> None:
     if not isinstance(got, torch.Tensor):
         raise Mistake(f"a tensor should come back; yours returned {type(got).__name__}.", case=case, idea="Make the output before the loop, `torch.empty_like(query)`, fill in the groups, and return it.")
     if got.shape == want.shape:
-        if got.dtype != want.dtype:
-            kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (want, got)]
-            raise Mistake(f"the output should be {kinds[0]}, as the query is; yours is {kinds[1]}.", case=case, idea="The layer multiplies it by its weights, and wants one type for both.")
+        if got.dtype != dtype:
+            raise Mistake(f"the output should be {_kind(dtype)}, as the query is; yours is {_kind(got.dtype)}.", case=case, idea="The layer multiplies it by its weights, and wants one type for both.")
         return
     idea = "The output has the shape of the query: a line for each token of the row, in the order of the row."
     if got.dim() == 4:
@@ -121,10 +127,10 @@ def _check_shape(got, want: torch.Tensor, case: str) -> None:
     raise Mistake(f"the output should have the shape {list(want.shape)}; yours has {list(got.shape)}.", case=case, idea=idea)
 
 
-def _variant(row: Row, mask=True, scale=None, causal=False, swapped=False, repeat=False, only=None, keys_too=False) -> torch.Tensor:
+def _variant(row: RandomRow, mask=True, scale=None, causal=False, swapped=False, repeat=False, keys_too=False, back=True) -> torch.Tensor:
     """The attention, with one thing done wrong."""
     out = row.query.clone() * 0
-    for group in row.groups[:only]:
+    for group in row.groups:
         caches = (row.values, row.keys) if swapped else (row.keys, row.keys if keys_too else row.values)
         k, v = (cache.flatten(0, 1)[group.slots].transpose(1, 2) for cache in caches)
         q = row.query[group.rows].transpose(1, 2)
@@ -133,12 +139,13 @@ def _variant(row: Row, mask=True, scale=None, causal=False, swapped=False, repea
         own_mask = None if causal or not mask else group.mask
         attended = F.scaled_dot_product_attention(
             q, k, v, attn_mask=own_mask, is_causal=causal, scale=row.scale if scale is None else scale or None, enable_gqa=not repeat
-        ).transpose(1, 2)
+        )
+        attended = attended.transpose(1, 2) if back else attended.reshape(*group.rows.shape, *q.shape[1::2])
         out[group.rows[group.is_query]] = attended[group.is_query]
     return out
 
 
-def _why(got: torch.Tensor, row: Row) -> str:
+def _why(got: torch.Tensor, want: torch.Tensor, row: RandomRow) -> str:
     """Recognise a wrong output by what it equals."""
     if bool(got.isnan().any()):
         return "Cells of the pool that hold no token may hold anything, here NaN. Pick the keys by `group.slots`: those are slots of real tokens only, in all places."
@@ -151,13 +158,17 @@ def _why(got: torch.Tensor, row: Row) -> str:
         (_variant(row, swapped=True), "Keys and values are exchanged."),
         (_variant(row, keys_too=True), "The values are the keys. Gather from `values` as well."),
         (_variant(row, repeat=True), "Query heads 0 and 1 share KV head 0, and so on: neighbours share. `enable_gqa=True` does it; by hand it is `repeat_interleave`, not `repeat`."),
-        (_variant(row, only=1), "Only the first group was filled in. There may be two: decodes, and the rest."),
+        (_variant(row, back=False), "Heads and tokens were mixed up on the way back. Swap them with `attended.transpose(1, 2)`; `reshape` and `view` only cut the same numbers elsewhere."),
     ):
         if torch.allclose(got, guess, rtol=1e-3, atol=1e-4):
             return idea
-    if any(not bool(group.is_query.all()) for group in row.groups):
-        want = attention_one_by_one(row.query, row.keys, row.values, row.packed, row.block_tables, row.scale)
-        wrong = ~torch.isclose(got, want, atol=1e-4).flatten(1).all(dim=1)
-        if wrong.nonzero().flatten().tolist() == [0]:
-            return "Row 0 was overwritten by filling. Where `is_query` is False, `rows` says 0: put only `attended[group.is_query]` at `group.rows[group.is_query]`."
+    wrong = set((~torch.isclose(got, want, atol=1e-4)).flatten(1).any(dim=1).nonzero().flatten().tolist())
+    if wrong == {0} and any(not bool(group.is_query.all()) for group in row.groups):
+        return "Row 0 was overwritten by filling. Where `is_query` is False, `rows` says 0: put only `attended[group.is_query]` at `group.rows[group.is_query]`."
+    first, last = (set(group.rows[group.is_query].tolist()) for group in (row.groups[0], row.groups[-1]))
+    everything = set(range(len(want)))
+    if len(row.groups) > 1 and wrong == everything - first:
+        return "Only the entries of the first group are right. Are the others put into the row, or does the loop end, perhaps with a `return` inside it?"
+    if len(row.groups) > 1 and wrong == everything - last:
+        return "Only the entries of the last group are right. Make the output once, before the loop, and fill it inside the loop, in every turn."
     return "For each group: gather q by `rows` and k, v by `slots`, put the heads before the tokens, attend with the mask and the scale, turn back, and put the real queries in their places."

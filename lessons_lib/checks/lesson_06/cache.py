@@ -5,6 +5,7 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_06.operators import CountOperators
 from lessons_lib.model import kv_head_size
 from lessons_lib.tiny_models import tiny_model
 
@@ -21,6 +22,7 @@ def check_paged_cache(attempt) -> None:
     for layer in (0, 1):
         for slots in WRITES:
             _check_write(attempt, slots, layer)
+    _check_no_loop(attempt)
     for layer in (0, 1):
         for blocks, num_tokens in READS:
             _check_read(attempt, blocks, num_tokens, layer)
@@ -55,7 +57,14 @@ def _check_write(attempt, slots: list[int], layer: int) -> None:
     cache = _new_cache(attempt, fill=False)
     places = [*cache.keys, *cache.values]
     keys, values = _codes(len(slots))
-    call(cache.write, layer, keys, values, torch.tensor(slots), case=case)
+    try:
+        call(cache.write, layer, keys, values, torch.tensor(slots), case=case)
+    except IndexError as error:
+        idea = (
+            "`tensor[blocks][cells]` is two steps: with a tensor or list in the brackets, the first makes a copy of whole blocks, one for each token, and the second picks "
+            "among these copies. Give both at once, `tensor[blocks, cells] = rows`, or one slot in the flattened view, `tensor.flatten(0, 1)[slot_mapping] = rows`."
+        )
+        raise Mistake(f"writing raised IndexError: {str(error)[:120]}.", case=case, idea=idea) from None
     now = [*cache.keys, *cache.values]
     if any(old is not new and old.data_ptr() != new.data_ptr() for old, new in zip(places, now)):
         idea = "A kernel, or whoever else holds `cache.keys[layer]`, would go on with the old one; and making a new one copies the whole pool. Write into the tensor that is there."
@@ -80,7 +89,8 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
         found = [place for place, cell in enumerate(cells) if torch.equal(cell, rows[token])]
         if not bool((cells != EMPTY).any()):
             idea = "Was it written into a copy? " if name == "key" else "The keys are there. The values are written in the same way. "
-            idea += f"`self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes through it; `view[slot_mapping]` alone is a copy."
+            idea += f"`self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes through it; `view[slot_mapping]` alone is a copy, "
+            idea += "and so is every `tensor[...]` with a tensor or list in the brackets that another `[...]` follows."
             raise Mistake(what + "nothing was written.", case=case, idea=idea)
         others = [place for place, cell in enumerate(rows) if torch.equal(cells[slot], cell)]
         if others:
@@ -96,6 +106,21 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
     if stray:
         idea = "The other cells belong to other tokens, perhaps of other requests. A write touches the slots of the new tokens and nothing else."
         raise Mistake(f"slot {stray[0]} is not in the slot mapping, and was changed.", case=case, idea=idea)
+
+
+def _check_no_loop(attempt) -> None:
+    """The operators of a write are as many for 40 tokens as for 4."""
+    counts = []
+    for tokens in (4, 40):
+        case = f"10 blocks of {BLOCK_SIZE}; write {tokens} tokens to layer 0."
+        cache, (keys, values) = attempt(_config(), 10, BLOCK_SIZE), _codes(tokens)
+        with CountOperators() as operators:
+            call(cache.write, 0, keys, values, torch.arange(tokens), case=case)
+        counts.append(len(operators.names))
+    few, many = counts
+    if many >= few + 36:
+        what = f"writing 4 tokens took {few} PyTorch operators, and writing 40 tokens {many}: there is a loop over the tokens."
+        raise Mistake(what, case=case, idea="All rows go to their places at once: `tensor[slot_mapping] = rows`, on the flattened view. Every layer of every pass calls this.")
 
 
 def _check_read(attempt, blocks: list[int], num_tokens: int, layer: int) -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_06.partials import NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
+from lessons_lib.checks.lesson_06.partials import FILLED_IN, NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
 from lessons_lib.online_softmax import Partial, add_block, merge, nothing_seen
 
 # (words, one, other), smallest first.
@@ -56,7 +56,10 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
         return "A part that has seen no key has the total 0 and the maximum −∞. Dividing by its total, or multiplying by its maximum, is NaN."
     if bool(found.isinf().any()) and wrong != "maximum":
         return "An exponential overflowed. The factor of each part is exp(its own maximum − the larger one): never above 1."
+    reference = maximum.masked_fill(maximum == NONE, 0.0)
     if wrong == "maximum":
+        if same(found, reference):
+            return FILLED_IN
         for guess, idea in (
             (one.maximum, "That is the maximum of `one`. Either part may have the larger one."),
             (other.maximum, "That is the maximum of `other`. Either part may have the larger one."),
@@ -67,7 +70,6 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
             if same(found, guess):
                 return idea
         return "For each query, the larger one of the two: `torch.maximum(one.maximum, other.maximum)`."
-    reference = maximum.masked_fill(maximum == NONE, 0.0)
     factors = [(part.maximum - reference).exp() for part in (one, other)]
     if wrong == "output":
         factors = [factor[:, None] for factor in factors]

@@ -6,6 +6,10 @@ from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.online_softmax import Partial
 
 NONE = float("-inf")
+FILLED_IN = (
+    "Return the maximum itself, −∞ where no key was seen, and not the one with 0 filled in. The 0 is only for the subtractions: "
+    "as a maximum it would say that a score of 0 was seen."
+)
 
 
 def partial(maximum, total, output) -> Partial:
