@@ -13,30 +13,30 @@ step. In this lesson the two come together. The keys go into the blocks, stay th
 # %%
 import inspect
 import random
-from statistics import median
-from time import perf_counter
 from types import SimpleNamespace
 
 import torch
-import torch.nn.functional as F
 from IPython.display import display
 from transformers import AttentionInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from lessons_lib.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.decoding_batches import decoding_paged, decoding_ragged
 from lessons_lib.ledger import ledger
 from lessons_lib.model import cache_bytes_per_token, kv_head_size, load_model
 from lessons_lib.online_softmax import Partial, add_block_naive, attention_of, log_sum_exp, nothing_seen
 from lessons_lib.packing import cache_of, concatenate_caches, pack, packed_forward
-from lessons_lib.paged_attention import attention_in_place, attention_one_by_one, divide, plan_groups
+from lessons_lib.paged_attention import attention_in_place, attention_one_by_one, plan_groups
 from lessons_lib.paged_batching import PagedBatch, blocks_at_most, forward_in_blocks, padded_tables, paged_generate, paged_step
-from lessons_lib.paged_model import PagedPass, paged_attention_in, paged_forward
+from lessons_lib.paged_model import PagedPass, paged_forward
 from lessons_lib.paged_recording import paged_step_text
-from lessons_lib.ragged_batching import RaggedBatch, ragged_generate, ragged_step
+from lessons_lib.ragged_batching import ragged_generate, ragged_step
+from lessons_lib.random_rows import random_row
 from lessons_lib.request import Request
 from lessons_lib.softmax_recording import record_blocks
 from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
+from lessons_lib.timing import median_ms
 from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool_access import draw_pool_access
@@ -65,12 +65,11 @@ per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
 
 def row_of_the_table(number):
     step, packed = ragged.trace.steps[number - 1], ragged.packed[number - 1].packed
-    new = step.tokens_computed
-    return [str(number), new, sum(packed.cached_lens), f"{step.bytes_copied / 1024:,.0f}", f"{new * per_token / 1024:,.0f}"]
+    return [str(number), step.tokens_computed, sum(packed.cached_lens), f"{step.bytes_copied / 1024:,.0f}"]
 
 
 Table(
-    columns=["step", "new tokens", "tokens in the caches", "KiB moved", "KiB of new keys and values"],
+    columns=["step", "new tokens", "tokens in the caches", "KiB moved"],
     rows=[row_of_the_table(number) for number in (1, 2, 20, 31, 60)],
     caption="Some steps of lesson 05's loop",
 )
@@ -111,28 +110,35 @@ predict("06.b", ...)  # What is the smallest whole number x for which exp(x) is 
 
 > **paged attention**: attention that finds the keys and values of a sequence through its block table, in blocks that may lie anywhere in one pool.
 
-Here are C, E and A with short answers, at most two of them at a time, in a pool of eight blocks of four tokens. The parts behind it are the library's
-for now; by the end of the lesson they are yours. Step through it.
+Here are C, E and A with short answers, at most two of them at a time, in a pool of seven blocks of four tokens. It has been in use, so its free
+blocks come in no order. The parts behind it are the library's for now; by the end of the lesson they are yours. Step through it.
 """
 
 # %%
+def used_pool(num_blocks, block_size):
+    """A pool whose free blocks come in no order."""
+    pool = BlockPool(num_blocks, block_size)
+    random.Random(6).shuffle(pool.free_queue)
+    return pool
+
+
 small = paged_generate(
     model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA",
-    max_num_seqs=2, num_blocks=8, block_size=4,
+    max_num_seqs=2, num_blocks=7, block_size=4, make_pool=used_pool,
 )  # fmt: skip
-Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses), start=0, still=1)
+Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses), start=0, still=4)
 
 # %%
-for number in (0, 1, 3):
+for number in (2, 3, 4):
     print(f"step {number + 1}:\n{paged_step_text(small.accesses[number])}\n")
 
 # %% [markdown]
 """
-Each new token is written to one slot. Each request reads the slots of its own tokens, block after block of its table. When C has left, its block goes
-back to the pool, and A's prompt is written into it.
+Each new token is written to one slot. Each request reads the slots of its own tokens, block after block of its table, wherever they lie. C leaves
+after step 3, and its two blocks go back to the pool: in step 4, A's prompt ends in one of them, and in step 5, E goes on in the other.
 
-The way there has four parts: a cache in blocks; a softmax that can be computed one block at a time; attention for a whole row; and a model that uses
-it. Each part is compared with what we had before.
+The way there has four parts: a cache in blocks; a softmax computed one block at a time; attention for a whole row; and a model that uses it. Each is
+compared with what we had before.
 
 ## Build 1: a cache in blocks
 
@@ -164,13 +170,12 @@ from lessons_lib.paged_cache import PagedKVCache
 # %% [markdown]
 """
 Now with real keys. D and E go through the model alone, each with a `DynamicCache`, as ever. Then all their keys and values are written into the
-blocks of one pool. The pool has been in use for a while, so its free blocks come in no order.
+blocks of one pool.
 """
 
 # %%
 BLOCK = 4
-pool = BlockPool(12, BLOCK)
-random.Random(6).shuffle(pool.free_queue)
+pool = used_pool(12, BLOCK)
 tables = {name: BlockTable(pool) for name in "DE"}
 for name, table in tables.items():
     table.append(len(prompt_ids[name]))
@@ -194,8 +199,8 @@ for layer in range(NUM_LAYERS):
 
 # %% [markdown]
 """
-Read them back, and they are what they were. To see that nothing got lost, let lesson 05's pass go on from there: gather D's and E's keys out of their
-blocks, join them to one cache, and compute one more token of each.
+Read them back, and they are what they were. Let lesson 05's pass go on from there: gather D's and E's keys out of their blocks, join them to one
+cache, and compute one more token of each.
 
 > **gather**: copying rows that lie in different places into a new tensor, one behind the other.
 """
@@ -218,8 +223,8 @@ print("logits equal:", torch.equal(from_dense, from_pages))
 
 # %% [markdown]
 """
-That was the first step: the keys have moved into blocks, and attention has not noticed, because we gathered them for it. Gathering is a copy of
-everything, in every step. To get rid of it, attention must be able to work with one block at a time.
+The keys have moved into blocks, and attention has not noticed, because we gathered them for it. Gathering is a copy of everything, in every step. To
+get rid of it, attention must be able to work with one block at a time.
 
 ## Build 2: a softmax in pieces
 
@@ -250,8 +255,8 @@ for function in (nothing_seen, add_block_naive, attention_of):
 # %% [markdown]
 """
 To try it we want real scores. A Hugging Face model calls a function by its name for its attention. So we register one that notes what it is given,
-and then calls the usual one. (How that works is part of Build 5.) Here is the last token of D's prompt, in one layer, with one of its query heads.
-Four query heads share two KV heads, so query head 3 uses KV head 1.
+and then calls the usual one. (More in Build 5.) Here is the last token of D's prompt, in one layer, with one of its query heads. Four query heads
+share two KV heads, so query head 3 uses KV head 1.
 """
 
 # %%
@@ -407,12 +412,14 @@ Table(
 
 # %% [markdown]
 """
-Read the column of the bare exponentials from "− 60" on down. The error grows before the result turns to NaN: near the smallest float, a number has
-few digits left. Yours loses nothing in float32. In float16 it is right to float16's three digits.
+Read the column of the bare exponentials. "× 5" overflows, and in float16 so do the scores as they are. "− 60" does no harm, at "− 110" the error has
+grown, and "− 130" is NaN: near the smallest float a number has few digits left, and below it none. Yours loses nothing in float32. In float16 it is
+right to float16's three digits.
 
 ### Reading where the keys lie
 
-With that, attention for one new token needs no gathered keys. This function is given. `Q` are the query heads that share a KV head.
+With that, attention for one new token needs no gathered keys. This function is given. The Q queries of `add_block` are here the query heads that
+share a KV head: they look at the same keys.
 """
 
 # %%
@@ -439,9 +446,9 @@ print("several blocks, keys[[block, ...]], lie there:", shares_memory(own_keys[t
 
 # %% [markdown]
 """
-A single block is a view: nothing is copied. Several blocks picked with a list are gathered into new memory. So this is the direct way: the keys are
-read where they lie, and no row with all the scores is ever made. The price is a Python loop over blocks. A GPU kernel has this very loop inside,
-where it costs little (lesson 07).
+A single block is a view: nothing is copied. Several blocks picked with a list are gathered into new memory. So here the keys are read where they lie,
+and no row with all the scores is ever made. The price is a Python loop over blocks. A GPU kernel has this very loop inside, where it costs little
+(lesson 07).
 
 ## Build 3: two halves
 
@@ -512,21 +519,20 @@ print(block_tables)
 
 # %% [markdown]
 """
-The plain way is a loop: for each sequence, gather its keys, and compute causal attention. `attention_one_by_one` in the library does that. It is
-right, and it is our oracle. But a loop over sequences is what we left behind in lesson 05: with 32 requests, 32 small computations in each layer.
+The plain way is a loop: for each sequence, gather its keys, and compute causal attention. `attention_one_by_one` in the library does that, and is our
+oracle. But with 32 requests it makes 32 small computations in each layer: what we left behind in lesson 05.
 
-To compute several at once, PyTorch wants rectangles. A decode has one query and many keys, a prefill has many queries. In one rectangle together, the
-decodes would be mostly padding. So `plan_groups` parts the sequences with one new token from the rest. A short context in a rectangle as wide as a long
-one would be mostly padding too. So `divide` splits off the longest contexts, until at least half of every rectangle is needed. Both are given:
+To compute several at once, PyTorch wants rectangles. A decode has one query and a prefill has many: together, the decodes would be mostly padding. So
+`plan_groups` parts the sequences with one new token from the rest. Where lengths still differ much, `divide` splits off the largest sequences, as
+long as less than half of a rectangle would be needed. For each rectangle, `_group` fills in a `Group`. All this is given:
 """
 
 # %%
 print(inspect.getsource(plan_groups))
-print(inspect.getsource(divide))
 
 # %% [markdown]
 """
-A `Group` is a rectangle of S sequences, Q queries and K keys:
+A `Group` is a rectangle of S sequences, of up to Q queries and K keys each:
 
 | field | shape | what it says |
 |---|---|---|
@@ -549,16 +555,13 @@ for group in groups:
 # %% [markdown]
 """
 Look at E in the first group. It has 6 keys, and the rectangle is as wide as D's context. The other places name E's first key again, and the mask
-forbids them. Why a real key, and not any slot? In a cell without a token anything may lie, even NaN. A forbidden key has the weight 0, but 0 × NaN is
-NaN.
-
-The groups depend on the row and the tables only. They are made once a pass, and used in every layer.
+forbids them. Why a real key? In a cell without a token anything may lie, even NaN. A forbidden key has the weight 0, but 0 × NaN is NaN.
 
 **Your task: `paged_attention(query, keys, values, groups, scale)`**, for one layer.
 
 - `query` is the packed row, `[T, query heads, head size]`. `keys` and `values` are the cache of the layer, `[num_blocks, block_size, KV heads, head
-  size]`; the new tokens are in it already. Return the attention, of the shape of `query`, in the order of the row.
-- For each group, use PyTorch's attention, which computes all S sequences and all heads at once: `F.scaled_dot_product_attention(q, k, v,
+  size]`; the new tokens are in it already. Return the attention, of the shape and type of `query`, in the order of the row.
+- For each group, call PyTorch's attention once. It computes all S sequences and all heads: `F.scaled_dot_product_attention(q, k, v,
   attn_mask=group.mask, scale=scale, enable_gqa=True)`, with q `[S, query heads, Q, head size]` and k, v `[S, KV heads, K, head size]`. The result has
   the shape of q. With `enable_gqa`, query heads share KV heads as they should.
 - `query[group.rows]` has the shape `[S, Q, query heads, head size]`; `.transpose(1, 2)` swaps the two axes in the middle. `keys.flatten(0, 1)` has a
@@ -574,34 +577,29 @@ from lessons_lib.paged_attention import paged_attention
 
 # %% [markdown]
 """
-Your function against the loop, on the row above. Queries, keys and values are random numbers here, and every cell of the pool that holds no token is
-NaN.
+Your function against the loop, on a row of the same lengths. `random_row` makes queries, keys and values of random numbers; every cell of the pool
+that holds no token is NaN.
 """
 
 # %%
-def random_cache(tables, num_blocks, block_size, seed=0):
-    """Keys or values of one layer: random numbers where a token is, NaN in all other cells."""
-    generator = torch.Generator().manual_seed(seed)
-    cache = torch.full((num_blocks, block_size, KV_HEADS, HEAD_DIM), float("nan"))
-    for table in tables:
-        slots = slot_mapping(table.blocks, block_size, 0, table.num_tokens)
-        cache.flatten(0, 1)[slots] = torch.randn(len(slots), KV_HEADS, HEAD_DIM, generator=generator)
-    return cache
-
-
-scale = HEAD_DIM**-0.5
 query_heads = model.config.num_attention_heads
-query = torch.randn(len(packed.input_ids), query_heads, HEAD_DIM, generator=torch.Generator().manual_seed(1))
-keys, values = (random_cache(tables.values(), pool.num_blocks, BLOCK, seed) for seed in (2, 3))
-by_loop = attention_one_by_one(query, keys, values, packed, block_tables, scale)
-together = paged_attention(query, keys, values, groups, scale)
+
+
+def a_row(lens):
+    """A row of sequences with so many (cached, new) tokens, in blocks of 16, with the heads of the model."""
+    return random_row(lens, query_heads, KV_HEADS, 16, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
+
+
+row = a_row([(21, 1), (5, 1), (0, 3)])
+by_loop = attention_one_by_one(row.query, row.keys, row.values, row.packed, row.block_tables, row.scale)
+together = paged_attention(row.query, row.keys, row.values, row.groups, row.scale)
 print(f"largest difference {(together - by_loop).abs().max():.0e}; NaN in the output: {bool(together.isnan().any())}")
 
 # %% [markdown]
 """
-One thing must be said plainly. `cache[slots]` gathers: it copies the keys and values of one layer, for the moment in which this layer attends.
-`scaled_dot_product_attention` cannot read through a table. But nothing of it is kept. The cache itself stays where it is, and the copy is gone when
-the layer is done. We count these bytes below. The kernel of lesson 07 does without.
+One thing must be said plainly. Picking rows by `slots` gathers: it copies the keys and values of one layer, for the moment in which this layer
+attends, since `scaled_dot_product_attention` cannot read through a table. The cache itself stays where it is, and the copy is gone when the layer is
+done. We count these bytes below. The kernel of lesson 07 does without.
 
 ## Build 5: into a real model
 
@@ -612,7 +610,12 @@ anybody may register another:
 - `model.set_attn_implementation("paged")` makes a model call it;
 - what you give to `model(...)` under a keyword of your own reaches the function as it is.
 
-That holds for almost every model in the library. We give it one keyword, `paged`, with what a layer must know about the pass:
+That holds for almost every model in the library. We give it one keyword, `paged`, with what a layer must know about the pass.
+
+> **attention backend**: the code that computes the attention of a row. An engine has several, and picks one for the machine.
+
+`paged_forward` is lesson 05's `packed_forward` for blocks. In it, `plan_attention` picks the backend, and `paged_attention_in(model)` makes the model
+call the function named "paged" until the pass is done.
 """
 
 # %%
@@ -649,8 +652,9 @@ from lessons_lib.paged_model import paged_attention_forward
 
 # %% [markdown]
 """
-Register it, and let `paged_forward` use your `paged_attention`. A backend is a function of the row, the block tables and the block size. It is called
-once a pass, and returns what the layers call as `paged.attend`.
+Register it: from now on "paged" means your function, and the library's of that name is no longer called. A backend is a function of the row, the
+block tables and the block size. It is called once a pass, and returns what the layers call as `paged.attend`. Yours makes the groups, and calls your
+`paged_attention`.
 """
 
 # %%
@@ -674,8 +678,7 @@ FIRST = [5, 1, 9]  # how many tokens of each come in the first pass
 
 
 def two_passes(model):
-    pool = BlockPool(20, BLOCK)
-    random.Random(7).shuffle(pool.free_queue)
+    pool = used_pool(20, BLOCK)
     cache = PagedKVCache(model.config, pool.num_blocks, BLOCK)
     tables = [BlockTable(pool) for _ in TEXTS]
     for new_tokens in ([text[:n] for text, n in zip(TEXTS, FIRST)], [text[n:] for text, n in zip(TEXTS, FIRST)]):
@@ -711,17 +714,18 @@ for function in (blocks_at_most, forward_in_blocks):
 # %% [markdown]
 """
 Read `has_place_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To keep out of that, a
-request comes in only if the pool would do even if all ran to their caps. So `table.append` never meets an empty pool. (That is careful, and we come
-back to what it costs.)
+request comes in only if the pool would do even if all ran to their caps. So `table.append` never meets an empty pool. We come back to what that
+costs.
 
-Now everything is yours: the cache, the attention, the function in the model. The six stories:
+Now everything is yours: the cache, the attention, the function in the model. The six stories, four at a time, in a pool with room for the four
+largest at their caps (`num_blocks` is not given):
 """
 
 # %%
 MINE = dict(backend=my_backend, make_cache=PagedKVCache)
 paged = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
 print("the same answers as lesson 05:", paged.outputs == ragged.outputs)
-print(f"{paged.accesses[0].num_blocks} blocks of 16; steps: {len(paged.accesses)}")
+print(f"a pool of {paged.accesses[0].num_blocks} blocks of 16; {len(paged.accesses)} steps")
 Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
 
 # %% [markdown]
@@ -744,7 +748,7 @@ Four places, but only 20 blocks. First what the six may need at most.
 caps = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
 print("blocks at the cap:", {name: blocks_at_most(request, 16) for name, request in caps.items()})
 tight = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
-print("the same answers:", tight.outputs == ragged.outputs)
+print(f"the same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, with the larger pool {len(paged.packed)}")
 
 
 def event(number):
@@ -764,7 +768,11 @@ Table(
 # %% [markdown]
 """
 A, B and C may need 18 blocks together, and D 3 more. So D waits although a place is free: not for a place, but for blocks. It comes in when A has
-left and has given its blocks back. Could D have come in at once? Look at the blocks in use in step 1. And what could never run is refused at once:
+left and has given its blocks back. As it turned out, D could have come in at once: look how few blocks are in use until then. Nobody knows that in
+advance. When D has left, F would fit beside B and C. But E stands before F and does not fit: first come, first served, as ever. So the run takes more
+steps.
+
+And what could never run is refused at once:
 """
 
 # %%
@@ -777,9 +785,9 @@ except OutOfBlocks as error:
 """
 ## Prove it
 
-Two claims. First: every request gets the tokens that lesson 05 gives it. That lesson was compared with `generate`. Now thirty requests with random
-prompts and caps on the three small models, with blocks of 1, 4 and 16, in a small pool. Some answers end with the end token. We also count the steps
-in which a request waited for blocks although a place was free.
+Two claims. First: every request gets the tokens of lesson 05, which were compared with `generate`. Thirty requests with random prompts and caps on
+the three small models, with blocks of 1, 4 and 16, in a small pool. Some answers end with the end token. We also count the steps in which a request
+waited for blocks although a place was free.
 """
 
 # %%
@@ -800,8 +808,7 @@ for family in ("gpt2", "llama", "qwen2"):
 
 # %% [markdown]
 """
-Second: in a step, only the slots of the new tokens change. Nothing is moved. We look at the whole cache before and after every step of the six
-stories, and count.
+Second: in a step, only the slots of the new tokens change. We look at the whole cache before and after every step of the six stories, and count.
 """
 
 # %%
@@ -838,7 +845,9 @@ What is written in a step, and what lesson 05 moved in the same step.
 
 # %%
 decodes = next(step for step in paged.packed if step.packed.new_lens == [1, 1, 1, 1])
-reveal("06.a", len(decodes.packed.input_ids) * per_token / 1024, unit="KiB")
+to_write = len(decodes.packed.input_ids) * per_token / 1024
+reveal("06.a", to_write, unit="KiB")
+print(f"half of it for the keys, {to_write / 2:.0f} KiB, and half for the values")
 
 # %%
 moved = [step.bytes_copied / 1024 for step in ragged.trace.steps]
@@ -865,12 +874,14 @@ steps = len(moved)
 print("On average in a step:")
 print(f"  lesson 05 moved {sum(moved) / steps:,.0f} KiB")
 print(f"  lesson 06 wrote {sum(written) / steps:,.0f} KiB, and moved {paged.trace.bytes_copied} bytes")
-print(f"  and gathered {sum(for_a_moment) / steps:,.0f} KiB for a moment, never more than {max(for_a_moment) / NUM_LAYERS:,.0f} KiB at once, for one layer")
+most = max(for_a_moment) / NUM_LAYERS
+print(f"  and gathered {sum(for_a_moment) / steps:,.0f} KiB for a moment, never more than {most:,.0f} KiB at once, for one layer")
 
 # %% [markdown]
 """
 The lowest line is all that is written for good. The line in the middle is the copy that a CPU needs to attend, with the padding of its rectangles. It
-comes and goes layer by layer. Lesson 05 made three copies, of all layers, and kept one of them.
+jumps where the contexts have become alike enough for one rectangle, as in the steps 14 and 33. The copy comes and goes layer by layer. Lesson 05 made
+three copies, of all layers, and kept one of them.
 
 ### Attention for many sequences
 
@@ -879,50 +890,30 @@ the others decode.
 """
 
 # %% tags=["measured"]
-def a_row(count, last=None, block_size=16):
-    """A row of so many sequences with 20 to 100 tokens each, or with `last` tokens in the last one."""
+def lengths(count, longest=None):
+    """(cached, new) tokens of so many sequences: one prefill, then decodes, the last one perhaps with a long context."""
     rng = random.Random(count)
-    contexts = [rng.randint(20, 100) for _ in range(count)]
-    contexts[-1] = last or contexts[-1]
-    new = [20] + [1] * (count - 1)
-    pool = BlockPool(sum(blocks_for(context, block_size) for context in contexts), block_size)
-    rng.shuffle(pool.free_queue)
-    tables = [BlockTable(pool) for _ in contexts]
-    for table, context in zip(tables, contexts):
-        table.append(context)
-    packed = pack([[0] * n for n in new], [context - n for context, n in zip(contexts, new)])
-    keys, values = (random_cache(tables, pool.num_blocks, block_size, seed) for seed in (2, 3))
-    return torch.randn(len(packed.input_ids), query_heads, HEAD_DIM), keys, values, packed, padded_tables(tables)
+    contexts = [rng.randint(20, 100) for _ in range(count - 1)] + [longest or 60]
+    return [(contexts[0] - 20, 20)] + [(context - 1, 1) for context in contexts[1:]]
 
 
-def a_pass_together(query, keys, values, packed, block_tables):
-    attend = my_backend(packed, block_tables, keys.shape[1])
+def a_pass_together(row):
+    attend = my_backend(row.packed, row.block_tables, 16)
     for _ in range(NUM_LAYERS):
-        attend(query, keys, values, scale)
+        attend(row.query, row.keys, row.values, row.scale)
 
 
-def a_pass_by_loop(query, keys, values, packed, block_tables):
+def a_pass_by_loop(row):
     for _ in range(NUM_LAYERS):
-        attention_one_by_one(query, keys, values, packed, block_tables, scale)
-
-
-def milliseconds(functions, times=9):
-    """Median time of each function. In turns: a slow moment of the machine meets all alike."""
-    taken = [[] for _ in functions]
-    for _ in range(times):
-        for function, own in zip(functions, taken):
-            started = perf_counter()
-            function()
-            own.append(1000 * (perf_counter() - started))
-    return [median(own) for own in taken]
+        attention_one_by_one(row.query, row.keys, row.values, row.packed, row.block_tables, row.scale)
 
 
 def compared(row):
-    loop, together = milliseconds([lambda: a_pass_by_loop(*row), lambda: a_pass_together(*row)])
+    loop, together = median_ms([lambda: a_pass_by_loop(row), lambda: a_pass_together(row)], repeat=9)
     return [loop, together, f"{loop / together:.1f}"]
 
 
-rows = {"4": a_row(4), "8": a_row(8), "16": a_row(16), "32": a_row(32), "32, one of them with 800 tokens": a_row(32, last=800)}
+rows = {str(count): a_row(lengths(count)) for count in (4, 8, 16, 32)} | {"32, one of them with 800 tokens": a_row(lengths(32, longest=800))}
 Table(
     columns=["sequences", "loop, ms", "together, ms", "loop / together"],
     rows=[[name, *compared(row)] for name, row in rows.items()],
@@ -932,60 +923,35 @@ Table(
 # %% [markdown]
 """
 The loop pays for every sequence: a handful of small operators each. Together, there is one set of operators for each group. What is paid instead is
-padding. The last row has a sequence that is much longer than the others. It gets a rectangle of its own; without `divide`, all 32 would be as wide.
+padding. In the last row one sequence is much longer than the others. It gets a rectangle of its own; without `divide`, all 32 would be as wide.
+
+There the lead may be smaller, or gone: large gathered copies may need fresh memory from the operating system in every layer. (On Linux, start
+Jupyter with `MALLOC_TOP_PAD_=100000000` in the environment, and Python keeps such memory.)
 
 ### Steps, as the context grows
 
 Sixteen requests decode, all with the same context. How long does a step take, with lesson 05's caches and with blocks? The time does not depend on
-which numbers lie in the cache. So we fill the caches with zeros, and save ourselves thousands of prompt tokens.
+which numbers lie in the cache. So `decoding_ragged` and `decoding_paged` fill the caches with zeros, and save us thousands of prompt tokens.
 
 **Guess first:** what happens to each of the two when the context gets four times as long?
 """
 
 # %% tags=["measured"]
-COUNT, MORE = 16, 10
-
-
-def decoding(batch, context):
-    """Sixteen requests whose first `context` tokens are in their caches already."""
-    for number in range(COUNT):
-        request = Request(str(number), [0] * (context + 1), MORE + 1)
-        batch.submit(request)
-        request.num_computed_tokens = context
-    return batch
-
-
-def ragged_batch(context):
-    batch = decoding(RaggedBatch(model, COUNT), context)
-    zeros = torch.zeros(1, KV_HEADS, context, HEAD_DIM)
-    for name in batch.caches:
-        batch.caches[name] = cache_of([(zeros.clone(), zeros.clone()) for _ in range(NUM_LAYERS)])
-    return batch
-
-
-def paged_batch(context):
-    blocks = COUNT * blocks_for(context + MORE + 1, 16)
-    cache = PagedKVCache(model.config, blocks, 16)
-    batch = decoding(PagedBatch(model, COUNT, pool=BlockPool(blocks, 16), cache=cache, backend=my_backend), context)
-    for table in batch.caches.values():
-        table.append(context)
-    return batch
-
-
+COUNT, TIMES = 16, 7
 contexts = (50, 200, 800)
-seconds = {"joined caches, 05": [], "blocks, 06": []}
+taken = {"joined caches, 05": [], "blocks, 06": []}
 for context in contexts:
-    one, other = ragged_batch(context), paged_batch(context)
-    for name, time in zip(seconds, milliseconds([lambda: ragged_step(one), lambda: paged_step(other)], times=5)):
-        seconds[name].append(time)
-told = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in seconds.items())
+    one, other = decoding_ragged(model, COUNT, context, TIMES + 1), decoding_paged(model, COUNT, context, TIMES + 1, **MINE)
+    for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=TIMES)):
+        taken[name].append(time)
+told = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
 display(
     line_chart(
-        contexts, seconds, xlabel="tokens in the cache of each of 16 requests", ylabel="ms a step",
+        contexts, taken, xlabel="tokens in the cache of each of 16 requests", ylabel="ms a step",
         alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} tokens each: {told}.",
     )
 )  # fmt: skip
-old, now = seconds.values()
+old, now = taken.values()
 Table(
     columns=["tokens each", "05, tokens/s", "06, tokens/s", "times as many"],
     rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"] for context, a, b in zip(contexts, old, now)],
@@ -993,8 +959,8 @@ Table(
 
 # %% [markdown]
 """
-Both grow: attention has more keys to look at. With blocks it grows more slowly, because nothing is moved besides. What lesson 05 moves grows with the
-context, and so should the lead.
+Both grow: attention has more keys to look at. With blocks it grows more slowly, because nothing is moved besides. With short contexts there is little
+to move, and the lead differs from run to run.
 
 ### The ledger
 """
@@ -1005,8 +971,7 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 # %% [markdown]
 """
 Compare the last two rows. As few tokens computed, as few forward calls. "Copied a step" is 0. The cache reserves a little more than it uses: the
-empty cells of the last blocks. The speed need not differ by much: the stories are short, and with short contexts the copies cost little. The
-measurement above says when they do.
+empty cells of the last blocks. The speed need not differ by much: the stories are short, and with short contexts the copies cost little.
 
 ## What production does
 
@@ -1026,8 +991,7 @@ measurement above says when they do.
 
 ## What is still wrong
 
-**The gathered copy.** A CPU gathers each layer's keys before it attends. The loop of `attention_in_place` does not, but it is a loop in Python. In
-lesson 07 you write the kernel that has it inside.
+**The gathered copy.** Each layer's keys are gathered before it attends. In lesson 07 you write a kernel with the loop of `attention_in_place` inside.
 
 **Rectangles.** A group is as wide as the longest context in it. How much of what is gathered is padding, in the run of the six stories?
 """
@@ -1038,7 +1002,7 @@ print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed)
 
 # %% [markdown]
 """
-Up to half of a rectangle may be padding. A kernel has no rectangle at all: each sequence ends where it ends.
+Among decodes, up to half of the keys in a rectangle may be filling. A kernel has no rectangle at all: each sequence ends where it ends.
 
 **The mask inside.** Within a group there still is a mask with a cell for each query and key. For a decode it is one line. For a long prefill it is
 the whole triangle, and its upper half is computed for nothing.
