@@ -14,7 +14,7 @@ from oracle import TINY_TOKENIZER, ragged_requests
 from paged_cases import as_views, error, make_case
 
 from lessons_lib.kernel_recording import record_kernel
-from lessons_lib.kernels import decode_kernel, online_softmax, prefill_kernel
+from lessons_lib.kernels import decode_kernel, merge_kernel, online_softmax, prefill_kernel
 from lessons_lib.packing import pack
 from lessons_lib.paged_attention import paged_attention, plan_groups
 from lessons_lib.paged_batching import paged_generate
@@ -207,7 +207,8 @@ def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
     case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
     kernel, out, split = Recorded(decode_kernel), torch.full_like(case.q, float("nan")), 24
     pieces = (case.block_tables, case.context_lens, None)
-    launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, tiles=Tiles(16, 16, 4, 2), split=split, kernel=kernel)
+    options = dict(tiles=Tiles(16, 16, 4, 2), split=split, kernel=kernel, merge=Recorded(merge_kernel))
+    launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, **options)
     check("recorded", out, case.reference(), case.q.dtype)
     for program in kernel.recording.programs:
         head, seq, number = program.ids

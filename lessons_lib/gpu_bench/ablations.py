@@ -8,7 +8,7 @@ import torch
 from lessons_lib.gpu_bench.cases import Inputs
 from lessons_lib.gpu_bench.peers import Calls
 from lessons_lib.kernel_variants import VARIANTS
-from lessons_lib.triton_attention import LOG2_E, decode_tiles, launch_decode, launch_prefill, prefill_tiles
+from lessons_lib.triton_attention import LOG2_E, decode_tiles, launch_decode, launch_prefill
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,11 @@ def _unsplit(inputs: Inputs) -> Calls:
 
 
 def _wide_offsets(inputs: Inputs) -> Calls:
-    return _each_table(inputs, lambda i, table: _prefill(i, table, is_wide=True, tiles=_prefill_tiles(i)))
+    return _each_table(inputs, lambda i, table: _prefill(i, table, is_wide=True))
 
 
 def _decode_tiles(inputs: Inputs):
     return decode_tiles(inputs.case.head_dim * inputs.q.element_size())
-
-
-def _prefill_tiles(inputs: Inputs):
-    return prefill_tiles(inputs.case.head_dim * inputs.q.element_size(), inputs.q.dtype, is_wide=False)
 
 
 def ablations() -> list[Ablation]:
