@@ -55,17 +55,39 @@ def interpreted(kernel, arguments: dict[str, object]):
                 (owner if isinstance(owner, dict) else vars(owner))[name] = value
 
 
+LANGUAGE = (tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)  # what the interpreter changes while a kernel runs
+
+
+def _language() -> list[dict[str, object]]:
+    return [dict(vars(owner)) for owner in LANGUAGE]
+
+
+def _set_language(wanted: list[dict[str, object]]) -> None:
+    for owner, names in zip(LANGUAGE, wanted):
+        now = dict(vars(owner))
+        for name in now.keys() - names.keys():
+            delattr(owner, name)
+        for name, value in names.items():
+            if name not in now or now[name] is not value:
+                setattr(owner, name, value)
+
+
+_AS_IMPORTED = _language()  # before any kernel of ours has run
+
+
 @contextmanager
 def _language_kept():
     """The interpreter changes `triton.language` and, where a kernel calls functions, does not change all of it back; what is compiled then fails."""
-    owners = (tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)
-    before = [dict(vars(owner)) for owner in owners]
+    before = _language()
     try:
         yield
     finally:
-        for owner, names in zip(owners, before):
-            for name, value in list(vars(owner).items()):
-                if name not in names:
-                    delattr(owner, name)
-                elif value is not names[name]:
-                    setattr(owner, name, names[name])
+        _set_language(before)
+
+
+@contextmanager
+def language_as_imported():
+    """Inside, `triton.language` is as it was before any kernel was interpreted, as the compiler needs it."""
+    with _language_kept():
+        _set_language(_AS_IMPORTED)
+        yield

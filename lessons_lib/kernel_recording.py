@@ -5,6 +5,7 @@ Every address is looked up before it is used: one outside the tensors is an erro
 
 import inspect
 import math
+import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class ProgramRun:
     accesses: tuple[Access, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KernelRecording:
     """A whole run.
 
@@ -115,6 +116,11 @@ class KernelRecording:
     grid: tuple[int, ...]
     tensors: dict[str, TensorLayout]
     programs: tuple[ProgramRun, ...]
+
+    def __repr__(self) -> str:
+        loaded, stored = (sum(self.bytes_of(program, kind) for program in self.programs) for kind in ("load", "store"))
+        count = f"{len(self.programs)} program{'s' * (len(self.programs) != 1)}"
+        return f"<KernelRecording of {self.kernel}: {count}, {loaded:,} bytes loaded, {stored:,} stored>"
 
     def indices(self, access: Access, axes: int) -> tuple[tuple[int, ...], ...]:
         """The first `axes` parts of the indices that were touched, each once, in order: (block, slot) of a cache, for example."""
@@ -146,7 +152,7 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
     tensors = {name: value for name, value in here.items() if isinstance(value, torch.Tensor)}
     layouts = {name: TensorLayout(name, tuple(t.shape), t.stride(), t.element_size()) for name, t in tensors.items()}
     notes = _Notes(tensors, layouts, len(grid))
-    with interpreted(kernel, here) as run, notes.taken():
+    with interpreted(kernel, here) as run, notes.taken(), _without_warnings():
         try:
             run[lambda arguments: notes.set_apart(arguments) or tuple(grid)](**here)
         except InterpreterError as error:
@@ -154,6 +160,14 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
     for theirs, ours in storages.values():
         theirs.copy_(ours)
     return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid))
+
+
+@contextmanager
+def _without_warnings():
+    """NumPy warns of infinite and undefined results, which to a GPU are results like others."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 class _Notes:

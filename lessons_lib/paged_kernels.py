@@ -1,6 +1,6 @@
 """Lesson 07: writing to a paged cache, and attention of one new token for each sequence over it, as Triton kernels.
 
-Shapes: B sequences, Hq query heads, Hkv KV heads, D numbers a head (a power of two), M blocks a table.
+Shapes: B sequences, Hq query heads, Hkv KV heads, D numbers a head, M blocks a table. D and the slots of a block are powers of two.
 """
 
 import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
@@ -38,20 +38,21 @@ def attend_blocks(query, keys, values, table, num_tokens, scale, stride_block, s
         num_tokens: tokens of the sequence, the new one included, 1 or more.
         scale: what the scores are multiplied by.
         stride_block, stride_slot: numbers from one block to the next, and from one slot to the next, in the caches.
+        HEAD_DIM, BLOCK_SIZE: powers of two.
 
     Returns:
         the attention, [HEAD_DIM], float32.
     """
-    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    offset, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
     row_max, row_sum = float("-inf"), 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for first in range(0, num_tokens, BLOCK_SIZE):
         # In a large cache, block x stride_block is more than 32 bits can hold.
         block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)
-        is_key = first + slot < num_tokens
-        place = block * stride_block + slot[:, None] * stride_slot + dim[None, :]
-        block_keys = tl.load(keys + place, mask=is_key[:, None], other=0.0).to(tl.float32)
-        block_values = tl.load(values + place, mask=is_key[:, None], other=0.0).to(tl.float32)
+        is_key = first + offset < num_tokens
+        place = block * stride_block + offset[:, None] * stride_slot + dim[None, :]
+        block_keys = tl.load(keys + place, mask=is_key[:, None], other=0.0)
+        block_values = tl.load(values + place, mask=is_key[:, None], other=0.0)
         scores = tl.sum(query[None, :] * block_keys, axis=1) * scale
         scores = tl.where(is_key, scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, axis=0))
@@ -89,7 +90,7 @@ def decode_heads_kernel(
         scale: what the scores are multiplied by.
         stride_seq, stride_q_head: of q and out, numbers from one sequence to the next, and from one query head to the next.
         stride_block, stride_slot, stride_head: of the caches; stride_table: of block_tables.
-        GROUP: query heads that share one KV head, Hq / Hkv.
+        GROUP: query heads that share one KV head, Hq / Hkv; HEAD_DIM, BLOCK_SIZE: powers of two.
     """
     seq, head, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, HEAD_DIM)
     kv_head = head // GROUP

@@ -81,7 +81,7 @@ def how_kernels_run() -> str:
         return f"Triton {triton.__version__}: kernels are compiled for {torch.cuda.get_device_name()}."
     if not is_interpreted():
         return f"Triton {triton.__version__}: kernels can not run, for there is no GPU, and {INTERPRET}=0 forbids to interpret them. Unset it."
-    return f"Triton {triton.__version__}: kernels are interpreted on the CPU. That shows whether they are right, and says nothing about speed."
+    return f"Triton {triton.__version__}: kernels are interpreted on the CPU. That shows whether their results are right, and says nothing about speed."
 
 
 prepare_triton()

@@ -8,7 +8,7 @@
 
 Lesson 06 left keys and values in their blocks, and still copied them for a moment in each layer, because PyTorch's attention wants them in one piece.
 In this lesson you write attention yourself, as a GPU runs it, from the first addition on. You need no GPU: without one, every kernel runs through
-Triton's interpreter.
+Triton's interpreter. Triton is made for Linux only: on Windows use WSL, on macOS a container.
 """
 
 # %%
@@ -89,29 +89,28 @@ The keys lie in memory already. If *we* say which address is read, nothing has t
 
 > **kernel**: a function that a GPU runs. It is launched from Python, once, and then runs many times at the same time, on different parts of the data.
 
-> **program**: one of these runs of a kernel. All programs of a launch run the same lines. (CUDA says *thread block*.)
+> **program**: one of these runs of a kernel. All programs of a launch run the same lines.
 
 > **program id**: the number of a program, by which it finds out what part of the data is its own.
 
 > **grid**: how many programs a launch has, along one, two or three axes. In a grid of (3, 4) there are twelve, and each has two ids.
 
-**Triton** is a language for kernels that looks like Python, and **CUDA** is NVIDIA's own, which looks like C++. How they relate:
+**Triton** is a language for kernels that looks like Python, and **CUDA** is NVIDIA's own, which looks like C++. On the GPU, what runs is *threads*, each
+of which computes with single numbers. Some hundred of them form a *thread block*, which runs on one of the GPU's processors, an *SM*. A program of
+Triton becomes a thread block.
 
 | | CUDA | Triton |
 |---|---|---|
 | what you write | what one thread does with single numbers | what one program does with tiles, that is, many numbers at once |
 | who divides a tile among threads | you | the compiler |
-| who uses the fast memory of a processor, and its units for matrices | you | the compiler, as far as it sees where |
+| who uses the small, fast *shared memory* of an SM, and its *tensor cores*, which multiply matrices | you | the compiler, as far as it sees where |
 | when it is compiled | before, by its own compiler | at the first launch, once for each set of types and constants |
 | who checks that an address is in bounds | nobody | nobody |
-| what is hard | very many details | to get what the compiler does not do by itself |
 | where it runs | GPUs of NVIDIA | GPUs of NVIDIA and AMD |
 
-What a Triton program does in one line, hundreds of CUDA threads do together. You give up control of the single thread; lesson 08 shows how much can
-be reached all the same.
-
-Without a GPU, Triton's **interpreter** runs the same source in Python, one program after the other. It shows whether a kernel is right. Its times say
-nothing about speed, so this lesson never shows them.
+Without a GPU, Triton's **interpreter** runs the same source in Python, one program after the other. It shows whether a kernel's results are right. Its
+times say nothing about speed, so this lesson never shows them. And it takes more than the compiler takes. So when your results are right, `check` asks
+the compiler, too, whether it takes your kernel for a GPU of NVIDIA. That needs no GPU.
 
 ## Build 1: addition
 
@@ -123,6 +122,8 @@ length, BLOCK = 10, 4
 for program in range(3):
     places = [program * BLOCK + i for i in range(BLOCK)]
     print(f"program {program}: places {places}, of which there are {[place < length for place in places]}")
+
+x, y, out = torch.arange(10.0, device=DEVICE), 100 * torch.arange(10.0, device=DEVICE), torch.zeros(10, device=DEVICE)
 
 # %% [markdown]
 """
@@ -150,31 +151,31 @@ It is launched with the grid in brackets: `add_kernel[(3,)](x, y, out, 10, BLOCK
 interpreted; `DEVICE` above says which.
 
 **Your task: `add_kernel`.** Program i adds the numbers from i × BLOCK on, BLOCK of them, as far as there are any: the places below `length`. The
-tensors may be longer than `length`; what lies behind stays as it is. No loop is needed, and no `if`: an `if` decides for the whole tile.
+tensors may be longer than `length`; what lies behind stays as it is. No loop is needed, and no `if`: an `if` needs one yes or no, and a tile has BLOCK
+of them. (The interpreter takes such an `if` for a yes; the compiler refuses it.)
 
-While you try: run a kernel with `record_kernel(add_kernel, (3,), x, y, out, 10, BLOCK=4)` and not bare. It looks every address up first. Run bare, a
-wild address can end the whole Python process, on the CPU as on the GPU. `check` uses it too. It always runs the kernel through the interpreter, so
-inside the kernel `print(place)` shows what a tile holds.
+While you try: run a kernel with `record_kernel(add_kernel, (3,), x, y, out, 10, BLOCK=4)` and not bare. It fills `out` as a launch does, and looks
+every address up first. Run bare, a wild address can end the whole Python process, on the CPU as on the GPU. `draw_program(what_it_returns, 0)` shows
+what program 0 did. `record_kernel` always goes through the interpreter, so `print(place)` inside the kernel shows what a tile holds. Take it out when
+you are done: the compiler refuses it.
 """
 
 # %% exercise="07.1"
 from lessons_lib.triton_basics import add_kernel
 
 # %%
-x, y = torch.arange(10.0, device=DEVICE), 100 * torch.arange(10.0, device=DEVICE)
-out = torch.zeros(10, device=DEVICE)
 add_kernel[(3,)](x, y, out, length, BLOCK=BLOCK)
 print(out.tolist())
 
 # %% [markdown]
 """
-And here is what each program of your kernel did, recorded: what it loaded, and what it stored. Step through the three.
+What each program of your kernel loaded and stored, recorded. Step through the three.
 """
 
 # %%
-x, y, out = x.cpu(), y.cpu(), torch.zeros(10)
-added = record_kernel(add_kernel, (3,), x, y, out, length, BLOCK=BLOCK)
-Stepper(lambda i: draw_program(added, i), count=len(added.programs), label="program", still=2)
+added = record_kernel(add_kernel, (3,), x, y, torch.zeros_like(out), length, BLOCK=BLOCK)
+print(added)
+Stepper(lambda i: draw_program(added, i), count=len(added.programs), label="program", name=lambda i: f"program {i}", still=2)
 
 # %% [markdown]
 """
@@ -325,12 +326,12 @@ for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolis
 """
 ## Predict
 
-Attention of this last pass, in this layer, will have one program for each sequence and each query head. A key or a value of one head has 64 numbers
-of 4 bytes. Two query heads share a KV head.
+Attention of this last pass, in this layer, will have one program for each sequence and each query head. It loads the keys and values block by block,
+through the table. A key or a value of one head has 64 numbers of 4 bytes.
 """
 
 # %%
-predict("07.a", ...)  # How many KiB of keys and values does the program load that has query head 0 of A?
+predict("07.a", ...)  # How many KiB of keys and values does the program load that has query head 0 of C?
 
 # %%
 predict("07.b", ...)  # All programs together: how many times as many bytes of keys and values as there are of these three in the cache of the layer?
@@ -384,27 +385,31 @@ The kernel does the same, with one query in place of several. What is called how
 
 | lesson 06 | in the kernel | shape |
 |---|---|---|
-| `seen.maximum`, `maximum` | `row_max`, `new_max` | one number; minus infinity before the first block |
-| `seen.total` | `row_sum` | one number; 0 before the first block |
+| `seen.maximum`, `maximum` | `row_max`, `new_max` | one number; `float("-inf")` before the first block |
+| `seen.total` | `row_sum` | one number; `0.0` before the first block |
 | `seen.output` | `acc` | `[HEAD_DIM]`; zeros before the first block |
 | `weights` | `weights` | `[BLOCK_SIZE]` |
 | `rescale` | `rescale` | one number, exp(old maximum − new maximum) |
 | `attention_of(seen)` | `acc / row_sum` | `[HEAD_DIM]` |
 
-Four things are different.
+Five things are different.
 
-**A block is always loaded whole.** A tile has a fixed size, so the last block is loaded with a mask: slot *s* of the block that begins at position
-`first` holds a key if `first + s < num_tokens`. Cells without a token may hold anything, even NaN. Load keys and values with `other=0.0`. That alone
-is not enough: a key of zeros has the score 0, which is a score like others. So `tl.where(is_key, scores, float("-inf"))` puts minus infinity in their
-place. (In each turn at least one key is real, so the trap of lesson 06, minus infinity minus minus infinity, does not come up.)
+**A tile is always a whole block.** Its size is fixed, so in the last block a mask has to say what counts: the offset *o* in the block that begins at
+position `first` holds a key if `first + o < num_tokens`. Cells without a token may hold anything, even NaN. Load keys and values with `other=0.0`. That
+alone is not enough: a key of zeros has the score 0, which is a score like others. So `tl.where(is_key, scores, float("-inf"))` puts minus infinity in
+their place, before the maximum is taken. (In each turn at least one key is real, so the trap of lesson 06, minus infinity minus minus infinity, does
+not come up.)
 
-**Keys are a rectangle.** Slots down, numbers of a key along: `[BLOCK_SIZE, HEAD_DIM]`. If `slot` is the tile 0 … BLOCK_SIZE − 1, and `dim` the tile
-0 … HEAD_DIM − 1, then `slot[:, None]` is a column, `dim[None, :]` a row, and `slot[:, None] * stride_slot + dim[None, :]` a rectangle of places:
+**What a loop changes keeps its type and its shape.** The compiler fixes both before the first turn. A sum that begins as `0` is a whole number, and
+refused when the loop makes a fraction of it; so it begins as `0.0`. And `acc` begins as a tile, not as a number.
+
+**Keys are a rectangle.** Slots down, numbers of a key along: `[BLOCK_SIZE, HEAD_DIM]`. If `offset` is the tile 0 … BLOCK_SIZE − 1, and `dim` the tile
+0 … HEAD_DIM − 1, then `offset[:, None]` is a column, `dim[None, :]` a row, and `offset[:, None] * stride_slot + dim[None, :]` a rectangle of places:
 """
 
 # %%
-slot, dim, stride_slot = torch.arange(4), torch.arange(8), 100
-print(slot[:, None] * stride_slot + dim[None, :])
+offset, dim, stride_slot = torch.arange(4), torch.arange(8), 100
+print(offset[:, None] * stride_slot + dim[None, :])
 
 # %% [markdown]
 """
@@ -415,38 +420,33 @@ down the columns: `tl.sum(weights[:, None] * block_values, axis=0)`.
 pool. The block's numbers begin at block × `stride_block`. The cache may be a part of a larger tensor, so `stride_block` need not be BLOCK_SIZE ×
 `stride_slot`.
 
-**Offsets can be large.** The block table holds 32-bit numbers, and a product of two 32-bit numbers has 32 bits:
+**Addresses can be large.** The block table holds 32-bit numbers, and a product of two 32-bit numbers has 32 bits. Take a Llama with 8 billion weights
+(32 layers, 8 KV heads of 128, 2 bytes a number) on a GPU with 80 GB, and the last block of its pool:
 """
 
 # %%
-block, stride_block = 9_000_000, 16 * 128
-in_32_bits = torch.tensor([block], dtype=torch.int32) * stride_block
-print(f"{block:,} × {stride_block:,} in 32 bits: {in_32_bits.item():,}; in 64 bits: {block * stride_block:,}")
-
-# Shapes of a Llama with 8 billion weights: 32 layers, 8 KV heads of 128; 2 bytes a number. Its weights take 16 GB.
-numbers = 8 * 128
-for memory in (80, 180):
-    tokens = (memory - 16) * 10**9 // (32 * 2 * numbers * 2)
-    print(f"A GPU with {memory} GB has room for {tokens:,} tokens. From the first block to the last, in numbers:")
-    for layout, parts in (("its keys", 1), ("its keys and values", 2), ("its keys and values of all layers", 64)):
-        print(f"   a block holds {layout:34} {tokens * numbers * parts:>15,}, {tokens * numbers * parts / 2**31:5.2f} of what 32 bits hold")
+numbers = 16 * 8 * 128  # keys of one layer in a block of 16 tokens
+last = (80 - 16) * 10**9 // (numbers * 2 * 32 * 2) - 1  # the weights take 16 GB
+for layout, stride_block in (("keys of one layer", numbers), ("keys and values of all layers", numbers * 2 * 32)):
+    in_32_bits = torch.tensor([last], dtype=torch.int32) * stride_block
+    print(f"a block has {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}")
 
 # %% [markdown]
 """
-Whether offsets get too large depends on what lies between two blocks. If a block holds the keys of one layer, not yet. With keys and values side by
-side, as some layouts have them, they do on a larger GPU. And where a block has all layers side by side, by far. A kernel does not know where its cache
-comes from. So make the block a 64-bit number *before* it is multiplied: `.to(tl.int64)`.
+It depends on what lies between two blocks. With the keys of one layer, 32 bits are enough here. With all layers side by side the product is cut off, and
+what is left may be negative, or, worse, look like a place in the cache. A kernel does not know where its cache comes from. So make the block a 64-bit
+number *before* it is multiplied: `.to(tl.int64)`.
 
 **Your task: `attend_blocks`**, a function that a kernel calls. It has `@triton.jit` too, and it returns its result.
 
-1. Begin with `row_max`, `row_sum` and `acc`. A tile of zeros is `tl.zeros([HEAD_DIM], tl.float32)`.
+1. Begin with `row_max`, `row_sum` and `acc`. A tile of zeros is `tl.zeros([HEAD_DIM], tl.float32)`; the list and the type are both needed.
 2. `for first in range(0, num_tokens, BLOCK_SIZE)`: load the block's number, its keys and its values; compute scores, multiplied by `scale`; then do
    what `add_block` does. `tl.maximum(a, b)` is the larger one of two numbers.
 3. Return `acc / row_sum`, `[HEAD_DIM]`, float32.
 
 `query` is not a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and values have the same strides.
-`num_tokens` counts the new token, and is 1 or more. What stands in the table beyond the blocks in use may be anything. Compute in float32 whatever the
-cache holds: `tl.load(...).to(tl.float32)`.
+`num_tokens` counts the new token, and is 1 or more. What stands in the table beyond the blocks in use may be anything. HEAD_DIM and BLOCK_SIZE are powers
+of two, so no further mask is needed. The query is float32, so what is computed with it is, too, whatever the cache holds.
 """
 
 # %% exercise="07.5"
@@ -454,7 +454,7 @@ from lessons_lib.paged_kernels import attend_blocks
 
 # %% [markdown]
 """
-The kernel that calls it is given. `ATTEND` is a constant for the compiler: it may be a function.
+The kernel that calls it is given. A constant for the compiler, here `ATTEND`, may be a function.
 """
 
 # %%
@@ -462,25 +462,34 @@ print(inspect.getsource(one_head_kernel.fn))
 
 # %% [markdown]
 """
-Your function on real keys: A's query head 0 over KV head 0, next to lesson 06's `attention_in_place`.
+Your function on real keys: C's query head 0 over KV head 0, next to lesson 06's `attention_in_place`. And what it loads.
 """
 
 # %%
-A, kv_head = 2, 0
+C, kv_head = 0, 0
 own_keys, own_values = (cache[:, :, kv_head] for cache in (k_cache, v_cache))
-num_tokens, blocks = context_lens[A].item(), block_tables[A].tolist()
-own_query, one_out = query[A, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
-one_head_kernel[(1,)](
-    attend_blocks, own_query, own_keys, own_values, block_tables[A].contiguous(), one_out,
-    num_tokens, scale, *own_keys.stride()[:2],
-    HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE,
-)  # fmt: skip
-print("strides of block and slot:", own_keys.stride()[:2])
+num_tokens, blocks = context_lens[C].item(), block_tables[C].tolist()
+own_query, one_out = query[C, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
+strides = own_keys.stride()[:2]
+launch = (attend_blocks, own_query, own_keys, own_values, block_tables[C].contiguous(), one_out, num_tokens, scale, *strides)
+one_head_kernel[(1,)](*launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+print("strides of block and slot:", strides)
 in_place = attention_in_place(own_query[None].cpu(), own_keys.cpu(), own_values.cpu(), blocks, num_tokens, scale)
 print("as lesson 06:", torch.allclose(one_out.cpu(), in_place[0], atol=1e-5))
 
+
+def cache_bytes(recording, program):
+    """Bytes of keys and values that a program loaded."""
+    return sum(len(a.offsets) * recording.tensors[a.tensor].itemsize for a in program.accesses if a.tensor in ("k_cache", "v_cache"))
+
+
+one = record_kernel(one_head_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+reveal("07.a", cache_bytes(one, one.programs[0]) / 1024, unit="KiB")
+
 # %% [markdown]
 """
+C's second block is half empty. What a mask hides is not read: the kernel loads keys and values of 6 tokens, not of 8.
+
 ## Build 6: all sequences, all heads
 
 One program computes one query head of one sequence. Now a grid of (sequences, query heads). Program (i, h) has query head h of sequence i. The loop
@@ -496,8 +505,10 @@ the KV heads 0, 0, 1, 1. A pointer can be moved: `k_cache + n` points to the num
 | `block_tables` | `[sequences, longest table]`, 32-bit | `stride_table`; the last is 1 |
 | `context_lens` | `[sequences]`, 32-bit: tokens of each, the new one included | 1 |
 
-**Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE too. It wants the query as
-float32: `.to(tl.float32)`.
+HEAD_DIM and BLOCK_SIZE are powers of two here as well: models with heads of 80 or 96 numbers have to wait for lesson 08.
+
+**Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE too. It wants the query itself, a
+tile, and as float32, also where `q` holds float16: `tl.load(...).to(tl.float32)`.
 """
 
 # %% exercise="07.6"
@@ -531,29 +542,24 @@ strides = (*q.stride()[:2], *k.stride()[:3], tables.stride(0))
 constants = dict(GROUP=QUERY_HEADS // KV_HEADS, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 recorded = record_kernel(decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *strides, **constants)
 axes = ["sequence", "query head"]
-Stepper(lambda i: draw_program(recorded, i, axes), count=len(recorded.programs), label="program", start=8, still=8)
+name = lambda i: f"program {recorded.programs[i].ids}"
+Stepper(lambda i: draw_program(recorded, i, axes), count=len(recorded.programs), label="program", name=name, start=8, still=8)
 
 # %% [markdown]
 """
-Go from program 9 to program 10: from A's query head 0 to its query head 1. The cells stay the same. Both have KV head 0, so both load the same keys
-and values. Count it:
+Go from program (2, 0) to program (2, 1): from A's query head 0 to its query head 1. The cells stay the same. Both have KV head 0, so both load the same
+keys and values. Count it:
 """
 
 # %%
-def cache_bytes(program):
-    return sum(len(a.offsets) * recorded.tensors[a.tensor].itemsize for a in program.accesses if a.tensor in ("k_cache", "v_cache"))
-
-
-first_of_a = next(program for program in recorded.programs if program.ids == (A, 0))
-loaded = sum(map(cache_bytes, recorded.programs))
+loaded = sum(cache_bytes(recorded, program) for program in recorded.programs)
 necessary = sum(lens.tolist()) * KV_HEADS * 2 * HEAD_DIM * 4
 print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and values; in the cache there are {necessary:,}")
-reveal("07.a", cache_bytes(first_of_a) / 1024, unit="KiB")
 reveal("07.b", loaded / necessary, unit="times as many")
 
 # %% [markdown]
 """
-Each key is loaded once for each of the GROUP query heads. On a GPU the second load may find the key in a cache of the processor, or may not. Lesson
+Each key is loaded once for each of the GROUP query heads. On a GPU the second load may find the key in a cache of the SM, or may not. Lesson
 08 gives all query heads of a KV head to one program, which loads each key once.
 
 ## Prove it
@@ -720,12 +726,14 @@ rows of a CPU.
 
 **Keys are loaded once for each query head.** With GROUP query heads to a KV head, that is GROUP times as often as necessary.
 
-**The units for matrices idle.** Scores are sums of products, number by number. A GPU has units for products of matrices, many times as fast; they
-want several queries at once, and one program here has only one.
+**The tensor cores idle.** Scores are sums of products, number by number. Products of matrices are many times as fast there; but they want several
+queries at once, and one program here has only one.
+
+**Sizes must be powers of two.** A head of 80 or 96 numbers, or a block of 24 slots, needs one more mask, as in Build 2.
 
 **One block in each turn.** With 16 tokens in a block, a turn loads little, and waits for it.
 
-**A long sequence is one program's affair.** With few sequences, most processors of a GPU have nothing to do, and the longest sequence decides when
+**A long sequence is one program's affair.** With few sequences, most SMs of a GPU have nothing to do, and the longest sequence decides when
 the launch is over.
 
 **Prompts go through PyTorch**, and are gathered for it still.

@@ -386,6 +386,7 @@ SEQUENCE = [
     Wrong("the number of the tile", sequence((FOUND, "    return tile\n")), "the number of the tile"),
     Wrong("the place in the row", sequence((FOUND, "    return tl.load(cu_seqlens_q + low)\n")), "where the sequence begins in the row"),
     Wrong("never ends", sequence(("while high - low > 1", "while high > low")), "stopped after 6 seconds"),
+    Wrong("breaks out of the loop", sequence(("    while high - low > 1:\n", "    while high > low:\n        if high - low <= 1:\n            break\n")), "has no `break`"),
     Wrong("nothing returned", sequence((FOUND, "    low = tile\n")), "must return its result"),
     Wrong("reads beyond the end", reads_beyond, "look only at the entries 0 to"),
 ]

@@ -536,9 +536,23 @@ def test_tensors_on_a_gpu_are_recorded_with_their_strides_and_changed():
     assert run_plainly() == 10.5  # with tl.max, compiled after a recording
 
 
+@triton.jit
+def infinite_kernel(x, out):
+    number = tl.load(x + tl.arange(0, 2))
+    tl.store(out + tl.arange(0, 2), tl.exp(number) / 0.0 + tl.max(number / 0.0 * 0.0, axis=0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_and_undefined_results_are_not_warned_of():
+    out = torch.zeros(2)
+    record_kernel(infinite_kernel, (1,), torch.tensor([0.0, 1e4]), out)
+    assert out.isnan().all()
+
+
 def test_a_recording_is_plain_data():
     recording = record_kernel(add_kernel, (1,), torch.ones(2), torch.ones(2), torch.ones(2), 2, BLOCK=2)
     assert recording.programs[0].accesses[0] == Access("load", "x", (0, 1))
     assert {type(number) for access in recording.programs[0].accesses for number in access.offsets} == {int}
+    assert repr(recording) == "<KernelRecording of add_kernel: 1 program, 16 bytes loaded, 8 stored>"
     with pytest.raises(AttributeError):
         recording.kernel = "other"

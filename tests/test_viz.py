@@ -431,6 +431,12 @@ def test_stepper_follows_its_slider(stepper_class):
     assert stepper.picture.value == draw_cache_growth(GROWTH, 2).svg != before
 
 
+def test_steps_may_have_names_of_their_own(stepper_class):
+    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), name=lambda i: f"<{i}>")
+    assert "&lt;0&gt;" in stepper.position.value and "of 3" not in stepper.position.value
+    assert "no steps" in stepper_class(lambda i: None, 0, name=lambda i: 1 / 0).position.value
+
+
 def test_stepper_buttons_stop_at_the_ends(stepper_class):
     stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
     for expected in (1, 2, 2):

@@ -150,7 +150,10 @@ def _legend(d: Drawing, of: list[Touched], y: float) -> float:
     """What the colours and signs mean. Returns the y under it."""
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     x, y = 16.0, y + 16
-    for word, run in (("loaded", Run((), 0, 1, 1, 0, 1)), ("stored", Run((), 0, 1, 0, 1, 0)), ("loaded more than once", Run((), 0, 1, 1, 0, 2))):
+    signs = [("loaded", Run((), 0, 1, 1, 0, 1)), ("stored", Run((), 0, 1, 0, 1, 0))]
+    if any((one.times > 1).any() for one in of):
+        signs.append(("loaded more than once", Run((), 0, 1, 1, 0, 2)))
+    for word, run in signs:
         draw_cell(d, x, y - 7, 18, 14, run)
         d.text(x + 24, y, word, 12, fill=SOFT_INK)
         x += 46 + 6.2 * len(word)

@@ -137,7 +137,7 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
     for place, block in enumerate(shown):
         left, top = x + place % columns * (width + _GAP), y + place // columns * (height + _GAP)
         is_touched = block in own
-        d.rect(left, top, width, height, PAPER, INK if is_touched else EDGE, radius=3, title=_block_title(of, name, block))
+        d.rect(left, top, width, height, PAPER, EDGE, radius=3, title=_block_title(of, name, block))
         d.text(left + 5, top + _HEAD / 2 + 0.5, str(block), 11, fill=INK if is_touched else SOFT_INK, mono=True, bold=is_touched)
         _turn_chip(d, of.turns["load"].get(block, []), left + width, top)
         d.lines(f"M{number(left)} {number(top)}{pale}", "none", fill=PALE)

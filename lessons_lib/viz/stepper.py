@@ -20,13 +20,17 @@ class Stepper(widgets.VBox):
            place of the picture and the other steps go on working.
     count  number of steps; 0 shows that there is nothing to see
     label  what a step is called: "step 3 of 41"
+    name   what to call step i in place of that, where steps have names of their own: "program (2, 0)"
     start  index of the step shown first
     still  index of the step that is seen where no kernel runs (GitHub, an exported page); the last if not given
 
     Keyboard: Tab to the slider, then the arrow keys, Page Up and Page Down, Home and End; or Tab to a button and Enter.
     """
 
-    def __init__(self, draw: Callable[[int], Picture], count: int, label: str = "step", start: int = 0, still: int | None = None):
+    def __init__(
+        self, draw: Callable[[int], Picture], count: int, label: str = "step", start: int = 0, still: int | None = None,
+        name: Callable[[int], str] | None = None,
+    ):  # fmt: skip
         if count < 0:
             raise ValueError(f"count is {count}; a stepper needs 0 or more steps.")
         if count and not 0 <= start < count:
@@ -36,6 +40,7 @@ class Stepper(widgets.VBox):
         self.still = count - 1 if still is None else still
         self.count = count
         self.label = label
+        self._name_of = name
         self._draw = lru_cache(maxsize=_CACHED)(draw)
         fixed = count < 2  # nothing to move
         self.slider = widgets.IntSlider(
@@ -79,7 +84,9 @@ class Stepper(widgets.VBox):
 
     def _show(self) -> None:
         i = self.slider.value
-        where = f"{self.label} {i + 1} of {self.count}" if self.count else f"no {self.label}s"
+        where = f"no {self.label}s"
+        if self.count:
+            where = self._name_of(i) if self._name_of else f"{self.label} {i + 1} of {self.count}"
         self.position.value = f'<span role="status">{escape(where)}</span>'
         self.picture.value = live_html(self._content(i))
 

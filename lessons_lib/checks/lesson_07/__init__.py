@@ -73,11 +73,11 @@ EXERCISES = [
         test=check_attend_blocks,
         hints=(
             "`add_block` of lesson 06 in a loop, with tiles in place of tensors. New are only the addresses: the block from the table, the mask of the last block.",
-            "Before the loop: row_max is minus infinity, row_sum 0, acc a tile of zeros. In a turn: load the block's number and make it 64 bits wide; the places of its keys, a rectangle "
+            "Before the loop: row_max is minus infinity, row_sum 0.0, acc a tile of zeros: what a loop changes keeps its type and shape. In a turn: load the block's number and make it 64 bits wide; the places of its keys, a rectangle "
             "[BLOCK_SIZE, HEAD_DIM]; keys and values, masked, other=0.0; scores, minus infinity where there is no key; new maximum, weights, factor; sum and acc, each "
             "rescaled, and added to; the maximum carried. After the loop: acc / row_sum.",
-            "`block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)`, `is_key = first + slot < num_tokens`, `place = block * stride_block + slot[:, None] * stride_slot + "
-            "dim[None, :]`. Keys: `tl.load(keys + place, mask=is_key[:, None], other=0.0).to(tl.float32)`. Scores: `tl.sum(query[None, :] * block_keys, axis=1) * scale`, then "
+            "`block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)`, `is_key = first + offset < num_tokens`, `place = block * stride_block + offset[:, None] * stride_slot + "
+            "dim[None, :]`. Keys: `tl.load(keys + place, mask=is_key[:, None], other=0.0)`. Scores: `tl.sum(query[None, :] * block_keys, axis=1) * scale`, then "
             "`tl.where(is_key, scores, float(\"-inf\"))`. The block's part of acc: `tl.sum(weights[:, None] * block_values, axis=0)`.",
         ),
         points=4,

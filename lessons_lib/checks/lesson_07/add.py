@@ -5,7 +5,7 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_07.running import close, numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import close, compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
 
 # (length, numbers in the tensors, BLOCK), smallest first.
 CASES = ((4, 4, 4), (8, 8, 4), (2, 6, 4), (3, 3, 4), (10, 10, 4), (10, 13, 4), (1, 1, 8))
@@ -13,6 +13,11 @@ UNTOUCHED = -7.0
 
 
 def check_add_kernel(attempt) -> None:
+    numbers = torch.zeros(8)
+    compiled_too(lambda: _check_results(attempt), attempt, ((numbers, numbers, numbers, 8), dict(BLOCK=4)))
+
+
+def _check_results(attempt) -> None:
     for length, size, block in CASES:
         _check_case(attempt, length, size, block)
     rng = Random(1)
@@ -50,10 +55,10 @@ def _wild(error, length: int, block: int) -> str:
     if error.kind == "store":
         return (
             f"The last program has places up to {-(-length // block) * block - 1}, and there are only {length} numbers. Without a mask `tl.store` writes "
-            "all places of the tile. Give it `mask=place < length`. An `if` can not do this: it decides for the whole tile."
+            "all places of the tile. Give it `mask=place < length`."
         )
     if error.number < error.count + block:
-        return f"The numbers end at {length - 1}, the tile of the last program does not. `tl.load(x + place, mask=place < length)` leaves out what is too much. An `if` can not do this: it decides for the whole tile."
+        return f"The numbers end at {length - 1}, the tile of the last program does not. `tl.load(x + place, mask=place < length)` leaves out what is too much."
     return "`place` grew too large. Program i begins at number i × BLOCK: `tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)`."
 
 
@@ -69,7 +74,7 @@ def _wrong_places(number: int, want, stored, length: int, block: int, case: str)
     elif stored and stored[-1] == length:
         idea = f"The places count from 0, so the last number is number {length - 1}: `place < length`, not `<=`."
     elif set(stored) > set(want):
-        idea = "Numbers behind `length` belong to somebody else. Give `tl.store` the mask too, `mask=place < length`; the mask of a load holds for that load only."
+        idea = f"Numbers behind `length` belong to somebody else. The mask of `tl.store` is `place < length`, with the argument `length`, {length} here; and the mask of a load holds for that load only."
     elif stored == want[:-1]:
         idea = "The last number is left out. The mask should be `place < length`."
     elif not stored:

@@ -7,7 +7,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, Reads
-from lessons_lib.checks.lesson_07.running import LIMIT_32, cells, close, numbers_text, run_through, touched
+from lessons_lib.checks.kernels import LIMIT_32, cells, close, compiled_too, numbers_text, run_through, touched
 from lessons_lib.paged_kernels import one_head_kernel
 
 HEAD_DIM = 8
@@ -26,6 +26,15 @@ class Layout:
 
 
 def check_attend_blocks(attempt) -> None:
+    compiled_too(lambda: _check_results(attempt), attempt, _launch(attempt, torch.float32), _launch(attempt, torch.float16), kernel=one_head_kernel)
+
+
+def _launch(attempt, dtype) -> tuple[tuple, dict]:
+    cache, table = torch.zeros(4, 4, HEAD_DIM, dtype=dtype), torch.zeros(2, dtype=torch.int32)
+    return (attempt, cache[0, 0], cache, cache, table, cache[0, 1], 7, 0.3, *cache.stride()[:2]), dict(HEAD_DIM=HEAD_DIM, BLOCK_SIZE=4)
+
+
+def _check_results(attempt) -> None:
     _check_case(attempt, 1, [2], scores="small")
     _check_case(attempt, 3, [2], scores="small")
     _check_case(attempt, 4, [1], scores="small")
@@ -68,8 +77,8 @@ def _check_case(attempt, num_tokens, table, scores, layout=Layout(), block_size=
         raise Mistake(what, case=case, idea=idea)
     if not bool(got.isfinite().all()):
         full, caches = _make(len(table) * block_size, table, scores, layout, block_size, head_dim, seed, unused=None)
-        is_the_mask = close(finite, want) or close(_attend(attempt, full, _views(caches, layout), case)[0], full.want())
-        raise Mistake(what, case=case, idea=_why_not_finite(close(finite, want), is_the_mask, scores))
+        full_is_right = close(_attend(attempt, full, _views(caches, layout), case)[0], full.want())
+        raise Mistake(what, case=case, idea=_why_not_finite(close(finite, want), full_is_right, scores))
     idea = "Compare line by line with `add_block` of lesson 06: the new maximum, the weights, the factor, the sum, the output; and the division at the end."
     raise Mistake(what, case=case, idea=idea)
 
@@ -159,16 +168,21 @@ def _wild(error, one: OneHead, keys) -> str:
     reach = biggest * keys.stride(0) + (2 * size - 1) * keys.stride(1) + 2 * one.query.shape[0]
     if error.number > reach:
         return "Block b begins b × stride_block behind the first number. That is all: stride_block has the slots of a block in it already."
-    return "Look at the mask of the last block, and at the two strides: b × stride_block + slot × stride_slot + dim."
+    return "Look at the mask of the last block, and at the two strides: b × stride_block + offset × stride_slot + dim."
 
 
-def _why_not_finite(finite_is_right: bool, is_the_mask: bool, scores: str) -> str:
+def _why_not_finite(finite_is_right: bool, full_is_right: bool, scores: str) -> str:
     if finite_is_right:
         return (
             "Cells without a token were read and used. A weight of 0 does not help: 0 × NaN is NaN. Give the loads of keys and of values a mask, with "
             "`other=0.0`."
         )
-    if is_the_mask:
+    if full_is_right and scores == "low":
+        return (
+            "Where the block is full, all is well. A slot without a token has a score of 0, and here 0 is above all real scores, so it becomes the maximum: exp(−200 − 0) "
+            "is 0 in float32, and 0 / 0 is not a number. Put minus infinity in its place before `tl.max`; a weight of 0 afterwards is too late."
+        )
+    if full_is_right:
         return (
             "Where the block is full, all is well. Without `other`, what a mask hides may be anything, here NaN, and a weight of 0 does not help: "
             "0 × NaN is NaN. Load keys and values with `other=0.0`."
@@ -199,8 +213,8 @@ def _check_large_pool(attempt) -> None:
     one = OneHead(torch.randn(head_dim, generator=generator), cache[:, :, 0], cache[:, :, 0], [block], size, 0.2)
     case = f"a cache with {cache.numel():,} numbers; the sequence lies in block {block:,}, stride_block = {cache.stride(0)}, float16."
     idea = (
-        f"Block × stride is {block * cache.stride(0):,} here, and 32 bits end at {LIMIT_32 - 1:,}: beyond, the product becomes negative. The table holds 32-bit "
-        "numbers, so the product has 32 bits, too. Make the block a 64-bit number before multiplying: `.to(tl.int64)`."
+        f"Block × stride is {block * cache.stride(0):,} here, and 32 bits end at {LIMIT_32 - 1:,}. What is beyond is cut off: an address that is negative, or, worse, one "
+        "that looks right. The table holds 32-bit numbers, so the product has 32 bits, too. Make the block a 64-bit number before multiplying: `.to(tl.int64)`."
     )
     try:
         got, _ = _attend(attempt, one, (cache, cache), case)

@@ -6,7 +6,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, Reads
-from lessons_lib.checks.lesson_07.running import cells, close, numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import cells, close, compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
 
 BLOCK_SIZE, HEAD_DIM = 4, 4
 # How the caches lie in memory.
@@ -16,6 +16,17 @@ HEADS_FIRST = "a view of [num_blocks, Hkv, block_size, D]"
 
 
 def check_decode_heads_kernel(attempt) -> None:
+    compiled_too(lambda: _check_results(attempt), attempt, _launch(torch.float32), _launch(torch.float16))
+
+
+def _launch(dtype) -> tuple[tuple, dict]:
+    q, cache = torch.zeros(2, 4, HEAD_DIM, dtype=dtype), torch.zeros(4, BLOCK_SIZE, 2, HEAD_DIM, dtype=dtype)
+    tables, lens = torch.zeros(2, 2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)
+    arguments = (q, cache, cache, tables, lens, q, 0.3, *q.stride()[:2], *cache.stride()[:3], tables.stride(0))
+    return arguments, dict(GROUP=2, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+
+
+def _check_results(attempt) -> None:
     _check_case(attempt, [3], q_heads=1, kv_heads=1)
     _check_case(attempt, [3], q_heads=6, kv_heads=2)
     _check_case(attempt, [3, 4], q_heads=2, kv_heads=1)
@@ -23,6 +34,7 @@ def check_decode_heads_kernel(attempt) -> None:
     _check_case(attempt, [5, 3], q_heads=2, kv_heads=2, layout=INTERLEAVED, seed=12)
     _check_case(attempt, [5, 1], q_heads=2, kv_heads=2, layout=HEADS_FIRST)
     _check_case(attempt, [2, 3], q_heads=2, kv_heads=1, q_gap=2)
+    _check_case(attempt, [6], q_heads=2, kv_heads=1, alike=True, dtype=torch.float16)
     rng = Random(6)
     for seed, layout in enumerate((PLAIN, INTERLEAVED, HEADS_FIRST), start=1):
         kv_heads = rng.choice((1, 2))
@@ -38,8 +50,8 @@ def _cache(num_blocks: int, kv_heads: int, layout: str, dtype) -> torch.Tensor:
     return torch.full((num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM), float("nan"), dtype=dtype)
 
 
-def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, seed=0, dtype=torch.float32) -> None:
-    """`q_gap`: unused numbers behind each query head, as where q is a part of a larger tensor."""
+def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, seed=0, dtype=torch.float32, alike=False) -> None:
+    """`q_gap`: unused numbers behind each query head, as where q is a part of a larger tensor. `alike`: keys that differ little, with high scores."""
     rng, generator = Random(seed), torch.Generator().manual_seed(seed)
     counts = [-(-context // BLOCK_SIZE) for context in contexts]
     order = rng.sample(range(1, sum(counts) + 2), sum(counts))  # block 0 stays free
@@ -48,9 +60,10 @@ def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, see
     for table, context in zip(tables, contexts):
         for token in range(context):
             for cache in (k_cache, v_cache):
-                cache[table[token // BLOCK_SIZE], token % BLOCK_SIZE] = (2 * torch.randn(kv_heads, HEAD_DIM, generator=generator)).to(dtype)
+                cell = 2 * torch.randn(kv_heads, HEAD_DIM, generator=generator)
+                cache[table[token // BLOCK_SIZE], token % BLOCK_SIZE] = (cell / 16 + 8 if alike and cache is k_cache else cell).to(dtype)
     q = torch.full((len(contexts), q_heads, HEAD_DIM + q_gap), float("nan"), dtype=dtype)[..., :HEAD_DIM]
-    q.copy_(torch.randn(len(contexts), q_heads, HEAD_DIM, generator=generator))
+    q.copy_((8 if alike else 1) * torch.randn(len(contexts), q_heads, HEAD_DIM, generator=generator))
     out = torch.full((len(contexts), q_heads, HEAD_DIM + q_gap), -7.0, dtype=dtype)[..., :HEAD_DIM]
     width = max(counts) + 1
     block_tables = torch.tensor([table + [NOWHERE] * (width - len(table)) for table in tables], dtype=torch.int32)
@@ -58,6 +71,7 @@ def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, see
     heads = f"{q_heads} query head{'s' if q_heads > 1 else ''} over {kv_heads} KV head{'s' if kv_heads > 1 else ''} (GROUP = {group})"
     gap = f"; stride_q_head = {q.stride(1)}" if q_gap else ""
     where = f"; the caches are {layout}" if layout != PLAIN else ""
+    where += "; float16, and keys that differ little" if alike else "; float16" if dtype == torch.float16 else ""
     case = f"{heads}; contexts {contexts}, block tables {tables}, BLOCK_SIZE = {BLOCK_SIZE}, HEAD_DIM = {HEAD_DIM}{gap}{where}."
     arguments = (q, k_cache, v_cache, block_tables, torch.tensor(contexts, dtype=torch.int32), out, scale)
     strides = (*q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0))
@@ -109,9 +123,15 @@ def _check_program(recording, program, one: OneHead, k_cache, tables, out, group
         raise Mistake(what, case=case, idea=reason)
     extra = [cell for cell in reads.keys if cell not in set(one.cells())]
     if extra and not bool(got.isfinite().all()):
-        idea = f"Slot {extra[0][1]} of block {extra[0][0]} was read, which holds no token. `context_lens` counts the new token already: hand it on as it is."
+        idea = f"Offset {extra[0][1]} of block {extra[0][0]} was read, which holds no token. `context_lens` counts the new token already: hand it on as it is."
         raise Mistake(what, case=case, idea=idea)
     if idea := _recognise_finite(one, got):
+        raise Mistake(what, case=case, idea=idea)
+    if k_cache.dtype == torch.float16 and close(got, want, 0.5):
+        idea = (
+            "Nearly right: in float32 it is. Query and keys are float16 here, and a product of two float16 numbers has three digits. With a query in float32, "
+            "`tl.load(...).to(tl.float32)`, all that is computed with it is float32."
+        )
         raise Mistake(what, case=case, idea=idea)
     idea = "The right cells were read. Look at what is handed to `attend_blocks`: query, keys, values, table, num_tokens, scale, stride_block, stride_slot, and the two constants."
     raise Mistake(what, case=case, idea=idea)
@@ -143,6 +163,9 @@ def _reads(recording, program) -> Reads:
 def _query(recording, program) -> str:
     seq, head = program.ids
     loaded = cells(recording, program, "load", "q", 2)
+    numbers = len(touched(recording, program, "load", "q"))
+    if loaded == [(seq, head)] and numbers < HEAD_DIM:
+        return f"A query has {HEAD_DIM} numbers; loaded: {numbers}. It is a tile: `q + seq * stride_seq + head * stride_q_head + dim`, with `dim = tl.arange(0, HEAD_DIM)`."
     if loaded == [(seq, head)]:
         return ""
     if not loaded:
@@ -177,6 +200,12 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
     seq, head = program.ids
     kv_heads, q_heads = k_cache.shape[2], recording.grid[1]
     for tensor, name in (("k_cache", "keys"), ("v_cache", "values")):
+        behind = _first_number(program, tensor) - tables[seq][0] * k_cache.stride(0)
+        if 0 <= behind < kv_heads * k_cache.stride(2) and behind % HEAD_DIM:
+            return (
+                f"Query head {head} began to read {name} at number {behind} of the slot, where no KV head begins. Divide first, then multiply: "
+                "`head // GROUP * stride_head` goes from left to right; `head * stride_head // GROUP` is something else."
+            )
         used = [_first_head(other, k_cache, tables[seq][0], tensor) for other in recording.programs if other.ids[0] == seq]
         if used[head] in (head // group, None):
             continue
@@ -195,9 +224,13 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
 
 def _first_head(program, k_cache, block: int, tensor: str) -> int | None:
     """How many KV heads behind head 0 of the first block a program began to read: more than there are, if it went astray; None if it is no head."""
-    first = next((min(access.offsets) for access in program.accesses if access.tensor == tensor), -1)
-    head, rest = divmod(first - block * k_cache.stride(0), k_cache.stride(2))
+    head, rest = divmod(_first_number(program, tensor) - block * k_cache.stride(0), k_cache.stride(2))
     return head if head >= 0 and not rest else None
+
+
+def _first_number(program, tensor: str) -> int:
+    """The first number of a cache that a program read; -1 if it read nothing."""
+    return next((min(access.offsets) for access in program.accesses if access.tensor == tensor), -1)
 
 
 def _recognise_finite(one: OneHead, got) -> str:

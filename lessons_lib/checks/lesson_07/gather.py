@@ -5,12 +5,17 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_07.running import numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
 
 UNTOUCHED = -7.0
 
 
 def check_gather_kernel(attempt) -> None:
+    rows, index = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int32)
+    compiled_too(lambda: _check_results(attempt), attempt, ((rows, index, rows, 3, 3, 3), dict(COLUMNS=4)))
+
+
+def _check_results(attempt) -> None:
     _check_case(attempt, rows=3, columns=4, index=[0])
     _check_case(attempt, rows=3, columns=4, index=[2])
     _check_case(attempt, rows=3, columns=4, index=[1, 0])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lessons_lib.checks.lesson_07.running import close
+from lessons_lib.checks.kernels import close
 
 NOWHERE = -(10**6)  # what stands in a block table beyond the blocks in use
 
@@ -82,14 +82,14 @@ class OneHead:
         yield "The scores are multiplied by `scale` twice. Once: either the query or the scores.", self._over(cells, self.scale**2)
         yield "You divided by `scale`. It is 1 / sqrt(head size) already: multiply.", self._over(cells, 1 / self.scale)
         yield (
-            "Keys beyond the last token took part. In the last block only the slots with `first + slot < num_tokens` hold keys: their scores must be "
+            "Keys beyond the last token took part. In the last block only the slots with `first + offset < num_tokens` hold keys: their scores must be "
             "minus infinity, so that their weights are 0.",
             self._over(whole_blocks),
         )
         if self.num_tokens > 1:
             yield NEWEST, self._over(cells[:-1])
         if self.num_tokens < len(whole_blocks):
-            yield "One key too many took part. Positions count from 0: `first + slot < num_tokens`, not `<=`.", self._over(whole_blocks[: self.num_tokens + 1])
+            yield "One key too many took part. Positions count from 0: `first + offset < num_tokens`, not `<=`.", self._over(whole_blocks[: self.num_tokens + 1])
         if self.num_tokens > size:
             last = (self.num_tokens - 1) // size * size
             yield (
@@ -169,7 +169,7 @@ class Reads:
         missing = [cell for cell in wanted if cell not in set(self.keys)]
         if not missing:
             if self.key_numbers < len(wanted) * one.query.shape[0]:
-                return "Of the keys only a part was read. The places are a rectangle: slots go down, `[:, None]`, and dims along, `[None, :]`."
+                return "Of the keys only a part was read. The places are a rectangle: offsets go down, `[:, None]`, and dims along, `[None, :]`."
             return ""
         if not self.keys:
             return self._why_none()
@@ -190,7 +190,7 @@ class Reads:
             if blocks == [one.table[0]]:
                 return said + "Go on in steps of BLOCK_SIZE until all `num_tokens` are seen."
             return (
-                f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as slot {missing[0][1]} of block {missing[0][0]}"
+                f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as that at offset {missing[0][1]} of block {missing[0][0]}"
                 + (f", and {len(extra)} cells that hold no token of the sequence were. " if extra else ". ")
                 + "Slots lie `stride_slot` apart. Look at where the keys begin, and at the mask, too."
             )
@@ -207,4 +207,4 @@ class Reads:
         return "No key was read, and no entry of the table: the loop is not entered. A block that is not full is a block, too."
 
 
-NEWEST = "The newest token is left out. `num_tokens` counts it: its key attends too, `first + slot < num_tokens`."
+NEWEST = "The newest token is left out. `num_tokens` counts it: its key attends too, `first + offset < num_tokens`."

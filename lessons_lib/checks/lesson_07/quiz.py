@@ -40,12 +40,12 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The same source runs through the interpreter in 200 ms and compiled on a GPU in 20 µs. What does this say about the kernel?",
+        text="Through the interpreter, a kernel gave the right results in all tests. What does this say about it on a GPU?",
         choices=(
-            Choice("That it is 10,000 times faster on a GPU than on a CPU.", "The interpreter runs one program after the other in Python. It is not what a CPU can do."),
-            Choice("Nothing about its speed. The interpreter tells whether the kernel is right.", "To judge the 20 µs, compare the bytes that had to move with what the GPU's memory can do.", right=True),
-            Choice("That it is limited by memory.", "That is seen from bytes and bandwidth, not from two times of different things."),
-            Choice("That the grid is too small on the CPU.", "The interpreter runs any grid one program at a time."),
+            Choice("It will run there, since the source is the same.", "The compiler may refuse what Python takes: a number that a loop turns from `0` into a fraction, or an `if` on a tile."),
+            Choice("How fast it is, if the time is divided by the number of programs.", "The interpreter runs Python, one program after the other. Its time says nothing about a GPU's."),
+            Choice("It addresses and computes what it should. Whether it compiles, and how fast it is, has to be tried apart.", "The first is what tests are for, the second what a compiler says, even without a GPU. The third needs the GPU.", right=True),
+            Choice("Nothing. The interpreter computes something else.", "It does the same loads, stores and arithmetic, up to rounding. A wrong stride is wrong in both."),
         ),
     ),
 ]

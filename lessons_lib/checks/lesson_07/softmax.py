@@ -5,12 +5,17 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_07.running import cells, close, numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import cells, close, compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
 
 UNTOUCHED = -7.0
 
 
 def check_softmax_kernel(attempt) -> None:
+    rows = torch.zeros(2, 3)
+    compiled_too(lambda: _check_results(attempt), attempt, ((rows, rows, 3, 3, 3), dict(COLUMNS=4)))
+
+
+def _check_results(attempt) -> None:
     _check_case(attempt, [[0.0, 1.0, 2.0, 3.0]])
     _check_case(attempt, [[0.0, 1.0, 2.0, 3.0], [1.0, 0.0, -1.0, 0.5]])
     _check_case(attempt, [[-1.0, -2.0, -3.0]])
@@ -97,6 +102,10 @@ def _wrong_numbers(out, want, scores, row: int, size: int, case: str) -> Mistake
     ideas = (
         (padded.softmax(dim=0)[: len(line)], "The places beyond the row counted as scores of 0. `other=` says what a masked place holds: for a softmax minus infinity, whose exponential is 0."),
         (line.exp() / (line.exp().sum() + size - len(line)), "The places beyond the row counted as scores of 0. `other=` says what a masked place holds: for a softmax minus infinity, whose exponential is 0."),
+        (weights / line.sum(), "You divided by the sum of the scores. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
+        (weights / (line - line.max()).sum(), "You divided by the sum of the scores. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
+        (weights / len(line), "You divided by the number of columns. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
+        (weights / size, "You divided by COLUMNS. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
         (weights, "The weights do not sum to 1. Divide by their sum, `tl.sum(weights, axis=0)`."),
         (line.exp(), "These are the exponentials. Subtract the largest score first, and divide by the sum afterwards."),
         (line.log_softmax(dim=0), "This is the logarithm of the softmax."),
@@ -114,6 +123,6 @@ def _wrong_numbers(out, want, scores, row: int, size: int, case: str) -> Mistake
             idea = "exp(1000) is infinity, and infinity / infinity is not a number; exp(−1000) is 0, and 0 / 0 is none either. Subtract the row's largest score first."
         elif line.max() - line.min() >= 100:
             idea = "exp(200) is infinity, and infinity / infinity is not a number. Subtract the largest score, so that no exponent is above 0."
-    elif got.sum().item() < 0.999:
+    elif got.sum().item() < 0.999 and size > len(line):
         idea = "The row sums to less than 1: places beyond the row took part in the sum. With `other=float(\"-inf\")` their weight is 0."
     return Mistake(what, case=case, idea=idea)

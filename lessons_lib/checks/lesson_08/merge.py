@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_07.running import cells, close, numbers_text, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import cells, close, compiled_too, numbers_text, refuse_wrong_tensors, run, touched
 
 UNTOUCHED = -7.0
 
@@ -39,6 +39,16 @@ class Splits:
 
 
 def check_merge_kernel(attempt) -> None:
+    compiled_too(lambda: _check_results(attempt), attempt, _launch(False), _launch(True))
+
+
+def _launch(is_ragged: bool) -> tuple[tuple, dict]:
+    pieces, lse, lens = torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, 3), torch.ones(2, dtype=torch.int32)
+    out = torch.zeros(2, 2, 4, dtype=torch.bfloat16)
+    return (pieces, lse, lens, lens, out, *out.stride()[:2]), dict(HEAD_DIM=4, DIM=4, SPLIT=4, NUM_SPLITS=3, SPLITS=4, RAGGED=is_ragged)
+
+
+def _check_results(attempt) -> None:
     _check_case(attempt, _make([8], [[[0.0, 1.0]]]))
     _check_case(attempt, _make([8], [[[2.0, -1.0]]], head_dim=4))
     _check_case(attempt, _make([12], [[[1.0, 0.0, 2.0]]]))
