@@ -6,7 +6,7 @@
 
 75 minutes · difficulty: medium · routes: ideas, kernels · you need first: lesson 03 (blocks, slots) and lesson 05 (the packed row)
 
-Lesson 03 kept the books of a cache in blocks, without a cache. Lesson 05 computed many requests in one row, and copied their caches about in every
+Lesson 03 kept the books of a cache in blocks, without a cache. Lesson 05 computed many requests in one row, and copied their caches around in every
 step. In this lesson the two come together. The keys go into the blocks, stay there, and attention finds them through the block table.
 """
 
@@ -97,7 +97,7 @@ predict("06.a", ...)  # Four requests decode. How many KiB have to be written to
 
 # %% [markdown]
 """
-Attention turns scores into weights with exponentials, and a float has a largest number.
+Attention turns scores into weights with exponentials, and a type of float has a largest number.
 """
 
 # %%
@@ -111,7 +111,7 @@ predict("06.b", ...)  # What is the smallest whole number x for which exp(x) is 
 > **paged attention**: attention that finds the keys and values of a sequence through its block table, in blocks that may lie anywhere in one pool.
 
 Here are C, E and A with short answers, at most two of them at a time, in a pool of seven blocks of four tokens. It has been in use, so its free
-blocks come in no order. The parts behind it are the library's for now; by the end of the lesson they are yours. Step through it.
+blocks come in no particular order. The parts behind it are the library's for now; by the end of the lesson they are yours. Step through it.
 """
 
 # %%
@@ -158,8 +158,8 @@ is a *view*, that is, what is written into it is written into the cache.
   pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of the tokens. `tensor[blocks]` picks blocks in this order. The last
   block may be partly filled; what lies in its other cells does not belong to the sequence.
 
-Example, with blocks of 4: with `slot_mapping` [8, 9, 10, 11, 4], five tokens of C are written to block 2 and to cell 0 of block 1. Then `read(layer,
-[2, 1], 5)` gives the five tokens.
+Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and to cell 0 of block 1. Then
+`read(layer, [2, 1], 5)` gives the five tokens.
 """
 
 # %% exercise="06.1" given="__init__"
@@ -254,9 +254,9 @@ for function in (nothing_seen, add_block_naive, attention_of):
 
 # %% [markdown]
 """
-To try it we want real scores. A Hugging Face model calls a function by its name for its attention. So we register one that notes what it is given,
-and then calls the usual one. (More in Build 5.) Here is the last token of D's prompt, in one layer, with one of its query heads. Four query heads
-share two KV heads, so query head 3 uses KV head 1.
+To try it we want real scores. A Hugging Face model finds its attention function by name. So we register one that notes what it is given, and then
+calls the usual one. (More in Build 5.) Here is the last token of D's prompt, in one layer, with one of its query heads. Four query heads share two
+KV heads, so query head 3 uses KV head 1, both counted from 0.
 """
 
 # %%
@@ -299,7 +299,7 @@ print("block by block, all at once: largest difference", f"{(naive - scores.soft
 
 # %% [markdown]
 """
-It works. And it is wrong all the same.
+It works for these scores. It does not for all.
 """
 
 # %%
@@ -313,7 +313,8 @@ reveal("06.b", overflow)
 """
 > **overflow**: a result that is too large for the type of float it should go into. It becomes infinity, and infinity divided by infinity is NaN.
 
-Nothing in a model holds its scores below 89. And float16 ends far earlier: even the smallest of D's real scores above is too large for it.
+Nothing in a model holds its scores below 89. And float16 ends far earlier: even for the smallest of D's real scores above, the exponential is too
+large for it.
 
 Step through the same scores, times five. The first blocks are still all right.
 """
@@ -347,8 +348,8 @@ exp(score − new)  =  exp(score − old) × exp(old − new)
 3. The factor, [Q]: exp(old maximum − new maximum).
 4. Return a new `Partial`: new maximum; total × factor + sum of the weights; output × factor + weights @ values. Leave `seen` as it is.
 
-`scores.max(dim=1).values` are the largest scores of each query. Where a number of each query meets [Q, K] or [Q, D], it needs an axis more: `x[:,
-None]`.
+`scores.max(dim=1).values` holds the largest score of each query. Where a number of each query meets [Q, K] or [Q, D], it needs an axis more:
+`x[:, None]`.
 
 A query may be forbidden to see a key. Such a key has the score minus infinity. There is one trap in that. If a query has not been allowed any key
 yet, old and new maximum are both minus infinity, and −∞ − (−∞) is NaN. Such a query must keep its state: maximum −∞, total 0, output 0. So in steps 2
@@ -412,9 +413,9 @@ Table(
 
 # %% [markdown]
 """
-Read the column of the bare exponentials. "× 5" overflows, and in float16 so do the scores as they are. "− 60" does no harm, at "− 110" the error has
-grown, and "− 130" is NaN: near the smallest float a number has few digits left, and below it none. Yours loses nothing in float32. In float16 it is
-right to float16's three digits.
+Read the column of the bare exponentials. "× 5" and "× 100" overflow, and in float16 even the scores as they are do. "− 60" does no harm, at "− 110"
+the error has grown, and "− 130" is NaN: near the smallest float a number has few digits left, and below it none. Yours is right up to rounding in
+every row, and in float16 that means three digits.
 
 ### Reading where the keys lie
 
@@ -457,8 +458,8 @@ A long sequence has many blocks, and the loop takes them one after the other. Co
 
 It is the same idea as before. Each part is relative to its own maximum. Bring both to the larger one of the two maxima, then add.
 
-**Your task: `merge(one, other)`.** Two `Partial` of the same Q queries, over keys that they do not share. Return the `Partial` as if one had seen
-both; leave both as they are. Either may have the larger maximum, and that may differ from query to query. Either may have seen no key of a query
+**Your task: `merge(one, other)`.** Two `Partial` of the same Q queries, over keys that they do not share. Return the `Partial` of all these keys
+together; leave both as they are. Either may have the larger maximum, and that may differ from query to query. Either may have seen no key of a query
 (maximum −∞, total 0, output 0): then the result is the other one's, and if neither has seen one, that state again. The trap with −∞ − (−∞) is as
 before.
 
@@ -499,7 +500,7 @@ print(f"weighted sum of the two attentions: largest difference {(weighted - expe
 # %% [markdown]
 """
 The second half has nearly all the weight: the largest scores are there. Lesson 08 gives the parts of one long sequence to many processors of a GPU,
-and merges them just so.
+and merges them in this way.
 
 ## Build 4: a whole row
 
@@ -523,7 +524,7 @@ The plain way is a loop: for each sequence, gather its keys, and compute causal 
 oracle. But with 32 requests it makes 32 small computations in each layer: what we left behind in lesson 05.
 
 To compute several at once, PyTorch wants rectangles. A decode has one query and a prefill has many: together, the decodes would be mostly padding. So
-`plan_groups` parts the sequences with one new token from the rest. Where lengths still differ much, `divide` splits off the largest sequences, as
+`plan_groups` separates the sequences with one new token from the rest. Where lengths still differ much, `divide` splits off the largest sequences, as
 long as less than half of a rectangle would be needed. For each rectangle, `_group` fills in a `Group`. All this is given:
 """
 
@@ -630,7 +631,7 @@ What the function is called with, in every layer:
 |---|---|
 | `module` | the layer; `module.layer_idx` is its number, from 0 |
 | `query` | [1, query heads, T, head size] |
-| `key`, `value` | [1, KV heads, T, head size], of the T new tokens; positions are in them already, where the model turns keys by their position |
+| `key`, `value` | [1, KV heads, T, head size], of the T new tokens; where the model turns keys by their position, that is done already |
 | `attention_mask` | None: for a name of our own nobody makes a mask. Our groups have theirs. |
 | `scaling` | what scores are multiplied by; may be None, then it is 1 / sqrt(head size) |
 | `paged` | our `PagedPass` |
@@ -668,8 +669,8 @@ def my_backend(packed, block_tables, block_size):
 
 # %% [markdown]
 """
-The models of three families that people serve, small and with random weights. For each, two passes. In the first, three prompts. In the second, one
-token for two of them, and the rest of the third prompt: a chunk. At the end the logits are compared with those of each sequence alone.
+Small models of three families, with random weights. For each, two passes. In the first, two prompts and the beginning of a third. In the second, one
+more token for each of the two, and the rest of the third prompt: a chunk. At the end the logits are compared with those of each sequence alone.
 """
 
 # %%
@@ -713,9 +714,9 @@ for function in (blocks_at_most, forward_in_blocks):
 
 # %% [markdown]
 """
-Read `has_place_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To keep out of that, a
-request comes in only if the pool would do even if all ran to their caps. So `table.append` never meets an empty pool. We come back to what that
-costs.
+Read `has_place_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To rule that out, a
+request comes in only if the pool would be large enough even if all ran to their caps. So `table.append` never meets an empty pool. We come back to
+what that costs.
 
 Now everything is yours: the cache, the attention, the function in the model. The six stories, four at a time, in a pool with room for the four
 largest at their caps (`num_blocks` is not given):
@@ -741,7 +742,7 @@ print(paged_step_text(paged.accesses[30]))
 """
 ### When the pool is small
 
-Four places, but only 20 blocks. First what the six may need at most.
+Four places, but only 20 blocks. First what the six may need at most. In the table, "queue after it" names who still waits once the next have come in.
 """
 
 # %%
@@ -786,8 +787,8 @@ except OutOfBlocks as error:
 ## Prove it
 
 Two claims. First: every request gets the tokens of lesson 05, which were compared with `generate`. Thirty requests with random prompts and caps on
-the three small models, with blocks of 1, 4 and 16, in a small pool. Some answers end with the end token. We also count the steps in which a request
-waited for blocks although a place was free.
+the three small models, with blocks of 1, 4 and 16, in a small pool. One token plays the end token, so an answer may end before its cap. We also count
+the steps in which a request waited for blocks although a place was free.
 """
 
 # %%
@@ -808,7 +809,8 @@ for family in ("gpt2", "llama", "qwen2"):
 
 # %% [markdown]
 """
-Second: in a step, only the slots of the new tokens change. We look at the whole cache before and after every step of the six stories, and count.
+Second: in a step, only the slots of the new tokens change. We look at the whole cache before and after every step of the six stories, and count. At
+the end no block may be in use.
 """
 
 # %%
@@ -879,9 +881,9 @@ print(f"  and gathered {sum(for_a_moment) / steps:,.0f} KiB for a moment, never 
 
 # %% [markdown]
 """
-The lowest line is all that is written for good. The line in the middle is the copy that a CPU needs to attend, with the padding of its rectangles. It
-jumps where the contexts have become alike enough for one rectangle, as in the steps 14 and 33. The copy comes and goes layer by layer. Lesson 05 made
-three copies, of all layers, and kept one of them.
+The lowest line is all that is written for good. The line in the middle is the copy that PyTorch's attention needs, with the padding of its
+rectangles. It jumps where the contexts have become alike enough for one rectangle, as in the steps 14 and 33. The copy comes and goes layer by layer.
+Lesson 05 made three copies, of all layers, and kept one of them.
 
 ### Attention for many sequences
 
@@ -923,15 +925,15 @@ Table(
 # %% [markdown]
 """
 The loop pays for every sequence: a handful of small operators each. Together, there is one set of operators for each group. What is paid instead is
-padding. In the last row one sequence is much longer than the others. It gets a rectangle of its own; without `divide`, all 32 would be as wide.
+padding. In the last row one sequence is much longer than the others. It gets a rectangle of its own; without `divide`, all decodes would be as wide.
 
-There the lead may be smaller, or gone: large gathered copies may need fresh memory from the operating system in every layer. (On Linux, start
+In that row the lead may be smaller, or gone: large gathered copies may need fresh memory from the operating system in every layer. (On Linux, start
 Jupyter with `MALLOC_TOP_PAD_=100000000` in the environment, and Python keeps such memory.)
 
 ### Steps, as the context grows
 
-Sixteen requests decode, all with the same context. How long does a step take, with lesson 05's caches and with blocks? The time does not depend on
-which numbers lie in the cache. So `decoding_ragged` and `decoding_paged` fill the caches with zeros, and save us thousands of prompt tokens.
+Sixteen requests decode, all with contexts of one length. How long does a step take, with lesson 05's caches and with blocks? The time does not depend
+on which numbers lie in the cache. So `decoding_ragged` and `decoding_paged` fill the caches with zeros, and save us thousands of prompt tokens.
 
 **Guess first:** what happens to each of the two when the context gets four times as long?
 """
@@ -959,8 +961,8 @@ Table(
 
 # %% [markdown]
 """
-Both grow: attention has more keys to look at. With blocks it grows more slowly, because nothing is moved besides. With short contexts there is little
-to move, and the lead differs from run to run.
+Both grow: attention has more keys to look at. With blocks it grows more slowly, because the gathered copy is the only one left. With short contexts
+there is little to move, and the lead differs from run to run.
 
 ### The ledger
 """
@@ -970,8 +972,9 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last two rows. As few tokens computed, as few forward calls. "Copied a step" is 0. The cache reserves a little more than it uses: the
-empty cells of the last blocks. The speed need not differ by much: the stories are short, and with short contexts the copies cost little.
+Compare the last two rows. As few tokens computed, as few forward calls. "Copied a step" is 0: it counts what is moved in the cache, not what is
+gathered for a moment. The cache reserves a little more than it uses: the empty cells of the last blocks. The speed need not differ by much: the
+stories are short, and with short contexts the copies cost little.
 
 ## What production does
 
@@ -984,8 +987,9 @@ empty cells of the last blocks. The speed need not differ by much: the stories a
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update` writes by a `write_index` and
   gathers by a `read_index`, then SDPA or FlashAttention attends to the gathered keys: what your PyTorch version does. Its documentation says that
   this can become a bottleneck for long sequences. With a block table, it lets FlashAttention's kernel read the cache in place.
-- **FlashInfer** keeps the block tables of all requests in one list, `paged_kv_indices`, with cumulative lengths `paged_kv_indptr` and
-  `paged_kv_last_page_len`. It calls your `Partial` an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
+- **FlashInfer** keeps the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` holds their cumulative lengths, and
+  `paged_kv_last_page_len` how many tokens each last block has. An attention with its log-sum-exp is called an attention state there, and
+  `merge_state(v_a, s_a, v_b, s_b)` merges two.
 - **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention, which compiles an attention
   kernel from Python code, has an experimental class `PagedAttention` in `torch/nn/attention/experimental/_paged_attention.py`.
 
@@ -1004,8 +1008,8 @@ print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed)
 """
 Among decodes, up to half of the keys in a rectangle may be filling. A kernel has no rectangle at all: each sequence ends where it ends.
 
-**The mask inside.** Within a group there still is a mask with a cell for each query and key. For a decode it is one line. For a long prefill it is
-the whole triangle, and its upper half is computed for nothing.
+**The mask inside.** Within a group there still is a mask with a cell for each query and key. For a decode it is one line. For a long prefill it is a
+whole square, and its upper half is computed for nothing.
 
 **The promise.** Blocks are promised up to the cap, as if every answer ran that far.
 """
@@ -1017,7 +1021,7 @@ print(f"blocks promised, on average: {sum(promised) / steps:.1f}; in use: {sum(i
 
 # %% [markdown]
 """
-The rest lies free, while others may be waiting. Lesson 09 decides who comes in, and lesson 10 what to do when the pool really is empty.
+The difference lies free, while others may be waiting. Lesson 09 decides who comes in, and lesson 10 what to do when the pool really is empty.
 
 ## Quiz
 """
