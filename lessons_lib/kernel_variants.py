@@ -1,5 +1,6 @@
 """Lesson 08: the same kernel with one idea taken out, to see what the idea buys. Made by replacing lines of its source."""
 
+import difflib
 import functools
 import importlib.util
 import inspect
@@ -30,8 +31,15 @@ class Variant:
     lines: tuple[tuple[str, str], ...]
 
     def diff(self) -> str:
-        """What is changed, as a diff."""
-        return "\n".join(f"- {old}\n+ {new}" for old, new in self.lines)
+        """The changed lines of the kernel and of the functions that it calls, whole, with a line around them."""
+        source = inspect.getsource(getattr(kernels, self.kernel).fn)
+        called = (name for name, value in vars(kernels).items() if hasattr(value, "fn") and f" {name}(" in source and name != self.kernel)
+        return "\n  ...\n".join(filter(None, map(self._diff, (self.kernel, *called))))
+
+    def _diff(self, function: str) -> str:
+        source = inspect.getsource(getattr(kernels, function).fn)
+        lines = list(difflib.unified_diff(source.splitlines(), _replaced(source, self.lines).splitlines(), n=1, lineterm=""))[3:]
+        return "\n".join("  ..." if line.startswith("@@") else line.rstrip() for line in lines)
 
     def build(self):
         """The changed kernel, ready to run. It is right like the other, only slower."""
@@ -45,6 +53,12 @@ def with_functions(kernel, **functions):
     return triton.jit(functools.update_wrapper(own, fn))
 
 
+def _replaced(source: str, lines: tuple[tuple[str, str], ...]) -> str:
+    for old, new in lines:
+        source = source.replace(old, new)
+    return source
+
+
 @lru_cache(maxsize=None)
 def _changed_module(lines: tuple[tuple[str, str], ...]):
     """`kernels.py` with lines replaced, as a module of its own: Triton reads a kernel's source from its file."""
@@ -52,7 +66,7 @@ def _changed_module(lines: tuple[tuple[str, str], ...]):
     for old, new in lines:
         if old not in source:
             raise ValueError(f"kernels.py has no line {old!r}; the variant does not fit it any more.")
-        source = source.replace(old, new)
+    source = _replaced(source, lines)
     path = Path(tempfile.mkdtemp(prefix="kernel-variant-")) / "changed_kernels.py"
     path.write_text(source, encoding="utf-8")
     name = f"changed_kernels_{abs(hash(lines))}"
@@ -95,7 +109,12 @@ VARIANTS = {
                 "blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"
                 "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)",
             ),
-            ("blocks = tl.load(table + (position + KEYS) // BLOCK_SIZE, mask=position + KEYS < end, other=0)", "pass"),
+            (
+                "        # The table of the next turn is read one turn early: its keys can then be asked for without waiting for it.\n"
+                "        blocks = tl.load(table + (position + KEYS) // BLOCK_SIZE, mask=position + KEYS < end, other=0)\n",
+                "",
+            ),
+            ("    blocks = tl.load(table + (start + offset) // BLOCK_SIZE, mask=start + offset < end, other=0)\n", ""),
         ),
     ),
     "natural exponentials": Variant("prefill_kernel", "exponentials in base 2", (("tl.exp2(", "tl.exp("),)),

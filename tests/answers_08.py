@@ -51,6 +51,11 @@ def returns_a_pair(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_
     return work.bytes, work.flop
 
 
+def swaps_the_counts(*arguments):
+    work = counting()(*arguments)
+    return Work(work.flop, work.bytes)
+
+
 def eats_the_lengths(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
     work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number)
     while q_lens:
@@ -127,6 +132,7 @@ WORK = [
         counting(pairs=lambda q, c, *_: sum(q) * sum(c) if len(q) > 1 else right_pairs(q, c)),
         "dense attention over the row",
     ),
+    Wrong("bytes and operations swapped", swaps_the_counts, "They are swapped"),
     Wrong("a pair in place of a Work", returns_a_pair, "should return a `Work`"),
     Wrong("returns nothing", forgets_to_return, "it returned None"),
     Wrong("empties the list", eats_the_lengths, "changed its argument `q_lens`"),
@@ -209,7 +215,10 @@ SOFTMAX = [
         "You subtract the old maximum",
     ),
     Wrong("maximum and sum swapped", softmax((RETURN, f"return weights, {SUM}, new_max, {ACC}")), "That is the sum. The order is"),
-    Wrong("weights last", softmax((RETURN, f"return new_max, {SUM}, {ACC}, weights")), "`weights` should be [1, 2]; it is [1]"),
+    Wrong("weights last", softmax((RETURN, f"return new_max, {SUM}, {ACC}, weights")), "stand in another order"),
+    Wrong("an `if` on a tile", softmax((REFERENCE, 'reference = new_max\n    if new_max == float("-inf"):\n        reference = new_max * 0.0')), "An `if` needs one yes or no"),
+    Wrong("asks for the old maximum", softmax((REFERENCE, 'reference = tl.where(row_max == float("-inf"), 0.0, new_max)')), "where the *old* maximum is"),
+    Wrong("the bare factor upside down", softmax((RESCALE, "rescale = tl.exp2(reference - row_max)")), "which is infinite there"),
     Wrong("divided at once", softmax((RETURN, f"return weights, new_max, {SUM}, {ACC} / ({SUM})[:, None]")), "`acc` is not to be divided yet"),
     Wrong("three results", softmax((RETURN, f"return weights, new_max, {SUM}")), "it returned 3 values"),
     Wrong("weights only", softmax((RETURN, "return weights")), "a single value"),
@@ -312,6 +321,7 @@ MERGE = [
         "Head and split are swapped",
     ),
     Wrong("SPLITS for NUM_SPLITS", merge((LINE, LINE.replace("NUM_SPLITS", "SPLITS"))), "NUM_SPLITS + split"),
+    Wrong("one split too many", merge((USED, USED.replace("<", "<="))), "`<`, not `<=`"),
     Wrong("no mask", merge((LSE, "tl.load(partial_lse + partial)")), "The tile has SPLITS places, a power of two"),
     Wrong(
         "the number of splits rounded down",
@@ -351,6 +361,22 @@ def reads_beyond(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
 
 
 @triton.jit
+def returns_in_the_loop(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    """A search for the number itself, which stops where it is found."""
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        first = tl.load(cu_seqlens_q + middle) // TOKENS + middle
+        if first == tile:
+            return middle
+        if first < tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
 def one_after_the_other(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
     found = 0
     for seq in range(1, num_seqs):
@@ -385,7 +411,9 @@ SEQUENCE = [
     Wrong("always the last", sequence((FOUND, "    return num_seqs - 1\n")), "always the last sequence"),
     Wrong("the number of the tile", sequence((FOUND, "    return tile\n")), "the number of the tile"),
     Wrong("the place in the row", sequence((FOUND, "    return tl.load(cu_seqlens_q + low)\n")), "where the sequence begins in the row"),
-    Wrong("never ends", sequence(("while high - low > 1", "while high > low")), "stopped after 6 seconds"),
+    Wrong("never ends", sequence(("while high - low > 1", "while high > low")), "the middle of them, rounded down, is `low` again"),
+    Wrong("goes on behind the middle", sequence(("low = middle\n", "low = middle + 1\n")), "The middle is never to be skipped"),
+    Wrong("returns in the loop", returns_in_the_loop, "`return` can not stand inside a loop"),
     Wrong("breaks out of the loop", sequence(("    while high - low > 1:\n", "    while high > low:\n        if high - low <= 1:\n            break\n")), "has no `break`"),
     Wrong("nothing returned", sequence((FOUND, "    low = tile\n")), "must return its result"),
     Wrong("reads beyond the end", reads_beyond, "look only at the entries 0 to"),

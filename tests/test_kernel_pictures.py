@@ -268,6 +268,16 @@ def test_the_faster_the_darker():
     assert ordered == sorted(ordered) and ordered[0] < ordered[-1] and len(ordered) == len(recorded_attention().case("prefill").tiles)
 
 
+def test_the_chosen_combination_says_so_and_must_have_a_time():
+    chosen = {"rows": 16, "keys": 32, "warps": 4, "stages": 2}
+    picture = draw_sweep(SWEEP, chosen=chosen)
+    assert texts(picture).count("chosen") == 1 and "Chosen: 16 rows, 32 keys, 4 warps, 2 stages, 30.0 µs." in picture.alt
+    assert "16 rows, 32 keys, 4 warps, 2 stages: 30.0 µs, 1.50 times the fastest, chosen" in titles(picture)
+    assert "chosen" not in texts(draw_sweep(SWEEP))
+    with pytest.raises(ValueError, match="16 rows, 64 keys, 4 warps, 2 stages, has no time"):
+        draw_sweep(SWEEP, chosen={**chosen, "keys": 64})
+
+
 def test_a_sweep_needs_a_time_and_no_combination_twice():
     with pytest.raises(ValueError, match="none of 1 combinations has a time"):
         draw_sweep([tile(1, 2, 3, 4, None)])
@@ -307,6 +317,11 @@ def test_long_bars_are_cut_and_keep_their_numbers():
     breaks = [p for p in elements(picture, "path") if p.get("stroke-width") == "3"]
     assert len(breaks) == 1
     assert not [p for p in elements(draw_bars({"a": 10.0, "b": 20.0}, "µs", most=20.0), "path") if p.get("stroke-width") == "3"]
+
+
+def test_hollow_bars_are_only_outlined():
+    looks = {title.split(":")[0]: (e.get("fill"), e.get("stroke")) for e, title in titled(draw_bars({"a": 1.0, "b": 2.0, "c": 3.0}, "µs", own=["a"], hollow=["b"]))}
+    assert looks["b"][1] and not looks["a"][1] and not looks["c"][1] and len({fill for fill, _ in looks.values()}) == 3
 
 
 def test_bars_need_values_that_have_a_length():

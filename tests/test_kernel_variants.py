@@ -1,6 +1,7 @@
 """The kernels without one idea each: still right, and changed in what they should be. Small cases, interpreted where there is no GPU."""
 
 import dataclasses
+import inspect
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import triton
 import triton.language as tl
 from paged_cases import error
 
+import lessons_lib.kernels as kernels
 from lessons_lib.gpu_bench.ablations import ablations
 from lessons_lib.gpu_bench.cases import CASES, Case, decode_case, make_inputs
 from lessons_lib.gpu_bench.peers import gather_sdpa, lesson_07, ours
@@ -60,7 +62,19 @@ def test_a_variant_is_another_kernel_with_the_lines_of_its_diff(name):
         source = file.read()
     for old, new in variant.lines:
         assert new in source and (old not in source or old in new)
-        assert f"- {old}" in variant.diff() and f"+ {new}" in variant.diff()
+    diff = variant.diff().splitlines()
+    own, other = inspect.getsource(kernels).splitlines(), source.splitlines()
+    removed, added = ([line[1:] for line in diff if line.startswith(sign)] for sign in "-+")
+    assert removed and all(line in own and line not in other for line in removed)
+    assert all(line in other for line in added) and not any(line.startswith("@@") for line in diff)
+    around = [line for line in diff if not line.startswith(("-", "+"))]
+    assert all(line == "  ..." or line[1:] in own for line in around)
+
+
+def test_a_diff_shows_the_functions_that_the_kernel_calls_too():
+    diff = VARIANTS["natural exponentials"].diff()
+    assert "-    weights = tl.exp2(scores - reference[:, None])\n" in diff and "+        weights = tl.exp(scores * scale - new_max[:, None])\n" in diff
+    assert "lse" not in diff  # of the merge kernel, which is another's
 
 
 def test_a_variant_that_no_longer_fits_is_refused():

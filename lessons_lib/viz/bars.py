@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lessons_lib.viz.notes import sans_width, write_note
-from lessons_lib.viz.palette import INK, NEUTRAL, PAPER, SERIES, SOFT_INK
+from lessons_lib.viz.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.picture import Picture
 from lessons_lib.viz.svg import WIDTH, Drawing, number
 
@@ -20,6 +20,7 @@ def draw_bars(
     own: Sequence[str] = (),
     limit: tuple[str, float] | None = None,
     most: float | None = None,
+    hollow: Sequence[str] = (),
 ) -> Picture:
     """One bar for each value, in the order given, its name before it and its number behind it.
 
@@ -30,6 +31,7 @@ def draw_bars(
         own: the names whose bars stand out.
         limit: (name, value) of a line across all bars.
         most: longer bars are cut here, and show it; their numbers stay whole.
+        hollow: the names whose bars are only outlined: they come from elsewhere.
 
     Raises:
         ValueError: there is no value, or one is negative.
@@ -49,10 +51,11 @@ def draw_bars(
         is_cut = most is not None and value > most
         length = per * (most if is_cut else value)
         d.text(left - 10, y + _BAR / 2, name, _SIZE, "end", bold=name in own)
-        d.rect(left, y, max(length, 1), _BAR, SERIES[0] if name in own else NEUTRAL, title=_hover(name, value, values, unit, limit))
-        if is_cut:  # two slanted white lines: something is left out
+        fill, edge = (PAPER, EDGE) if name in hollow else (SERIES[0] if name in own else NEUTRAL, None)
+        d.rect(left, y, max(length, 1), _BAR, fill, edge, 1.5, title=_hover(name, value, values, unit, limit))
+        if is_cut:  # two slanted lines: something is left out
             x = number(left + length - 26)
-            d.lines(f"M{x} {number(y + _BAR + 2)}l8 -{_BAR + 4}m6 0l-8 {_BAR + 4}", PAPER, 3)
+            d.lines(f"M{x} {number(y + _BAR + 2)}l8 -{_BAR + 4}m6 0l-8 {_BAR + 4}", *((EDGE, 1.5) if name in hollow else (PAPER, 3)))
         d.text(left + max(length, 1) + 7, y + _BAR / 2, f"{_text(value)} {unit}", _SIZE, bold=name in own)
         y += _BAR + _GAP
     d.lines(f"M{number(left)} {number(top - 4)}V{number(y - _GAP + 4)}", SOFT_INK)

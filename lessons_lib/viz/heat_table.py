@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lessons_lib.viz.notes import sans_width
 from lessons_lib.viz.palette import INK, PAPER, SERIES, SOFT_INK, mix, text_on
 from lessons_lib.viz.svg import WIDTH, Drawing
 
@@ -58,11 +59,14 @@ def draw_heat_cell(d: Drawing, x: float, y: float, width: float, height: float, 
     d.rect(x, y, width, height, fill, title=cell.title or None)
     if cell.hatched:
         d.hatch(x, y, width, height)
+        if cell.text or cell.below:
+            words = max(sans_width(cell.text, 13), sans_width(cell.below, 11)) + 14
+            d.rect(x + (width - words) / 2, y, words, height, PAPER)
     if cell.framed:
         d.rect(x + 1.5, y + 1.5, width - 3, height - 3, "none", INK, 3)
-    ink, halo = text_on(fill), fill if cell.hatched else None
+    ink = INK if cell.hatched else text_on(fill)
     if cell.below:
-        d.text(x + width / 2, y + height / 2 - 7, cell.text, 13, "middle", bold=True, fill=ink, halo=halo)
-        d.text(x + width / 2, y + height / 2 + 9, cell.below, 11, "middle", fill=ink, halo=halo)
+        d.text(x + width / 2, y + height / 2 - 7, cell.text, 13, "middle", bold=True, fill=ink)
+        d.text(x + width / 2, y + height / 2 + 9, cell.below, 11, "middle", fill=ink)
     elif cell.text:
-        d.text(x + width / 2, y + height / 2, cell.text, 13, "middle", bold=cell.framed, fill=ink, halo=halo)
+        d.text(x + width / 2, y + height / 2, cell.text, 13, "middle", bold=cell.framed, fill=ink)

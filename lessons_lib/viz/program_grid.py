@@ -70,7 +70,7 @@ def _count(number: int, what: str) -> str:
 def _legend(d: Drawing, y: float, kv_heads: int, processors: int) -> float:
     d.text(16, y + 8, f"programs = sequences × {_count(kv_heads, 'KV head')} × splits; the number is programs / {processors} processors", 12, fill=SOFT_INK)
     x = 16.0
-    for heat, hatched, words in ((0.0, True, "fewer than one: some processors have no work"), (0.0, False, "one"), (_DARKEST, False, f"{_ENOUGH} and more")):
+    for heat, hatched, words in ((0.0, True, "fewer programs than processors"), (_DARKEST, False, f"{_ENOUGH} and more for each processor")):
         draw_heat_cell(d, x, y + 24, 22, 18, HeatCell("", heat, "", hatched=hatched))
         d.text(x + 30, y + 33, words, 12, fill=SOFT_INK)
         x += 56 + 6.2 * len(words)

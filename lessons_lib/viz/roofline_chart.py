@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lessons_lib.roofline import Machine, Work, attainable
 from lessons_lib.viz.label_places import Box, place_labels
 from lessons_lib.viz.notes import sans_width, write_note
-from lessons_lib.viz.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, mix
+from lessons_lib.viz.palette import INK, PAPER, SERIES, SOFT_INK, mix
 from lessons_lib.viz.picture import Picture
 from lessons_lib.viz.signs import RADIUS, draw_sign
 from lessons_lib.viz.svg import WIDTH, Drawing, flow, number
@@ -18,6 +18,7 @@ _LEFT, _RIGHT, _HEIGHT = 74, 24, 400
 _LABEL = 12
 _NEAR = 12  # pixels; signs that are nearer cover each other
 _GRID = "#E6E6E6"
+_PERCENT = "percent: how much of what the machine allows is reached"
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,13 @@ def _limits(d: Drawing, plane: _Plane, machine: Machine) -> list[Box]:
 def _legend(d: Drawing, series: Sequence[str], y: float) -> float:
     """The signs of the series. Returns the y of the last line of them."""
     widths = [20 + sans_width(name, 12.5) for name in series]
-    for index, (name, (line, x)) in enumerate(zip(series, flow(widths, WIDTH - 32, gap=18))):
+    room = WIDTH - 32 - sans_width(_PERCENT, _LABEL) - 18
+    for index, (name, (line, x)) in enumerate(zip(series, flow(widths, room, gap=18))):
         draw_sign(d, 23 + x, y + 22 * line, index, name)
         d.text(35 + x, y + 22 * line, name, 12.5)
         last = y + 22 * line
+    if series:
+        d.text(WIDTH - _RIGHT, last, _PERCENT, _LABEL, "end", fill=SOFT_INK)
     return last if series else y - 22
 
 
@@ -162,12 +166,15 @@ def _points(d: Drawing, plane: _Plane, machine: Machine, points: Sequence[Roofli
     labels = [_label(group, points, machine) for group in groups]
     places = [place(group[0]) for group in groups]
     area = Box(_LEFT + 4, plane.top + 2, WIDTH - 6, plane.bottom - 4)
-    boxes = place_labels(places, [sans_width(label, _LABEL) for label in labels], _LABEL + 4, area, words, RADIUS)
+    widths, ridge = [sans_width(label, _LABEL) for label in labels], plane.x(machine.ridge)
+    boxes = place_labels(places, widths, _LABEL + 4, area, [*words, Box(ridge - 3, plane.top, ridge + 3, plane.bottom)], RADIUS)
+    if not all(box.is_within(area) for box in boxes):  # long names: let them cross the line of the ridge
+        boxes = place_labels(places, widths, _LABEL + 4, area, words, RADIUS)
     for (x, y), box in zip(places, boxes):
         middle = (box.top + box.bottom) / 2
         end = box.left - 2 if box.left > x else box.right + 2
         if abs(end - x) > 16 or abs(middle - y) > 8:
-            d.lines(f"M{number(x)} {number(y)}L{number(end)} {number(middle)}", EDGE)
+            d.lines(f"M{number(x)} {number(y)}L{number(end)} {number(middle)}", SOFT_INK, 1.2)
     for point in reversed(points):  # the first series lies on top
         draw_sign(d, *place(point), series.index(point.series), _hover(point, machine))
     for (x, _), box, label in zip(places, boxes, labels):

@@ -34,7 +34,8 @@ EXERCISES = [
             "New maximum of each row. What is subtracted: that maximum, or 0 where it is minus infinity. Weights and factor are `tl.exp2` of differences. Return the weights, the new "
             "maximum, the sum times the factor plus the sum of the weights, and acc times the factor.",
             '`new_max = tl.maximum(row_max, tl.max(scores, axis=1))`; `reference = tl.where(new_max == float("-inf"), 0.0, new_max)`; '
-            "`weights = tl.exp2(scores - reference[:, None])`; `rescale = tl.exp2(row_max - reference)`. Then return the four.",
+            "`rescale = tl.exp2(row_max - reference)`. The weights are made in the same way, with `reference` as a column. What was there before is multiplied by `rescale`: "
+            "`row_sum` as it is, `acc` with a column again.",
         ),
         points=3,
     ),
@@ -63,7 +64,8 @@ EXERCISES = [
             "The first tiles of the sequences rise from sequence to sequence. The one that is sought is the last whose first tile is at most `tile`: look in the middle, and drop one half.",
             "Keep `low`, a sequence that begins at or before the tile, and `high`, one that begins behind it. At first 0 and num_seqs. While they are more than 1 apart, take the middle, "
             "load its entry, compute its first tile, and move `low` or `high` there.",
-            "`while high - low > 1:`, `middle = (low + high) // 2`, `if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:`, then `low = middle`, else `high = middle`. Return `low`.",
+            "`while high - low > 1:`, `middle = (low + high) // 2`, and the first tile of the middle is `tl.load(cu_seqlens_q + middle) // TOKENS + middle`. Is it at most `tile`, then the "
+            "middle may be the one: which of the two ends moves there? Else the other end moves. `return` stands behind the loop, since a loop in a kernel must not contain one.",
         ),
     ),
 ]

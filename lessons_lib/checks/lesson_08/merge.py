@@ -49,8 +49,9 @@ def _launch(is_ragged: bool) -> tuple[tuple, dict]:
 
 
 def _check_results(attempt) -> None:
-    _check_case(attempt, _make([8], [[[0.0, 1.0]]]))
+    _check_case(attempt, _make([8], [[[0.0, 1.0]]], pieces=[[[[2.0, 4.0], [8.0, 1.0]]]]))
     _check_case(attempt, _make([8], [[[2.0, -1.0]]], head_dim=4))
+    _check_case(attempt, _make([4], [[[1.0, 0.0, 2.0]]]))
     _check_case(attempt, _make([12], [[[1.0, 0.0, 2.0]]]))
     _check_case(attempt, _make([12], [[[1.0, 0.0, 2.0], [-2.0, 3.0, 1.0]]]))
     _check_case(attempt, _make([12, 11], [[[1.0, 0.0, 2.0]], [[0.0, 4.0, 1.0]]]))
@@ -91,6 +92,7 @@ def _merge(attempt, splits: Splits, gap: int):
     starts = torch.tensor(splits.bounds, dtype=torch.int32) if is_ragged else contexts
     lse = [[[round(x, 2) for x in line] for line in of_token] for of_token in splits.lse.tolist()]
     shown = f"log-sum-exps {lse}" if splits.lse.numel() <= 16 else f"log-sum-exps of shape {list(splits.lse.shape)}"
+    shown += f", attentions {[[float(f'{x:g}') for x in piece] for piece in splits.pieces.flatten(0, 2).tolist()]}" if splits.pieces.numel() <= 16 else ""
     more = f", cu_seqlens_q {splits.bounds}" if is_ragged else ""
     case = (
         f"contexts {splits.contexts}, SPLIT = {splits.split}, NUM_SPLITS = {num_splits}{more}; {heads} head{'s' if heads > 1 else ''} of {head_dim} numbers; {shown}. "
@@ -143,6 +145,11 @@ def _why_read(read, tensor: str, seq: int, head: int, splits: Splits) -> str:
     extra = set(read) - own
     if own <= set(read) and not extra:
         return ""
+    if own <= set(read) and extra == {(token, head, used)} and used + 1 < num_splits:
+        return (
+            f"{splits.contexts[seq]} keys at {splits.split} a split are {used} split{'s' if used > 1 else ''}, and you use one more, from `{tensor}`. Splits count from 0, so the last "
+            "with keys has the number tl.cdiv(context_len, SPLIT) − 1: `<`, not `<=`."
+        )
     if own <= set(read) and all(cell[:2] == (token, head) for cell in extra):
         return (
             f"Of {num_splits} splits, {used} {'has' if used == 1 else 'have'} keys: {splits.contexts[seq]} keys at {splits.split} a split. The others were never "
@@ -233,10 +240,12 @@ def _wild(error, splits: Splits) -> str:
     return "A head begins token × stride_out + head × stride_out_head behind the first number of `out`, and has HEAD_DIM numbers; DIM may be more."
 
 
-def _make(contexts, lse, head_dim=2, gap=0, bounds=None, split=4, seed=0) -> tuple[Splits, int]:
+def _make(contexts, lse, head_dim=2, gap=0, bounds=None, split=4, seed=0, pieces=None) -> tuple[Splits, int]:
     """`lse`: [T][heads][splits], with any number where a split has no keys. `gap`: unused numbers behind each head of `out`."""
     lse = torch.tensor(lse)
-    pieces = 10 * torch.randn(*lse.shape, head_dim, generator=torch.Generator().manual_seed(seed))
+    # Whole numbers, so that small cases can be computed by hand.
+    whole = torch.randint(-20, 21, (*lse.shape, head_dim), generator=torch.Generator().manual_seed(seed)).float()
+    pieces = whole if pieces is None else torch.tensor(pieces)
     made = Splits(lse, pieces, contexts, split, bounds)
     is_used = torch.zeros(lse.shape, dtype=torch.bool)
     for seq in range(len(contexts)):

@@ -10,8 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.checks.kernels import compiled_too, run_through
+from lessons_lib.checks.sandbox import TimeLimit
 
 # (new tokens of each sequence, TOKENS), smallest first.
 CASES = (
@@ -67,10 +68,16 @@ def _check_row(attempt, new: list[int], tokens: int) -> None:
 def _of_all_tiles(attempt, bounds: list[int], tokens: int, case: str) -> list[int]:
     tiles = bounds[-1] // tokens + len(bounds) - 1
     out = torch.full((tiles,), -1, dtype=torch.int32)
-    run_through(
-        attempt, each_tile_kernel, (tiles,), attempt, torch.tensor(bounds, dtype=torch.int32), out, len(bounds) - 1, TOKENS=tokens, case=case,
-        wild=lambda error: _wild(error, bounds),
-    )  # fmt: skip
+    try:
+        run_through(
+            attempt, each_tile_kernel, (tiles,), attempt, torch.tensor(bounds, dtype=torch.int32), out, len(bounds) - 1, TOKENS=tokens, case=case,
+            wild=lambda error: _wild(error, bounds),
+        )  # fmt: skip
+    except TimeLimit:
+        current_case.text = (
+            f"{case} When `low` and `high` are neighbours, the middle of them, rounded down, is `low` again, and nothing moves any more. Search while they are more than 1 apart."
+        )
+        raise
     return out.tolist()
 
 
@@ -123,7 +130,20 @@ def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable
     yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq])
     yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq] + seq)
     yield "You search for the end of the sequence, not for its beginning: entry i + 1 is where sequence i ends.", last(lambda seq: bounds[seq + 1] // tokens + seq)
+    yield (
+        "The middle is never to be skipped: if its first tile is at most this tile, the middle may be the answer itself. So it becomes `low`, not `middle + 1`.",
+        lambda tile: _skipping(right, tile),
+    )
     yield "That is always sequence 0.", lambda tile: 0
     yield "That is always the last sequence.", lambda tile: count - 1
     yield "That is the number of the tile. A sequence may have several tiles.", lambda tile: tile
     yield "That is where the sequence begins in the row. Its number is wanted.", lambda tile: bounds[last(lambda seq: right[seq])(tile)]
+
+
+def _skipping(first: list[int], tile: int) -> int:
+    """A bisection that goes on behind the middle, as one does in a list in which the number itself is sought."""
+    low, high = 0, len(first)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if first[middle] <= tile else (low, middle)
+    return low

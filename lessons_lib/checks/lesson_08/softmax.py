@@ -16,7 +16,11 @@ PARTS = ("weights", "new_max", "row_sum", "acc")
 
 
 class WrongResult(Exception):
-    """The attempt did not return four tiles of the right kinds."""
+    """The attempt did not return four tiles of the right kinds. `is_swapped`: their shapes are right, but in another order."""
+
+    def __init__(self, words: str, is_swapped: bool = False):
+        super().__init__(words)
+        self.is_swapped = is_swapped
 
 
 def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
@@ -30,10 +34,10 @@ def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
     if len(result) != 4:
         raise WrongResult(f"it returned {len(result)} values")
     wanted = ([rows, keys], [rows], [rows], [rows, dim])
-    for name, value, sizes in zip(PARTS, result, wanted):
-        found = [int(size) for size in getattr(value, "shape", [])]
+    shapes = [[int(size) for size in getattr(value, "shape", [])] for value in result]
+    for name, found, sizes in zip(PARTS, shapes, wanted):
         if found != sizes:
-            raise WrongResult(f"`{name}` should be {sizes}; it is {found}")
+            raise WrongResult(f"`{name}` should be {sizes}; it is {found}", sorted(shapes) == sorted(wanted))
 
 
 @triton.jit
@@ -130,7 +134,9 @@ def _turn(attempt, turn: Turn, case: str) -> tuple[torch.Tensor, ...]:
         )  # fmt: skip
     except WrongResult as error:
         idea = "Return four tiles in this order: the weights [rows, keys], the new maximum [rows], the new sum [rows], and acc [rows, numbers], rescaled."
-        if "should be" in str(error):
+        if error.is_swapped:
+            idea = f"All four have the right shapes, and stand in another order. {idea}"
+        elif "should be" in str(error):
             idea = "One number for each row comes of `axis=1`, along the keys: `tl.max(scores, axis=1)`. Beside a tile it is a column: `new_max[:, None]`."
         raise Mistake(f"{error}.", case=case, idea=idea) from None
     return out
@@ -143,12 +149,32 @@ def _check_turn(attempt, turn: Turn, case: str) -> None:
         if _same(got[index], want[index]):
             continue
         name = PARTS[index]
-        idea = _why(name, got, turn)
+        idea = _why_nothing_seen(attempt, name, got, turn) or _why(name, got, turn)
         raise Mistake(f"`{name}` should be {numbers_text(want[index])}; yours is {numbers_text(got[index])}.", case=case, idea=idea)
 
 
 def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
     return torch.equal(got.isinf(), want.isinf()) and close(got.nan_to_num(nan=1e30, neginf=-1e9), want.nan_to_num(neginf=-1e9))
+
+
+# All right ideas and wrong ones differ here: a larger score than before.
+SEEN = Turn.of([[3, 1]], [2], [1.5], [[20]])
+
+
+def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
+    """Where no row has seen a key, several wrong ideas look the same: what does the attempt do where keys were seen?"""
+    if name == "new_max" or bool((turn.row_max != NONE).any()) or bool((turn.want()[1] == NONE).any()):
+        return ""
+    try:
+        there = _turn(attempt, SEEN, "")
+    except Exception:  # noqa: BLE001 - it fails in another way there
+        return ""
+    if name == "weights" and _same(got[0], turn.scores.exp2()) and _same(there[0], SEEN.want()[0]):
+        return "You subtract 0 where the *old* maximum is −∞. In the first turn it always is. Ask for the new one: `tl.where(new_max == float(\"-inf\"), 0.0, new_max)`."
+    up = (SEEN.want()[1] - SEEN.row_max.double()).exp2()
+    if _same(there[2], SEEN.row_sum.double() * up + SEEN.want()[0].sum(dim=1)) or _same(there[3], SEEN.acc.double() * up[:, None]):
+        return "The factor is upside down: exp2(old maximum − new maximum), at most 1, and 0 before the first key. Yours is exp2(new − old), which is infinite there."
+    return ""
 
 
 def _why(name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:

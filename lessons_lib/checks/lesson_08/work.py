@@ -82,6 +82,9 @@ def _check_row(attempt, row: Row) -> None:
     arguments = (list(row.q_lens), list(row.context_lens), row.q_heads, row.kv_heads, row.head_dim)
     got = call(attempt, *arguments, case=case) if row.itemsize == 2 else call(attempt, *arguments, row.itemsize, case=case)
     want = attention_work(*arguments, row.itemsize)
+    if (getattr(got, "bytes", None), getattr(got, "flop", None)) == (want.flop, want.bytes) and want.flop != want.bytes:
+        idea = "They are swapped. `Work` has the bytes first and the operations second; with names, `Work(bytes=..., flop=...)`, the order does not matter."
+        raise Mistake(f"`bytes` should be {want.bytes:,} and `flop` {want.flop:,}; yours are {_told(got.bytes)} and {_told(got.flop)}.", case=case, idea=idea)
     for name in ("bytes", "flop"):
         if not hasattr(got, name) or callable(getattr(got, name)):
             raise Mistake(f"your function should return a `Work`; it returned {short(got)}.", case=case, idea="`return Work(bytes=..., flop=...)`.")
