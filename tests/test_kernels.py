@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from oracle import TINY_TOKENIZER, ragged_requests
 from paged_cases import as_views, error, make_case
 
+from lessons_lib.compile_check import can_compile, why_not_compiled
 from lessons_lib.kernel_recording import record_kernel
 from lessons_lib.kernels import decode_kernel, merge_kernel, online_softmax, prefill_kernel
 from lessons_lib.packing import pack
@@ -424,3 +425,34 @@ def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(fa
         for backend in ("torch", "triton")
     }
     assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5
+
+
+class Compiled:
+    """Stands in for a kernel: the compiler is asked, and nothing is run."""
+
+    def __init__(self, kernel):
+        self.kernel, self.refusals = kernel, []
+
+    def __getitem__(self, grid):
+        def run(*args, num_warps=None, num_stages=None, **kwargs):
+            self.refusals.append(why_not_compiled(self.kernel, *args, **kwargs))
+
+        return run
+
+
+@pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_kernels_compile_too(dtype, is_wide):
+    """The interpreter takes what the compiler refuses; this needs no GPU."""
+    case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, dtype=dtype)
+    kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
+    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
+    launch_decode(case.q, *cache, 40, split=24, kernel=kernels[0], merge=kernels[1])
+    launch_prefill(case.q, *cache, is_wide=is_wide, kernel=kernels[2])
+    assert [kernel.refusals for kernel in kernels] == [[None]] * 3
+    if not is_wide:
+        ragged = list(cache)
+        ragged[4] = None  # without cu_seqlens_q: a decode of equal pieces
+        launch_decode(case.q, *ragged, 40, split=64, kernel=kernels[0], merge=kernels[1])
+        assert kernels[0].refusals == [None, None]
