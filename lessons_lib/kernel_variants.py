@@ -39,7 +39,7 @@ class Variant:
     def _diff(self, function: str) -> str:
         source = inspect.getsource(getattr(kernels, function).fn)
         lines = list(difflib.unified_diff(source.splitlines(), _replaced(source, self.lines).splitlines(), n=1, lineterm=""))[3:]
-        return "\n".join("  ..." if line.startswith("@@") else line.rstrip() for line in lines)
+        return "\n".join("  ..." if line.startswith("@@") else line for line in lines if line.strip())
 
     def build(self):
         """The changed kernel, ready to run. It is right like the other, only slower."""

@@ -7,50 +7,30 @@
 90 minutes · difficulty: hard · routes: kernels · you need first: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You count what attention has to do at least, and see how far lesson 07's kernel is from that. Then you go through the ideas that close the gap, one at
-a time, each with the lines that it changes and the time that it buys. You write the parts in which the thinking is. At the end stand two kernels of
-about two screens each, beside those that production uses.
+a time, with the lines that they change and the time that they buy. You write four of the pieces. At the end stand two kernels of about two screens
+each, beside those that production uses.
 """
 
 # %%
 import lessons_lib.triton_mode  # before Triton: decides whether kernels are compiled or interpreted
 
 import inspect
-import random
-from types import SimpleNamespace
 
 import torch
 import triton
 import triton.language as tl
 from IPython.display import display
 
-from lessons_lib.block_pool import BlockPool, BlockTable, blocks_for
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.gpu_bench.cases import CASES, make_inputs
-from lessons_lib.gpu_bench.peers import PEERS
-from lessons_lib.gpu_bench.timing import microseconds
 from lessons_lib.kernel_recording import record_kernel
 from lessons_lib.kernel_variants import VARIANTS, with_functions
 from lessons_lib.kernels import decode_kernel, places_of, prefill_kernel
-from lessons_lib.model import kv_head_size, load_model
-from lessons_lib.packing import pack
-from lessons_lib.paged_attention import attention_one_by_one
-from lessons_lib.paged_batching import padded_tables, paged_generate
-from lessons_lib.paged_kernels import decode_heads, decode_heads_kernel
-from lessons_lib.paged_model import plan_attention
 from lessons_lib.recorded import OURS, recorded_attention, recorded_production
 from lessons_lib.roofline import Work, attainable
-from lessons_lib.stories import NAMES, PROMPTS
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.triton_attention import LOG2_E, decode, decode_tiles, keys_a_split, launch_decode, launch_prefill, prefill_tiles, varlen
-from lessons_lib.triton_attention import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT
+from lessons_lib.triton_attention import decode, launch_decode, launch_prefill
 from lessons_lib.triton_mode import how_kernels_run, kernel_device
-from lessons_lib.viz.bars import draw_bars
-from lessons_lib.viz.kernel_access import draw_program
-from lessons_lib.viz.program_grid import draw_programs
-from lessons_lib.viz.roofline_chart import RooflinePoint, draw_roofline
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.table import Table
-from lessons_lib.viz.tile_sweep import draw_sweep
 
 # %% tags=["measured"]
 print(how_kernels_run())
@@ -146,6 +126,8 @@ Example: one new token after 9 others, with 4 query heads over 2 KV heads of 8 n
 numbers. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 numbers, 768 bytes. Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new
 tokens, positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key in place of 10, so 3,456 operations. The keys and values stay the
 same; queries and outputs are three times as many.
+
+As in the other lessons, `hint("08.1")` in a cell of its own helps on, in three steps.
 """
 
 # %% exercise="08.1"
@@ -157,6 +139,8 @@ The cases of the benchmark, counted with your function.
 """
 
 # %%
+from lessons_lib.gpu_bench.cases import CASES
+
 SHAPES = {case.name: case for case in CASES}
 
 
@@ -192,51 +176,51 @@ Work left of the ridge is memory-bound: better arithmetic does not help it. Work
 
 ## Predict
 
-Take the decode of 64 sequences with 2,048 tokens each, 32 query heads over 8 KV heads of 128 numbers, in bfloat16. What bounds it you can read off
-above.
+One new token a sequence is memory-bound, a long prompt is compute-bound. In between lies a sequence that has most of its tokens in the cache, and
+brings a few new ones: the last chunk of a prompt, say. Let it have 8,192 tokens with the new ones, 32 query heads over 8 KV heads of 128 numbers, in
+bfloat16. Think of the count above: what grows with each new token, and what stays?
 """
 
 # %%
-print(f"{work_of('decode 32,8,128; batch 64, context 2048').bytes / 1e6:.0f} MB, {machine.bytes_per_s / 1e12:.2f} TB/s")
-predict("08.a", ...)  # How many microseconds does it take at least?
+predict("08.a", ...)  # From how many new tokens on is its attention bound by operations, on the recorded machine?
+
+# %%
+def intensity(new):
+    return attention_work([new], [8192], 32, 8, 128).intensity
+
+
+reveal("08.a", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge), unit="new tokens")
+print("operations a byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
 
 # %% [markdown]
 """
-The second one is about processors. A program of the kernel that we are going to build has one KV head of one sequence. One sequence of 8,192 tokens
-decodes; there are 8 KV heads.
-"""
+The keys and values stay the same, and every new token uses them once more. So the intensity grows by about 4 with each, until queries and outputs
+begin to weigh.
 
-# %%
-print(f"{recorded.processors} processors, 8 KV heads, 1 sequence")
-predict("08.b", ...)  # How many of the processors have something to do?
-
-# %%
-even = recorded.case("decode 32,8,128; batch 64, context 2048")
-reveal("08.a", attainable(work_of(even.name), machine) * 1e6, unit="µs")
-
-# %% [markdown]
-"""
 Now the chart, with three ways to compute attention in it: the kernels to which this lesson leads ("this course"); gathering the blocks into a dense
 copy, and then PyTorch's own attention; and lesson 07's kernel.
 """
 
 # %%
+from lessons_lib.viz.roofline_chart import RooflinePoint, draw_roofline
+
 WAYS = (OURS, "gather + SDPA", SEVEN)
-SHOWN = ("decode 32,8,128; batch 1,", "decode 32,8,128; batch 64, context 2048", "decode 14,2,64; batch 64,", "mixed", "prefill")
-
-
-def points(beginnings, ways):
-    """What was recorded of these cases, for the chart."""
-    found = [recorded.case(beginning) for beginning in beginnings]
-    return [RooflinePoint(c.name, work_of(c.name), c.microseconds[way] / 1e6, way) for c in found for way in ways if way in c.microseconds]
-
-
-draw_roofline(machine, points(SHOWN, WAYS), "Attention of one layer under the roof of an H200", recorded.provenance)
+even = recorded.case("decode 32,8,128; batch 64, context 2048")
+mixed, long = recorded.case("mixed"), recorded.case("prefill")
+shown = {"1 × 8,192": alone, "64 × 2,048": even, "mixed": mixed, "prefill": long}
+points = [
+    RooflinePoint(name, work_of(case.name), case.microseconds[way] / 1e6, way)
+    for name, case in shown.items()
+    for way in WAYS
+    if way in case.microseconds
+]
+draw_roofline(machine, points, "Attention of one layer under the roof of an H200", recorded.provenance)
 
 # %% [markdown]
 """
-The decodes stand far left, below the slope. The prefill stands right of the ridge. The mixed row, prefills and decodes together, lies between. A
-single kernel has to be near the slope in the one case, and near the roof in the other. That is why there will be two.
+"1 × 8,192" is the decode of one sequence, "64 × 2,048" that of 64. They stand far left, below the slope. The prefill stands right of the ridge. The
+mixed row, prefills and decodes together, lies between. A single kernel would have to be near the slope in the one case, and near the roof in the
+other. That is why there will be two.
 
 ## Idea 1: read each key once
 
@@ -247,6 +231,11 @@ We count it on real keys. C, D and B decode, and in one layer we note what atten
 """
 
 # %%
+from lessons_lib.model import kv_head_size, load_model
+from lessons_lib.paged_batching import paged_generate
+from lessons_lib.paged_model import plan_attention
+from lessons_lib.stories import NAMES, PROMPTS
+
 model, tokenizer = load_model(device="cpu")
 KV_HEADS, HEAD_DIM = kv_head_size(model.config)
 BLOCK = 16
@@ -279,6 +268,10 @@ print("block tables", tables.tolist())
 """
 
 # %%
+from lessons_lib.paged_kernels import decode_heads, decode_heads_kernel
+from lessons_lib.viz.kernel_access import draw_program
+
+
 class Recorder:
     """Stands in for a kernel: runs it with its loads and stores written down."""
 
@@ -320,26 +313,16 @@ Stepper(lambda i: draw_program(eight.recording, i, AXES), count=len(eight.record
 """
 There are half as many programs, and each key is loaded once. With the shapes of a Llama it is 4 query heads, with the 14 over 2 of Qwen2 it is 7.
 
-What does it buy? For each idea the same kernel was built without it, right like the other, and timed. Here it was told that there are as many KV
-heads as query heads, and every four of them were laid at the same place in memory. So a program has one query head again. The lines that changed:
+What does it buy? For each idea the same kernel was built without it, right like the other, and timed on the H200. We look at these times when the
+whole kernel is there. Make a guess now. The decode of 64 × 2,048 is bound by reading. Without this idea, four programs read each key, one for each
+query head.
 """
 
 # %%
-def bought(beginning, without):
-    """One idea's price, as it was recorded."""
-    case = recorded.case(beginning)
-    own, other = case.microseconds[OURS], case.without[without]
-    print(f"{case.name}; recorded on one {machine.name}\n   as it is: {own:,.1f} µs; {without}: {other:,.1f} µs, {other / own:.2f} times as long")
-
-
-print(VARIANTS["one program per query head"].diff())
-bought(even.name, "one program per query head")
+predict("08.b", ...)  # How many times as long does it take then?
 
 # %% [markdown]
 """
-It is not four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its own between memory and
-processors (50 MB on an H200). Often it still had what the neighbour had read. But the waiting and the computing are there four times.
-
 ## Idea 2: products on tensor cores
 
 > **tensor core**: a part of a processor that multiplies two small matrices at once. It does many times the operations a second of the other
@@ -349,19 +332,8 @@ In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products one by one, th
 numbers] and keys [numbers, keys] are two matrices, and their product is `tl.dot(queries, keys)`. It runs on tensor cores.
 
 Triton wants at least 16 rows for that. A Llama has 4 query heads for each KV head, so 12 rows are padding. They are computed for nobody. It costs
-nearly nothing: the time goes into reading. `ROWS` is the number of rows, padding included; `is_row` says which are real, and only those are stored.
-"""
-
-# %%
-print(VARIANTS["no tensor cores"].diff())
-bought(even.name, "no tensor cores")
-
-# %% [markdown]
-"""
-This comparison must be read with care. Without `tl.dot`, the products of all rows, numbers and keys exist at once, as one large block of numbers.
-That does not fit into the registers, and what does not fit goes out to memory and back. So it shows more than the price of the tensor cores. Lesson
-07's kernel has none either, and makes its products in smaller pieces; see the table at the top. What one learns from it: not only the operations
-count, but also where the numbers in between are kept.
+nearly nothing: the time goes into reading. In the kernel, `GROUP` is the number of query heads for each KV head, 4 in the Llama, and `ROWS` the number
+of rows, padding included. `is_row` says which are real, and only those are stored.
 
 ## Idea 3: a tile of several blocks
 
@@ -379,14 +351,8 @@ cells = eight.recording.indices(first, 2)
 blocks = list(dict.fromkeys(block for block, _ in cells))
 print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]} to {cells[-1]}, in the blocks {blocks}, in one `tl.load`")
 
-# %%
-bought(even.name, "one block a turn")
-
 # %% [markdown]
 """
-The other settings of the kernel stayed as they were. Whether small tiles are slow with *any* settings is a question for the last idea of this lesson,
-which looks at all of them together.
-
 `WIDE` is the other trick in `places_of`. Lesson 07 made every block number 64 bits wide, because in a large cache 32 bits overflow. But wide numbers
 take two registers each, and there are many of them in a tile. So the function that starts the kernel looks at the cache. If all its places fit into
 32 bits, the kernel is compiled without.
@@ -395,24 +361,20 @@ take two registers each, and there are many of them in a tile. So the function t
 
 Keys can be asked for only when their block numbers are there. That is two waits in a row, in every turn. But which entries of the table the *next*
 turn needs is known already. So read them now, and use them in the next turn. Meanwhile the keys of this one are on their way.
-"""
 
-# %%
-print(VARIANTS["table read when needed"].diff())
-bought(even.name, "table read when needed")
-
-# %% [markdown]
-"""
-Triton does something like it with the keys and values by itself: `num_stages=3` has it ask for the keys of the next turns while this one is computed.
-They wait in shared memory until they are needed.
+Triton does something like it with the keys and values by itself: `num_stages=2` has it ask for the keys of the next turn while this one is computed,
+`num_stages=3` for those of the next two. They wait in shared memory until they are needed.
 
 ## Idea 5: powers of two
 
-A GPU has an instruction for 2 to the x, and none for e to the x. `tl.exp(x)` is computed as 2 to the (x × log₂ e): a multiplication more, for each
-score. But the scores are multiplied by `scale` anyway. Whoever starts the kernel hands over scale × log₂ e:
+A GPU has an instruction for 2 to the x, and none for e to the x. `tl.exp(x)` is computed as 2 to the (x × log₂ e). Triton 3.6 makes one instruction
+of `tl.exp2`, and five of `tl.exp`: a multiplication, a comparison and two corrections for very small results, and that one. All that for each score.
+But the scores are multiplied by `scale` anyway. So whoever starts the kernel hands over scale × log₂ e:
 """
 
 # %%
+from lessons_lib.triton_attention import LOG2_E
+
 print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}")
 
 # %% [markdown]
@@ -436,14 +398,12 @@ and each row has its own maximum, its own sum, and its own line of `acc`.
 It returns four things, in this order: the weights of this turn, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled**
 to the new maximum. The values of this turn are *not* added in here. The kernel does that afterwards, with a `tl.dot` of weights and values.
 
-1. New maximum of each row: the larger one of `row_max` and the largest score of the row, `tl.max(scores, axis=1)`.
-2. Weights: `tl.exp2` of score − new maximum. Factor: `tl.exp2` of `row_max` − new maximum.
-3. The new sum is `row_sum` × factor + the sum of the weights. `acc` is multiplied by the factor.
+It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` compares two tiles. Beside a
+tile [rows, keys], a number of each row must be a column: `x[:, None]`.
 
-The trap is that of lesson 06. A row that has not seen any key yet has the maximum minus infinity, and −∞ − (−∞) is NaN. For such a row subtract 0
-instead, with `tl.where(condition, this, that)`. What you return as the new maximum stays minus infinity; weights and sum are 0 then.
-
-Beside a tile [rows, keys], a number of each row must be a column: `x[:, None]`.
+The trap is that of lesson 06. If a row has seen no key yet, and may see none of this turn either, its new maximum is minus infinity, and −∞ − (−∞) is
+NaN. For such a row 0 must be subtracted instead, while the new maximum that you return stays minus infinity; its weights and its sum are 0 then. An
+`if` cannot choose row by row. `tl.where(condition, this, that)` can.
 
 Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
 new sum is 0.75 + 1.25 = 2, and `acc` is 10.
@@ -454,20 +414,12 @@ from lessons_lib.kernels import online_softmax
 
 # %% [markdown]
 """
-The price of natural exponentials was timed in a long prefill, where every score counts: a decode waits for memory, whatever it computes meanwhile.
-"""
-
-# %%
-print(VARIANTS["natural exponentials"].diff())
-bought("prefill", "natural exponentials")
-
-# %% [markdown]
-"""
 ### The decode kernel, whole
 
 With these five ideas you can read the kernel. The names that end a program early, `RAGGED` and `start >= context_len`, belong to the next ideas, as
-do the lines behind the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the size of a head, and `DIM` the next power of two. The loop is that of lesson
-07: place, keys, scores, softmax, values.
+do the lines behind the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the size of a head, and `DIM` the next power of two. `token` and `seq` are made 64
+bits wide, for the same reason as block numbers in lesson 07: with many tokens, token × stride may not fit into 32. They are single numbers, so it
+costs nothing. The loop is that of lesson 07: place, keys, scores, softmax, values.
 """
 
 # %%
@@ -488,16 +440,55 @@ print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.al
 
 # %% [markdown]
 """
+### What these ideas buy
+
+Four kernels were timed. These lines were changed in three of them; the fourth is the same kernel, started with `KEYS` = 16. The first one is told
+that there are as many KV heads as query heads, and finds every four of them at the same place in memory.
+"""
+
+# %%
+WITHOUT = ("one program per query head", "no tensor cores", "table read when needed")
+for name in WITHOUT:
+    print(f"{name}:\n{VARIANTS[name].diff()}\n")
+
+# %%
+def prices(*pairs):
+    """What a case takes as it is, and with something else in place of one idea."""
+    rows = [[case.name, without, case.microseconds[OURS], case.without[without]] for case, without in pairs]
+    columns = ["case", "in place of the idea", "as it is, µs", "then, µs", "times as long"]
+    return Table(columns, [[*row, f"{row[3] / row[2]:.2f}"] for row in rows], f"Recorded on one {machine.name}")
+
+
+reveal("08.b", even.without["one program per query head"] / even.microseconds[OURS], unit="times as long")
+prices(*((even, name) for name in (*WITHOUT[:2], "one block a turn", WITHOUT[2])))
+
+# %% [markdown]
+"""
+**Keys read four times** are not four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its own
+between memory and processors (50 MB on an H200). Often it still had what a neighbour had read.
+
+**Without tensor cores** the products of all rows, numbers and keys exist at once, one by one. With 128 keys a turn they would not fit into the
+registers. So this was timed with 16 keys a turn, as the line below it: compare it with that one. What is left is the price of the tensor cores.
+
+**One block a turn** is far slower, with all other settings as they were. Whether small tiles are slow with *any* settings is a question for the last
+idea of this lesson.
+
+**The table read early** buys nothing here. It is even a little faster without, by hardly more than what two timings of the same kernel differ by (Idea
+8 shows two). It sounded right. But with 128 keys in each, turns are few, and other programs on the same processor can use the wait.
+"""
+
+# %% [markdown]
+"""
 ## Idea 6: split one sequence among many processors
 
 How many programs are there? One for each KV head of each sequence. Here is what that means for a GPU with as many processors as the recorded one.
 """
 
 # %%
+from lessons_lib.viz.program_grid import draw_programs
+
 BATCHES, CONTEXTS = (1, 4, 16, 64, 256), (512, 2048, 8192, 32768)
-display(draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 1, title="Sequences not split: programs for each processor"))
-programs = 1 * 8  # sequences × KV heads
-reveal("08.b", min(programs, recorded.processors), unit="processors")
+draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 1, title="Sequences not split: programs for each processor")
 
 # %% [markdown]
 """
@@ -512,10 +503,12 @@ sequence i, and of its keys only those from s × SPLIT up to (s + 1) × SPLIT.
 
 How many keys should a split have? If they are too many, processors have no work. If they are too few, programs spend their time on beginning and on
 being merged. And all sequences get splits of the same size, so that a long one among short ones does not keep everybody waiting at the end. The
-library's rule aims at eight programs a processor:
+library's rule aims at eight programs a processor, but it gives no program fewer than 512 keys, nor more than 2,048:
 """
 
 # %%
+from lessons_lib.triton_attention import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT, keys_a_split
+
 print(inspect.getsource(keys_a_split))
 print(f"FEWEST_KEYS_A_SPLIT = {FEWEST_KEYS_A_SPLIT}, MOST_KEYS_A_SPLIT = {MOST_KEYS_A_SPLIT}")
 
@@ -528,12 +521,23 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: p
 
 # %% [markdown]
 """
-What is still hatched has little to do: few sequences, and short ones.
+In the hatched cells the lower bound of 512 keys stops the rule. So the sequence of 8,192 tokens that decodes alone becomes 16 pieces, and 16 × 8
+programs are four fewer than there are processors. Why not smaller pieces?
 """
 
 # %%
-bought("decode 32,8,128; batch 1,", "sequences not split")
-bought("decode 32,8,128; batch 64, ragged", "sequences not split")
+piece = FEWEST_KEYS_A_SPLIT * 2 * 128 * 2  # keys and values, 128 numbers, 2 bytes
+rate = machine.bytes_per_s / recorded.processors
+print(f"512 keys and values of one head: {piece / 1e3:.0f} KB, read in {piece / rate * 1e6:.1f} µs at a processor's share of the recorded speed")
+
+# %% [markdown]
+"""
+Besides, a program has to start, to look up its table, to wait for its first keys, and to write its result; and each piece is one more to merge. The
+smaller the pieces, the more that weighs.
+"""
+
+# %%
+prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64, ragged"), "sequences not split"))
 
 # %% [markdown]
 """
@@ -563,13 +567,12 @@ kernel joins them.
 Both partial tensors lie without gaps. So the line of a split in `partial_lse` is (token × query heads + head) × NUM_SPLITS + split, and its attention
 begins at HEAD_DIM times that in `partial_out`.
 
-- **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it is `tl.load(cu_seqlens_q + seq)`. Then also look whether the sequence has
-  exactly one new token, the difference to the next entry; if not, `return`: it is another kernel's. The decode kernel above begins with the same
-  lines.
+- **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it is the one at `cu_seqlens_q[i]`; and if the sequence has not exactly one
+  new token, `return`: it is another kernel's. The decode kernel above begins in the same way.
 - **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT)`. In the others anything may lie, even NaN. Load them
   with a mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
-- **Weights.** 2 to the (log-sum-exp − the largest of them). A masked one is 0.
-- **Result.** The sum of weight × attention over the splits, divided by the sum of the weights. Store it in `out`, with a mask for `dim < HEAD_DIM`.
+- **Result.** The mean of the attentions, each weighted with 2 to the (log-sum-exp − the largest of them). Store it in `out`, with a mask for
+  `dim < HEAD_DIM`.
 
 Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 × [2, 4] + 1 × [8, 1]) / 1.5 =
 [6, 2].
@@ -595,13 +598,14 @@ Stepper(lambda i: draw_program(cut.recording, i, AXES), count=len(cut.recording.
 
 # %% [markdown]
 """
-Each split of B reads one block, and stores to the partial tensors in place of `out`. The splits of C and D behind their last token end at once. Their
-lines in the partial tensors are never written.
+Each split of B reads one block, and stores to the partial tensors in place of `out`. An index of `partial_out` is token, query head, split, number;
+one of `partial_lse` is token, query head, split. The splits of C and D behind their last token end at once. Their lines in the partial tensors are
+never written.
 
 ## Idea 7: one packed row, prefills included
 
 In a real step the row is mixed: some requests bring a whole prompt, some a chunk, most one token. For several new tokens of a sequence the same idea
-goes further: a program takes **neighbouring tokens of one sequence, with all query heads of one KV head**. 32 tokens × 4 heads are 128 rows. Every
+goes further: a program takes **neighbouring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256 rows. Every
 key that is loaded serves all of them.
 
 So the row is cut into tiles of TOKENS tokens each, sequence by sequence. Program (h, t) has tile t. Whose tile is it? Sequences have different
@@ -614,6 +618,8 @@ finds no tokens, and ends. T // TOKENS + B tiles are enough for T tokens of B se
 """
 
 # %%
+from lessons_lib.packing import pack
+
 TOKENS = 4
 row = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
 bounds = row.cu_seqlens_q.tolist()
@@ -634,10 +640,12 @@ for tile in range(tiles):
 `num_seqs` + 1 integers, `TOKENS` a constant. Return the number of the sequence: the **last** one whose first tile, cu_seqlens_q[i] // TOKENS + i, is
 not above `tile`. (For a tile that finds no tokens this rule holds as well.)
 
-There may be hundreds of sequences, and every program asks. So search by halves: keep a `low` that begins at or before the tile, and a `high` that
-begins behind it. At first 0 and `num_seqs`. Look at the sequence in the middle between them; it becomes the new `low` or the new `high`. When they
-are neighbours, `low` is it. `while` and `if` work in a kernel as they do in Python, with numbers that were loaded with `tl.load`. At least one
-sequence is there.
+There may be hundreds of sequences, and every program asks. So search by halves: keep a sequence `low` of which you know that it begins at or before
+the tile, and a `high` of which you know that it begins behind it, or that there is no such sequence. Each look at the one in the middle halves what
+lies between them. At least one sequence is there.
+
+`while` and `if` work in a kernel as they do in Python, with numbers that were loaded with `tl.load`. But the compiler takes no `return` and no
+`break` inside a loop, though the interpreter would. The check asks both.
 
 Example: with `cu_seqlens_q` [0, 8, 13, 15] and TOKENS = 4, the sequences begin at the tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence
 0, tile 3 to sequence 1, and tile 5 to sequence 2.
@@ -659,7 +667,7 @@ all. The second has one, and is short.
 **The longest first.** The last tokens of a long prompt see most keys, so their programs take longest. A GPU starts programs in the order of their
 numbers. If the longest come last, most processors wait for them at the end. So the tiles are counted backwards.
 
-**A kernel of its own for decodes.** One kernel could do both: a decode is a tile with one token. But its tile has room for 32, and the other rows are
+**A kernel of its own for decodes.** One kernel could do both: a decode is a tile with one token. But its tile has room for 64, and the other rows are
 padding. So a sequence with one new token is passed over here, and `decode_kernel` passes over the others. Both run over the same row.
 """
 
@@ -667,19 +675,26 @@ padding. So a sequence with one new token is passed over here, and `decode_kerne
 print(inspect.getsource(prefill_kernel.fn))
 
 # %%
-for name in ("a mask in every turn", "first tokens first", "one kernel for prefills and decodes"):
-    print(VARIANTS[name].diff())
-    bought("mixed" if name.startswith("one") else "prefill", name)
-    print()
-bought("prefill", "64-bit offsets")
+IN_PREFILLS = ("natural exponentials", "a mask in every turn", "first tokens first", "one kernel for prefills and decodes")
+for name in IN_PREFILLS:
+    print(f"{name}:\n{VARIANTS[name].diff()}\n")
+
+# %%
+prices(*((long, name) for name in (*IN_PREFILLS[:3], "64-bit offsets")), (mixed, IN_PREFILLS[3]))
 
 # %% [markdown]
 """
-Look at the first loop. There the softmax is written out, without the `tl.where` of yours: all keys are seen by all tokens, so no row can be without a
-maximum.
+**Natural exponentials** are Idea 5, taken out. They were timed here because here every score counts: a decode waits for memory, whatever it computes
+meanwhile. The kernel is then handed the scale alone, without log₂ e. Four instructions more a score are much: tensor cores do the products, and the
+other arithmetic units are left with scaling, maximum, exponential and sum, a handful of instructions a score.
 
-The last line is the price of `WIDE`, with the tiles of the narrow kernel. In the prefill kernel registers are what is short. With wide offsets the
-library takes other tiles.
+**The mask.** Look at the first loop. The softmax is written out there, without the `tl.where` of yours: all keys are seen by all tokens, so no row
+can be without a maximum.
+
+**First tokens first** is hardly slower here. Two timings of the same kernel differ by about one percent, and this is not much more. Each processor
+gets many programs in this case, one after the other, so the wait at the end is a small part of the whole.
+
+**64-bit offsets** are the price of `WIDE`, which has no diff. In the prefill kernel registers are what is short.
 
 ## Idea 8: choose tiles once, on purpose
 
@@ -704,40 +719,29 @@ So we swept once, by hand, over both kernels, and wrote the winners into two fun
 """
 
 # %%
-display(draw_sweep(even.tiles, recorded.provenance, "Decode of 64 × 2048"))
-long = recorded.case("prefill")
-display(draw_sweep(long.tiles, recorded.provenance, "Prefill of 4 × 4096"))
+from dataclasses import asdict
+
+from lessons_lib.triton_attention import decode_tiles, prefill_tiles
+from lessons_lib.viz.tile_sweep import draw_sweep
+
+tiles_of = {even.name: decode_tiles(128 * 2), long.name: prefill_tiles(128 * 2, torch.bfloat16)}  # heads of 128 numbers, 2 bytes each
+for case in (even, long):
+    display(draw_sweep(case.tiles, recorded.provenance, case.name, chosen=asdict(tiles_of[case.name])))
 
 # %%
-def chosen(case, tiles):
-    """The recorded time with these tiles, and the best."""
-    times = {(t["rows"], t["keys"], t["warps"], t["stages"]): t["us"] for t in case.tiles if t["us"]}
-    own = times[tiles.rows, tiles.keys, tiles.warps, tiles.stages]
-    print(f"{tiles}: {own:,.1f} µs; the fastest of {len(times)}: {min(times.values()):,.1f} µs (recorded)")
-    print(f"   the same tiles, timed a second time in the same run: {case.microseconds[OURS]:,.1f} µs (recorded)")
-
-
 print(inspect.getsource(decode_tiles))
 print(inspect.getsource(prefill_tiles))
-chosen(even, decode_tiles(128 * 2))
-chosen(long, prefill_tiles(128 * 2, torch.bfloat16, is_wide=False))
+for case in (even, long):
+    print(f"{case.name}: with the chosen tiles, timed a second time in the same run: {case.microseconds[OURS]:,.1f} µs (recorded)")
 
 # %% [markdown]
 """
-The chosen ones need not be the very fastest of a sweep. Each sweep is one case, and the tiles have to be good for all. Among the best, the
-differences are hardly larger than those between two timings of the same thing. What a sweep shows clearly is what to stay away from. It also shows that settings
-depend on each other. Here are the smallest tiles of the decode once more, the single blocks of Idea 3:
-"""
-
-# %%
-smallest = [t for t in even.tiles if t["keys"] == min(t["keys"] for t in even.tiles) and t["us"]]
-for tile in smallest:
-    print(f"{tile['keys']} keys, {tile['warps']} warps, {tile['stages']} stages: {tile['us']:.0f} µs (recorded)")
-
-# %% [markdown]
-"""
-A tile that is slow with many warps need not be slow with few: 16 keys are little work for 256 threads. So an idea has no price by itself. What an
-idea buys depends on what is there already, and all the numbers above hold for the kernel as it is.
+Each sweep is one case, and the tiles have to be good for all. So the chosen tiles of the decode are not the fastest of this sweep, but the best over
+all cases of the benchmark. They are a few percent behind; two timings of the same tiles differ by about half as much. The chosen tiles of the prefill
+are the fastest, and only one other comes near. What a sweep shows more clearly is what to stay away from, and that settings depend on each other.
+Look at the first line of the decodes, the single blocks of Idea 3. With two warps and three stages, what was so slow above is the fastest of all: 16
+keys are work enough for 64 threads, and little for 128. So an idea has no price by itself. What it buys depends on what is there already, and all the
+numbers above hold for the kernel as it is.
 
 ## Two functions
 
@@ -746,16 +750,28 @@ behind two functions:
 
 - `decode(q, k_cache, v_cache, block_tables, context_lens, scale)` for sequences with one new token each;
 - `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed row.
+
+Shapes, dtypes, devices and layouts are known to the CPU, and always checked. What lengths and tables *hold* is known to the GPU, and to look means to
+wait for it. So that is checked on a CPU, or where the maxima are not given and one has to wait anyway. With the maxima given, nothing waits, and the
+call can be captured in a CUDA graph:
 """
 
-# %%
-print(inspect.getsource(varlen))
+# %% tags=["measured"]
+if device == "cuda":
+    given = [x.clone() for x in on_device]
+    decode(*given, scale)  # compiles the kernels, which is not allowed during the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = decode(*given, scale)
+    given[0].mul_(2)  # other queries, in the same place
+    graph.replay()
+    print("captured, replayed on other queries, equal to a call:", torch.equal(captured, decode(*given, scale)))
+else:
+    print("No GPU here, so nothing to capture.")
 
 # %% [markdown]
 """
-Shapes, dtypes, devices and layouts are known to the CPU, and always checked. What lengths and tables *hold* is known to the GPU, and to look means to
-wait for it. So that is checked on a CPU, or where the maxima are not given and one has to wait anyway. With the maxima given, nothing waits, and the
-call can be captured in a CUDA graph. Two refusals:
+Two refusals:
 """
 
 # %%
@@ -776,6 +792,12 @@ a block, and one more, and NaN in every cell of the pool that holds no token.
 """
 
 # %%
+import random
+
+from lessons_lib.block_pool import BlockPool, BlockTable, blocks_for
+from lessons_lib.paged_attention import attention_one_by_one
+from lessons_lib.paged_batching import padded_tables
+
 my_prefill_kernel = with_functions(prefill_kernel, online_softmax=online_softmax, sequence_of=sequence_of)
 
 
@@ -826,6 +848,11 @@ And in a whole model: greedy tokens through the library's Triton backend, and th
 """
 
 # %%
+from types import SimpleNamespace
+
+from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+
+
 def my_backend(packed, block_tables, block_size):
     bounds, lens, tables = (tensor.int().contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables))
     longest = int(packed.context_lens.max())
@@ -849,6 +876,10 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 
 # %% tags=["measured"]
+from lessons_lib.gpu_bench.cases import make_inputs
+from lessons_lib.gpu_bench.peers import PEERS
+from lessons_lib.gpu_bench.timing import microseconds
+
 MINE_TOO = ("decode 32,8,128; batch 1, context 8192", "decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
 if device == "cuda":
     rows = []
@@ -866,85 +897,98 @@ else:
 """
 ### Recorded
 
-All cases, with the kernels of this lesson: what the machine allows, what they take, and how much of the allowed that is. The first limit is your
-`attention_work`, the second the machine's own measured speed.
+All cases, with the kernels of this lesson: what the machine allows, what they take, and how much of the allowed that is.
 """
 
 # %%
-def share(case):
-    return attainable(work_of(case.name), machine) * 1e6 / case.microseconds[OURS]
+def least(case):
+    """Microseconds below which the machine cannot be."""
+    return attainable(work_of(case.name), machine) * 1e6
+
+
+def bound(case):
+    """What bounds its sequences, by the intensity of each."""
+    shape, found = SHAPES[case.name], set()
+    for q_len, context_len in zip(shape.q_lens, shape.context_lens):
+        work = attention_work([q_len], [context_len], shape.q_heads, shape.kv_heads, shape.head_dim)
+        found.add(f"{'decodes' if q_len == 1 else 'prefills'}: {'memory' if work.intensity < machine.ridge else 'operations'}")
+    return ", ".join(sorted(found))
 
 
 Table(
     columns=["recorded", "bound by", "at least, µs", "lesson 07, µs", "lesson 08, µs", "share of what is allowed"],
     rows=[
-        [
-            case.name,
-            "memory" if work_of(case.name).intensity < machine.ridge else "operations",
-            attainable(work_of(case.name), machine) * 1e6,
-            case.microseconds.get(SEVEN),
-            case.microseconds[OURS],
-            f"{share(case):.0%}",
-        ]
+        [case.name, bound(case), least(case), case.microseconds.get(SEVEN), case.microseconds[OURS], f"{least(case) / case.microseconds[OURS]:.0%}"]
         for case in recorded.cases
     ],
 )
 
 # %% [markdown]
 """
-A share near 100 % means: about as fast as this machine can read at all. The limit is a measurement, too, so a share may even lie a little above. The
-short cases cannot come as near, because starting and ending take their time. The prefill is bound by operations, and its share is that of the large
-matrix product. The limit of the mixed row is too low to be reached: its prefills are bound by operations and its decodes by memory, and the two
-kernels run one after the other.
+In the decodes the share is one of the reading speed: near 100 %, a kernel is about as fast as this machine can read at all. The short cases cannot
+come as near, because starting and ending take their time. In the prefill it is a share of the rate of the large matrix product. The limit of the
+mixed row is too low to be reached: it takes reading and computing to go on at the same time, but the decodes read and the prefills compute, and the
+two kernels run one after the other.
 
 And beside others? Two kinds of them. What PyTorch has was timed in the same run. "Dense" and "packed" read keys that lie together, without a block
 table: a cache of that kind is what lesson 03 got rid of. And production's kernels, timed in another run on the same kind of machine:
 """
 
 # %%
+from lessons_lib.viz.bars import draw_bars
+
 production = recorded_production()
 print(production.provenance)
 
 
-def bars(beginning):
-    case = recorded.case(beginning)
-    times = {**case.microseconds, **{f"{name} *": us for name, us in production.microseconds[case.name].items()}}
-    times.pop(SEVEN, None)
-    limit = ("at least", attainable(work_of(case.name), machine) * 1e6)
-    note = f"{recorded.provenance}. Those with * are of another run, see the line printed above"
-    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, own=(OURS,), limit=limit, most=8 * limit[1])
+def bars(case):
+    others = {f"{name} *": us for name, us in production.microseconds[case.name].items()}
+    times = {name: us for name, us in {**case.microseconds, **others}.items() if name != SEVEN}
+    note = f"{recorded.provenance}. Outlined, with *: another run, see the line printed above"
+    limit = ("at least", least(case))
+    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (OURS,), limit, 8 * limit[1], list(others))
 
 
-for beginning in ("decode 32,8,128; batch 1,", "decode 32,8,128; batch 64, context 2048", "mixed", "prefill"):
-    display(bars(beginning))
+for case in (even, mixed, long):
+    display(bars(case))
+
+# %% [markdown]
+"""
+All cases, as times of ours: below 1 is faster.
+"""
 
 # %%
 names = [name for name in even.microseconds if name not in (OURS, SEVEN)]
 others = list(production.microseconds[even.name])
-Table(
-    columns=["recorded, µs", OURS, *names, *(f"{name} *" for name in others)],
-    rows=[[c.name, *map(c.microseconds.get, [OURS, *names]), *map(production.microseconds[c.name].get, others)] for c in recorded.cases],
-    caption="All cases. * another run on the same kind of machine",
-)
 
-# %%
-for case in recorded.cases:
-    times = {**case.microseconds, **production.microseconds[case.name]}
-    faster = sorted((us, name) for name, us in times.items() if us < case.microseconds[OURS])
-    told = ", ".join(f"{name} ({us / case.microseconds[OURS]:.2f} of our time)" for us, name in faster)
-    print(f"{case.name}: faster than ours: {told or 'none of these'}")
+
+def of_ours(case, us):
+    return f"{us / case.microseconds[OURS]:.2f}" if us else "–"
+
+
+Table(
+    columns=["recorded", f"{OURS}, µs", *names, *(f"{name} *" for name in others)],
+    rows=[
+        [c.name, c.microseconds[OURS]]
+        + [of_ours(c, c.microseconds.get(name)) for name in names]
+        + [of_ours(c, production.microseconds[c.name].get(name)) for name in others]
+        for c in recorded.cases
+    ],
+    caption="Times relative to this course's. * another run on the same kind of machine",
+)
 
 # %% [markdown]
 """
-In the two ragged cases, the kernels with a * had random lengths of their own from the same range, so compare those only roughly.
+In the two cases with unequal lengths, the kernels with a * had random lengths of their own from the same range, so compare those only roughly.
 
-Read the list without vanity. Where memory is the limit, everybody who does it well ends at about the same time; differences of a few percent change
-from run to run. cuDNN reads keys that lie together, which is a little easier.
+Read the table without vanity. In the decodes of the Llama shapes, FlashInfer and FlashAttention-3 end near our time where lengths are equal, and a
+difference of a few percent may change from run to run. cuDNN's dense kernel is ahead in most decodes, by more than that, though not in the largest.
+It reads keys that lie together, without a table; how much of its lead comes from there, we did not measure.
 
-In the prefill it is another story. FlashAttention-3 and cuDNN are written for the tensor cores of this generation of GPUs, and FlashInfer has kernels of that kind.
-Some warps do nothing but fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next. Our kernel
-is plain Triton, and its warps do all of it in turn. In the same list, gather + SDPA may stand before ours as well: in a long prefill gathering costs
-little beside so many operations, and SDPA may choose cuDNN's kernel.
+In the prefill it is another story. FlashAttention-3 and cuDNN are written for the tensor cores of this generation of GPUs, and FlashInfer has kernels
+of that kind. Some warps do nothing but fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the
+products of the next. Our kernel is plain Triton, and its warps do all of it in turn. Gather + SDPA is ahead of ours as well: in a long prefill
+gathering costs little beside so many operations, and SDPA may choose cuDNN's kernel.
 
 There is no row for the ledger in this lesson. The ledger counts tokens, bytes and passes, and they are those of lesson 06.
 
