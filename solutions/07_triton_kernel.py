@@ -49,8 +49,8 @@ print(how_kernels_run())
 """
 ## The problem: the copy that is left
 
-PyTorch's attention cannot read through a block table. So lesson 06 gathered: for each layer it copied the keys and values of all running requests
-into new memory, used them once, and dropped them. We count these copies for the six stories, four at a time.
+PyTorch's `scaled_dot_product_attention` cannot read through a block table. So lesson 06 gathered: for each layer it copied the keys and values of
+all running requests into new memory, used them once, and dropped them. We count these copies for the six stories, four at a time.
 """
 
 # %%
@@ -82,8 +82,8 @@ Table(
 
 # %% [markdown]
 """
-Attention has to read the keys and values: that is the column in the middle. The last column is read from the pool, written to new memory, and read
-again. It is larger where sequences are unequally long, because rectangles are filled up.
+Attention has to read the keys and values: that is the third column. The last column is read from the pool, written to new memory, and read again. It
+is larger where sequences are unequally long, because rectangles are filled up.
 
 The keys lie in memory already. If *we* say which address is read, nothing has to be copied. For that we need a kernel of our own. First the words:
 
@@ -95,9 +95,9 @@ The keys lie in memory already. If *we* say which address is read, nothing has t
 
 > **grid**: how many programs a launch has, along one, two or three axes. In a grid of (3, 4) there are twelve, and each has two ids.
 
-**Triton** is a language for kernels that looks like Python, and **CUDA** is NVIDIA's own, which looks like C++. On the GPU, what runs is *threads*, each
-of which computes with single numbers. Some hundred of them form a *thread block*, which runs on one of the GPU's processors, an *SM*. A program of
-Triton becomes a thread block.
+**Triton** is a language for kernels that looks like Python, and **CUDA** is NVIDIA's own, which looks like C++. What runs on the GPU are *threads*,
+each of which computes with single numbers. Up to 1,024 of them form a *thread block*, which runs on one of the GPU's processors, an *SM* (streaming
+multiprocessor). A program of Triton becomes a thread block.
 
 | | CUDA | Triton |
 |---|---|---|
@@ -108,13 +108,13 @@ Triton becomes a thread block.
 | who checks that an address is in bounds | nobody | nobody |
 | where it runs | GPUs of NVIDIA | GPUs of NVIDIA and AMD |
 
-Without a GPU, Triton's **interpreter** runs the same source in Python, one program after the other. It shows whether a kernel's results are right. Its
-times say nothing about speed, so this lesson never shows them. And it takes more than the compiler takes. So when your results are right, `check` asks
-the compiler, too, whether it takes your kernel for a GPU of NVIDIA. That needs no GPU.
+Without a GPU, Triton's **interpreter** runs the same source in Python, one program after the other. It shows whether a kernel's results are right.
+Its times say nothing about speed, so this lesson never shows them. And it accepts more than the compiler does. So when your results are right,
+`check` also asks the compiler whether it accepts your kernel for a GPU of NVIDIA. That needs no GPU.
 
 ## Build 1: addition
 
-Ten numbers are to be added, `out = x + y`. Each program takes four, so there are three programs. By hand, what each of them has to do:
+Two rows of ten numbers are to be added, `out = x + y`. Each program takes four, so there are three programs. By hand, what each of them has to do:
 """
 
 # %%
@@ -127,7 +127,7 @@ x, y, out = torch.arange(10.0, device=DEVICE), 100 * torch.arange(10.0, device=D
 
 # %% [markdown]
 """
-A kernel says the same, for a program that asks for its own number:
+A kernel says the same, for a program that asks for its own number. Three more words:
 
 > **tile**: a block of numbers that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are powers of two, and known when the kernel
 > is compiled.
@@ -143,7 +143,7 @@ A kernel says the same, for a program that asks for its own number:
 | `tl.program_id(0)` | this program's number along axis 0 of the grid |
 | `tl.arange(0, BLOCK)` | the tile 0, 1, ..., BLOCK − 1 |
 | `a + b`, `a * b`, `a < b` | for each number of a tile; a single number goes with all of them |
-| `tl.load(x + place, mask=m)` | the numbers behind `x` at the places of the tile `place` |
+| `tl.load(x + place, mask=m)` | the numbers of `x` at the places in the tile `place` |
 | `tl.store(out + place, tile, mask=m)` | writes them; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a constant for the compiler, written in capitals; handed over by name |
 
@@ -198,13 +198,13 @@ except OutOfBounds as error:
 
 # %% [markdown]
 """
-It is the recorder that says so. A GPU would have read whatever lies behind `x`, and would have written its sum behind `out`, into memory that may
+It is the recorder that says so. A GPU would have read whatever lies behind `x`, and would have written the sums behind `out`, into memory that may
 belong to another tensor. Perhaps the process dies with *illegal memory access*, a while later and in another place. Perhaps nobody notices, and some
 other result is wrong.
 
 ## Build 2: a softmax of rows
 
-Matrices are next. Memory has no rows: it is one long line. Where a row begins is told by its stride.
+Matrices are next. Memory has no rows: it is one long line. The stride tells where a row begins.
 
 > **stride**: how many places in memory lie between two neighbours along one axis of a tensor. `tensor.stride()` has one number for each axis.
 
@@ -265,8 +265,8 @@ from lessons_lib.triton_basics import gather_kernel
 
 # %% [markdown]
 """
-The first thing that a language model computes is just this. The embedding is a matrix with a row for each token of the vocabulary, and token ids are
-an index.
+The first thing that a language model computes is such a gather. The embedding is a matrix with a row for each token of the vocabulary, and token ids
+are an index.
 """
 
 # %%
@@ -345,8 +345,8 @@ cache, `[num_blocks, block_size, KV heads, head size]`, a slot is such a line, t
 size + offset. So the slot alone, times one stride, says where its line begins.
 
 **Your task: `write_kernel`.** Program i has new token i, with all its heads. `slot_mapping` has a 64-bit number for each new token. `numbers` is the
-length of a line, and `NUMBERS` a power of two, at least as large. `stride_new` parts two lines of `new`, `stride_slot` two slots of the cache. Nothing
-else in the cache may change.
+length of a line, and `NUMBERS` a power of two, at least as large. `stride_new` leads from one line of `new` to the next, `stride_slot` from one slot
+of the cache to the next. Nothing else in the cache may change.
 
 Example: with `slot_mapping` = [6, 1], program 0 copies line 0 of `new` to slot 6, and program 1 line 1 to slot 1.
 """
@@ -401,7 +401,7 @@ their place, before the maximum is taken. (In each turn at least one key is real
 not come up.)
 
 **What a loop changes keeps its type and its shape.** The compiler fixes both before the first turn. A sum that begins as `0` is a whole number, and
-refused when the loop makes a fraction of it; so it begins as `0.0`. And `acc` begins as a tile, not as a number.
+is refused when the loop makes a fraction of it; so it begins as `0.0`. And `acc` begins as a tile, not as a number.
 
 **Keys are a rectangle.** Slots down, numbers of a key along: `[BLOCK_SIZE, HEAD_DIM]`. If `offset` is the tile 0 … BLOCK_SIZE − 1, and `dim` the tile
 0 … HEAD_DIM − 1, then `offset[:, None]` is a column, `dim[None, :]` a row, and `offset[:, None] * stride_slot + dim[None, :]` a rectangle of places:
@@ -416,12 +416,12 @@ print(offset[:, None] * stride_slot + dim[None, :])
 A mask for it is `is_key[:, None]`. A score is a sum along the row, `tl.sum(query[None, :] * block_keys, axis=1)`. The weighted sum of the values goes
 down the columns: `tl.sum(weights[:, None] * block_values, axis=0)`.
 
-**The block comes from the table.** Position p stands in entry `p // BLOCK_SIZE`. The entry is the *physical* block, the number of a block of the
-pool. The block's numbers begin at block × `stride_block`. The cache may be a part of a larger tensor, so `stride_block` need not be BLOCK_SIZE ×
-`stride_slot`.
+**The block comes from the table.** The block of position p stands in entry `p // BLOCK_SIZE`. The entry is the *physical* block, the number of a
+block of the pool. The block's numbers begin at block × `stride_block`. The cache may be a part of a larger tensor, so `stride_block` need not be
+BLOCK_SIZE × `stride_slot`.
 
-**Addresses can be large.** The block table holds 32-bit numbers, and a product of two 32-bit numbers has 32 bits. Take a Llama with 8 billion weights
-(32 layers, 8 KV heads of 128, 2 bytes a number) on a GPU with 80 GB, and the last block of its pool:
+**Addresses can be large.** The block table holds 32-bit numbers, a stride arrives as one if it fits, and a product of two of them has 32 bits, too.
+Take a Llama with 8 billion weights (32 layers, 8 KV heads of 128, 2 bytes a number) on a GPU with 80 GB, and the last block of its pool:
 """
 
 # %%
@@ -433,9 +433,9 @@ for layout, stride_block in (("keys of one layer", numbers), ("keys and values o
 
 # %% [markdown]
 """
-It depends on what lies between two blocks. With the keys of one layer, 32 bits are enough here. With all layers side by side the product is cut off, and
-what is left may be negative, or, worse, look like a place in the cache. A kernel does not know where its cache comes from. So make the block a 64-bit
-number *before* it is multiplied: `.to(tl.int64)`.
+It depends on what lies between two blocks. With the keys of one layer, 32 bits are enough here. With all layers side by side the product is cut off,
+and what is left may be negative, or, worse, look like a place in the cache, as it does here. A kernel does not know where its cache comes from. So
+make the block a 64-bit number *before* it is multiplied: `.to(tl.int64)`.
 
 **Your task: `attend_blocks`**, a function that a kernel calls. It has `@triton.jit` too, and it returns its result.
 
@@ -462,7 +462,7 @@ print(inspect.getsource(one_head_kernel.fn))
 
 # %% [markdown]
 """
-Your function on real keys: C's query head 0 over KV head 0, next to lesson 06's `attention_in_place`. And what it loads.
+Your function on real keys: C's query head 0 over KV head 0, next to lesson 06's `attention_in_place`; and how much it loads.
 """
 
 # %%
@@ -559,8 +559,8 @@ reveal("07.b", loaded / necessary, unit="times as many")
 
 # %% [markdown]
 """
-Each key is loaded once for each of the GROUP query heads. On a GPU the second load may find the key in a cache of the SM, or may not. Lesson
-08 gives all query heads of a KV head to one program, which loads each key once.
+Each key is loaded once for each of the GROUP query heads. On a GPU the second load may find the key in one of the GPU's own caches, or may not.
+Lesson 08 gives all query heads of a KV head to one program, which loads each key once.
 
 ## Prove it
 
@@ -637,7 +637,7 @@ print(f"launches of your decode kernel: {len(launches)}, one for each layer of e
 
 # %% [markdown]
 """
-And small random models of three families, with requests that come and go in a small pool. GPT-2 has no shared KV heads, the others have.
+Last, small random models of three families, with requests that come and go in a small pool. In GPT-2 no KV heads are shared, in the others they are.
 """
 
 # %%
@@ -709,18 +709,18 @@ rows of a CPU.
 
 - **vLLM** began with kernels in CUDA. `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence to one thread block, as your
   kernel gives it to one program. `paged_attention_v2` cut long sequences into partitions of 512 tokens, and merged them. On NVIDIA GPUs it now uses
-  FlashAttention and FlashInfer by default.
+  FlashAttention or FlashInfer by default.
 - Its kernel in Triton is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`. You will recognise `block_tables_ptr`,
   the strides of the caches, `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`, `row_sum` and `acc`.
   It has a program for each *KV* head and some query tokens, and takes prompts and decodes alike.
 - Closer to yours is `_fwd_kernel_stage1` in `vllm/v1/attention/ops/triton_decode_attention.py`, which came from SGLang: a program for each sequence,
   query head and part of the sequence, with `cur_kv_head = cur_head // kv_group_num`, `e_max`, `e_sum` and `acc`.
-- The cache write is `reshape_and_cache_kernel_flash` in `triton_reshape_and_cache_flash.py` beside it, with a `slot_mapping`. A slot of −1 is a token
-  that is not to be written.
-- **FlashInfer** has `BatchDecodeWithPagedKVCacheWrapper`. In place of a rectangle of tables it takes all tables one behind the other, with cumulative
-  lengths, like the packed row of lesson 05.
-- **Hugging Face transformers** gathers in its continuous batching, as lesson 06 did, unless attention is computed by FlashAttention, which takes a
-  block table.
+- The cache write is `reshape_and_cache_kernel_flash` in `triton_reshape_and_cache_flash.py` beside it, with a `slot_mapping`. A slot of −1 is a
+  token that is not to be written.
+- **FlashInfer** has `BatchDecodeWithPagedKVCacheWrapper`. In place of a rectangle of tables it takes all tables one behind the other, with
+  cumulative lengths, like the packed row of lesson 05.
+- **Hugging Face transformers** gathers in its continuous batching, as lesson 06 did. With FlashAttention, a pass that has only decodes can skip
+  that: it hands over a block table.
 
 ## What is still wrong
 
