@@ -100,21 +100,22 @@ VARIANTS = {
             ("[ROWS", "[GROUP"),
         ),
     ),
-    "table read when needed": Variant(
+    # Not an idea taken out, but one that was tried and not kept.
+    "table read one turn early": Variant(
         "decode_kernel",
-        "the next turn's block table read one turn early",
+        "a block table read when it is needed",
         (
             (
-                "place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)",
-                "blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"
-                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)",
+                "    for first in range(start, end, KEYS):\n",
+                "    blocks = tl.load(table + (start + offset) // BLOCK_SIZE, mask=start + offset < end, other=0)\n"
+                "    for first in range(start, end, KEYS):\n",
             ),
             (
-                "        # The table of the next turn is read one turn early: its keys can then be asked for without waiting for it.\n"
+                "        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"
+                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)\n",
+                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)\n"
                 "        blocks = tl.load(table + (position + KEYS) // BLOCK_SIZE, mask=position + KEYS < end, other=0)\n",
-                "",
             ),
-            ("    blocks = tl.load(table + (start + offset) // BLOCK_SIZE, mask=start + offset < end, other=0)\n", ""),
         ),
     ),
     "natural exponentials": Variant("prefill_kernel", "exponentials in base 2", (("tl.exp2(", "tl.exp("),)),

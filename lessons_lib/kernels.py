@@ -64,13 +64,11 @@ def decode_kernel(
 
     table = block_tables + seq.to(tl.int64) * stride_table
     k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
-    blocks = tl.load(table + (start + offset) // BLOCK_SIZE, mask=start + offset < end, other=0)
     for first in range(start, end, KEYS):
         position = first + offset
         is_key = position < end
+        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
         place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)
-        # The table of the next turn is read one turn early: its keys can then be asked for without waiting for it.
-        blocks = tl.load(table + (position + KEYS) // BLOCK_SIZE, mask=position + KEYS < end, other=0)
         keys = tl.load(k_head + place[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
         scores = tl.where(is_key[None, :], scores, float("-inf"))

@@ -357,15 +357,11 @@ print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]}
 take two registers each, and there are many of them in a tile. So the function that starts the kernel looks at the cache. If all its places fit into
 32 bits, the kernel is compiled without.
 
-## Idea 4: read the table one turn early
+Keys can be asked for only when their block numbers are there. That is two waits in a row, in every turn. Triton hides much of them by itself:
+`num_stages=2` has it ask for the keys of the next turn while this one is computed, `num_stages=3` for those of the next two. They wait in shared
+memory until they are needed.
 
-Keys can be asked for only when their block numbers are there. That is two waits in a row, in every turn. But which entries of the table the *next*
-turn needs is known already. So read them now, and use them in the next turn. Meanwhile the keys of this one are on their way.
-
-Triton does something like it with the keys and values by itself: `num_stages=2` has it ask for the keys of the next turn while this one is computed,
-`num_stages=3` for those of the next two. They wait in shared memory until they are needed.
-
-## Idea 5: powers of two
+## Idea 4: powers of two
 
 A GPU has an instruction for 2 to the x, and none for e to the x. `tl.exp(x)` is computed as 2 to the (x × log₂ e). Triton 3.6 makes one instruction
 of `tl.exp2`, and five of `tl.exp`: a multiplication, a comparison and two corrections for very small results, and that one. All that for each score.
@@ -416,10 +412,10 @@ from lessons_lib.kernels import online_softmax
 """
 ### The decode kernel, whole
 
-With these five ideas you can read the kernel. The names that end a program early, `RAGGED` and `start >= context_len`, belong to the next ideas, as
+With these four ideas you can read the kernel. The names that end a program early, `RAGGED` and `start >= context_len`, belong to the next ideas, as
 do the lines behind the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the size of a head, and `DIM` the next power of two. `token` and `seq` are made 64
 bits wide, for the same reason as block numbers in lesson 07: with many tokens, token × stride may not fit into 32. They are single numbers, so it
-costs nothing. The loop is that of lesson 07: place, keys, scores, softmax, values.
+costs nothing. The loop is that of lesson 07: blocks, place, keys, scores, softmax, values.
 """
 
 # %%
@@ -443,11 +439,12 @@ print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.al
 ### What these ideas buy
 
 Four kernels were timed. These lines were changed in three of them; the fourth is the same kernel, started with `KEYS` = 16. The first one is told
-that there are as many KV heads as query heads, and finds every four of them at the same place in memory.
+that there are as many KV heads as query heads, and finds every four of them at the same place in memory. The last one has an idea *more*: which entries
+of the table the next turn needs is known already, so it reads them one turn early.
 """
 
 # %%
-WITHOUT = ("one program per query head", "no tensor cores", "table read when needed")
+WITHOUT = ("one program per query head", "no tensor cores", "table read one turn early")
 for name in WITHOUT:
     print(f"{name}:\n{VARIANTS[name].diff()}\n")
 
@@ -473,13 +470,14 @@ registers. So this was timed with 16 keys a turn, as the line below it: compare 
 **One block a turn** is far slower, with all other settings as they were. Whether small tiles are slow with *any* settings is a question for the last
 idea of this lesson.
 
-**The table read early** buys nothing here. It is even a little faster without, by hardly more than what two timings of the same kernel differ by (Idea
-8 shows two). It sounded right. But with 128 keys in each, turns are few, and other programs on the same processor can use the wait.
+**The table read early** sounded right, and it is not in our kernel. What it changes is hardly more than what two timings of the same kernel differ by
+(Idea 7 shows two). With 128 keys in each, turns are few, and other programs on the same processor can use the wait. An idea stays only if a
+measurement says so.
 """
 
 # %% [markdown]
 """
-## Idea 6: split one sequence among many processors
+## Idea 5: split one sequence among many processors
 
 How many programs are there? One for each KV head of each sequence. Here is what that means for a GPU with as many processors as the recorded one.
 """
@@ -602,7 +600,7 @@ Each split of B reads one block, and stores to the partial tensors in place of `
 one of `partial_lse` is token, query head, split. The splits of C and D behind their last token end at once. Their lines in the partial tensors are
 never written.
 
-## Idea 7: one packed row, prefills included
+## Idea 6: one packed row, prefills included
 
 In a real step the row is mixed: some requests bring a whole prompt, some a chunk, most one token. For several new tokens of a sequence the same idea
 goes further: a program takes **neighbouring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256 rows. Every
@@ -684,7 +682,7 @@ prices(*((long, name) for name in (*IN_PREFILLS[:3], "64-bit offsets")), (mixed,
 
 # %% [markdown]
 """
-**Natural exponentials** are Idea 5, taken out. They were timed here because here every score counts: a decode waits for memory, whatever it computes
+**Natural exponentials** are Idea 4, taken out. They were timed here because here every score counts: a decode waits for memory, whatever it computes
 meanwhile. The kernel is then handed the scale alone, without log₂ e. Four instructions more a score are much: tensor cores do the products, and the
 other arithmetic units are left with scaling, maximum, exponential and sum, a handful of instructions a score.
 
@@ -696,7 +694,7 @@ gets many programs in this case, one after the other, so the wait at the end is 
 
 **64-bit offsets** are the price of `WIDE`, which has no diff. In the prefill kernel registers are what is short.
 
-## Idea 8: choose tiles once, on purpose
+## Idea 7: choose tiles once, on purpose
 
 How many keys in a turn, how many rows, how many warps, how many stages? No formula says. One tries. Triton has a decorator for that:
 

@@ -96,7 +96,7 @@ def ablations() -> list[Ablation]:
         Ablation("one program per query head", even, _one_program_per_query_head),
         Ablation("no tensor cores", even, _without_tensor_cores),
         Ablation("one block a turn", even, _one_block_a_turn),
-        Ablation("table read when needed", even, _decode_without("table read when needed")),
+        Ablation("table read one turn early", even, _decode_without("table read one turn early")),
         Ablation("sequences not split", long, _unsplit),
         Ablation("sequences not split", "decode 32,8,128; batch 64, ragged", _unsplit),
         # The host hands the kernel scale x log2(e); for natural exponentials it must be the scale alone.
