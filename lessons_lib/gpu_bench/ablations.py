@@ -97,6 +97,7 @@ def ablations() -> list[Ablation]:
         Ablation("no tensor cores", even, _without_tensor_cores),
         Ablation("one block a turn", even, _one_block_a_turn),
         Ablation("table read one turn early", even, _decode_without("table read one turn early")),
+        Ablation("table read one turn early", "decode 14,2,64; batch 256", _decode_without("table read one turn early")),
         Ablation("sequences not split", long, _unsplit),
         Ablation("sequences not split", "decode 32,8,128; batch 64, ragged", _unsplit),
         # The host hands the kernel scale x log2(e); for natural exponentials it must be the scale alone.
