@@ -50,7 +50,7 @@ print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f}
 # %% [markdown]
 """
 Both limits were measured there in the same run: a kernel that reads 8 GB once and adds them up, and a product of two matrices of 8192 × 8192 numbers
-in bfloat16.
+in bfloat16. A TFLOP is 10¹² operations, a GFLOP 10⁹.
 
 ## The problem: right, and slow
 
@@ -93,8 +93,8 @@ print(f"{turns} turns in {taken:.0f} µs (recorded): {taken / turns:.2f} µs a t
 # %% [markdown]
 """
 A turn asks for an entry of the block table, waits for it, asks for the keys, waits, computes, asks for the values, waits. Hardly anything is read or
-computed in that time. It is nearly all waiting, and a GPU that waits reads nothing. All ideas of this lesson are of three kinds: **read less, compute
-in larger pieces, and always have enough under way**.
+computed in that time. It is nearly all waiting, and a GPU that waits reads nothing. All ideas of this lesson are of three kinds: **read and compute
+less, compute in larger pieces, and always have enough under way**.
 
 > **streaming multiprocessor**: one of the many processors of a GPU, with its own arithmetic units and its own small, fast memory. A program runs on
 > one of them, and several programs run on each at the same time. We call it *processor*.
@@ -198,7 +198,7 @@ The keys and values stay the same, and every new token uses them once more. So t
 begin to weigh.
 
 Now the chart, with three ways to compute attention in it: the kernels to which this lesson leads ("this course"); gathering the blocks into a dense
-copy, and then PyTorch's own attention; and lesson 07's kernel.
+copy, and then PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
 """
 
 # %%
@@ -332,9 +332,9 @@ predict("08.b", ...)  # How many times as long does it take then?
 In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products one by one, then a sum. Now a program has several query heads, so queries [heads,
 numbers] and keys [numbers, keys] are two matrices, and their product is `tl.dot(queries, keys)`. It runs on tensor cores.
 
-Triton wants at least 16 rows for that. A Llama has 4 query heads for each KV head, so 12 rows are padding. They are computed for nobody. It costs
-nearly nothing: the time goes into reading. In the kernel, `GROUP` is the number of query heads for each KV head, 4 in the Llama, and `ROWS` the number
-of rows, padding included. `is_row` says which are real, and only those are stored.
+A tensor core takes at least 16 rows at a time. A Llama has 4 query heads for each KV head, so 12 rows are padding. They are computed for nobody. It
+costs nearly nothing: the time goes into reading. In the kernel, `GROUP` is the number of query heads for each KV head, 4 in the Llama, and `ROWS` the
+number of rows, padding included. `is_row` says which are real, and only those are stored.
 
 ## Idea 3: a tile of several blocks
 
@@ -358,9 +358,9 @@ print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]}
 take two registers each, and there are many of them in a tile. So the function that starts the kernel looks at the cache. If all its places fit into
 32 bits, the kernel is compiled without.
 
-Keys can be asked for only when their block numbers are there. That is two waits in a row, in every turn. Triton hides much of them by itself:
-`num_stages=2` has it ask for the keys of the next turn while this one is computed, `num_stages=3` for those of the next two. They wait in shared
-memory until they are needed.
+Keys can be asked for only when their block numbers are there. That is two waits in a row, in every turn. Triton hides a part of them by itself. With
+`num_stages=2` a turn asks for the keys and values of the next one before it ends; with `num_stages=3` also for the block numbers of the one after
+that. Keys and values wait in shared memory until they are needed.
 
 ## Idea 4: powers of two
 
@@ -440,8 +440,8 @@ print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.al
 ### What these ideas buy
 
 Four kernels were timed. These lines were changed in three of them; the fourth is the same kernel, started with `KEYS` = 16. The first one is told
-that there are as many KV heads as query heads, and finds every four of them at the same place in memory. The last one has an idea *more*: which entries
-of the table the next turn needs is known already, so it reads them one turn early.
+that there are as many KV heads as query heads, and finds every four of them at the same place in memory. The third one has an idea *more*: which
+entries of the table the next turn needs is known already, so it reads them one turn early.
 """
 
 # %%
@@ -466,7 +466,7 @@ prices(*((even, name) for name in (*WITHOUT[:2], "one block a turn", WITHOUT[2])
 between memory and processors (50 MB on an H200). Often it still had what a neighbour had read.
 
 **Without tensor cores** the products of all rows, numbers and keys exist at once, one by one. With 128 keys a turn they would not fit into the
-registers. So this was timed with 16 keys a turn, as the line below it: compare it with that one. What is left is the price of the tensor cores.
+registers. So this was timed with 16 keys a turn, as the line below it: compare it with that one. What is left is what tensor cores buy.
 
 **One block a turn** is slower, with all other settings as they were. Whether small tiles are slow with *any* settings is a question for the last
 idea of this lesson.
@@ -532,8 +532,8 @@ print(f"512 keys and values of one head: {piece / 1e3:.0f} KB, read in {piece / 
 
 # %% [markdown]
 """
-Besides, a program has to start, to look up its table, to wait for its first keys, and to write its result; and each piece is one more to merge. The
-smaller the pieces, the more that weighs.
+Besides reading, a program has to start, to look up its table, to wait for its first keys, and to write its result; and each piece is one more to
+merge. The smaller the pieces, the more that weighs.
 """
 
 # %%
@@ -583,7 +583,7 @@ from lessons_lib.kernels import merge_kernel
 
 # %% [markdown]
 """
-Your merge behind your decode kernel: the same three stories, cut into splits of 16 keys, so that even these short ones are cut. (The library's
+Your merge behind your decode kernel: the same three stories, cut into splits of 16 keys, so that D and B are cut, short as they are. (The library's
 smallest split is 512.)
 """
 
@@ -609,8 +609,8 @@ goes further: a program takes **neighbouring tokens of one sequence, with all qu
 key that is loaded serves all of them.
 
 So the row is cut into tiles of TOKENS tokens each, sequence by sequence. Program (h, t) has tile t. Whose tile is it? Sequences have different
-lengths, so one must look. It would be easy if the host counted the tiles of each sequence. But then it would have to know the lengths, which lie on
-the GPU, and to wait for them. There is a trick that needs no lengths:
+lengths, so one must look. It would be easy if the CPU, the *host* of the GPU, counted the tiles of each sequence. But then it would have to know the
+lengths, which lie on the GPU, and to wait for them. There is a trick that needs no lengths:
 
 **Sequence i gets its tiles from number cu_seqlens_q[i] // TOKENS + i on.** The first part is the number of full tiles that would fit in front of it.
 And each of the i sequences in front may have a tile at its end that is not full, so there is one more for each. There may be a tile too many; it
@@ -661,8 +661,8 @@ from lessons_lib.kernels import sequence_of
 Three more ideas are in it.
 
 **A mask on the diagonal only.** A token sees the keys up to its own position. For a tile of tokens that means: keys before the first of them are seen
-by all. Only around the tile's own positions does one see what another does not. So there are two loops. The first, up to `diagonal`, has no mask at
-all. The second has one, and is short.
+by all. Only around the tile's own positions does one see what another does not. So there are two loops. The first, up to `diagonal`, masks no key.
+The second does, and is short.
 
 **The longest first.** The last tokens of a long prompt see most keys, so their programs take longest. A GPU starts programs in the order of their
 numbers. If the longest come last, most processors wait for them at the end. So the tiles are counted backwards.
@@ -691,8 +691,8 @@ other arithmetic units are left with scaling, maximum, exponential and sum, a ha
 **The mask.** Look at the first loop. The softmax is written out there, without the `tl.where` of yours: all keys are seen by all tokens, so no row
 can be without a maximum.
 
-**First tokens first** is hardly slower here. Two timings of the same kernel differ by about one percent, and this is not much more. Each processor
-gets many programs in this case, one after the other, so the wait at the end is a small part of the whole.
+**First tokens first** is only a little slower here, though by more than two timings of the same kernel differ by. Each processor gets many programs
+in this case, one after the other, so the wait at the end is a small part of the whole.
 
 **64-bit offsets** are the price of `WIDE`, which has no diff. In the prefill kernel registers are what is short.
 
@@ -708,9 +708,9 @@ def kernel(...):
 
 > **autotuning**: finding the fastest of several configurations of a kernel by running all of them.
 
-What it does must be known before one uses it in a server. At the first call with each new value of the `key`, it compiles and runs *every*
-configuration, many times. A request that happens to bring a new value waits seconds, not microseconds. The outputs are written many times, which is
-wrong for a kernel that adds to what is there. And it cannot happen while a CUDA graph is captured.
+What it does must be known before one uses it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and
+runs each many times. A request that happens to bring a new value waits seconds, not microseconds. The outputs are written many times, which is wrong
+for a kernel that adds to what is there. And it cannot happen while a CUDA graph is captured.
 
 > **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU's time for starting each kernel. While it is
 > captured, nothing may wait for the GPU.
@@ -737,11 +737,11 @@ for case in (even, long):
 # %% [markdown]
 """
 Each sweep is one case, and the tiles have to be good for all. So the chosen tiles of the decode are not the fastest of this sweep, but the best over
-all cases of the benchmark. They are a few percent behind; two timings of the same tiles differ by about half as much. The chosen tiles of the prefill
-are the fastest, and only one other comes near. What a sweep shows more clearly is what to stay away from, and that settings depend on each other.
-Look at the first line of the decodes, the single blocks of Idea 3. With two warps and three stages, what was so slow above is the fastest of all: 16
-keys are work enough for 64 threads, and little for 128. So an idea has no price by itself. What it buys depends on what is there already, and all the
-numbers above hold for the kernel as it is.
+all cases of the benchmark. They are a little behind, by more than two timings of the same tiles differ by (the last lines printed). The chosen tiles
+of the prefill are the fastest, and only one other comes near. What a sweep shows more clearly is what to stay away from, and that settings depend on
+each other. Look at the first line of the decodes, the single blocks of Idea 3. With two warps in place of four, what was slow above is about as fast
+as the chosen tiles: 16 keys are work enough for 64 threads, and little for 128. So an idea has no price by itself. What it buys depends on what is
+there already, and all the numbers above hold for the kernel as it is.
 
 ## Two functions
 
@@ -752,8 +752,8 @@ behind two functions:
 - `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed row.
 
 Shapes, dtypes, devices and layouts are known to the CPU, and always checked. What lengths and tables *hold* is known to the GPU, and to look means to
-wait for it. So that is checked on a CPU, or where the maxima are not given and one has to wait anyway. With the maxima given, nothing waits, and the
-call can be captured in a CUDA graph:
+wait for it. So that is checked on a CPU, or where `varlen` is not given the maxima and has to wait anyway. `decode` needs none: it goes by the width
+of the table. On a GPU it never waits, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
 """
 
 # %% tags=["measured"]
@@ -930,8 +930,9 @@ come as near, because starting and ending take their time. In the prefill it is 
 mixed row is too low to be reached: it takes reading and computing to go on at the same time, but the decodes read and the prefills compute, and the
 two kernels run one after the other.
 
-And beside others? Two kinds of them. What PyTorch has was timed in the same run. "Dense" and "packed" read keys that lie together, without a block
-table: a cache of that kind is what lesson 03 got rid of. And production's kernels, timed in another run on the same kind of machine:
+And beside others? Two kinds of them. What PyTorch has was timed in the same run; its dense attention, SDPA, has two kernels here, "flash" and one of
+NVIDIA's library cuDNN. "Dense" and "packed" read keys that lie together, without a block table: a cache of that kind is what lesson 03 got rid of.
+And production's kernels, timed in another run on the same kind of machine:
 """
 
 # %%
@@ -982,8 +983,8 @@ Table(
 In the two cases with unequal lengths, the kernels with a * had random lengths of their own from the same range, so compare those only roughly.
 
 Read the table without vanity. In the decodes of the Llama shapes, FlashInfer and FlashAttention-3 end near our time where lengths are equal, and a
-difference of a few percent may change from run to run. cuDNN's dense kernel is ahead in most decodes, by more than that, though not in the largest.
-It reads keys that lie together, without a table; how much of its lead comes from there, we did not measure.
+difference of a few percent may change from run to run. cuDNN's dense kernel is ahead in most decodes, in some by more than that, though not in the
+largest. It reads keys that lie together, without a table; how much of its lead comes from there, we did not measure.
 
 In the prefill it is another story. FlashAttention-3 and cuDNN are written for the tensor cores of this generation of GPUs, and FlashInfer has kernels
 of that kind. Some warps do nothing but fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the
@@ -998,12 +999,13 @@ There is no row for the ledger in this lesson. The ledger counts tokens, bytes a
   `find_seq_idx` is your `sequence_of`, with the same `// BLOCK_Q + mid`. Its number of tiles is `q.shape[0] // BLOCK_Q + num_seqs`. `BLOCK_M` are our
   rows, `TILE_SIZE` our keys of a turn. Splits are called *segments*; they are on (`IS_3D`) where all sequences of the row have one new token and
   there are few of them, and `reduce_segments` is your `merge_kernel`. There is one kernel for prefills and decodes, with 16 rows in most cases.
-- On NVIDIA GPUs vLLM usually takes **FlashAttention** or **FlashInfer** instead, which are written in CUDA C++. FlashAttention's
+- On NVIDIA GPUs vLLM usually takes **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
   `flash_attn_with_kvcache` takes a `block_table` and `num_splits`; with 0 a heuristic chooses, as our `keys_a_split` does.
 - **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once a step and hands out
   the pieces evenly to the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the rest to
   the GPU's own order.
-- **Hugging Face transformers** takes FlashAttention's kernels for its continuous batching where they are installed, with the block table.
+- **Hugging Face transformers** gathers in its continuous batching. With FlashAttention, a pass that has only decodes can skip that, with a block
+  table.
 - **PyTorch**: `flex_attention` compiles a kernel from a mask function, and is told by a `BlockMask` which blocks to look at. It is in the table
   above.
 
@@ -1021,8 +1023,8 @@ weighs.
 **Shared beginnings are read again and again.** If many requests begin with the same text, they may share its blocks (lesson 10). Each program then
 reads the shared keys for its own sequence. One could attend to them once for all, and merge: *cascade attention*.
 
-**Attention is one part.** The kernel knows nothing of what is in the row. Whether a step should have one long prefill in it or many decodes is
-decided before it, by the scheduler: lesson 09.
+**Attention is one part.** The kernel takes the row as it comes. Whether a step should have one long prefill in it or many decodes is decided before
+it, by the scheduler: lesson 09.
 
 ## Quiz
 """
