@@ -131,6 +131,23 @@ class KernelRecording:
         return sum(len(a.offsets) * self.tensors[a.tensor].itemsize for a in program.accesses if a.kind == kind)
 
 
+class Recorder:
+    """Takes the place of a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
+
+    Attributes:
+        recording: of the last launch.
+    """
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def run(*args, **kwargs):
+            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
+
+        return run
+
+
 def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecording:
     """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and write down its loads and stores.
 

@@ -22,7 +22,7 @@ import triton.language as tl
 from IPython.display import display
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernel_recording import record_kernel
+from lessons_lib.kernel_recording import Recorder
 from lessons_lib.kernel_variants import VARIANTS, with_functions
 from lessons_lib.kernels import decode_kernel, places_of, prefill_kernel
 from lessons_lib.recorded import OURS, recorded_attention, recorded_production
@@ -265,25 +265,12 @@ print("block tables", tables.tolist())
 # %% [markdown]
 """
 `record_kernel` of lesson 07 runs a kernel through the interpreter and writes down its loads. The library's functions start kernels with
-`kernel[grid](...)`. This little class takes the place of a kernel there, and records.
+`kernel[grid](...)`. `Recorder` takes the place of a kernel there, and records.
 """
 
 # %%
 from lessons_lib.paged_kernels import decode_heads, decode_heads_kernel
 from lessons_lib.viz.kernel_access import draw_program
-
-
-class Recorder:
-    """Stands in for a kernel: runs it with its loads and stores written down."""
-
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __getitem__(self, grid):
-        def start(*args, **kwargs):
-            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
-
-        return start
 
 
 def cache_bytes(recording):
@@ -308,7 +295,16 @@ Table(
 
 # %%
 AXES = ["KV head", "sequence", "split"]
-Stepper(lambda i: draw_program(eight.recording, i, AXES), count=len(eight.recording.programs), label="program", start=0, still=2)
+
+
+def programs_of(recording, **where):
+    def name(i):
+        return f"program {recording.programs[i].ids}"
+
+    return Stepper(lambda i: draw_program(recording, i, AXES), count=len(recording.programs), label="program", name=name, **where)
+
+
+programs_of(eight.recording, start=0, still=2)
 
 # %% [markdown]
 """
@@ -594,7 +590,7 @@ cut, joined = Recorder(my_decode_kernel), Recorder(merge_kernel)
 launch_decode(query, keys, values, tables, contexts, None, torch.empty_like(query), scale, int(contexts.max()), split=16, kernel=cut, merge=joined)
 print(f"decode kernel: grid {cut.recording.grid}; merge kernel: grid {joined.recording.grid}")
 print(f"bytes of keys and values: {cache_bytes(cut.recording):,}, as before: {cache_bytes(cut.recording) == necessary}")
-Stepper(lambda i: draw_program(cut.recording, i, AXES), count=len(cut.recording.programs), label="program", start=8, still=9)
+programs_of(cut.recording, start=8, still=9)
 
 # %% [markdown]
 """

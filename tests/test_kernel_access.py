@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_cases import make_case
+from svg_reading import SVG, elements, texts, titles
 
-from lessons_lib.kernel_recording import Access, KernelRecording, ProgramRun, TensorLayout, record_kernel
+from lessons_lib.kernel_recording import Access, KernelRecording, ProgramRun, Recorder, TensorLayout, record_kernel
 from lessons_lib.kernels import decode_kernel
 from lessons_lib.paged_kernels import attend_blocks, decode_heads, decode_heads_kernel, one_head_kernel, write_cache, write_kernel
 from lessons_lib.triton_attention import decode_tiles, launch_decode
@@ -25,20 +26,6 @@ from lessons_lib.viz.palette import PAPER, contrast
 from lessons_lib.viz.svg import WIDTH
 from lessons_lib.viz.touched_places import touched
 
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-class Recorder:
-    """Takes the place of a kernel in a function that launches it."""
-
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __getitem__(self, grid):
-        def run(*args, **kwargs):
-            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
-
-        return run
 
 
 def record_add():
@@ -61,18 +48,6 @@ def by_hand(accesses, shape=(4, 6), name="x", strides=None, itemsize=4, others=(
     layout = TensorLayout(name, shape, strides or tuple(torch.empty(shape, device="meta").stride()), itemsize)
     runs = (ProgramRun((0,), tuple(Access(kind, name, tuple(numbers)) for kind, numbers in accesses)), ProgramRun((1,), ()))
     return KernelRecording("some_kernel", (2,), {name: layout, **{other: TensorLayout(other, (3,), (1,), 4) for other in others}}, runs)
-
-
-def elements(picture, kind):
-    return list(ET.fromstring(picture.svg).iter(SVG + kind))
-
-
-def texts(picture):
-    return [element.text for element in elements(picture, "text")]
-
-
-def titles(picture):
-    return [element.text for element in elements(picture, "title")]
 
 
 def coloured(picture, colour):

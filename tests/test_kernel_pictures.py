@@ -2,11 +2,11 @@
 
 import math
 import re
-import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from svg_reading import SVG, elements, texts, titles
 
 from lessons_lib.gpu_bench.cases import CASES
 from lessons_lib.recorded import recorded_attention
@@ -19,20 +19,7 @@ from lessons_lib.viz.roofline_chart import RooflinePoint, draw_roofline
 from lessons_lib.viz.svg import WIDTH
 from lessons_lib.viz.tile_sweep import draw_sweep
 
-SVG = "{http://www.w3.org/2000/svg}"
 MACHINE = Machine("a machine", 1e12, 1e14)  # ridge at 100
-
-
-def elements(picture, kind):
-    return list(ET.fromstring(picture.svg).iter(SVG + kind))
-
-
-def texts(picture):
-    return [element.text for element in elements(picture, "text")]
-
-
-def titles(picture):
-    return [element.text for element in elements(picture, "title")]
 
 
 def box(element):

@@ -14,7 +14,7 @@ from oracle import TINY_TOKENIZER, ragged_requests
 from paged_cases import as_views, error, make_case
 
 from lessons_lib.compile_check import can_compile, why_not_compiled
-from lessons_lib.kernel_recording import record_kernel
+from lessons_lib.kernel_recording import Recorder
 from lessons_lib.kernels import decode_kernel, merge_kernel, online_softmax, prefill_kernel
 from lessons_lib.packing import pack
 from lessons_lib.paged_attention import paged_attention, plan_groups
@@ -174,19 +174,6 @@ def test_the_online_softmax_in_base_2_waits_for_the_first_key_of_a_row(spread):
 # --- what the kernels read and write
 
 
-class Recorded:
-    """Stands in for a kernel: every address is looked up, and what each program did is kept."""
-
-    def __init__(self, kernel):
-        self.kernel = kernel
-
-    def __getitem__(self, grid):
-        def run(*args, **kwargs):
-            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
-
-        return run
-
-
 def cells_read(recording, tensor, head, programs):
     """(block, slot) of every cell of one KV head that these programs read, as often as it was read: its first number stands for it."""
     read = []
@@ -206,9 +193,9 @@ def cells_of(case, seq, start, end):
 
 def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
     case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
-    kernel, out, split = Recorded(decode_kernel), torch.full_like(case.q, float("nan")), 24
+    kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
     pieces = (case.block_tables, case.context_lens, None)
-    options = dict(tiles=Tiles(16, 16, 4, 2), split=split, kernel=kernel, merge=Recorded(merge_kernel))
+    options = dict(tiles=Tiles(16, 16, 4, 2), split=split, kernel=kernel, merge=Recorder(merge_kernel))
     launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, **options)
     check("recorded", out, case.reference(), case.q.dtype)
     for program in kernel.recording.programs:
@@ -220,7 +207,7 @@ def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
 
 def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
     case = make_case([21, 1, 9], [30, 12, 9], q_heads=4, kv_heads=2)
-    kernel, out = Recorded(prefill_kernel), torch.zeros_like(case.q)
+    kernel, out = Recorder(prefill_kernel), torch.zeros_like(case.q)
     pieces = (case.block_tables, case.context_lens, case.cu_seqlens_q)
     launch_prefill(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel)
     expected, is_prefill = case.reference(), torch.tensor([index != 21 for index in range(31)])

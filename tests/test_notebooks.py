@@ -16,7 +16,7 @@ import nbformat
 import pytest
 
 from lessons_lib.authoring.assemble import is_measured
-from lessons_lib.authoring.build import build, differences, lesson_files, orphans, write
+from lessons_lib.authoring.build import build, differences, lesson_files, orphans
 from lessons_lib.authoring.execute import execute, kernel_environment
 from lessons_lib.authoring.review import findings
 

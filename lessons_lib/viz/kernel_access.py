@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from lessons_lib.kernel_recording import KernelRecording, ProgramRun
-from lessons_lib.viz.kernel_cells import LOADED, PALE, STORED, draw_cache, draw_cell, draw_rows, draw_vector
+from lessons_lib.viz.kernel_cells import PALE, draw_cache, draw_cell, draw_rows, draw_vector
 from lessons_lib.viz.kernel_words import bytes_text, ids_text, program_name, sentences
 from lessons_lib.viz.palette import EDGE, INK, SOFT_INK
 from lessons_lib.viz.picture import Picture

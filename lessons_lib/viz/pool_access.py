@@ -9,6 +9,7 @@ from __future__ import annotations
 from lessons_lib.paged_recording import PagedStep, named_slots
 from lessons_lib.viz.access_grid import HELD, NOT_READ, READ, draw_access_grid, drawn_as_squares
 from lessons_lib.viz.access_words import access_block_title, access_faults, describe_access, run_title, title
+from lessons_lib.viz.faults import draw_faults
 from lessons_lib.viz.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, text_on
 from lessons_lib.viz.picture import Picture
 from lessons_lib.viz.pool_words import Holding, count
@@ -167,10 +168,4 @@ def _footer(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
         x += 46 + 6.1 * len(text)
     if cells:
         d.text(x, y, f"{sample} 2: the second block of {sample}", 12, fill=SOFT_INK)
-    told = access_faults(step)
-    for sentence in [*told[:3], f"… and {len(told) - 3} more."] if len(told) > 4 else told:
-        y += 22
-        d.rect(_LEFT, y - 9, 18, 18, INK, radius=3)
-        d.text(_LEFT + 9, y, "!", 13, "middle", bold=True, fill=PAPER)
-        d.text(_LEFT + 25, y, sentence, 13, bold=True)
-    return y + 20
+    return draw_faults(d, access_faults(step), _LEFT, y) + 20

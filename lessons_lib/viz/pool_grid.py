@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from lessons_lib.pool_recording import PoolState
+from lessons_lib.viz.faults import draw_faults
 from lessons_lib.viz.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, text_on, tint
 from lessons_lib.viz.picture import Picture
 from lessons_lib.viz.pool_lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
@@ -205,10 +206,4 @@ def _footer(d: Drawing, state: PoolState, y: float) -> float:
             d.rect(x + line / 2, y - 8 + line / 2, 18 - line, 16 - line, "none", stroke, line, radius=3)
         d.text(x + 25, y, text, 12, fill=SOFT_INK)
         x += 48 + 6.2 * len(text)
-    told = faults(state)
-    for sentence in [*told[:3], f"… and {len(told) - 3} more."] if len(told) > 4 else told:
-        y += 22
-        d.rect(_LEFT, y - 9, 18, 18, INK, radius=3)
-        d.text(_LEFT + 9, y, "!", 13, "middle", bold=True, fill=PAPER)
-        d.text(_LEFT + 25, y, sentence, 13, bold=True)
-    return y + 20
+    return draw_faults(d, faults(state), _LEFT, y) + 20
