@@ -131,7 +131,11 @@ def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=
 
     Returns:
         tensor [B, Hq, D].
+
+    Raises:
+        ValueError: the two caches are laid out differently, or head size or block size is no power of two.
     """
+    _check_caches(k_cache, v_cache)
     q = q.contiguous()
     out = torch.empty_like(q)
     (num_seqs, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
@@ -141,3 +145,14 @@ def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=
             GROUP=q_heads // kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
         )  # fmt: skip
     return out
+
+
+def _check_caches(k_cache, v_cache) -> None:
+    _, block_size, _, head_dim = k_cache.shape
+    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
+        raise ValueError(
+            f"k_cache has the shape {list(k_cache.shape)} and the strides {list(k_cache.stride())}, v_cache {list(v_cache.shape)} and "
+            f"{list(v_cache.stride())}; lay both out alike."
+        )
+    if triton.next_power_of_2(head_dim) != head_dim or triton.next_power_of_2(block_size) != block_size:
+        raise ValueError(f"heads have the size {head_dim} and blocks {block_size}; this kernel takes powers of two. Lesson 08's take others.")

@@ -213,3 +213,19 @@ def test_a_block_beyond_what_32_bits_can_count():
     new = torch.randn(1, 2, 64).half().to(DEVICE)
     write_cache(new, cache, torch.tensor([last * 16 + 12], device=DEVICE))
     assert cache[last, 12].equal(new[0])
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (dict(v_cache=lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)), "lay both out alike"),
+        (dict(v_cache=lambda t: t[:-1]), "lay both out alike"),
+        (dict(q=lambda t: t[..., :24], k_cache=lambda t: t[..., :24], v_cache=lambda t: t[..., :24]), "heads have the size 24 and blocks 8"),
+    ],
+)
+def test_what_decode_heads_can_not_take_is_refused(change, says):
+    case = make_case([1, 1], [9, 3])
+    for name, make in change.items():
+        setattr(case, name, make(getattr(case, name)))
+    with pytest.raises(ValueError, match=says):
+        decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale)
