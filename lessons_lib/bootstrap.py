@@ -441,7 +441,7 @@ def main(arguments):
     if command == "lab":
         start_lab(env, port, rest)
     elif command == "test":  # two processes; the last -n counts, so ARGS="-n 0" gives one
-        _become([env.python, "-m", "pytest", "-n", "2", "--dist", "loadfile"] + rest, env.root)
+        _become([env.python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] + rest, env.root)
     elif command == "notebooks":
         _become([env.python, "-m", "lessons_lib.authoring"] + rest, env.root)
     else:

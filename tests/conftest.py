@@ -50,7 +50,10 @@ def lab(chromium, tmp_path_factory):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first: one that is begun last keeps one worker busy while the others have nothing left to do."""
+    """The longest files first: one that is begun last keeps one worker busy while the others have nothing left to do.
+
+    pytest-xdist takes them in this order with `--no-loadscope-reorder`.
+    """
     longest = ["test_nbgrader", "test_notebooks", "test_browser"]
     items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
 
