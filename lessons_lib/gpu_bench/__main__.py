@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,61 +13,52 @@ import triton
 from lessons_lib.gpu_bench.ablations import ablations
 from lessons_lib.gpu_bench.cases import CASES, Case, Inputs, make_inputs
 from lessons_lib.gpu_bench.peers import PEERS, Calls
-from lessons_lib.gpu_bench.timing import machine_limits, microseconds, microseconds_uncaptured
+from lessons_lib.gpu_bench.timing import machine_limits, microseconds
 from lessons_lib.gpu_bench.tuning import sweep
+from lessons_lib.roofline import attention_work
 from lessons_lib.viz.table import Table
 
 LARGEST_ERROR = 2e-2  # relative; bfloat16 has 8 bits, and every result is rounded to them
 SWEPT = ("decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
 
 
-def measured(calls: Calls, expected: torch.Tensor) -> dict:
-    """Microseconds of a call, and how far its result is from the float32 reference; or why there are none."""
+def measured(way: Callable[[Inputs], Calls | None], inputs: Inputs, expected: torch.Tensor) -> dict | None:
+    """Microseconds of a call, and how far its result is from the float32 reference; or why there are none. None if the way does not apply."""
     try:
+        calls = way(inputs)
+        if calls is None:
+            return None
         error = float((calls[0]().float() - expected).norm() / expected.norm())
         if not error < LARGEST_ERROR:
             return {"error": error, "why": f"wrong: relative error {error:.2g}"}
-        try:
-            return {"us": microseconds(calls), "error": error}
-        except torch.AcceleratorError:  # it asks the GPU something half-way, which a graph can't hold
-            torch.cuda.synchronize()
-            return {"us": microseconds_uncaptured(calls), "error": error, "captured": False}
-    except Exception as error:  # a peer that this machine or this version does not have
+        return {"us": microseconds(calls), "error": error}
+    except Exception as error:  # a way that this machine or this version does not have
         return {"why": f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"}
+    finally:
+        torch.cuda.empty_cache()
 
 
 def run_case(case: Case, say=lambda line: None) -> dict:
     inputs = make_inputs(case)
     expected = inputs.reference()
-    peers = {}
-    for name, peer in PEERS.items():
-        calls = peer(inputs) if name != "FlexAttention" else _built_or_none(peer, inputs)
-        if calls:
-            peers[name] = measured(calls, expected)
-            say(f"{case.name}: {name}: {peers[name]}")
-        torch.cuda.empty_cache()
-    return {"name": case.name, "kind": case.kind, "kv_bytes": case.kv_bytes, "flop": flop(case), "peers": peers} | _extras(case, inputs, expected, say)
 
+    def all_measured(ways: dict[str, Callable]) -> dict[str, dict]:
+        results = {}
+        for name, way in ways.items():
+            if result := measured(way, inputs, expected):
+                results[name] = result
+                say(f"{case.name}: {name}: {result}")
+        return results
 
-def _built_or_none(peer, inputs: Inputs) -> Calls | None:
-    try:
-        return peer(inputs)
-    except Exception:  # FlexAttention's block mask changes from version to version
-        return None
-
-
-def _extras(case: Case, inputs: Inputs, expected: torch.Tensor, say) -> dict:
-    without = {a.without: measured(a.calls(inputs), expected) for a in ablations() if case.name.startswith(a.case)}
-    for name, result in without.items():
-        say(f"{case.name}: without, {name}: {result}")
-    return {"without": without, "tiles": sweep(inputs) if case.name in SWEPT else []}
-
-
-def flop(case: Case) -> int:
-    """Additions and multiplications of scores and outputs, for the keys that each query sees."""
-    from lessons_lib.roofline import attention_work
-
-    return attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim).flop
+    return {
+        "name": case.name,
+        "kind": case.kind,
+        "kv_bytes": case.kv_bytes,
+        "flop": attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim).flop,
+        "peers": all_measured(PEERS),
+        "without": all_measured({a.without: a.calls for a in ablations() if case.name.startswith(a.case)}),
+        "tiles": sweep(inputs) if case.name in SWEPT else [],
+    }
 
 
 def results_table(results: list[dict]) -> Table:

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
-
 from lessons_lib.gpu_bench.cases import Inputs
+from lessons_lib.gpu_bench.launches import decode_with, each_table, prefill_with
 from lessons_lib.gpu_bench.peers import Calls
 from lessons_lib.kernel_variants import VARIANTS
-from lessons_lib.triton_attention import LOG2_E, decode_tiles, launch_decode, launch_prefill
+from lessons_lib.triton_attention import LOG2_E, decode_tiles
 
 
 @dataclass(frozen=True)
@@ -26,33 +25,14 @@ class Ablation:
     calls: Callable[[Inputs], Calls]
 
 
-def _decode(inputs: Inputs, table, kv=None, **options) -> torch.Tensor:
-    out = torch.empty_like(inputs.q)
-    keys, values = kv or (inputs.k_cache, inputs.v_cache)
-    longest = table.shape[1] * inputs.case.block_size
-    launch_decode(inputs.q, keys, values, table, inputs.context_lens, None, out, inputs.scale, longest, **options)
-    return out
-
-
-def _prefill(inputs: Inputs, table, scale=1.0, **options) -> torch.Tensor:
-    out = torch.empty_like(inputs.q)
-    lengths = (inputs.context_lens, inputs.cu_seqlens_q)
-    launch_prefill(inputs.q, inputs.k_cache, inputs.v_cache, table, *lengths, out, inputs.scale * scale, **options)
-    return out
-
-
-def _each_table(inputs: Inputs, call: Callable) -> Calls:
-    return [lambda table=table: call(inputs, table) for table in inputs.tables]
-
-
 def _decode_without(name: str) -> Callable[[Inputs], Calls]:
     kernel = VARIANTS[name].build()
-    return lambda inputs: _each_table(inputs, lambda i, table: _decode(i, table, kernel=kernel))
+    return lambda inputs: each_table(inputs, lambda i, table: decode_with(i, table, kernel=kernel))
 
 
 def _prefill_without(name: str, **options) -> Callable[[Inputs], Calls]:
     kernel = VARIANTS[name].build()
-    return lambda inputs: _each_table(inputs, lambda i, table: _prefill(i, table, kernel=kernel, **options))
+    return lambda inputs: each_table(inputs, lambda i, table: prefill_with(i, table, kernel=kernel, **options))
 
 
 def _one_program_per_query_head(inputs: Inputs) -> Calls:
@@ -63,27 +43,27 @@ def _one_program_per_query_head(inputs: Inputs) -> Calls:
         return cache.as_strided((*cache.shape[:2], inputs.case.q_heads, cache.shape[3]), (*cache.stride()[:2], 0, 1))
 
     kv = (repeated(inputs.k_cache), repeated(inputs.v_cache))
-    return _each_table(inputs, lambda i, table: _decode(i, table, kv, kernel=kernel))
+    return each_table(inputs, lambda i, table: decode_with(i, table, kv, kernel=kernel))
 
 
 def _without_tensor_cores(inputs: Inputs) -> Calls:
     """One block a turn: with larger tiles, all these products at once do not fit into the registers."""
     kernel = VARIANTS["no tensor cores"].build()
     tiles = replace(_decode_tiles(inputs), keys=16)
-    return _each_table(inputs, lambda i, table: _decode(i, table, kernel=kernel, tiles=tiles))
+    return each_table(inputs, lambda i, table: decode_with(i, table, kernel=kernel, tiles=tiles))
 
 
 def _one_block_a_turn(inputs: Inputs) -> Calls:
     tiles = replace(_decode_tiles(inputs), keys=inputs.case.block_size)
-    return _each_table(inputs, lambda i, table: _decode(i, table, tiles=tiles))
+    return each_table(inputs, lambda i, table: decode_with(i, table, tiles=tiles))
 
 
 def _unsplit(inputs: Inputs) -> Calls:
-    return _each_table(inputs, lambda i, table: _decode(i, table, split=max(i.case.context_lens)))
+    return each_table(inputs, lambda i, table: decode_with(i, table, split=max(i.case.context_lens)))
 
 
 def _wide_offsets(inputs: Inputs) -> Calls:
-    return _each_table(inputs, lambda i, table: _prefill(i, table, is_wide=True))
+    return each_table(inputs, lambda i, table: prefill_with(i, table, is_wide=True))
 
 
 def _decode_tiles(inputs: Inputs):

@@ -47,22 +47,6 @@ def microseconds(calls: list[Callable[[], object]]) -> float:
     return statistics.median(times)
 
 
-def microseconds_uncaptured(calls: list[Callable[[], object]]) -> float:
-    """The same without a graph, for what can't be captured: with the time that the CPU takes, where the GPU has to wait for it."""
-    for call in calls[:2] * 2:
-        call()
-    times = []
-    for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for call in calls:
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times)
-
-
 @triton.jit
 def read_kernel(numbers, out, TILE: tl.constexpr):
     """Read numbers and do next to nothing with them: one sum for each program."""

@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from lessons_lib.gpu_bench.ablations import _decode, _each_table, _prefill
 from lessons_lib.gpu_bench.cases import Inputs
+from lessons_lib.gpu_bench.launches import decode_with, each_table, prefill_with
 from lessons_lib.gpu_bench.timing import microseconds
 from lessons_lib.triton_attention import Tiles
 
@@ -13,12 +13,12 @@ PREFILL = {"rows": (64, 128, 256), "keys": (32, 64, 128), "warps": (4, 8), "stag
 
 def sweep(inputs: Inputs) -> list[dict]:
     """Microseconds with each combination of tiles; None where it does not compile or does not fit."""
-    call, choices = (_decode, DECODE) if inputs.case.kind == "decode" else (_prefill, PREFILL)
+    call, choices = (decode_with, DECODE) if inputs.case.kind == "decode" else (prefill_with, PREFILL)
     rows = []
     for values in product(*choices.values()):
         tiles = Tiles(**{"rows": 16, **dict(zip(choices, values))})
         try:
-            us = microseconds(_each_table(inputs, lambda i, table: call(i, table, tiles=tiles)))
+            us = microseconds(each_table(inputs, lambda i, table: call(i, table, tiles=tiles)))
         except Exception:  # too much shared memory, or more threads than the tile has work for: no candidate
             us = None
         rows.append({"rows": tiles.rows, "keys": tiles.keys, "warps": tiles.warps, "stages": tiles.stages, "us": us})
