@@ -130,8 +130,7 @@ def _group(members, cu_seqlens_q, q_lens, context_lens, block_tables, block_size
         rows=torch.where(is_query, cu_seqlens_q[members, None] + query, 0).long(),
         is_query=is_query,
         slots=blocks.long() * block_size + key_or_first % block_size,
-        # What stands in for a missing query may attend to the first key: a row without any key would be NaN.
-        mask=((key <= position[:, :, None]) & is_query[:, :, None] | (key == 0))[:, None],
+        mask=(key <= position[:, :, None])[:, None],
     )
 
 
