@@ -1,4 +1,4 @@
-"""Lesson 08: what the attention functions refuse before a kernel sees it. A kernel checks nothing: it would read elsewhere."""
+"""Lessons 07 and 08: what the attention functions refuse before a kernel sees it. A kernel checks nothing: it would read elsewhere."""
 
 import torch
 
@@ -17,8 +17,7 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
             f"q has the shape {list(q.shape)} and k_cache {list(k_cache.shape)}; they must be [tokens, query heads, head size] and "
             "[blocks, block size, KV heads, head size]."
         )
-    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
-        raise ValueError(f"k_cache has the shape {list(k_cache.shape)} and v_cache {list(v_cache.shape)}; both must be alike, in strides too.")
+    check_alike(k_cache, v_cache)
     if q.shape[2] != k_cache.shape[3] or q.shape[1] % k_cache.shape[2]:
         raise ValueError(
             f"q has {q.shape[1]} heads of size {q.shape[2]}, the cache {k_cache.shape[2]} of size {k_cache.shape[3]}; the sizes must be "
@@ -42,6 +41,15 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
     devices = {tensor.device for tensor in (q, k_cache, v_cache, block_tables, context_lens)}
     if len(devices) > 1:
         raise ValueError(f"the tensors lie on {', '.join(sorted(map(str, devices)))}; move them to one device.")
+
+
+def check_alike(k_cache, v_cache) -> None:
+    """Kernels reckon one place for both caches."""
+    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
+        raise ValueError(
+            f"k_cache has the shape {list(k_cache.shape)} and the strides {list(k_cache.stride())}, v_cache {list(v_cache.shape)} and "
+            f"{list(v_cache.stride())}; both must be alike."
+        )
 
 
 def check_decode(q, context_lens) -> None:

@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from lessons_lib.attention_checks import check_alike
+
 
 @triton.jit
 def write_kernel(new, cache, slot_mapping, numbers, stride_new, stride_slot, NUMBERS: tl.constexpr):
@@ -148,11 +150,7 @@ def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=
 
 
 def _check_caches(k_cache, v_cache) -> None:
+    check_alike(k_cache, v_cache)
     _, block_size, _, head_dim = k_cache.shape
-    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
-        raise ValueError(
-            f"k_cache has the shape {list(k_cache.shape)} and the strides {list(k_cache.stride())}, v_cache {list(v_cache.shape)} and "
-            f"{list(v_cache.stride())}; lay both out alike."
-        )
     if triton.next_power_of_2(head_dim) != head_dim or triton.next_power_of_2(block_size) != block_size:
         raise ValueError(f"heads have the size {head_dim} and blocks {block_size}; this kernel takes powers of two. Lesson 08's take others.")

@@ -218,8 +218,8 @@ def test_a_block_beyond_what_32_bits_can_count():
 @pytest.mark.parametrize(
     "change, says",
     [
-        (dict(v_cache=lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)), "lay both out alike"),
-        (dict(v_cache=lambda t: t[:-1]), "lay both out alike"),
+        (dict(v_cache=lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)), "both must be alike"),
+        (dict(v_cache=lambda t: t[:-1]), "both must be alike"),
         (dict(q=lambda t: t[..., :24], k_cache=lambda t: t[..., :24], v_cache=lambda t: t[..., :24]), "heads have the size 24 and blocks 8"),
     ],
 )
