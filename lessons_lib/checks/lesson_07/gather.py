@@ -5,7 +5,8 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.kernels import compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import compiled_too, numbers_text, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.lesson_07.rows import misplaced_row
 
 UNTOUCHED = -7.0
 
@@ -68,13 +69,11 @@ def _wild(error, columns: int, size: int, index: list[int], strides: tuple[int, 
 
 
 def _wrong_places(recording, row: int, want, stored, strides, columns: int, index: list[int], case: str) -> Mistake:
-    what = f"program {row} should store row {row} of out, the numbers {places(want)}; yours stores {places(stored)}."
+    what, idea = misplaced_row(recording, row, want, stored)
+    if idea:
+        return Mistake(what, case=case, idea=idea)
     idea = "`out + row * stride_out + column`, with the mask `column < columns`."
-    if row and stored == touched(recording, recording.programs[0], "store", "out"):
-        idea = "Every program stores the same row. `tl.program_id(0)` is the number of its own."
-    elif set(stored) > set(want):
-        idea = "What lies behind the last column belongs to another row, or to somebody else. Give `tl.store` the mask `column < columns` too."
-    elif stored == [index[row] * strides[1] + column for column in range(columns)]:
+    if stored == [index[row] * strides[1] + column for column in range(columns)]:
         idea = "You copied row i of source to row index[i] of out: that is a scatter. A gather reads at the index and writes in order."
     elif stored == [row * strides[0] + column for column in range(columns)]:
         idea = "You used the stride of source. The rows of out lie `stride_out` apart."

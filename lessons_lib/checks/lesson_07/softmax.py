@@ -6,6 +6,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.kernels import cells, close, compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.lesson_07.rows import misplaced_row
 
 UNTOUCHED = -7.0
 
@@ -77,13 +78,11 @@ def _wild(error, columns: int, size: int, x, out) -> str:
 
 
 def _wrong_places(recording, row: int, want, stored, x, out, columns: int, case: str) -> Mistake:
-    what = f"program {row} should store row {row} of out, the numbers {places(want)}; yours stores {places(stored)}."
+    what, idea = misplaced_row(recording, row, want, stored)
+    if idea:
+        return Mistake(what, case=case, idea=idea)
     idea = "`out + row * stride_out + column`, with the mask `column < columns`."
-    if row and stored == touched(recording, recording.programs[0], "store", "out"):
-        idea = "Every program stores the same row. `tl.program_id(0)` is the number of its own."
-    elif set(stored) > set(want):
-        idea = "What lies behind the last column belongs to another row, or to somebody else. Give `tl.store` the mask `column < columns` too."
-    elif stored == [row * x.stride(0) + column for column in range(columns)]:
+    if stored == [row * x.stride(0) + column for column in range(columns)]:
         idea = "You used the stride of x for out. The rows of out lie `stride_out` apart."
     elif stored == [row * columns + column for column in range(columns)]:
         idea = "That would be right if the rows lay one behind the other without gaps. What parts two rows of out is `stride_out`, not `columns`."
