@@ -6,14 +6,13 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import torch
+from svg_reading import SVG, elements, texts
 
 from lessons_lib.mask_text import read_pair, read_row
 from lessons_lib.masks import PADDING, RULES, Tags, additive_mask, block_diagonal_mask, combine, tag_tokens
 from lessons_lib.viz.mask_grid import draw_mask
 from lessons_lib.viz.palette import INK, NEUTRAL, color_of, contrast
 from lessons_lib.viz.token_axis import TokenAxis, runs_of
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def padding(count):
@@ -30,14 +29,6 @@ def pass_of(lengths, cached=None, padded=0):
 def drawn(lengths, cached=None, padded=0, rules=RULES, **more):
     queries, keys = pass_of(lengths, cached, padded)
     return draw_mask(combine(rules, queries, keys), queries, keys, rules=rules, **more)
-
-
-def elements(picture, kind):
-    return list(ET.fromstring(picture.svg).iter(SVG + kind))
-
-
-def texts(picture):
-    return [e.text for e in elements(picture, "text")]
 
 
 def hover_layer(picture):

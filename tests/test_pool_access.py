@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from svg_reading import SVG, elements, texts, titles
 
 from lessons_lib.paged_recording import PagedStep, paged_step_text
 from lessons_lib.viz import palette
@@ -16,8 +17,6 @@ from lessons_lib.viz.access_grid import READ, drawn_as_squares
 from lessons_lib.viz.pool_access import draw_pool_access
 from lessons_lib.viz.pool_lot import LOT_WIDTH, lay_out
 from lessons_lib.viz.svg import WIDTH
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def step_of(num_blocks, block_size, sizes, seed=0):
@@ -37,18 +36,6 @@ def step_of(num_blocks, block_size, sizes, seed=0):
 
 # B's tokens 0 to 5 in blocks 4, 1; A's token 6 in its second block; C comes with three.
 MIXED = PagedStep(8, 4, {"A": (2, 5), "B": (4, 1), "C": (7,)}, {"A": (22,), "B": (5,), "C": (28, 29, 30)}, {"A": 7, "B": 6, "C": 3})
-
-
-def elements(picture, tag):
-    return list(ET.fromstring(picture.svg).iter(SVG + tag))
-
-
-def texts(picture):
-    return [e.text for e in elements(picture, "text")]
-
-
-def titles(picture):
-    return [e.text for e in elements(picture, "title")]
 
 
 def height(picture):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from svg_reading import SVG, elements, texts, titles
 
 from lessons_lib.block_pool import BlockPool, BlockTable
 from lessons_lib.pool_recording import PoolState, TableState, named_blocks, pool_state
@@ -14,8 +15,6 @@ from lessons_lib.viz import palette
 from lessons_lib.viz.pool_grid import draw_pool
 from lessons_lib.viz.pool_lot import LOT_WIDTH, lay_out
 from lessons_lib.viz.pool_words import ordinal
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def pool_of(num_blocks, block_size, held, event="", changed=()):
@@ -27,18 +26,6 @@ def pool_of(num_blocks, block_size, held, event="", changed=()):
 
 
 SMALL = PoolState(12, 4, (8, 9, 10, 11, 2, 1, 0), (TableState("B", (3, 4, 7, 6), 13), TableState("C", (5,), 2)), "B grows and takes block 6.", (6,))
-
-
-def elements(picture, tag):
-    return list(ET.fromstring(picture.svg).iter(SVG + tag))
-
-
-def titles(picture):
-    return [e.text for e in elements(picture, "title")]
-
-
-def texts(picture):
-    return [e.text for e in elements(picture, "text")]
 
 
 def filled(picture, colour, start="block"):
