@@ -1,0 +1,110 @@
+"""One run of the engine's benchmark: the model, the requests of nano-vllm's benchmark, and where the time of each step goes."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from lessons_lib.gpu_runner import GpuRunner, Pending
+from lessons_lib.overlap import OverlappedSteps
+from lessons_lib.preemption import PreemptiveScheduler
+from lessons_lib.prefix_cache import PrefixCache
+from lessons_lib.scheduler import StepPlan
+from lessons_lib.sequence import Sequence
+
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 16384
+
+
+def qwen_half_billion(max_positions: int = 32768, device: str = "cuda"):
+    """A model of the shape of Qwen2.5-0.5B with random weights in bfloat16."""
+    shape = dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, intermediate_size=4864, vocab_size=151936)
+    config = Qwen2Config(**shape, max_position_embeddings=max_positions, tie_word_embeddings=True, dtype=torch.bfloat16)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    return model.eval().requires_grad_(False)
+
+
+def benchmark_requests(count: int = 256, longest: int = 1024) -> list[Sequence]:
+    """The requests of nano-vllm's benchmark: 100 to 1,024 random tokens each, and then, drawn after all prompts, the lengths of the answers."""
+    rng = random.Random(0)
+    prompts = [[rng.randint(0, 10000) for _ in range(rng.randint(100, longest))] for _ in range(count)]
+    return [Sequence(str(number), prompt, rng.randint(100, longest)) for number, prompt in enumerate(prompts)]
+
+
+@dataclass
+class StepTimes:
+    """Where the time of each step went.
+
+    Attributes:
+        steps: for each, seconds of "schedule", "start" (the row is reckoned, sent and launched), "wait" (for the GPU) and "all";
+            "running", how many sequences it computes; "is_decode", whether one token of each.
+    """
+
+    steps: list[dict] = field(default_factory=list)
+
+    def timed(self, name: str, function: Callable) -> Callable:
+        def call(*args):
+            began = time.perf_counter()
+            result = function(*args)
+            self.steps[-1][name] = time.perf_counter() - began
+            return result
+
+        return call
+
+    def of_full_decodes(self) -> dict[str, float]:
+        """Median milliseconds of the steps in which most sequences run and all decode; "update" is what is left over."""
+        decodes = [step for step in self.steps if step.get("is_decode") and "wait" in step]
+        most = max(step["running"] for step in decodes)
+        full = [step for step in decodes if step["running"] == most]
+        parts = {name: [1000 * step[name] for step in full] for name in ("schedule", "start", "wait", "all")}
+        parts["update"] = [whole - schedule - start - wait for schedule, start, wait, whole in zip(*parts.values())]
+        parts["own"] = [whole - wait for wait, whole in zip(parts["wait"], parts["all"])]
+        return {"running": most, "steps": len(full)} | {name: statistics.median(values) for name, values in parts.items()}
+
+
+class TimedRunner:
+    """A runner whose starts and waits are timed."""
+
+    def __init__(self, runner: GpuRunner, times: StepTimes):
+        self.start_inside = times.timed("start", runner.start)
+        self.times = times
+
+    def start(self, plan: StepPlan) -> Pending:
+        self.times.steps[-1] |= {"running": len(plan.counts), "is_decode": plan.num_tokens == len(plan.counts)}
+        self.pending = self.start_inside(plan)
+        return TimedPending(self.times.timed("wait", self.pending.tokens))
+
+
+@dataclass
+class TimedPending:
+    tokens: Callable[[], list[int]]
+
+
+def serve(runner: GpuRunner, sequences: list[Sequence], overlapped: bool) -> tuple[float, StepTimes]:
+    """Answer all sequences. Returns the seconds that it took, and where they went."""
+    pool = PrefixCache(runner.spare_block, runner.cache.block_size)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS)
+    for sequence in sequences:
+        scheduler.add(sequence)
+    times = StepTimes()
+    scheduler.schedule = times.timed("schedule", scheduler.schedule)
+    timed_runner = TimedRunner(runner, times)
+    overlap = OverlappedSteps(scheduler, timed_runner)
+
+    def step_in_turn():
+        plan = scheduler.schedule()
+        scheduler.update(plan, timed_runner.start(plan).tokens())
+
+    step = times.timed("all", overlap.step if overlapped else step_in_turn)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    while overlap.has_unfinished():
+        times.steps.append({})
+        step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began, times

@@ -1,0 +1,170 @@
+"""Lesson 11: carries out a StepPlan on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept on the device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.fx.experimental._config as shape_config
+
+from lessons_lib.block_pool import blocks_for
+from lessons_lib.cuda_graphs import CudaCapture, GraphKey, GraphStore, ladder, layout, next_size
+from lessons_lib.model import context_length
+from lessons_lib.paged_cache import PagedKVCache
+from lessons_lib.paged_operator import PAGED_OPERATOR, RowInputs, row_logits
+from lessons_lib.scheduler import StepPlan
+from lessons_lib.sequence import Sequence
+from lessons_lib.static_inputs import StaticInputs, TableMirror, row_arrays, send_row
+
+
+def greedy(logits: torch.Tensor) -> torch.Tensor:
+    """The likeliest token of each line, int64 [B], on the device of the logits."""
+    return logits.argmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The tokens of a step that was started.
+
+    Attributes:
+        on_host: int64 [sequences of the plan]; valid when `arrived` has happened.
+        arrived: torch.cuda.Event, or None where nothing is under way.
+    """
+
+    on_host: torch.Tensor
+    arrived: object = None
+
+    def tokens(self) -> list[int]:
+        """Wait for the step, and return a token for each sequence of its plan."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.on_host.tolist()
+
+
+class GpuRunner:
+    """A model and its paged cache, for a scheduler that may plan the next step before this one is done.
+
+    The model calls `paged_operator` for its attention from the first step on, until `close`.
+
+    Attributes:
+        cache: one block more than the scheduler's pool: what fills up a row is written to the last one.
+        store: GraphStore, or None where nothing is captured.
+        sizes: rows of decodes are filled up to one of these.
+    """
+
+    def __init__(
+        self, model, num_blocks: int, block_size: int, *, max_num_seqs: int, max_model_len: int | None = None, compiled=True, graphs=True, capture=None
+    ):
+        """
+        Args:
+            max_num_seqs: as the scheduler's.
+            max_model_len: the most tokens of a sequence; if None, as many as the model has positions for.
+            compiled: whether the model is compiled, with one code for rows of any length.
+            graphs: whether steps of decodes only are captured and replayed.
+            capture: see GraphStore; if None, CUDA graphs.
+        """
+        self.model = model
+        self.cache = PagedKVCache(model.config, num_blocks + 1, block_size, model.dtype, model.device)
+        self.spare_block = num_blocks
+        width = blocks_for(max_model_len or context_length(model.config), block_size)
+        self.sizes = ladder(max_num_seqs)
+        self.mirror = TableMirror(max_num_seqs, width)
+        self.static = StaticInputs.make(self.sizes[-1], width, block_size, model.device)
+        self.previous = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
+        self.places: dict[Sequence, int] = {}
+        self.compiled = compiled
+        self._row_logits = compiled_row_logits(self.cache) if compiled else row_logits
+        self.store = GraphStore(capture or CudaCapture()) if graphs else None
+        self._before = model.config._attn_implementation
+        self._modules = list(model.modules())
+
+    def warm_up(self) -> None:
+        """Compile and capture all that will be needed, on rows that belong to nobody, so that no request has to wait for it."""
+
+        def row_of(*lengths: int) -> StepPlan:
+            size = self.cache.block_size
+            return StepPlan({Sequence("warm-up", range(length), 1, blocks=[self.spare_block] * blocks_for(length, size)): length for length in lengths})
+
+        # Kernels are compiled once more for numbers that 16 divides.
+        for num_seqs in (3, 16):
+            if num_seqs <= len(self.mirror.tables):
+                self.forward(row_of(2, *[1] * (num_seqs - 1)))
+                self.forward(row_of(*[2] * num_seqs))
+        for size in reversed(self.sizes) if self.store else ():
+            self.forward(row_of(*[1] * min(size, len(self.mirror.tables))))
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        """Compute the tokens of a plan.
+
+        Returns:
+            tensor [sequences of the plan, vocabulary]: the logits after the last token of each; valid until the next step is started.
+        """
+        if self.model.config._attn_implementation != PAGED_OPERATOR:
+            self.model.set_attn_implementation(PAGED_OPERATOR)
+        is_decode = plan.num_tokens == len(plan.counts)
+        # A row of one sequence would be compiled as a case of its own.
+        num_rows = next_size(len(plan.counts), self.sizes) if is_decode and self.store else max(2, len(plan.counts))
+        row = row_arrays(plan, self.mirror, self.cache.block_size, self.places, self.spare_block, num_rows)
+        logits = self.replay(row) if is_decode and self.store else self.compute(send_row(row, self.model.device))
+        return logits[: len(plan.counts)]
+
+    @torch.inference_mode()
+    def start(self, plan: StepPlan, choose: Callable[[torch.Tensor], torch.Tensor] = greedy) -> Pending:
+        """Start a step, and return at once. The next one may be started before its tokens are asked for.
+
+        Args:
+            choose: from logits [B, vocabulary] to tokens, int64 [B], on the device.
+        """
+        tokens = choose(self.forward(plan))
+        self.previous[: len(tokens)] = tokens
+        self.places = {sequence: place for place, sequence in enumerate(plan.counts)}
+        if tokens.device.type != "cuda":
+            return Pending(tokens)
+        on_host = torch.empty(len(tokens), dtype=torch.int64, pin_memory=True)
+        on_host.copy_(tokens, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        return Pending(on_host, arrived)
+
+    def compute(self, row: RowInputs) -> torch.Tensor:
+        return self._row_logits(self.model, self.cache, row, self.previous)
+
+    def replay(self, row: RowInputs) -> torch.Tensor:
+        """A row of decodes, of one of the captured sizes."""
+        self.static.fill(row)
+        inputs = self.static.of_size(len(row.context_lens))
+        return self.store.run(self.key(inputs), lambda: self.compute(inputs), lambda: self.read_by_graph(inputs))
+
+    def key(self, inputs: RowInputs) -> GraphKey:
+        """Everything that a graph of this row depends on, looked up now."""
+        tensors = (*vars(inputs).values(), self.previous, *self.cache.keys, *self.cache.values)
+        settings = (self.compiled, tuple(inputs.maxima.tolist()), self.cache.block_size, self.model.config._attn_implementation)
+        return GraphKey(len(inputs.context_lens), tuple(map(layout, tensors)), tuple(weight.data_ptr() for weight in self.weights()), settings)
+
+    def read_by_graph(self, inputs: RowInputs) -> tuple:
+        # `detach`: a parameter may be given other memory, and this must hold on to what it has now.
+        return inputs, self.previous, *self.cache.keys, *self.cache.values, *(weight.detach() for weight in self.weights())
+
+    def weights(self):
+        # Not `model.parameters()`, which takes half a millisecond to find out that none occurs twice.
+        return (weight for module in self._modules for weight in module._parameters.values() if weight is not None)
+
+    def close(self) -> None:
+        """Give the model back the attention that it had, and drop the graphs."""
+        self.model.set_attn_implementation(self._before)
+        if self.store:
+            self.store.graphs.clear()
+
+
+def compiled_row_logits(cache: PagedKVCache) -> Callable:
+    """`row_logits`, compiled at its first call: once for all lengths and numbers of sequences from 2 on, and for the shape of this cache."""
+    for tensor in (*cache.keys, *cache.values):
+        torch._dynamo.mark_static(tensor)
+    compiled = torch.compile(row_logits, dynamic=True, fullgraph=True)
+
+    def call(*args):
+        # Otherwise two sizes that happen to be equal at the first call are taken to be equal always.
+        with shape_config.patch(use_duck_shape=False):
+            return compiled(*args)
+
+    return call

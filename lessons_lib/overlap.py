@@ -1,0 +1,140 @@
+"""Lesson 11: the next step is planned and started while this one runs, so that the GPU never waits for the scheduler.
+
+Which token a sequence gets is not needed to plan its next step; that it gets one is enough. So a place is kept for the token, the next step
+is started, and the token is written down when it arrives. Only then can anybody see that it was a stop token. Such a sequence has computed
+one token too many by then, which is thrown away.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lessons_lib.scheduler import Scheduler, StepPlan
+from lessons_lib.sequence import Sequence
+from lessons_lib.static_inputs import UNKNOWN
+
+
+@dataclass
+class StartedStep:
+    """A step whose tokens have not arrived.
+
+    Attributes:
+        plan: what it computes.
+        pending: has `tokens()`, which waits for them.
+        gets_token: sequences that get a token by it.
+    """
+
+    plan: StepPlan
+    pending: object
+    gets_token: set[Sequence] = field(default_factory=set)
+
+
+class OverlappedSteps:
+    """Drives a scheduler and a runner, with at most one step under way while another is planned.
+
+    Attributes:
+        scheduler: Scheduler or PreemptiveScheduler. Between two steps, an answer may end in a token that is UNKNOWN.
+        runner: has `start(plan) -> pending`, which returns at once.
+        move: function (plan), called before a step is started: see `block_moves.apply_moves`.
+        started: the StartedStep whose tokens have not been written down, or None.
+        leaving: sequences whose last token is under way. They hold their blocks until it arrives.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner, move: Callable[[StepPlan], None] = lambda plan: None):
+        self.scheduler, self.runner, self.move = scheduler, runner, move
+        self.started: StartedStep | None = None
+        self.leaving: list[Sequence] = []
+
+    def has_unfinished(self) -> bool:
+        return self.started is not None or self.scheduler.has_unfinished()
+
+    def step(self) -> list[Sequence]:
+        """Start the next step, then write down the tokens of the one before.
+
+        Returns:
+            the sequences that have finished. Their blocks are free again; what is still under way to them is overtaken by whoever writes there
+            next, since the GPU does everything in the order in which it was started.
+        """
+        finished = self.finish_started() if self.may_lack_blocks() else []
+        before, self.started = self.started, self.start_next()
+        if before:
+            finished += self.write_down(before)
+        if self.started:
+            self.count_ahead(self.started)
+        return finished
+
+    def finish_started(self) -> list[Sequence]:
+        """Wait for the step that is under way, if there is one. Afterwards all tokens are known: this comes before a fork, for example."""
+        before, self.started = self.started, None
+        return self.write_down(before) if before else []
+
+    def may_lack_blocks(self) -> bool:
+        """Whether the next step may have to preempt somebody: who is preempted must have all tokens known, for they are computed again."""
+        scheduler = self.scheduler
+        size, running = scheduler.pool.block_size, len(scheduler.running)
+        # A block begun for each sequence, one copied for each before it is written, and those that the tokens of the step fill.
+        return 2 * running + scheduler.max_num_batched_tokens // size > len(scheduler.pool.free_queue)
+
+    def start_next(self) -> StartedStep | None:
+        plan = self.scheduler.schedule()
+        if self.started and getattr(plan, "preempted", None):
+            names = [sequence.id for sequence in plan.preempted]
+            raise RuntimeError(f"{names} were preempted while tokens were under way to them; admission must not take blocks from those who run.")
+        self.move(plan)
+        return StartedStep(plan, self.runner.start(plan)) if plan.counts else None
+
+    def count_ahead(self, step: StartedStep) -> None:
+        """Let the sequences look as they will after the step: its tokens computed, and one more there, though nobody knows which."""
+        for sequence, count in step.plan.counts.items():
+            if sequence.finish_reason:
+                continue
+            sequence.num_computed_tokens += count
+            if sequence.num_computed_tokens < sequence.num_tokens:
+                continue
+            step.gets_token.add(sequence)
+            if len(sequence.output_ids) + 1 < sequence.max_new_tokens:
+                sequence.output_ids.append(UNKNOWN)
+            else:
+                self.scheduler.running.remove(sequence)
+                self.leaving.append(sequence)
+
+    def write_down(self, step: StartedStep) -> list[Sequence]:
+        """Wait for the tokens of a step, and put them in their places. Returns the sequences that have finished."""
+        finished = []
+        for (sequence, count), token in zip(step.plan.counts.items(), step.pending.tokens()):
+            if sequence.finish_reason:  # it had ended by the step before, or was aborted
+                continue
+            forget_unknown(sequence)
+            # Blocks are named after their tokens, and so the scheduler could not count these before they were known.
+            sequence.num_computed_tokens -= count
+            self.scheduler.computed(sequence, count)
+            if sequence in step.gets_token:
+                sequence.append_token(token)
+                if sequence.finish_reason:
+                    finished.append(sequence)
+        for sequence in finished:
+            self.remove(sequence)
+        return finished
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and free its blocks. To abort it, also give it a `finish_reason`."""
+        forget_unknown(sequence)
+        if sequence in self.leaving:
+            self.leaving.remove(sequence)
+            self.scheduler.release(sequence)
+        else:
+            self.scheduler.remove(sequence)
+
+
+def forget_unknown(sequence: Sequence) -> None:
+    if sequence.output_ids and sequence.output_ids[-1] == UNKNOWN:
+        sequence.output_ids.pop()
+
+
+def serve_overlapped(runner, scheduler: Scheduler, sequences: list[Sequence], move: Callable[[StepPlan], None] = lambda plan: None) -> list[list[int]]:
+    """Answer all sequences; see `model_runner.serve_greedily`."""
+    for sequence in sequences:
+        scheduler.add(sequence)
+    steps = OverlappedSteps(scheduler, runner, move)
+    while steps.has_unfinished():
+        steps.step()
+    return [sequence.output_ids for sequence in sequences]
