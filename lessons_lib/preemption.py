@@ -92,6 +92,12 @@ class PreemptiveScheduler(Scheduler):
 
     new_plan = MemoryPlan
 
+    def serve_running(self, plan):
+        super().serve_running(plan)
+        # Everybody to whom the budget went may have been a victim; then it goes to those who are left.
+        while self.running and not plan.counts:
+            super().serve_running(plan)
+
     def serve_waiting(self, plan):
         # Whoever was admitted now would take the blocks that a victim has given back, and be the next victim.
         if plan.preempted:
@@ -107,7 +113,10 @@ class PreemptiveScheduler(Scheduler):
         if sequence in plan.preempted:
             return
         while not self.make_room(plan, sequence, count):
-            victim = self.choose_victim([*self.running, *self.waiting_forks()], self.waiting.policy)
+            forks = self.waiting_forks()
+            # The only one that runs never gives way to forks that wait: it might be admitted again before them, for ever.
+            candidates = forks if forks and len(self.running) == 1 else [*self.running, *forks]
+            victim = self.choose_victim(candidates, self.waiting.policy)
             self.preempt(plan, victim)
             if victim is sequence:
                 return
