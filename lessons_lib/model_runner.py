@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from lessons_lib.block_pool import slot_mapping
-from lessons_lib.packing import pack
+from lessons_lib.packing import PackedBatch, pack
 from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.paged_model import paged_forward
 from lessons_lib.scheduler import Scheduler, StepPlan
@@ -31,13 +30,9 @@ class ModelRunner:
         Returns:
             tensor [sequences of the plan, vocabulary]: the logits after the last token that was computed of each.
         """
-        new_tokens = [tokens_of(sequence, count) for sequence, count in plan.counts.items()]
-        packed = pack(new_tokens, [sequence.num_computed_tokens for sequence in plan.counts])
-        slots = [
-            slot_mapping(sequence.blocks, self.cache.block_size, sequence.num_computed_tokens, sequence.num_computed_tokens + count)
-            for sequence, count in plan.counts.items()
-        ]
-        return paged_forward(self.model, packed, self.cache, torch.cat(slots), block_tables(plan.counts), self.backend)
+        packed = pack([tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts])
+        tables = block_tables(plan.counts)
+        return paged_forward(self.model, packed, self.cache, slots_of(packed, tables, self.cache.block_size), tables, self.backend)
 
 
 def tokens_of(sequence: Sequence, count: int) -> list[int]:
@@ -54,6 +49,12 @@ def block_tables(sequences) -> torch.Tensor:
     tables = [sequence.blocks for sequence in sequences]
     longest = max(map(len, tables), default=0)
     return torch.tensor([table + [0] * (longest - len(table)) for table in tables], dtype=torch.int32).reshape(len(tables), longest)
+
+
+def slots_of(packed: PackedBatch, tables: torch.Tensor, block_size: int) -> torch.Tensor:
+    """The slot mapping of a whole row, int64 [T]: what `block_pool.slot_mapping` says of each sequence, for all at once."""
+    blocks = tables[packed.seq_ids, packed.positions // block_size].long()
+    return blocks * block_size + packed.positions % block_size
 
 
 def serve_greedily(runner: ModelRunner, scheduler: Scheduler, sequences: list[Sequence]) -> list[list[int]]:

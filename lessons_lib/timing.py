@@ -29,3 +29,23 @@ def _now(device) -> float:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+class StopWatch:
+    """How long each part of some work takes.
+
+    Attributes:
+        start: when it began, on the given clock.
+        laps: part -> seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self._clock = clock
+        self.start = self._last = clock()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, part: str) -> None:
+        """What was done since the last lap was this part."""
+        now = self._clock()
+        self.laps[part] = self.laps.get(part, 0.0) + now - self._last
+        self._last = now

@@ -1,0 +1,174 @@
+"""Lesson 11: what an engine writes down about itself while it serves, as plain data."""
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import asdict, dataclass, field
+
+# Upper bounds in seconds, each about twice the one before.
+BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+
+
+@dataclass
+class Histogram:
+    """How often a value fell between which bounds: the distribution of any number of values in a few numbers.
+
+    Attributes:
+        counts: values up to each of BOUNDS, and one more place for those above all.
+        total: sum of the values.
+    """
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(BOUNDS, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+    def quantile(self, share: float) -> float:
+        """The bound that at least `share` (0 to 1) of the values do not exceed; infinity if they lie above all bounds."""
+        seen = 0
+        for bound, count in zip((*BOUNDS, float("inf")), self.counts):
+            seen += count
+            if seen and seen >= share * self.count:
+                return bound
+        return 0.0
+
+
+@dataclass(frozen=True)
+class EngineStep:
+    """One step.
+
+    Attributes:
+        start: seconds on the engine's clock.
+        seconds: part of the step -> how long it took: "schedule", "move", "forward", "sample", "update".
+        tokens, prefill_tokens: computed in all, and of those, tokens before the last known one of their sequence.
+        new_tokens: handed out.
+        running, waiting: sequences after the step was planned.
+        used_blocks, named_blocks: blocks that somebody holds, and those that can be found by what they hold.
+        preempted: sequences that lost their place.
+        cached_tokens: tokens of admitted sequences that were in the cache already.
+    """
+
+    start: float
+    seconds: dict[str, float]
+    tokens: int
+    prefill_tokens: int
+    new_tokens: int
+    running: int
+    waiting: int
+    used_blocks: int
+    named_blocks: int
+    preempted: int
+    cached_tokens: int
+
+    @property
+    def total_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+
+@dataclass
+class EngineMetrics:
+    """Sums over the life of an engine, and its last steps.
+
+    Attributes:
+        max_num_seqs, max_num_batched_tokens, num_blocks: the engine's limits, which utilisation is reckoned against.
+        requests: reason for which they ended -> how many: "stop", "length", "abort", "error".
+        steps, busy_seconds: how many steps, and how long they took together.
+        tokens, prefill_tokens, new_tokens, cached_tokens, preemptions: sums of what EngineStep has.
+        part_seconds: part of a step -> its sum.
+        queue_time, ttft, tpot, itl, latency: histograms in seconds: from arrival to the first step; to the first token; between two
+            tokens, averaged over a request, and each gap on its own; from arrival to the end.
+        recent: the last steps.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_blocks: int
+    requests: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+    busy_seconds: float = 0.0
+    tokens: int = 0
+    prefill_tokens: int = 0
+    new_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    part_seconds: dict[str, float] = field(default_factory=dict)
+    queue_time: Histogram = field(default_factory=Histogram)
+    ttft: Histogram = field(default_factory=Histogram)
+    tpot: Histogram = field(default_factory=Histogram)
+    itl: Histogram = field(default_factory=Histogram)
+    latency: Histogram = field(default_factory=Histogram)
+    recent: deque[EngineStep] = field(default_factory=lambda: deque(maxlen=1000))
+    _seats_used: int = 0
+    _blocks_used: int = 0
+
+    def add_step(self, step: EngineStep) -> None:
+        self.recent.append(step)
+        self.steps += 1
+        self.busy_seconds += step.total_seconds
+        self.tokens += step.tokens
+        self.prefill_tokens += step.prefill_tokens
+        self.new_tokens += step.new_tokens
+        self.cached_tokens += step.cached_tokens
+        self.preemptions += step.preempted
+        self._seats_used += step.running
+        self._blocks_used += step.used_blocks
+        for part, seconds in step.seconds.items():
+            self.part_seconds[part] = self.part_seconds.get(part, 0.0) + seconds
+
+    def add_request(self, reason: str, latency: float) -> None:
+        """A request has ended. Latency counts where it got its answer."""
+        self.requests[reason] = self.requests.get(reason, 0) + 1
+        if reason in ("stop", "length"):
+            self.latency.add(latency)
+
+    @property
+    def throughput(self) -> float:
+        """New tokens a second of the time in which there was work."""
+        return self.new_tokens / self.busy_seconds if self.busy_seconds else 0.0
+
+    @property
+    def own_share(self) -> float:
+        """Share of the time that is not the model's: planning, sampling, book-keeping; 0 to 1."""
+        return 1 - self.part_seconds.get("forward", 0.0) / self.busy_seconds if self.busy_seconds else 0.0
+
+    @property
+    def slot_utilisation(self) -> float:
+        """Places taken, of all there are, averaged over the steps."""
+        return self._seats_used / (self.steps * self.max_num_seqs) if self.steps else 0.0
+
+    @property
+    def token_utilisation(self) -> float:
+        """Tokens computed, of all that the budget allows, averaged over the steps."""
+        return self.tokens / (self.steps * self.max_num_batched_tokens) if self.steps else 0.0
+
+    @property
+    def block_utilisation(self) -> float:
+        """Blocks held, of all in the pool, averaged over the steps."""
+        return self._blocks_used / (self.steps * self.num_blocks) if self.steps else 0.0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Tokens found in the cache, of all prefill tokens that were computed or found; 0 to 1."""
+        asked = self.cached_tokens + self.prefill_tokens
+        return self.cached_tokens / asked if asked else 0.0
+
+    def snapshot(self) -> dict:
+        """Everything as numbers, texts, lists and dicts, ready for JSON."""
+        names = (
+            "requests steps busy_seconds tokens prefill_tokens new_tokens cached_tokens preemptions part_seconds throughput own_share "
+            "slot_utilisation token_utilisation block_utilisation prefix_hit_rate"
+        ).split()
+        plain = {name: getattr(self, name) for name in names}
+        for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
+            histogram = getattr(self, name)
+            plain[name] = asdict(histogram) | {"count": histogram.count, "mean": histogram.mean, "p50": histogram.quantile(0.5), "p99": histogram.quantile(0.99)}
+        return plain

@@ -1,0 +1,159 @@
+"""Lesson 11: from logits to the next token, for every sequence of a batch by rules of its own."""
+
+import hashlib
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+
+import torch
+
+from lessons_lib.prompts import BadRequest
+
+
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """What a user asks for beside the prompt. A bad value is refused when this is made.
+
+    Attributes:
+        max_tokens: the most tokens to add; None for as many as the context has room for.
+        temperature: logits are divided by it; 0 takes the likeliest token every time.
+        top_k: only so many of the likeliest tokens may be drawn; 0 for all.
+        top_p: only the likeliest tokens may be drawn that together have this probability; 1 for all.
+        seed: the same seed draws the same answer; None for another one every time.
+        stop: strings that end the answer; they are not part of it.
+        stop_token_ids: tokens that end the answer, beside the model's end token.
+        ignore_eos: go on after the end token.
+        logprobs: None, or for how many of the likeliest tokens log-probabilities are handed out, with those of the answer's own.
+        n: how many answers are drawn for the prompt.
+    """
+
+    max_tokens: int | None = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    n: int = 1
+
+    def __post_init__(self):
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        self._must(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1, or None")
+        # NaN fails every comparison, so each rule is written as what must hold.
+        self._must(0 <= self.temperature < float("inf"), "temperature", "0 or more")
+        self._must(self.top_k >= 0, "top_k", "0 (all tokens) or more")
+        self._must(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
+        self._must(self.logprobs is None or self.logprobs >= 0, "logprobs", "0 or more, or None")
+        self._must(self.n >= 1, "n", "at least 1")
+        self._must(all(isinstance(text, str) and text for text in self.stop), "stop", "strings that are not empty")
+
+    def _must(self, holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise BadRequest(f"{name} is {getattr(self, name)!r}; it must be {wanted}.")
+
+
+def token_probabilities(logits, temperature, top_k, top_p):
+    """What the next token is drawn from.
+
+    Args:
+        logits: [B, vocabulary].
+        temperature: [B], above 0.
+        top_k: int [B], 1 or more: only the `top_k` likeliest may be drawn.
+        top_p: [B], above 0: of these, only the likeliest that together have this probability. The one that reaches it belongs to them.
+
+    Returns:
+        (probabilities, tokens), each [B, vocabulary], likeliest first: tokens[i, j] is drawn with probabilities[i, j].
+    """
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    probabilities = scaled.masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
+    of_likelier = probabilities.cumsum(dim=-1) - probabilities
+    probabilities = probabilities.masked_fill(of_likelier >= top_p[:, None], 0.0)
+    return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens
+
+
+def random_number(seed, position):
+    """A number from 0 up to 1, as good as random, and the same for the same seed and position.
+
+    Nothing is remembered from draw to draw. So it does not matter what else is in the batch, nor whether the sequence lost its cache
+    and came back.
+
+    Args:
+        seed: int. position: how many tokens the answer has so far.
+    """
+    digest = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / 2**53
+
+
+def draw(probabilities, tokens, numbers):
+    """Draw a token for each row: lay the probabilities end to end, and see on which of them the number falls.
+
+    Args:
+        probabilities, tokens: [B, vocabulary], see `token_probabilities`.
+        numbers: [B], each from 0 up to 1.
+
+    Returns:
+        int64 tensor [B].
+    """
+    index = torch.searchsorted(probabilities.cumsum(dim=-1), numbers[:, None], right=True)
+    # A sum may stop short of 1 by rounding: the last token that can be drawn at all takes what is left.
+    last = (probabilities > 0).sum(dim=-1, keepdim=True) - 1
+    return tokens.gather(1, torch.minimum(index, last))[:, 0]
+
+
+@torch.inference_mode()
+def sample(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]) -> list[int]:
+    """The next token of every sequence of a step.
+
+    Args:
+        logits: [B, vocabulary].
+        params, seeds, positions: of each sequence; see `random_number`.
+
+    Returns:
+        list of B ints; NO_TOKEN where the logits are not numbers.
+    """
+    highest, tokens = logits.max(dim=-1)
+    rows = [row for row, own in enumerate(params) if own.temperature > 0]
+    if rows:
+        vocabulary = logits.shape[-1]
+        temperature, top_k, top_p, numbers = (
+            torch.tensor(column, device=logits.device, dtype=torch.float64)
+            for column in zip(
+                *(
+                    (params[row].temperature, params[row].top_k or vocabulary, params[row].top_p, random_number(seeds[row], positions[row]))
+                    for row in rows
+                )
+            )
+        )
+        tokens[rows] = draw(*token_probabilities(logits[rows], temperature, top_k, top_p), numbers)
+    return tokens.masked_fill(~highest.isfinite(), NO_TOKEN).tolist()
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities at one place of an answer, by the model's own logits, before temperature and cuts.
+
+    Attributes:
+        token, logprob: the token that stands there.
+        top: (token, log-probability) of the likeliest, likeliest first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprobs:
+    """Of one place.
+
+    Args:
+        logits: [vocabulary]. count: how many of the likeliest to name.
+    """
+    logprobs = logits.float().log_softmax(dim=-1)
+    values, tokens = logprobs.topk(min(count, len(logprobs)))
+    return TokenLogprobs(token, float(logprobs[token]), tuple(zip(tokens.tolist(), values.tolist())))
