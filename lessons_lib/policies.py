@@ -107,7 +107,7 @@ class WaitingQueue:
             IndexError: nobody waits.
         """
         window = getattr(self.policy, "window", 1)
-        if window == 1:
+        if window == 1 or not self._entries:
             return self._entries[0][-1]
         return self.policy.choose([sequence for *_, sequence in self._entries[:window]], running)
 

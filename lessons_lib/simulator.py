@@ -116,26 +116,32 @@ def simulate(scheduler: Scheduler, requests: Iterable[Arrival], cost: StepCost, 
         scheduler: the one that would serve a real model; empty.
         requests: in the order of arrival.
         keep_steps: keep what every step did.
-        until: stop when the clock is past this.
+        until: begin no step from this time on.
     """
     run = Simulation()
     (end_token,) = END_TOKEN
     arrivals = iter(requests)
     coming = next(arrivals, None)
     answer_lengths = {}
+    never_ran = set()
     clock = 0.0
     while (coming or scheduler.has_unfinished()) and clock < until:
         if not scheduler.has_unfinished():
+            if coming.arrival_time >= until:
+                break
             clock = max(clock, coming.arrival_time)  # nothing to do until somebody comes
         while coming and coming.arrival_time <= clock:
             answer_lengths[coming.id] = coming.answer_tokens
             run.times[coming.id] = SequenceTimes(coming.arrival_time)
+            never_ran.add(coming.id)
             scheduler.add(coming.sequence())
             coming = next(arrivals, None)
 
         plan = scheduler.schedule()
         for sequence in plan.admitted:
-            run.times[sequence.id].admitted = clock
+            if sequence.id in never_ran:  # whoever was preempted is admitted again
+                never_ran.remove(sequence.id)
+                run.times[sequence.id].admitted = clock
         counts = plan.counts
         context = sum([sequence.num_computed_tokens for sequence in counts]) + plan.num_tokens
         seconds = cost.seconds(plan.num_tokens, context)
@@ -156,7 +162,7 @@ def simulate(scheduler: Scheduler, requests: Iterable[Arrival], cost: StepCost, 
             run.times[sequence.id].answer_tokens = len(sequence.output_ids)
             del answer_lengths[sequence.id]
     run.seconds = clock
-    run.times = {name: times for name, times in run.times.items() if times.finished}
+    run.times = {name: times for name, times in run.times.items() if times.answer_tokens}
     return run
 
 
