@@ -4,13 +4,23 @@ import time
 from dataclasses import dataclass
 
 from lessons_lib.batch_result import BatchResult
+from lessons_lib.block_pool import BlockPool, blocks_for
 from lessons_lib.continuous_batching import batch_generate
+from lessons_lib.engine import EngineConfig, LLMEngine
 from lessons_lib.fragmentation import counted_in_blocks
 from lessons_lib.generate import generate_one_by_one, greedy_without_cache
+from lessons_lib.memory_recording import serve_recorded
 from lessons_lib.model import cache_bytes_per_token
+from lessons_lib.model_runner import ModelRunner, serve_greedily
 from lessons_lib.one_row import one_row_generate
 from lessons_lib.paged_batching import paged_generate
+from lessons_lib.plan_recording import recorded_plans
+from lessons_lib.preemption import PreemptiveScheduler
+from lessons_lib.prefix_cache import PrefixCache
 from lessons_lib.ragged_batching import ragged_generate
+from lessons_lib.sampling import SamplingParams
+from lessons_lib.scheduler import Scheduler
+from lessons_lib.sequence import Sequence
 from lessons_lib.static_batching import static_generate
 from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.viz.table import Table
@@ -20,6 +30,38 @@ SIX_STORIES = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 
 def in_slots(*model) -> BatchResult:
     return batch_generate(*model, **SIX_STORIES, batch_size=4, max_seq_len=256)
+
+
+def story_sequences(tokenizer) -> list[Sequence]:
+    """The six stories as a scheduler wants them."""
+    end = frozenset({tokenizer.eos_token_id})
+    prompts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
+    return [Sequence(name, prompt, cap, end) for name, prompt, cap in zip(NAMES, prompts, MAX_NEW_TOKENS)]
+
+
+def scheduled(model, tokenizer) -> BatchResult:
+    """Four at a time, at most 32 tokens a step."""
+    scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
+    with recorded_plans(scheduler) as trace:
+        return BatchResult(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
+
+
+def under_pressure(model, tokenizer) -> BatchResult:
+    """All six at a time, in half of the blocks that they need together."""
+    sequences = story_sequences(tokenizer)
+    num_blocks = sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences) // 2
+    scheduler = PreemptiveScheduler(PrefixCache(num_blocks, 16), max_num_seqs=6, max_num_batched_tokens=32)
+    with recorded_plans(scheduler) as trace:
+        serve_recorded(ModelRunner(model, num_blocks, 16), scheduler, sequences)
+    return BatchResult([sequence.output_ids for sequence in sequences], trace)
+
+
+def by_engine(model, tokenizer) -> BatchResult:
+    """All six at a time, with as many blocks as they need."""
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
+    with recorded_plans(engine.scheduler) as trace:
+        outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=cap) for cap in MAX_NEW_TOKENS])
+    return BatchResult([output.token_ids for output in outputs], trace)
 
 
 NO_CACHE = ", no cache"
@@ -33,6 +75,9 @@ METHODS = (
     ("04", f"one row{NO_CACHE}", lambda *model: one_row_generate(*model, **SIX_STORIES)),
     ("05", "ragged row, 4 requests", lambda *model: ragged_generate(*model, **SIX_STORIES, max_num_seqs=4)),
     ("06", "paged row, 4 requests", lambda *model: paged_generate(*model, **SIX_STORIES, max_num_seqs=4, block_size=16)),
+    ("09", "scheduled, 4 requests, 32 tokens a step", scheduled),
+    ("10", "6 requests, half the blocks, preempted", under_pressure),
+    ("11", "engine, 6 requests", by_engine),
 )
 BASELINE = "alone, KV cache"
 
