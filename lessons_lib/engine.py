@@ -90,6 +90,7 @@ class LLMEngine:
         self._answers: dict[Sequence, Answer] = {}
         self._unclaimed: list[RequestOutput] = []
         self._num_added = 0
+        self._is_telling = False
 
     def add_request(
         self,
@@ -152,8 +153,12 @@ class LLMEngine:
 
         Returns:
             the requests that have ended.
+
+        Raises:
+            RuntimeError: it was called by an `on_token`, half-way through a step.
         """
-        ended, self._unclaimed = self._unclaimed, []
+        if self._is_telling:
+            raise RuntimeError("step() was called by an on_token, in the middle of a step; note down what is wanted, and do it after the step.")
         watch = StopWatch(self.clock)
         plan = self.scheduler.schedule()
         watch.lap("schedule")
@@ -161,25 +166,40 @@ class LLMEngine:
             apply_moves(plan.moves, self.runner.cache, self.swap_cache)
             watch.lap("move")
             if not plan.counts:
-                return ended
+                return self._claim()
             logits = self.runner.forward(plan)
             watch.lap("forward")
             answers = [self._answers[sequence] for sequence in plan.counts]
             tokens = sample(logits, *zip(*((answer.params, answer.seed, len(answer.sequence.output_ids)) for answer in answers)))
             watch.lap("sample")
-        except Exception as error:
-            swapped_out = [sequence for sequence in plan.preempted if sequence.swapped]
-            concerned = dict.fromkeys(self._answers[sequence].request for sequence in [*plan.counts, *swapped_out])
-            return ended + [self._end(request, "error", error) for request in concerned]
+        except BaseException as error:
+            # Whoever is being swapped out may have lost its cache, too, if moving was what failed.
+            half_moved = [] if "move" in watch.laps else [sequence for sequence in plan.preempted if sequence.swapped]
+            concerned = dict.fromkeys(self._answers[sequence].request for sequence in [*plan.counts, *half_moved])
+            self._unclaimed += [self._end(request, "error", error) for request in concerned]
+            if not isinstance(error, Exception):
+                raise  # somebody pressed Ctrl-C
+            return self._claim()
         self._write_down_queue_times(plan, watch.start)
+        last_known = sum(sequence.num_computed_tokens + count == sequence.num_tokens for sequence, count in plan.counts.items())
+        work = dict(tokens=plan.num_tokens, prefill_tokens=plan.num_tokens - last_known, running=len(plan.counts))
         told, outputs = self._hand_out(plan, logits, tokens)
+        self._unclaimed += outputs
         watch.lap("update")
-        self._write_down(plan, watch, told)
-        return ended + outputs
+        self._write_down(plan, watch, new_tokens=told, **work)
+        return self._claim()
 
     def keep(self, output: RequestOutput) -> None:
         """Hand an output back that was not for the caller of `step`: the next step returns it again."""
         self._unclaimed.append(output)
+
+    def forget(self, output: RequestOutput | None) -> None:
+        """An output has found its reader in another way: no step shall return it any more."""
+        self._unclaimed = [other for other in self._unclaimed if other is not output]
+
+    def _claim(self) -> list[RequestOutput]:
+        ended, self._unclaimed = self._unclaimed, []
+        return ended
 
     generate = engine_calls.generate
     stream = engine_calls.stream
@@ -252,14 +272,18 @@ class LLMEngine:
             self.scheduler.remove(sequence)
         self._measure(answer, now)
         if request.on_token:
+            self._is_telling = True
             try:
                 request.on_token(NewToken(request.id, answer.index, sequence.output_ids[-1], text, sequence.finish_reason))
             except Exception as error:
                 return [self._end(request, "error", error)]
+            finally:
+                self._is_telling = False
             if self.requests.get(request.id) is not request:
                 return []  # it was aborted by its own callback
         if sequence.finish_reason:
             del self._answers[sequence]
+            answer.is_over = True
         return [self._end(request, sequence.finish_reason)] if request.is_finished else []
 
     def _end(self, request: EngineRequest, reason: str, error: Exception | None = None) -> RequestOutput:
@@ -271,7 +295,8 @@ class LLMEngine:
             self._answers.pop(answer.sequence, None)
         del self.requests[request.id]
         self.metrics.add_request(reason, self.clock() - request.arrival)
-        return request.output(self.tokenizer, error)
+        request.result = request.output(self.tokenizer, error)
+        return request.result
 
     def _measure(self, answer: Answer, now: float) -> None:
         metrics, count = self.metrics, len(answer.sequence.output_ids)
@@ -291,14 +316,11 @@ class LLMEngine:
                 request.is_admitted = True
                 self.metrics.queue_time.add(now - request.arrival)
 
-    def _write_down(self, plan: MemoryPlan, watch: StopWatch, new_tokens: int) -> None:
+    def _write_down(self, plan: MemoryPlan, watch: StopWatch, **work: int) -> None:
         step = EngineStep(
+            **work,
             start=watch.start,
             seconds=watch.laps,
-            tokens=plan.num_tokens,
-            prefill_tokens=plan.num_tokens - new_tokens,
-            new_tokens=new_tokens,
-            running=len(plan.counts),
             waiting=len(self.scheduler.waiting),
             used_blocks=len(self.scheduler.pool.used),
             named_blocks=len(self.scheduler.pool.name_of),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tqdm.auto import tqdm
 
-from lessons_lib.engine_request import NewToken, RequestOutput
+from lessons_lib.engine_request import EngineRequest, NewToken, RequestOutput
 from lessons_lib.prompts import BadRequest
 from lessons_lib.sampling import SamplingParams
 
@@ -28,23 +28,18 @@ def generate(engine, prompts, params=None, *, progress: bool = False) -> list[Re
     each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
     if len(each) != len(prompts):
         raise BadRequest(f"{len(each)} sampling parameters for {len(prompts)} prompts; give one for all, or one for each.")
-    names = {}
+    requests = []
     try:
         for prompt, own in zip(prompts, each):
-            names[engine.add_request(prompt, own)] = None
-    except Exception:
-        for name in names:
-            engine.abort(name)
-        raise
-    with tqdm(total=len(names), disable=not progress, unit="request") as bar:
-        while None in names.values():
-            for output in engine.step():
-                if output.request_id in names:
-                    names[output.request_id] = output
-                    bar.update()
-                else:
-                    engine.keep(output)
-    return list(names.values())
+            requests.append(engine.requests[engine.add_request(prompt, own)])
+        with tqdm(total=len(requests), disable=not progress, unit="request") as bar:
+            while still_served := [request for request in requests if request.result is None]:
+                _step(engine, still_served)
+                bar.update(sum(request.result is not None for request in still_served))
+    finally:
+        for request in requests:
+            _leave(engine, request)
+    return [request.result for request in requests]
 
 
 def stream(engine, prompt, params=None, **options) -> Iterator[NewToken]:
@@ -60,19 +55,34 @@ def stream(engine, prompt, params=None, **options) -> Iterator[NewToken]:
     """
     arrived = []
     name = engine.add_request(prompt, params, on_token=arrived.append, **options)
-    return _read(engine, name, arrived)
+    reader = _read(engine, engine.requests[name], arrived)
+    next(reader)  # it is inside its `try` from now on: whoever drops it aborts the request, even if nothing was ever read
+    return reader
 
 
-def _read(engine, name: str, arrived: list[NewToken]) -> Iterator[NewToken]:
+def _read(engine, request: EngineRequest, arrived: list[NewToken]) -> Iterator[NewToken]:
     try:
-        while arrived or name in engine.requests:
+        yield
+        while arrived or request.result is None:
             if arrived:
                 yield arrived.pop(0)
-                continue
-            for output in engine.step():
-                if output.request_id != name:
-                    engine.keep(output)
-                elif output.error:
-                    raise output.error
+            else:
+                _step(engine, [request])
+        if request.result.error:
+            raise request.result.error
     finally:
-        engine.abort(name)
+        _leave(engine, request)
+
+
+def _step(engine, awaited: list[EngineRequest]) -> None:
+    """A step; what has ended and is not awaited here is left for its own reader."""
+    for output in engine.step():
+        if not any(output is request.result for request in awaited):
+            engine.keep(output)
+
+
+def _leave(engine, request: EngineRequest) -> None:
+    """Nobody waits for this request any more."""
+    if request.result is None:
+        engine.abort(request.id)
+    engine.forget(request.result)

@@ -78,6 +78,7 @@ class Answer:
         seed: of its random draws.
         stream: its text; None where nobody looks at it before the end.
         first_token, last_token: when they were handed over.
+        is_over: whether the last of its tokens was handed over.
     """
 
     request: "EngineRequest"
@@ -88,6 +89,7 @@ class Answer:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     first_token: float | None = None
     last_token: float | None = None
+    is_over: bool = False
 
     @property
     def params(self) -> SamplingParams:
@@ -129,6 +131,7 @@ class EngineRequest:
         on_token: called with each NewToken.
         answers: those that have begun. The others begin when the prompt is computed.
         is_admitted: whether it has had its first step.
+        result: what it gave back, once it has ended.
     """
 
     id: str
@@ -138,6 +141,7 @@ class EngineRequest:
     on_token: Callable[[NewToken], None] | None = None
     answers: list[Answer] = field(default_factory=list)
     is_admitted: bool = False
+    result: RequestOutput | None = None
 
     def new_answer(self, sequence: Sequence, seed: int, tokenizer) -> Answer:
         is_watched = self.on_token or self.params.stop
@@ -147,7 +151,7 @@ class EngineRequest:
 
     @property
     def is_finished(self) -> bool:
-        return len(self.answers) == self.params.n and all(answer.sequence.finish_reason for answer in self.answers)
+        return len(self.answers) == self.params.n and all(answer.is_over for answer in self.answers)
 
     def output(self, tokenizer, error: Exception | None = None) -> RequestOutput:
         return RequestOutput(self.id, self.prompt_ids, [answer.completion(tokenizer) for answer in self.answers], error)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
@@ -18,7 +19,7 @@ class SamplingParams:
 
     Attributes:
         max_tokens: the most tokens to add; None for as many as the context has room for.
-        temperature: logits are divided by it; 0 takes the likeliest token every time.
+        temperature: logits are divided by it; 0 takes the likeliest token every time, and so would anything below 1e-5.
         top_k: only so many of the likeliest tokens may be drawn; 0 for all.
         top_p: only the likeliest tokens may be drawn that together have this probability; 1 for all.
         seed: the same seed draws the same answer; None for another one every time.
@@ -43,18 +44,25 @@ class SamplingParams:
     def __post_init__(self):
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
-        self._must(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1, or None")
-        # NaN fails every comparison, so each rule is written as what must hold.
-        self._must(0 <= self.temperature < float("inf"), "temperature", "0 or more")
-        self._must(self.top_k >= 0, "top_k", "0 (all tokens) or more")
+        self._must(self.max_tokens is None or _is_whole(self.max_tokens, 1), "max_tokens", "a whole number from 1 on, or None")
+        # NaN fails every comparison, so each rule is written as what must hold. A logit divided by less than 1e-5 might overflow.
+        self._must(self.temperature == 0 or 1e-5 <= self.temperature < float("inf"), "temperature", "0, or a number from 1e-5 on")
+        self._must(_is_whole(self.top_k, 0), "top_k", "a whole number: 0 for all tokens, or more")
         self._must(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
-        self._must(self.logprobs is None or self.logprobs >= 0, "logprobs", "0 or more, or None")
-        self._must(self.n >= 1, "n", "at least 1")
+        self._must(self.seed is None or _is_whole(self.seed), "seed", "a whole number, or None")
+        self._must(self.logprobs is None or _is_whole(self.logprobs, 0), "logprobs", "a whole number from 0 on, or None")
+        self._must(_is_whole(self.n, 1), "n", "a whole number from 1 on")
         self._must(all(isinstance(text, str) and text for text in self.stop), "stop", "strings that are not empty")
+        is_list = not isinstance(self.stop_token_ids, Integral)
+        self._must(is_list and all(map(_is_whole, self.stop_token_ids)), "stop_token_ids", "token ids, such as (13,)")
 
     def _must(self, holds: bool, name: str, wanted: str) -> None:
         if not holds:
             raise BadRequest(f"{name} is {getattr(self, name)!r}; it must be {wanted}.")
+
+
+def _is_whole(value, least: float = float("-inf")) -> bool:
+    return isinstance(value, Integral) and value >= least
 
 
 def token_probabilities(logits, temperature, top_k, top_p):
@@ -118,6 +126,7 @@ def sample(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[i
         list of B ints; NO_TOKEN where the logits are not numbers.
     """
     highest, tokens = logits.max(dim=-1)
+    is_number = highest.isfinite()
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
         vocabulary = logits.shape[-1]
@@ -130,8 +139,10 @@ def sample(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[i
                 )
             )
         )
-        tokens[rows] = draw(*token_probabilities(logits[rows], temperature, top_k, top_p), numbers)
-    return tokens.masked_fill(~highest.isfinite(), NO_TOKEN).tolist()
+        # Rows that are not numbers get some, whatever they are: nobody can draw from NaN, and it must not stop the others.
+        drawable = logits.masked_fill(~is_number[:, None], 0.0)[rows]
+        tokens[rows] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
+    return tokens.masked_fill(~is_number, NO_TOKEN).tolist()
 
 
 @dataclass(frozen=True)
