@@ -1,0 +1,36 @@
+"""Sequences and schedulers in any state, made for the checks of lesson 09."""
+
+from lessons_lib.block_pool import BlockPool
+from lessons_lib.sequence import Sequence
+
+END = -1  # plays the stop token
+
+
+def a_sequence(name: str, prompt: int, *, answered: int = 0, computed: int = 0, cap: int = 50, arrival: float = 0.0, tier: int = 0) -> Sequence:
+    """A sequence with so many tokens of prompt and answer, and so many of them computed."""
+    return Sequence(
+        name, list(range(prompt)), cap, frozenset({END}), arrival_time=arrival, tier=tier,
+        output_ids=list(range(answered)), num_computed_tokens=computed,
+    )  # fmt: skip
+
+
+def used_pool(num_blocks: int, block_size: int, in_use: int) -> BlockPool:
+    """A pool of which some blocks are in use."""
+    pool = BlockPool(num_blocks, block_size)
+    pool.allocate(in_use)
+    return pool
+
+
+def state_of(sequence: Sequence) -> tuple:
+    """All that a step may change of a sequence."""
+    return list(sequence.prompt_ids), list(sequence.output_ids), sequence.num_computed_tokens, list(sequence.blocks), sequence.finish_reason
+
+
+def names_of(sequences) -> list[str]:
+    return [getattr(sequence, "id", repr(sequence)) for sequence in sequences]
+
+
+def listed(names) -> str:
+    """Names in a sentence: "A, B and C"; "nobody" if there are none."""
+    names = list(names)
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part) if names else "nobody"

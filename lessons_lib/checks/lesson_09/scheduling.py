@@ -1,0 +1,135 @@
+"""Judges 09.3, `Scheduler`: small cases one by one, then random workloads to the end."""
+
+from random import Random
+
+from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.lesson_09.twins import Twins, random_people
+from lessons_lib.policies import FirstComeFirstServed, PriorityWithAgeing
+from lessons_lib.scheduler import conservative, optimistic
+
+
+def check_scheduler(attempt) -> None:
+    _check_newcomers(attempt)
+    _check_running_first(attempt)
+    _check_admission(attempt)
+    _check_policy(attempt)
+    _check_blocks(attempt)
+    for seed in range(30):
+        _check_random(attempt, seed)
+
+
+def everybody(scheduler, sequence) -> bool:
+    return True
+
+
+def nobody(scheduler, sequence) -> bool:
+    return False
+
+
+class LastComeFirstServed:
+    name = "last come, first served"
+
+    def rank(self, sequence):
+        return -sequence.arrival_time
+
+
+def _steps(twins: Twins, count: int) -> None:
+    for _ in range(count):
+        twins.step()
+
+
+def _check_newcomers(attempt) -> None:
+    roomy = dict(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=32)
+    twins = Twins(attempt, {}, "nobody runs and nobody waits.", **roomy)
+    _steps(twins, 1)
+    twins = Twins(attempt, {"A": (13, 9, 9)}, "blocks of 4, budget 32, four places; A waits, with a prompt of 13.", **roomy)
+    twins.add("A")
+    _steps(twins, 3)
+    twins = Twins(attempt, {"D": (21, 9, 9)}, "blocks of 4, budget 8, four places; D waits, with a prompt of 21.", **roomy | {"max_num_batched_tokens": 8})
+    twins.add("D")
+    _steps(twins, 5)
+    people = {"A": (13, 9, 9), "F": (40, 9, 9), "C": (3, 9, 9)}
+    twins = Twins(attempt, people, "blocks of 4, budget 32, four places; A (prompt 13) and F (prompt 40) wait.", **roomy)
+    twins.add("A", "F")
+    _steps(twins, 4)
+    twins = Twins(attempt, people, "blocks of 4, budget 32, four places; A (prompt 13), F (prompt 40) and C (prompt 3) wait.", **roomy)
+    twins.add("A", "F", "C")
+    _steps(twins, 5)
+    people = {name: (3, 3, 3) for name in "ABCD"}
+    twins = Twins(attempt, people, "blocks of 4, budget 32, two places; A, B, C and D wait, with prompts of 3.", **roomy | {"max_num_seqs": 2})
+    twins.add(*people)
+    _steps(twins, 5)
+
+
+def _check_running_first(attempt) -> None:
+    people = {"A": (3, 9, 9), "F": (20, 9, 9), "C": (3, 9, 9)}
+    case = "blocks of 4, budget 8, four places; A (prompt 3) waits. After step 1, F (prompt 20) and C (prompt 3) come."
+    twins = Twins(attempt, people, case, num_blocks=64, max_num_seqs=4, max_num_batched_tokens=8)
+    twins.add("A")
+    _steps(twins, 1)
+    twins.add("F", "C")
+    _steps(twins, 7)
+
+
+def _check_admission(attempt) -> None:
+    people = {"A": (8, 5, 5), "B": (30, 11, 11), "C": (3, 2, 2)}
+    case = "ten blocks of 4, `conservative`; A (prompt 8, cap 5) runs. B (prompt 30, cap 11) may need ten blocks and waits, and behind it C (prompt 3, cap 2), which needs one."
+    twins = Twins(attempt, people, case, num_blocks=10, max_num_seqs=4, max_num_batched_tokens=32)
+    twins.add("A")
+    _steps(twins, 1)
+    twins.add("B", "C")
+    _steps(twins, 8)
+    twins = Twins(attempt, people, "an admission rule that says no to everybody; A waits, nobody runs.", num_blocks=10, admission=nobody)
+    twins.add("A")
+    _steps(twins, 2)
+
+
+def _check_policy(attempt) -> None:
+    people = {name: (3, 3, 3, float(at)) for at, name in enumerate("ACE")}
+    case = "one place, the policy is last come, first served; A, C and E came in this order."
+    twins = Twins(attempt, people, case, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=8, policy=LastComeFirstServed())
+    twins.add("A", "C", "E")
+    _steps(twins, 8)
+
+
+def _check_blocks(attempt) -> None:
+    wide = dict(admission=everybody, max_num_seqs=4, max_num_batched_tokens=32)
+    people = {"A": (8, 9, 9), "B": (7, 9, 9)}
+    case = "four blocks of 4, everybody is admitted; A (prompt 8) and B (prompt 7) wait. After step 1 no block is free, and A's are full."
+    twins = Twins(attempt, people, case, num_blocks=4, **wide)
+    twins.add("A", "B")
+    _steps(twins, 3)  # in the third nobody can go on
+    people = {"A": (8, 9, 3), "F": (30, 9, 9)}
+    case = (
+        "ten blocks of 4, four of them somebody else's; everybody is admitted, budget 16; A (prompt 8) and F (prompt 30) wait. "
+        "In step 2, F's next chunk needs more blocks than are free."
+    )
+    pool = dict(num_blocks=10, admission=everybody, max_num_seqs=4, max_num_batched_tokens=16)
+    twins = Twins(attempt, people, case, **pool)
+    twins.add("A", "F")
+    for scheduler in (twins.mine, twins.want):
+        scheduler.pool.allocate(4)
+    _steps(twins, 5)
+
+
+def _check_random(attempt, seed: int) -> None:
+    rng = Random(seed)
+    people = random_people(seed)
+    settings = dict(
+        num_blocks=rng.choice((11, 14, 30)),
+        max_num_seqs=rng.choice((1, 2, 4)),
+        max_num_batched_tokens=rng.choice((4, 7, 32)),
+        admission=rng.choice((conservative, optimistic)),
+        watermark=rng.choice((0, 2)),
+    )
+    told = ", ".join(f"{key} {getattr(value, '__name__', value)}" for key, value in settings.items())
+    case = f"ten sequences come one after the other; {told}; block size 4."
+    twins = Twins(attempt, people, case, policy=rng.choice((FirstComeFirstServed(), PriorityWithAgeing(3))), **settings)
+    for name in people:
+        twins.add(name)
+        twins.step()
+    for _ in range(400):
+        if not twins.step():
+            break
+    if twins.mine.has_unfinished() != twins.want.has_unfinished():
+        raise Mistake("at the end everybody should have been served; with yours, somebody is left.", case=case)
