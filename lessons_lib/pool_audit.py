@@ -3,7 +3,7 @@
 from collections import Counter
 
 from lessons_lib.block_pool import blocks_for
-from lessons_lib.prefix_cache import PrefixCache, name_full_blocks
+from lessons_lib.prefix_cache import name_full_blocks
 
 
 class LostBlocks(AssertionError):
@@ -22,7 +22,8 @@ def audit(scheduler) -> None:
     _agree("blocks that are free and held", free & set(held), set())
     _agree("blocks that are neither free nor held", set(range(pool.num_blocks)) - free - set(held), set())
     _agree("blocks in use", pool.used, set(held))
-    if isinstance(pool, PrefixCache):
+    shares = hasattr(pool, "holders")  # a PrefixCache, a learner's own too
+    if shares:
         _agree("holders of each block", pool.holders, dict(held))
         _agree("names", {name: block for block, name in pool.name_of.items()}, pool.block_of)
     swapped = Counter(block for sequence in sequences for block in sequence.swapped)
@@ -31,7 +32,7 @@ def audit(scheduler) -> None:
     for sequence in sequences:
         needed = blocks_for(sequence.num_computed_tokens, pool.block_size)
         _agree(f"blocks of {sequence.id!r}, which has {sequence.num_computed_tokens} tokens in the cache", len(sequence.blocks or sequence.swapped), needed)
-        if isinstance(pool, PrefixCache):
+        if shares:
             names = name_full_blocks(sequence, pool.block_size)
             wrong = [block for block, name in zip(sequence.blocks, names) if pool.name_of.get(block, name) != name]
             _agree(f"blocks of {sequence.id!r} that are called after other tokens", wrong, [])

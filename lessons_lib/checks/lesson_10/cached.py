@@ -1,0 +1,156 @@
+"""Judges 10.4, `take_cached`: a sequence begins with what is in the cache, and still computes its last token."""
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.prefix_cache import PrefixCache, name_full_blocks
+from lessons_lib.sequence import Sequence
+
+SIZE = 16
+
+
+def check_take_cached(attempt) -> None:
+    _check_part(attempt)
+    _check_own_list(attempt)
+    _check_held_by_another(attempt)
+    _check_all(attempt)
+    _check_answer_counts(attempt)
+    _check_no_block_for_the_copy(attempt)
+    _check_other_sizes(attempt)
+
+
+def _pool(num_blocks: int, found: int, prompt: list[int], is_held: bool = False, others: int = 0, size: int = SIZE):
+    """A pool that knows the first `found` blocks of a prompt. `others` blocks are held by somebody else.
+
+    Returns:
+        (pool, what `find` gives).
+    """
+    pool = PrefixCache(num_blocks, size)
+    first = Sequence("first", prompt, 1)
+    blocks = pool.allocate(found)
+    for block, name in zip(blocks, name_full_blocks(first, size)):
+        pool.give_name(block, name)
+    pool.allocate(others)
+    if not is_held:
+        pool.free(blocks)
+    return pool, pool.find(name_full_blocks(first, size)[:found])
+
+
+def _take(attempt, pool, sequence, blocks, case: str, want_blocks: int, want_computed: int, why: str, why_blocks: str = "") -> None:
+    before = dict(pool.holders)
+    call(attempt, pool, sequence, blocks, case=case)
+    expected, known = blocks[:want_blocks], sequence.num_tokens
+    if not isinstance(sequence.blocks, (list, tuple)) or list(sequence.blocks) != expected:
+        raise Mistake(f"`sequence.blocks` should be {expected}; yours is {short(sequence.blocks)}.", case=case, idea=why_blocks or _blocks_idea(sequence, blocks))
+    if sequence.num_computed_tokens != want_computed:
+        what = f"`sequence.num_computed_tokens` should be {want_computed}; yours is {short(sequence.num_computed_tokens)}."
+        raise Mistake(what, case=case, idea=_computed_idea(sequence.num_computed_tokens, known, len(expected) * pool.block_size, why))
+    for block in expected:
+        should = before.get(block, 0) + 1
+        if pool.holders.get(block, 0) != should:
+            idea = "Tell the pool, with `pool.share(blocks)`. Otherwise it hands these blocks out to somebody else, who writes over them." if pool.holders.get(block, 0) < should else (
+                "Share once: one more sequence holds these blocks.")
+            raise Mistake(f"block {block} should have {should} holder{'s' * (should > 1)}; the pool counts {pool.holders.get(block, 0)}.", case=case, idea=idea)
+    extra = {block: count for block, count in pool.holders.items() if block not in expected and count != before.get(block, 0)}
+    if extra:
+        idea = "Share exactly the blocks that the sequence takes. What is shared with nobody is never given back."
+        raise Mistake(f"the pool counts a holder more for block {next(iter(extra))}, which the sequence does not have.", case=case, idea=idea)
+
+
+def _blocks_idea(sequence, blocks) -> str:
+    if not sequence.blocks:
+        return "The sequence begins with the blocks that were found: `sequence.blocks = list(blocks)`."
+    if len(sequence.blocks) < len(blocks):
+        return "All of them hold tokens of this sequence. Leave the last one out only where the text says so: all known tokens are found, and no block is free for the copy."
+    return "Exactly these blocks, in this order."
+
+
+def _computed_idea(got, known: int, covered: int, why: str) -> str:
+    if got == known:
+        return (
+            "Then nothing is left to compute. But the logits of the last token are what the next token is chosen from, and they lie in no cache. The step would have nothing for this "
+            "sequence, or choose from the logits of somebody else. Count at most all known tokens but one."
+        )
+    if got == 0:
+        return "`num_computed_tokens` says where the step begins to compute. With 0 all of it is computed once more, into blocks that others read."
+    return why
+
+
+def _check_part(attempt) -> None:
+    prompt = list(range(40))
+    pool, blocks = _pool(6, 2, prompt)
+    case = "blocks of 16; a prompt of 40 tokens, of which the first two blocks are found and free; four other blocks are free."
+    why = "Two full blocks hold 32 tokens, and all 32 count: tokens 32 to 39 are still to compute, the last one among them."
+    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, why)
+
+
+def _check_own_list(attempt) -> None:
+    prompt = list(range(40))
+    pool, blocks = _pool(6, 2, prompt)
+    case = "as before; afterwards the sequence gets one more block, `sequence.blocks.append(5)`."
+    second, given = Sequence("second", prompt, 5), list(blocks)
+    call(attempt, pool, second, given, case=case)
+    if second.blocks is given:
+        idea = "`sequence.blocks = blocks` gives it the caller's list, and both would grow together. Make one of its own: `list(blocks)`."
+        raise Mistake("`sequence.blocks` is the very list that was passed in as `blocks`.", case=case, idea=idea)
+    if not isinstance(second.blocks, list):
+        raise Mistake(f"`sequence.blocks` should be a list; yours is a {type(second.blocks).__name__}.", case=case, idea="The scheduler adds blocks to it as the sequence grows.")
+
+
+def _check_held_by_another(attempt) -> None:
+    prompt = list(range(40))
+    pool, blocks = _pool(3, 2, prompt, is_held=True, others=1)
+    case = "blocks of 16; a prompt of 40 tokens, its first two blocks are found and held by another sequence; no block is free."
+    idea = "A copy is only made where the last token's block is among those found. Here token 39 goes to a new block, so both blocks can be used."
+    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, "Two full blocks hold 32 tokens.", idea)
+
+
+def _check_all(attempt) -> None:
+    prompt = list(range(32))
+    for held, others in ((False, 0), (True, 0), (True, 3)):
+        pool, blocks = _pool(6, 2, prompt, is_held=held, others=others)
+        case = f"blocks of 16; a prompt of 32 tokens, both its blocks are found and {'held by another sequence' if held else 'free'}; other free blocks: {4 - others}."
+        why = "All 32 tokens are found. The last one is computed all the same, and only that one: 31 count."
+        dropped = "There is a free block for the copy, so keep both blocks and compute one token. Leaving out the last block gives the right answer too, but 16 tokens are computed in place of 1."
+        _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 31, why, dropped)
+
+
+def _check_answer_counts(attempt) -> None:
+    prompt, answer = list(range(20)), list(range(100, 112))
+    pool, blocks = _pool(6, 2, prompt + answer)
+    case = "blocks of 16; a sequence that was preempted: 20 prompt tokens and 12 answer tokens are known; both blocks are found; four other blocks are free."
+    why = "Known tokens are those of the prompt and of the answer so far: `sequence.num_tokens` is 32, so 31 count."
+    _take(attempt, pool, Sequence("second", prompt, 30, output_ids=list(answer)), blocks, case, 2, 31, why)
+    pool, blocks = _pool(6, 1, prompt + answer)
+    case = "blocks of 16; a sequence that was preempted: 16 prompt tokens and 16 answer tokens are known; the first block is found; other blocks are free."
+    second = Sequence("second", (prompt + answer)[:16], 30, output_ids=(prompt + answer)[16:])
+    _take(attempt, pool, second, blocks, case, 1, 16, "The answer so far is known too: `sequence.num_tokens` is 32. Block 0 holds 16 of them, and its last token is not the last known one.")
+
+
+def _check_no_block_for_the_copy(attempt) -> None:
+    copied = (
+        "All tokens are found, so the last one is written into a copy of the last block, and for that a block must be free *beside those found*. There is none. Take one block less, "
+        "and compute its 16 tokens again."
+    )
+    prompt = list(range(32))
+    pool, blocks = _pool(3, 2, prompt, is_held=True, others=1)
+    case = "blocks of 16; a prompt of 32 tokens, both its blocks are found and held by another sequence; no block is free."
+    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 1, 16, "One block is taken, so 16 tokens count.", copied)
+    pool, blocks = _pool(3, 2, prompt, others=1)
+    case = "a pool of 3 blocks of 16; a prompt of 32 tokens. The two free blocks are the two that are found; the third is held by another sequence."
+    queue = copied + " `len(pool.free_queue)` is 2, but these two are the ones that the sequence takes."
+    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 1, 16, "One block is taken, so 16 tokens count.", queue)
+    pool, blocks = _pool(1, 1, prompt[:16])
+    case = "a pool of one block of 16; a prompt of 16 tokens; its block is found and free."
+    _take(attempt, pool, Sequence("second", prompt[:16], 1), blocks, case, 0, 0, "No block is taken, so nothing is computed.", queue)
+
+
+def _check_other_sizes(attempt) -> None:
+    for size in (1, 4, 5):
+        for known in range(1, 4 * size + 1):
+            prompt = list(range(known))
+            for found in range(1, known // size + 1):
+                for num_blocks in (found, found + 1, found + 3):
+                    pool, blocks = _pool(num_blocks, found, prompt, size=size)
+                    keep = found - (found * size == known and num_blocks == found)
+                    case = f"blocks of {size}, {num_blocks} of them, nobody holds any; {known} known tokens, {found} blocks found."
+                    computed = min(keep * size, known - 1)
+                    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, keep, computed, "Ask the pool how large its blocks are: `pool.block_size`.")

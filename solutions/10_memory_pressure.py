@@ -1,0 +1,976 @@
+# %% [markdown]
+"""
+# 10 · Memory pressure
+
+**What happens when a block is needed and none is free?**
+
+75 minutes · difficulty: hard · routes: serving · you need first: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+
+In lesson 09 there were two ways to admit a sequence. The conservative one promises blocks that are mostly never used. The optimistic one may get
+stuck. In this lesson the scheduler learns to take blocks back, so that it can be optimistic and never gets stuck. And it learns to need fewer blocks:
+sequences with the same beginning share them.
+"""
+
+# %%
+import inspect
+import random
+from types import SimpleNamespace
+
+from lessons_lib.block_moves import apply_moves
+from lessons_lib.block_pool import BlockPool, blocks_for
+from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.ledger import ledger
+from lessons_lib.memory_recording import recorded_step, serve_recorded
+from lessons_lib.model import load_model
+from lessons_lib.model_runner import ModelRunner
+from lessons_lib.paged_cache import PagedKVCache
+from lessons_lib.policies import FirstComeFirstServed, ShortestJobFirst, StrictPriority
+from lessons_lib.preemption import SWAP_IN, SWAP_OUT, Move, PreemptiveScheduler, always_swap, copy_before_write, fork, never_swap
+from lessons_lib.preemption_cost import PreemptionCost
+from lessons_lib.prefix_cache import PrefixCache
+from lessons_lib.ragged_batching import ragged_generate
+from lessons_lib.scheduler import Deadlock, Scheduler, StepPlan, conservative, optimistic, share_budget
+from lessons_lib.sequence import Sequence
+from lessons_lib.simulator import StepCost, simulate
+from lessons_lib.stories import STORIES
+from lessons_lib.timing import median_ms
+from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.traffic import traffic
+from lessons_lib.viz.charts import line_chart
+from lessons_lib.viz.pressure import draw_pressure
+from lessons_lib.viz.stepper import Stepper
+from lessons_lib.viz.table import Table
+
+model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
+END = frozenset({tokenizer.eos_token_id})
+BLOCK = 16
+
+
+def six_stories(before=""):
+    """The six stories as sequences, in the order A to F; each prompt begins with the text `before`."""
+    prompts = {story.name: tokenizer(before + story.prompt).input_ids for story in STORIES}
+    return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i) for i, story in enumerate(STORIES)]
+
+
+# %% [markdown]
+"""
+## The problem: promises or a deadlock
+
+The six stories, at most six at a time, in a pool of 12 blocks of 16 tokens. First with both kinds of admission of lesson 09. For each step we note
+how many sequences run, and how many blocks are in use.
+"""
+
+# %%
+NUM_BLOCKS = 12
+
+
+def served(scheduler, sequences):
+    """Serve greedily; for each step, (sequences that run, blocks in use, tokens computed)."""
+    runner = ModelRunner(model, NUM_BLOCKS, BLOCK)
+    for sequence in sequences:
+        scheduler.add(sequence)
+    steps = []
+    while scheduler.has_unfinished():
+        plan = scheduler.schedule()
+        steps.append((len(scheduler.running), len(scheduler.pool.used), plan.num_tokens))
+        scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+    return steps
+
+
+careful = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), max_num_seqs=6, admission=conservative)
+stories = six_stories()
+print("blocks that each may need:", {sequence.id: blocks_for(sequence.most_tokens, BLOCK) for sequence in stories})
+steps = served(careful, stories)
+expected = {sequence.id: sequence.output_ids for sequence in stories}
+running, in_use, computed = (sum(column) for column in zip(*steps))
+print(f"conservative: {len(steps)} steps, {running / len(steps):.1f} sequences at a time, {in_use / len(steps):.1f} of {NUM_BLOCKS} blocks in use")
+
+# %%
+hopeful = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), max_num_seqs=6, admission=optimistic)
+try:
+    served(hopeful, six_stories())
+except Deadlock as error:
+    print("Deadlock:", error)
+for sequence in hopeful.running:
+    most = blocks_for(sequence.most_tokens, BLOCK)
+    print(f"  {sequence.id}: {sequence.num_computed_tokens} tokens fill {len(sequence.blocks)} of its {most} blocks")
+
+# %% [markdown]
+"""
+With promises, most of the time one sequence runs alone, and more than half of the pool lies idle. Without, all six begin. Then every one of them
+stands at the end of a full block, and waits for another to give one back. None of them will.
+
+In a deadlock somebody has to give way. That need not be a catastrophe: what a sequence loses are keys and values, and they can be had again.
+
+> **preemption**: taking its blocks from a running sequence, for the sake of another. It waits again, and goes on later.
+
+## Predict
+
+A's prompt has 13 tokens. A has handed out 20 tokens of its answer when it is preempted, and what was in its blocks is lost.
+"""
+
+# %%
+predict("10.a", ...)  # A is admitted again. How many of its tokens are computed before its next new token comes out?
+
+# %% [markdown]
+"""
+The second one is about sharing. B's prompt has 62 tokens. Four samples of its answer are wanted: four sequences with the same prompt and different
+answers. Each of them has 70 tokens now, 69 of them computed. Apart, they hold 4 × 5 = 20 blocks of 16.
+"""
+
+# %%
+predict("10.b", ...)  # How many blocks do the four hold together, if nothing is stored twice that could be stored once?
+
+# %% [markdown]
+"""
+## The idea
+
+When a block is missing, the scheduler makes room in three moves.
+
+1. **Choose a victim** among those who run.
+2. **Take its blocks.** What was in them is dropped and computed again later, or moved to other memory and moved back later.
+3. **Put it back in the queue**, with the rank that it had. Its tokens so far stay known: they were handed out.
+
+The third is why preemption is so cheap to add. A waiting sequence that has an answer already is nothing new: lesson 09's rule computes what is known
+and not computed, whatever it is.
+
+## Build 1: the victim
+
+Whom shall it hit? The policy says who is served first. So the victim is the one whom it would serve *last*: the one with the largest
+`policy.rank(sequence)`. Otherwise a sequence would lose its place to another that ranks behind it, and the policy would be worth nothing. It also
+means that the first in rank is never a victim while others run: it goes on in every step and will end. Then the next one is first. So everybody ends.
+
+**Your task: `last_in_rank(candidates, policy)`.** `candidates` is a list of sequences, one or more, in the order of admission. Return the one with
+the largest `policy.rank(sequence)`; of several with the same largest rank, the one that stands last in the list. A rank may be a number or a tuple;
+ranks of one policy can be compared with `<` and by `max`, but not all of them can be negated. Leave the list as it is.
+
+Example: first come, first served, so the rank is the time of arrival. A came at 0, B at 1, C at 2. B was preempted once and has been admitted again,
+so the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If B and C both came at 1, it is B of [A, C, B], and C of [A, B, C].
+"""
+
+# %% exercise="10.1"
+from lessons_lib.preemption import last_in_rank
+
+# %% [markdown]
+"""
+### What the victim loses
+
+`PreemptiveScheduler` in the library is lesson 09's `Scheduler` with another `give`. Where a running sequence cannot get its blocks, it chooses a
+victim, and tries again:
+"""
+
+# %%
+for method in (PreemptiveScheduler.give, PreemptiveScheduler.preempt, PreemptiveScheduler.drop):
+    print(inspect.getsource(method))
+
+# %% [markdown]
+"""
+Read `preempt`. The victim leaves the plan, and the running sequences, and waits again. Then one of two things happens to what it has in the cache.
+`drop` is the simple one: the blocks are freed, and `num_computed_tokens` is 0.
+
+> **recompute**: dropping a victim's cache. When it comes back, all its known tokens are computed in one prefill.
+
+The victim may be the very sequence that needs the block, if nobody ranks behind it. (The forks in `give` are sequences that hold blocks while they
+wait; they come at the end of the lesson.)
+
+In a step that has preempted somebody, nobody is admitted. A newcomer would take the victim's blocks, rank behind everybody, and be the next victim.
+
+`make_room`, which `give` calls, needs a pool of a new kind, a `PrefixCache`. It is the subject of the second half. With `share_prefixes=False` it is
+a block pool like any other.
+
+Now the six stories again, in the pool in which they got stuck. `serve_recorded` serves greedily, and notes for each step what it did and how the pool
+lies. Step through it. A plain cell is free, a coloured one holds a token of the sequence with that colour.
+"""
+
+# %%
+def under_pressure(**how):
+    """The six stories in the small pool: (sequences, scheduler, recorded steps)."""
+    swap_space = BlockPool(NUM_BLOCKS, BLOCK)
+    swap_cache = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
+    how = dict(choose_victim=last_in_rank, share_prefixes=False, swap_space=swap_space) | how
+    scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), max_num_seqs=6, **how)
+    sequences = six_stories()
+    return sequences, scheduler, serve_recorded(ModelRunner(model, NUM_BLOCKS, BLOCK), scheduler, sequences, swap_cache)
+
+
+dropped, dropping, drop_steps = under_pressure(should_swap=never_swap)
+first = next(step.index for step in drop_steps if step.preempted)
+Stepper(lambda i: draw_pressure(drop_steps[i]), count=len(drop_steps), start=first, still=first)
+
+# %%
+def told(names):
+    return ", ".join(names) or "–"
+
+
+def events(steps):
+    changed = [step for step in steps if step.preempted or step.admitted or step.finished]
+    rows = [[str(step.index + 1), told(step.preempted), told(step.admitted), told(step.finished), told(step.waiting)] for step in changed]
+    return Table(
+        columns=["step", "preempted", "admitted", "finished", "queue after it"], rows=rows, caption="The six stories in 12 blocks, recompute"
+    )
+
+
+events(drop_steps)
+
+# %%
+def twice(sequences, steps):
+    """Tokens that were computed more than was needed."""
+    needed = sum(len(sequence.prompt_ids) + len(sequence.output_ids) - 1 for sequence in sequences)
+    return sum(sum(step.counts.values()) for step in steps) - needed
+
+
+def same_answers(sequences):
+    return all(sequence.output_ids == expected[sequence.id] for sequence in sequences)
+
+
+print(f"the same answers: {same_answers(dropped)}; {len(drop_steps)} steps, conservative {len(steps)}")
+print(f"{dropping.num_preempted} preemptions; {twice(dropped, drop_steps)} tokens computed twice, beside {computed} that are needed anyway")
+
+# %% [markdown]
+"""
+About half as many steps as with promises, no deadlock, and the same tokens to the last one. How does a victim come back? As a prefill of everything
+that is known:
+"""
+
+# %%
+a = next(sequence for sequence in six_stories() if sequence.id == "A")
+a.output_ids = expected["A"][:20]
+back = share_budget([a], budget=64)[a]
+reveal("10.a", back)
+print(f"A knows {len(a.prompt_ids)} + {len(a.output_ids)} tokens, {a.num_computed_tokens} of them computed")
+print(f"the step computes {back}, and then A's next token is chosen")
+
+# %% [markdown]
+"""
+One of the 33 had not been computed before: the last one, which had been chosen and not fed to the model yet.
+
+### Swap
+
+The other way is to keep the victim's keys and values, elsewhere.
+
+> **swap**: moving the blocks of a victim to other memory, usually the CPU's, and back when it is admitted again.
+
+> **swap space**: that other memory, cut into blocks of the same size, with a block pool of its own.
+
+Then nothing is computed again. What it costs is the way there and back. The scheduler only keeps the books. It writes `Move`s into the plan, and
+`apply_moves` carries them out before the forward pass. If the swap space is full, the victim is dropped after all.
+"""
+
+# %%
+swapped, swapping, swap_steps = under_pressure(should_swap=always_swap)
+moves = [move for step in swap_steps for move in step.moves]
+print(f"the same answers: {same_answers(swapped)}; {len(swap_steps)} steps")
+print(f"{swapping.num_preempted} preemptions, {swapping.num_swapped} of them swapped")
+print(f"{twice(swapped, swap_steps)} tokens computed twice; {len(moves)} moves of a block")
+first = next(step for step in swap_steps if step.preempted)
+for move in first.moves:
+    print(f"step {first.index + 1}, {told(first.preempted)}: {move}")
+
+# %%
+Stepper(lambda i: draw_pressure(swap_steps[i]), count=len(swap_steps), start=first.index, still=first.index)
+
+# %% [markdown]
+"""
+The order of the moves matters. A block that one move empties may be the target of a later one, in the same step.
+
+Only the filled blocks are moved. A sequence that was preempted in the middle of its prefill goes on in the middle of its prefill.
+
+## When is swapping cheaper?
+
+Both prices can be reckoned. Swapping moves bytes, out and in. Recomputing takes the time of some more tokens in a step that runs anyway.
+"""
+
+# %%
+print(inspect.getsource(PreemptionCost))
+
+# %% [markdown]
+"""
+Take lesson 09's cost of a step, and a cache as of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 numbers in bfloat16. Assume that
+memory of the CPU and memory of the GPU exchange 50 GB a second. A block is not one piece of memory: each layer has its own keys and its own values,
+so a block moves in 64 pieces. Assume 5 µs to start each of them. For a sequence of 1,024 tokens:
+"""
+
+# %%
+COST = StepCost(base=5e-3, per_token=20e-6, per_context_token=0.2e-6)
+PER_TOKEN = 32 * 2 * 8 * 128 * 2  # layers, key and value, heads, head size, bytes of a number
+
+
+def prices_for(block_size, seconds_to_start=5e-6):
+    return PreemptionCost(COST, block_bytes=block_size * PER_TOKEN, bandwidth=50e9, per_move=64 * seconds_to_start)
+
+
+def row_of_prices(block_size):
+    prices, at_once = prices_for(block_size), prices_for(block_size, 0.0)
+    count = blocks_for(1024, block_size)
+    seconds = prices.swap_seconds(count), at_once.swap_seconds(count), prices.recompute_seconds(1024)
+    return [str(block_size), count, *(f"{1000 * one:.1f}" for one in seconds)]
+
+
+Table(
+    columns=["block size", "blocks", "swap, ms", "swap without starting time, ms", "recompute, ms"],
+    rows=[row_of_prices(block_size) for block_size in (1, 4, 16, 64, 256)],
+    caption="Bringing back a sequence of 1,024 tokens",
+)
+
+# %% [markdown]
+"""
+The bytes alone would be on their way in a few milliseconds. It is the many small pieces that make swapping slow, and larger blocks make it faster. So
+it depends on the block size, the model, and the machine; here the two meet between 16 and 64 tokens a block. Other numbers shift that point. Both
+prices grow in proportion to the length of the sequence, so the length decides little. Only a short victim pays for a whole block.
+
+`prices.cheaper(scheduler, victim)` asks for both prices and can be used as `should_swap`. Two victims:
+"""
+
+# %%
+for block_size in (16, 64):
+    prices, scheduler = prices_for(block_size), SimpleNamespace(pool=BlockPool(8, block_size))
+    for tokens in (40, 1000):
+        victim = Sequence("A", range(tokens), 10, num_computed_tokens=tokens)
+        swap, compute = prices.swap_seconds(blocks_for(tokens, block_size)), prices.recompute_seconds(tokens)
+        print(f"{tokens} tokens in blocks of {block_size}: swap {1000 * swap:.1f} ms, recompute {1000 * compute:.1f} ms;", end=" ")
+        print("swap it" if prices.cheaper(scheduler, victim) else "recompute it")
+
+# %% [markdown]
+"""
+And here, measured: the bundled model on this machine, blocks of 16. Both memories are the same here, so the way between them is short.
+"""
+
+# %% tags=["measured"]
+runner = ModelRunner(model, NUM_BLOCKS, BLOCK)
+space = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
+
+
+def out_and_in(tokens):
+    pairs = [(block, block) for block in range(blocks_for(tokens, BLOCK))]
+    apply_moves([Move(SWAP_OUT, *pair) for pair in pairs] + [Move(SWAP_IN, *pair) for pair in pairs], runner.cache, space)
+
+
+def prefill(tokens):
+    sequence = Sequence("A", [5] * tokens, 1, blocks=list(range(blocks_for(tokens, BLOCK))))
+    runner.forward(StepPlan(counts={sequence: tokens}))
+
+
+rows = []
+for tokens in (16, 48, 96, 192):
+    swap_ms, prefill_ms = median_ms([lambda: out_and_in(tokens), lambda: prefill(tokens)], repeat=5)
+    rows.append([str(tokens), swap_ms, prefill_ms, f"{prefill_ms / swap_ms:.1f}"])
+Table(columns=["tokens", "swap out and in, ms", "prefill, ms", "prefill / swap"], rows=rows, caption="Bringing a victim back, on this machine")
+
+# %% [markdown]
+"""
+The prefill is measured as a step of its own. In a step that runs anyway it would add less.
+
+## Watermarks
+
+A pool that is always full has another problem. Somebody is admitted with the last free blocks. In the next step one of those who run needs a block.
+The newcomer ranks last, so it is the victim, and its prefill was for nothing. It waits, some blocks come free, it is admitted again.
+
+> **thrashing**: spending more and more of the work on bringing back what was thrown out a moment ago.
+
+The remedy is the watermark: lesson 09's `optimistic` admission leaves that many blocks free, for those who run. They will need them soon. (Some
+systems have a second mark, at which they begin to preempt before they must. Ours begins when a block is missing.)
+
+The simulator shows it on a larger scale. It runs the same scheduler, without a model: 200 requests that are all there at the beginning, at most 32 at
+a time, 80 blocks of 16, recompute. Requests have only lengths there, so nothing can be shared: `share_prefixes=False`.
+"""
+
+# %%
+requests = traffic(200, rate=1e6, prompt_median=32, answer_median=64, spread=0.6, most=256, seed=10)
+answer_tokens = sum(request.answer_tokens for request in requests)
+needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
+LIMITS = dict(max_num_seqs=32, max_num_batched_tokens=256)
+
+
+class CountingScheduler(PreemptiveScheduler):
+    """Counts the moves that it orders."""
+
+    num_moves = 0
+
+    def schedule(self):
+        plan = super().schedule()
+        self.num_moves += len(plan.moves)
+        return plan
+
+
+def preemptive(num_blocks, **how):
+    return CountingScheduler(PrefixCache(num_blocks, BLOCK), choose_victim=last_in_rank, share_prefixes=False, **LIMITS, **how)
+
+
+def row_of_watermark(watermark):
+    scheduler = preemptive(80, should_swap=never_swap, watermark=watermark)
+    run = simulate(scheduler, requests, COST)
+    return [str(watermark), scheduler.num_preempted / 2, (run.computed_tokens - needed) / 2, run.num_steps, f"{answer_tokens / run.seconds:,.0f}"]
+
+
+Table(
+    columns=["watermark", "preemptions", "tokens computed twice", "steps of the run", "answer tokens/s"],
+    rows=[row_of_watermark(watermark) for watermark in (0, 1, 2, 4, 8, 16, 32)],
+    caption="80 blocks; preemptions and tokens for 100 requests",
+)
+
+# %% [markdown]
+"""
+Without a reserve, there are more preemptions than requests. A small reserve prevents most of them. A large one costs steps: blocks lie idle that
+somebody could use. The speed changes little here, as a token is cheap on the machine that the cost line stands for: the steps themselves take most of
+the time. Where prefill is dear, or where somebody watches the answer stall, the preemptions weigh more.
+
+How does each way bear it when the pool shrinks? The simulator does not charge for moves, so we add their price, for blocks of 16 from the table
+above.
+"""
+
+# %%
+def conservative_run(num_blocks):
+    scheduler = Scheduler(BlockPool(num_blocks, BLOCK), admission=conservative, **LIMITS)
+    run = simulate(scheduler, requests, COST)
+    return answer_tokens / run.seconds, run.computed_tokens - needed
+
+
+def preemptive_run(num_blocks, **how):
+    scheduler = preemptive(num_blocks, **how)
+    run = simulate(scheduler, requests, COST)
+    return answer_tokens / (run.seconds + prices_for(BLOCK).move_seconds(scheduler.num_moves)), run.computed_tokens - needed
+
+
+ways = {
+    "conservative": conservative_run,
+    "recompute": lambda n: preemptive_run(n, should_swap=never_swap),
+    "recompute, watermark n / 8": lambda n: preemptive_run(n, should_swap=never_swap, watermark=n // 8),
+    "swap": lambda n: preemptive_run(n, swap_space=BlockPool(1000, BLOCK)),
+}
+sizes = (32, 64, 96, 128, 192, 256)
+results = {name: [run(size) for size in sizes] for name, run in ways.items()}
+
+
+def over_sizes(what, series):
+    told = "; ".join(f"{name}: {', '.join(f'{value:,}' for value in values)}" for name, values in series.items())
+    alt = f"{what} with {', '.join(map(str, sizes))} blocks. {told}."
+    return line_chart(sizes, series, xlabel="blocks in the pool", ylabel=what, alt=alt)
+
+
+over_sizes("answer tokens/s", {name: [round(rate) for rate, _ in points] for name, points in results.items()})
+
+# %%
+over_sizes("tokens computed twice", {name: [tokens for _, tokens in points] for name, points in results.items() if name != "conservative"})
+
+# %% [markdown]
+"""
+Promises cost most, at every size: caps are far above what answers need. Preemption comes near to full speed with a fraction of the blocks. Swap
+computes nothing twice, and pays for its moves instead.
+
+## Sharing: the same beginning
+
+The best way to have more blocks is to need fewer. Real requests often begin alike: the instructions that stand before every question, the
+conversation so far, the examples. Let all six stories begin with the same text.
+"""
+
+# %%
+SYSTEM = (
+    "Here is a story for small children. It is short, it is kind, and nobody is hurt in it. The words are easy. "
+    "There is one problem, and in the end the friends find out what to do about it. "
+)
+together = six_stories(SYSTEM)
+beginning = together[0].prompt_ids
+while any(sequence.prompt_ids[: len(beginning)] != beginning for sequence in together):
+    beginning = beginning[:-1]
+print("prompt tokens:", {sequence.id: len(sequence.prompt_ids) for sequence in together})
+print(f"all begin with the same {len(beginning)} tokens: {len(beginning) // BLOCK} full blocks of {BLOCK}")
+
+# %% [markdown]
+"""
+Keys and values of these tokens are the same in all six. They need to be there once. With a block table per sequence nothing stands in the way: two
+tables may name the same block.
+
+How does a new sequence find out which block holds what it needs? It asks for the block by a **name**. The name cannot be the tokens of the block
+alone. A key depends on all tokens before it:
+"""
+
+# %%
+def second_block_keys(token_ids):
+    """Keys of the tokens 16 to 31 of a sequence, in all layers."""
+    runner, sequence = ModelRunner(model, 2, BLOCK), Sequence("A", token_ids, 1, blocks=[0, 1])
+    runner.forward(StepPlan(counts={sequence: 32}))
+    return [keys[1] for keys in runner.cache.keys]
+
+
+tail = beginning[16:32]
+here, there = second_block_keys(beginning[:16] + tail), second_block_keys(beginning[1:16] + beginning[:1] + tail)
+for layer, (one, other) in enumerate(zip(here, there)):
+    print(f"layer {layer}: largest difference of the keys of the same 16 tokens behind another beginning: {(one - other).abs().max():.2g}")
+
+# %% [markdown]
+"""
+Only in the first layer is a key a matter of its own token and position. So the name must stand for all tokens up to the end of the block. A long name
+for a long beginning would be a nuisance. A hash is short, and can be chained: each block's name is made of its own tokens and of the name of the
+block before.
+
+> **block hash**: the name of a full block: a hash of its tokens and of the name of the block before it. Equal names mean equal tokens from the very
+> beginning to the end of the block.
+
+Only full blocks have names. One that is still being filled will be another one in the next step.
+
+## Build 2: names
+
+A hash turns any bytes into a few. `hashlib.sha256(data).digest()` turns them into 32, and nobody knows how to find two inputs with the same result.
+That matters: if somebody could make a prompt that is called like another user's, they would read from that one's cache.
+
+**Your task: `block_hash(parent, token_ids)`.** `parent` is the name of the block before, 32 bytes, and `b""` for the first block. `token_ids` is a
+list of ints, the tokens of one full block. Return the name, 32 `bytes`. It depends on all of `parent`, and on every token and its place, and on
+nothing else: the same arguments give the same name in every call, in every process. Token ids may be as large as 200,000. Leave the list as it is.
+
+`array("q", token_ids).tobytes()` are the bytes of a list of ints, eight for each. `array` and `hashlib` are imported in the cell. `+` puts bytes behind bytes.
+"""
+
+# %% exercise="10.2"
+import hashlib
+from array import array
+
+from lessons_lib.prefix_cache import block_hash
+
+# %% [markdown]
+"""
+The names of all full blocks of three of the prompts, in their first eight digits:
+"""
+
+# %%
+def names_of(token_ids):
+    names = []
+    for start in range(0, len(token_ids) // BLOCK * BLOCK, BLOCK):
+        names.append(block_hash(names[-1] if names else b"", token_ids[start : start + BLOCK]))
+    return names
+
+
+for sequence in together[1::2]:
+    print(f"{sequence.id}: {len(sequence.prompt_ids)} tokens:", *(name.hex()[:8] for name in names_of(sequence.prompt_ids)))
+
+# %% [markdown]
+"""
+The first three names are the same. From the fourth block on the stories differ, and so do all names.
+
+## Build 3: a pool that shares
+
+Lesson 03's pool knew one holder for each block. Now several sequences may hold a block, so the pool counts them.
+
+> **reference count**: how many hold a thing. What nobody holds any more is free.
+
+There is one more step to take. When the last holder of a block has gone, what is in it is still there, and still right. The next sequence with this
+beginning may come in a minute. So a free block keeps its contents and its name until it is handed out for something else. A pool that looks full of
+cached blocks is a pool with all these blocks free.
+
+> **prefix cache**: full blocks kept under their names, whether anybody holds them or not, so that a sequence can begin with those that hold its first
+> tokens.
+
+Which free block is handed out first? The one that has been of no use for longest, since it is the least likely to be asked for again.
+
+> **eviction**: losing what a cached block held, because the block is handed out. *Least recently used* first is the usual order.
+
+The free queue does that by itself: who comes back joins the end, and the front is handed out. Only now a block may also leave from the middle, when
+it is shared. `LruQueue` in the library is a queue that can do that: `self.free_queue.pop(block, None)` takes a block out wherever it stands, and does
+nothing if it is not there.
+
+A `PrefixCache` is a `BlockPool` with these books:
+
+| attribute | what it says |
+|---|---|
+| `num_blocks`, `block_size` | as in lesson 03 |
+| `free_queue` | the blocks that nobody holds, least recently used in front |
+| `used` | the set of blocks that somebody holds |
+| `holders` | block → how many sequences hold it; no entry if nobody does |
+| `block_of`, `name_of` | name → block, and block → name, for full blocks that have one |
+
+`allocate` (count 1 for new blocks, and their old names are lost), `give_name` (a held block is full and computed) and `is_own` are given.
+
+**Your task: `find`, `share` and `free`.**
+
+- `find(names)`: `names` is a list of bytes, the names of the full blocks of a sequence, in order. Return the list of the blocks that have these
+  names, from the first on, up to the first name that is unknown. Behind a gap nothing is of use. Change nothing.
+- `share(blocks)`: one more sequence holds each of these blocks. Count it. A block that was free leaves the free queue and joins `used`. A block that
+  nobody holds *and* that has no name holds nothing: raise `ValueError`, and change nothing at all.
+- `free(blocks)`: one sequence, given its blocks in the order of its tokens, does not hold them any more. Lower the counts; an entry that comes to 0
+  is deleted. Those that nobody holds now go back to the free queue: at its end, the *last* block of the sequence first, since a block is of no use
+  without those before it. They keep their names. If a block is not held, or stands in the list twice, raise `ValueError` and change nothing at all.
+
+`super().free(some_blocks)` is lesson 03's `free`. It refuses what is not in `used`, takes the blocks out of `used`, and puts them at the end of the
+free queue, last one first. It looks at all of its blocks before it changes anything.
+
+Example with six blocks. X allocates three and gets [0, 1, 2]; they get the names a, b, c. X ends: `free([0, 1, 2])`, and the free queue is [3, 4, 5,
+2, 1, 0]. Y has a beginning with the names a, b, z: `find([a, b, z])` gives [0, 1]. After `share([0, 1])` the queue is [3, 4, 5, 2], and `holders` is
+{0: 1, 1: 1}.
+"""
+
+# %% exercise="10.3" given="__init__ allocate give_name is_own"
+from lessons_lib.block_pool import BlockPool
+from lessons_lib.prefix_cache import LruQueue
+
+from lessons_lib.prefix_cache import PrefixCache
+
+# %% [markdown]
+"""
+X and Y of the example, and then Z, which needs five blocks of its own:
+"""
+
+# %%
+pool = PrefixCache(6, BLOCK)
+a, b, c, z = (block_hash(b"", [number] * BLOCK) for number in range(4))
+
+
+def told_pool(what):
+    letters = dict(zip((a, b, c, z), "abcz"))
+    names = {block: letters[name] for block, name in sorted(pool.name_of.items())}
+    print(f"{what:<30} queue {list(pool.free_queue)}, holders {pool.holders}, names {names}, lost so far {pool.evicted}")
+
+
+x_blocks = pool.allocate(3)
+for block, name in zip(x_blocks, (a, b, c)):
+    pool.give_name(block, name)
+told_pool("X has three full blocks")
+pool.free(x_blocks)
+told_pool("X has ended")
+y_blocks = pool.find([a, b, z])
+pool.share(y_blocks)
+told_pool(f"Y found and shares {y_blocks}")
+pool.free(y_blocks)
+told_pool("Y has ended")
+pool.allocate(5)
+told_pool("Z takes five")
+
+# %% [markdown]
+"""
+Z's blocks come from the front of the queue: first the three that never held anything, then c's block, which nobody has used since X, then b's. The
+beginning, a, is the last to go.
+
+### A block is not written while others look at it
+
+A sequence writes its new tokens into its last block. If others hold that block, or can find it by its name, they would read what it writes. So before
+a write the scheduler asks `pool.is_own(block)`, and where the answer is no, the sequence gets a copy of its own first.
+
+> **copy-on-write**: sharing a thing until somebody wants to change it; that one gets a copy, and the others keep the original.
+"""
+
+# %%
+print(inspect.getsource(copy_before_write))
+print(inspect.getsource(PreemptiveScheduler.make_room))
+
+# %% [markdown]
+"""
+When does that happen? Full blocks are shared, and tokens are written behind them, into a block of one's own. There are two cases. One is a fork,
+further down. The other is a prompt that is found in the cache as a *whole*.
+
+## Build 4: beginning with what is cached
+
+A sequence is admitted. It holds no block yet. `find` gave some blocks for it, so it begins with them: it shares them, they are its first blocks, and
+their tokens count as computed. That is all, but for one trap.
+
+Suppose a prompt of 32 tokens, and both its blocks are found. All 32 tokens are computed. Then there is nothing left to compute, and so no logits,
+from which the first token of the answer is chosen! Real engines have crashed here. So the last known token is computed all the same: 31 count as
+computed. Its key is written to the place where an equal one lies already, in the second block, and that block is not the sequence's own. `make_room`
+will see that, and copy the block first. For the copy, one block must be free.
+
+**Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` holds no block, and has `sequence.num_tokens` known
+tokens, those of its answer so far included. `blocks` is a list of one or more blocks that `pool.find` gave for it, so they hold its first
+`len(blocks) × pool.block_size` known tokens. Return nothing; change `sequence`:
+
+1. If the blocks hold *all* known tokens, a block for the copy is needed. It has to be free, and not one of `blocks`: those of them that nobody holds
+   stand in `pool.free_queue` too, and will leave it. If there is no such block, leave the last of `blocks` out. Its tokens are computed again.
+2. Share the blocks that are left: `pool.share(...)`.
+3. `sequence.blocks` is a list of these blocks, its own list, since it will grow.
+4. `sequence.num_computed_tokens` is the number of tokens in these blocks, but at most all known tokens less one.
+
+Do not change the list `blocks`. Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, whatever is free. With 32 known
+tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16 count.
+"""
+
+# %% exercise="10.4"
+from lessons_lib.preemption import take_cached
+
+# %% [markdown]
+"""
+Try it on a prompt that is in the cache as a whole: the first 48 tokens of the common beginning. X computes it; then Y comes with the same prompt. Y's
+first step is done by hand here.
+"""
+
+# %%
+prompt = beginning[:48]
+pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
+x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
+logits_of_x = runner.forward(StepPlan(counts={x: 48}))
+for block, name in zip(x.blocks, names_of(prompt)):
+    pool.give_name(block, name)
+
+y = Sequence("Y", prompt, 5)
+take_cached(pool, y, pool.find(names_of(prompt)))
+print(f"Y begins with the blocks {y.blocks}, of which {y.num_computed_tokens} tokens count as computed; holders {pool.holders}")
+move = copy_before_write(pool, y, index=2)
+apply_moves([move], runner.cache, None)
+print(f"{move.kind} {move.source} → {move.target}: Y holds {y.blocks}, X holds {x.blocks}; holders {pool.holders}")
+logits_of_y = runner.forward(StepPlan(counts={y: 1}))
+print("X's and Y's first token:", tokenizer.decode(logits_of_x.argmax()), "|", tokenizer.decode(logits_of_y.argmax()))
+print(f"largest difference of their logits: {(logits_of_x - logits_of_y).abs().max():.0e}")
+
+# %% [markdown]
+"""
+Y computed 1 token where X computed 48.
+
+### The six stories with a common beginning
+
+Four at a time, at most 64 tokens a step, blocks enough. `plan.cached` says of everybody who is admitted how many of its tokens were in the cache; in
+a recorded step it is `hits`.
+"""
+
+# %%
+def with_beginning(share, num_blocks=60, **how):
+    scheduler = PreemptiveScheduler(
+        PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, choose_victim=last_in_rank, share_prefixes=share, **how
+    )
+    sequences = six_stories(SYSTEM)
+    return sequences, scheduler, serve_recorded(ModelRunner(model, num_blocks, BLOCK), scheduler, sequences)
+
+
+apart, _, apart_steps = with_beginning(False)
+sharing, _, sharing_steps = with_beginning(True)
+print("the same answers:", [one.output_ids for one in apart] == [one.output_ids for one in sharing])
+prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
+hits = {name: tokens for step in sharing_steps for name, tokens in step.hits.items()}
+print(f"found in the cache: {hits}")
+saved = sum(hits.values())
+print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
+
+# %%
+after = next(step.index for step in sharing_steps if len(step.hits) and step.index > 0)
+Stepper(lambda i: draw_pressure(sharing_steps[i]), count=len(sharing_steps), start=after, still=after)
+
+# %% [markdown]
+"""
+A found nothing, as it was the first. B found nothing either: it was admitted in the same step as A, and a block has a name only when it has been
+computed. The others begin with three blocks of A's, also those who come when A has long gone.
+
+### Preemption and sharing together
+
+A victim's blocks are dropped. But a block of the common beginning has other holders, or keeps its name until somebody needs the block. So a victim
+may find a part of itself again when it comes back. The same six in a pool of 14 blocks, recompute:
+"""
+
+# %%
+def row_of_pressure(share):
+    sequences, scheduler, steps = with_beginning(share, num_blocks=14, should_swap=never_swap)
+    assert [one.output_ids for one in sequences] == [one.output_ids for one in apart]
+    computed = sum(sum(step.counts.values()) for step in steps)
+    return ["with sharing" if share else "without sharing", len(steps), scheduler.num_preempted, computed, scheduler.pool.evicted]
+
+
+Table(
+    columns=["", "steps", "preemptions", "tokens computed", "cached blocks lost"],
+    rows=[row_of_pressure(False), row_of_pressure(True)],
+    caption="Six stories with a common beginning, in 14 blocks; the answers are the same",
+)
+
+# %% [markdown]
+"""
+Sharing helps twice: fewer blocks are needed, so fewer sequences are preempted; and who is preempted does not lose all. That is one reason why an
+engine with a prefix cache may do without swap.
+
+## Fork: several samples of one prompt
+
+> **fork**: making a second sequence with all tokens of a first one. They hold the same blocks, the last one too, which may not be full.
+
+Nothing is copied at that moment. The copies are made when one of them writes into the last block. Whoever still holds that block at the end holds it
+alone, and needs no copy.
+"""
+
+# %%
+print(inspect.getsource(fork))
+
+# %% [markdown]
+"""
+B's prompt, and four ways to go on. Choosing at random comes in lesson 11; here each sample begins with another of the four likeliest tokens. X, Y and
+Z are forks of B.
+"""
+
+# %%
+pool = PrefixCache(24, BLOCK)
+scheduler, runner = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64), ModelRunner(model, 24, BLOCK)
+b = next(sequence for sequence in six_stories() if sequence.id == "B")
+b.max_new_tokens = 20
+scheduler.add(b)
+plan = scheduler.schedule()
+likeliest = runner.forward(plan)[0].topk(4).indices.tolist()
+scheduler.update(plan, likeliest[:1])
+samples = [b]
+for name, token in zip("XYZ", likeliest[1:]):
+    sample = fork(pool, b, name)
+    sample.output_ids[-1] = token  # chosen, and not computed yet
+    scheduler.add(sample)
+    samples.append(sample)
+print(f"after the fork: blocks {b.blocks}, holders {pool.holders}")
+
+# %%
+fork_steps = [recorded_step(runner, scheduler)]
+print("copies in the first step after it:", ", ".join(f"{move.source} → {move.target}" for move in fork_steps[0].moves))
+while b.num_computed_tokens < 69:
+    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
+held = len(pool.used)
+alone = sum(len(sample.blocks) for sample in samples)
+reveal("10.b", held, unit="blocks")
+print(f"together they hold {held} blocks; if each had its own: {alone}")
+Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
+
+# %%
+while scheduler.has_unfinished():
+    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
+for sample in samples:
+    print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
+
+# %% [markdown]
+"""
+## Prove it
+
+The claim: whatever is preempted, swapped, dropped, shared or copied, every answer is the one that the request gets alone. And no block is ever lost.
+After every step, `audit` compares the books: each block is free, or held by exactly as many sequences as its count says; names and blocks agree;
+every sequence has the blocks that its tokens need.
+
+Twenty random workloads on a small random model: prompts with common beginnings, pools that are barely large enough, all kinds of limits. Some have a
+victim chosen by chance.
+"""
+
+# %%
+tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
+
+
+def random_workload(rng):
+    """(sequences, scheduler, runner, cache of the swap space)"""
+    size = rng.choice((1, 2, 4))
+    base = [rng.randrange(VOCAB_SIZE) for _ in range(32)]
+    prompts = [base[: rng.choice((0, 4, 16))] + [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
+    prompts[1] = list(prompts[0])  # a prompt that may be found as a whole
+    sequences = [Sequence(str(i), p, rng.choice((5, 20, 25)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
+    num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
+    places = rng.choice((2, 4, 6))
+    scheduler = PreemptiveScheduler(
+        PrefixCache(num_blocks, size),
+        max_num_seqs=places,
+        max_num_batched_tokens=places + rng.choice((0, 5, 60)),
+        policy=rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))(),
+        watermark=rng.choice((0, 1)),
+        swap_space=BlockPool(rng.choice((0, 8, 60)), size),
+        choose_victim=rng.choice((last_in_rank, lambda candidates, policy: rng.choice(candidates))),
+        should_swap=rng.choice((always_swap, never_swap)),
+        share_prefixes=rng.random() < 0.7,
+    )
+    return sequences, scheduler, ModelRunner(tiny, num_blocks, size), PagedKVCache(tiny.config, 60, size)
+
+
+total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0, hits=0, copies=0)
+for seed in range(20):
+    sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
+    caps = [sequence.max_new_tokens for sequence in sequences]
+    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=caps, max_num_seqs=1).outputs
+    record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
+    assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+    total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
+    total["requests"] += len(sequences)
+    total["steps"] += len(record)
+    total["preemptions"] += scheduler.num_preempted
+    total["swapped"] += scheduler.num_swapped
+    total["hits"] += sum(len(step.hits) for step in record)
+    total["copies"] += sum(move.kind == "copy" for step in record for move in step.moves)
+print(", ".join(f"{name} {count}" for name, count in total.items()))
+
+# %% [markdown]
+"""
+The course's own tests do the same on hundreds of workloads. Faults that real engines had, and what keeps us from them:
+
+| fault | here |
+|---|---|
+| A prompt that was wholly in the prefix cache left nothing to compute. | `take_cached` counts at most all known tokens less one. |
+| A preempted sequence that found blocks in the cache had a broken block table. | `drop` empties the table, and only who holds nothing looks for blocks. |
+| A decode read blocks that were free already. | A block that anybody holds cannot be free: `free` lowers a count, and `audit` compares. |
+| At a block boundary, room was looked for one token too early or too late. | `make_room` asks for the tokens that the step computes, with `blocks_for`, and knows no boundary. |
+
+## Measure
+
+What is saved in time? Twelve requests, each with the common beginning and a story behind it, and four tokens of answer: with and without sharing, one
+after the other and in turns.
+"""
+
+# %% tags=["measured"]
+def twelve_answers(share):
+    pool = PrefixCache(120, BLOCK)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share)
+    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
+    runner = ModelRunner(model, 120, BLOCK)
+    return serve_recorded(runner, scheduler, sequences)
+
+
+runs = {}
+apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
+computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
+Table(
+    columns=["", "tokens computed", "ms"],
+    rows=[
+        ["without sharing", computed_apart, apart_ms],
+        ["with sharing", computed_shared, shared_ms],
+        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{apart_ms / shared_ms:.1f}"],
+    ],
+    caption="Twelve requests with a common beginning",
+)
+
+# %% [markdown]
+"""
+In the second round each story's own prompt is found too, as far as it fills blocks.
+
+### The ledger
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "10", with_cache_only=True)
+
+# %% [markdown]
+"""
+## What production does
+
+- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: when `allocate_slots` returns None, a victim is taken. With priorities it is `max(self.running,
+  key=lambda r: (r.priority, r.arrival_time))`, and without them `self.running.pop()`, the last admitted. `_preempt_request` frees its blocks and sets
+  `num_computed_tokens` to 0. Nobody is admitted in such a step (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the present
+  one recomputes. `KVCacheManager` has a `watermark`, a share of all blocks.
+- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and what else makes a difference:
+  which adapter, which images, a salt of one's own. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, a linked list, with the tail of a
+  sequence in front too. `KVCacheManager.get_computed_blocks` has our trap in a comment: when all tokens hit, the last must be computed again. It
+  takes one block less then, and computes all of it.
+- vLLM serves n samples of one prompt as n requests that find each other's blocks by name (`vllm/v1/engine/parallel_sampling.py`).
+- **nano-vllm** has it all in `nanovllm/engine/block_manager.py`. Its hash has 64 bits, so it compares the tokens as well.
+- **SGLang** keeps beginnings in a tree of tokens in place of a table of hashes, *RadixAttention*, and evicts its least recently used leaves
+  (`python/sglang/srt/mem_cache/radix_cache.py`). It also lets requests that find much in the cache go first.
+- **Hugging Face transformers** has both ways of preemption in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in
+  the CPU's memory, and where that is full or missing, the request is reset and computed again. Blocks are shared by hashes with
+  `allow_block_sharing`, and `cache.py` has `prepare_fork_request` for several samples.
+
+The paper on PagedAttention describes swap, recompute, sharing and copy-on-write in its section 4, and compares swap with recompute in section 7.3:
+with small blocks swap is slow, because of many small transfers; between 16 and 64 tokens a block the two are alike. That was to be seen in the table
+above.
+
+## What is still wrong
+
+**Nobody asks for anything but the likeliest token.** Forks make sense when tokens are chosen at random.
+
+**Nobody sees a token before all are there.** There is no streaming, no way to stop at a word, none to give up a request.
+
+**Nobody measures a running engine.** In lesson 11 all parts so far become one engine with these things.
+
+## Quiz
+"""
+
+# %%
+quiz("10")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.3 to 4.5 and 7.3.
+  <https://arxiv.org/abs/2309.06180>
+- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in section 3.
+  <https://arxiv.org/abs/2312.07104>
+- vLLM: automatic prefix caching, <https://docs.vllm.ai/en/latest/design/prefix_caching.html>; preemption,
+  <https://docs.vllm.ai/en/latest/configuration/optimization.html>
+- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
