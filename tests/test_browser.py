@@ -3,6 +3,8 @@
 Lesson 00 is run whole. Of the others, the cells that show something to play with are run, and those that they need.
 """
 
+import re
+
 import pytest
 
 from browser import ROOT, Explorer, Playground
@@ -95,6 +97,11 @@ def kernel_lesson(lab):
     return open_part(lab, "07", {"Stepper", "draw_program"})
 
 
+@pytest.fixture(scope="module")
+def scheduling_lesson(lab):
+    return open_part(lab, "09", {"Stepper", "draw_gantts"})
+
+
 def check_that_it_steps(stepper):
     """Forward by button, back by key: the picture changes, in what is seen and in what is read, and comes back."""
     where, words = stepper.position(), stepper.words()
@@ -170,3 +177,13 @@ def test_a_kernel_is_stepped_through_program_by_program(kernel_lesson, record_pr
     decoded.press("Home")
     assert "program (0, 0): sequence 0, query head 0" in decoded.words()
     assert decoded.part("picture").locator("svg title").first.text_content()
+
+
+def test_the_gantt_charts_are_stepped_through(scheduling_lesson, record_property):
+    stepper = next(stepper for stepper in scheduling_lesson.steppers() if stepper.words().startswith("Gantt charts"))
+    stepper.click_next()
+    assert re.search(r"\d of \d+ finished\. At ", stepper.words())
+    record_property("measured", f"Gantt charts {check_that_it_steps(stepper)}")
+    stepper.press("End")
+    assert "Finished in this order: " in stepper.words() and "mean latency" in stepper.words()
+    assert "finished" in stepper.part("picture").locator("svg title").last.text_content()

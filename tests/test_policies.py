@@ -67,7 +67,8 @@ def tier(sequence):
 @settings(max_examples=100, deadline=None)
 @given(customers)
 def test_each_policy_sorts_by_what_it_promises(sequences):
-    for policy, reasons in ((FirstComeFirstServed(), [came]), (ShortestJobFirst(), [guessed]), (StrictPriority(), [tier, came]), (BalancedLengths(9), [came])):
+    promises = ((FirstComeFirstServed(), [came]), (ShortestJobFirst(), [guessed]), (StrictPriority(), [tier, came]), (BalancedLengths(9), [came]))
+    for policy, reasons in promises:
         assert list(queue_of(policy, sequences)) == sorted_by(sequences, *reasons)
 
 
@@ -109,7 +110,8 @@ def test_balancing_takes_the_one_that_brings_the_mean_nearest_to_the_target(wait
 
 
 def test_of_two_that_balance_alike_the_first_is_taken():
-    waiting = [a_sequence(name, prompt, 5, arrival_time=n) for n, (name, prompt) in enumerate([("far", 40), ("first", 13), ("second", 13), ("other side", 17)])]
+    prompts = {"far": 40, "first": 13, "second": 13, "other side": 17}
+    waiting = [a_sequence(name, prompt, 5, arrival_time=n) for n, (name, prompt) in enumerate(prompts.items())]
     for window, name in ((1, "far"), (2, "first"), (4, "first")):
         assert queue_of(BalancedLengths(20, window), waiting).next([]).id == name
     assert queue_of(BalancedLengths(20), waiting).next([a_sequence("running", 1, 1)]).id == "far"

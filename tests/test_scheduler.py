@@ -258,7 +258,8 @@ def test_when_nobody_can_go_on_it_says_so_and_changes_nothing():
 
 
 def test_a_chunk_that_needs_two_blocks_takes_none_while_one_is_free():
-    scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=2)
+    limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=2)
+    scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
     scheduler.update(scheduler.schedule(), [7, 7])  # A has 3 tokens in the cache, B 7
     scheduler.pool.allocate(2)  # somebody else
     a, b = scheduler.running
@@ -275,7 +276,7 @@ def test_a_chunk_that_needs_two_blocks_takes_none_while_one_is_free():
         (a_sequence("A", 0), BadRequest, "sequence 'A' has 0 prompt tokens and max_new_tokens 2; both must be at least 1"),
         (a_sequence("A", 3, 0), BadRequest, "sequence 'A' has 3 prompt tokens and max_new_tokens 0"),
         (a_sequence("A", 3, -2), BadRequest, "max_new_tokens -2"),
-        (a_sequence("A", 13, 5), OutOfBlocks, "sequence 'A' may need 5 blocks of 4 tokens; the pool has 4. Give it a lower cap, or make the pool larger"),
+        (a_sequence("A", 13, 5), OutOfBlocks, "sequence 'A' may need 5 blocks of 4 tokens; the pool has 4. Give it a lower cap"),
     ],
 )
 def test_what_cannot_be_served_is_refused_and_nothing_changes(sequence, error, words):
@@ -474,7 +475,10 @@ def test_the_requests_are_ragged_and_end_in_both_ways():
 # --- the runner
 
 
-@pytest.mark.parametrize("computed, count, tokens", [(0, 3, [10, 11, 12]), (1, 1, [11]), (2, 3, [12, 20, 21]), (3, 2, [20, 21]), (4, 1, [21]), (0, 5, [10, 11, 12, 20, 21])])
+@pytest.mark.parametrize(
+    "computed, count, tokens",
+    [(0, 3, [10, 11, 12]), (1, 1, [11]), (2, 3, [12, 20, 21]), (3, 2, [20, 21]), (4, 1, [21]), (0, 5, [10, 11, 12, 20, 21])],
+)
 def test_the_next_tokens_may_lie_in_the_prompt_in_the_answer_or_in_both(computed, count, tokens):
     sequence = Sequence("A", [10, 11, 12], 5, output_ids=[20, 21], num_computed_tokens=computed)
     assert tokens_of(sequence, count) == tokens

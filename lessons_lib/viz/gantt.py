@@ -20,6 +20,7 @@ from lessons_lib.viz.time_axis import round_ticks, tick_words, unit_of
 _MARGIN, _GUTTER = 16, 26
 _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
 _NARROW = 7  # pixels; narrower chunks of a prefill share a frame
+_MOST_TOLD = 12  # sequences of which the words tell everything
 _GRID = "#E6E6E6"
 _SIGNS = {
     WAITING: "waits",
@@ -58,8 +59,8 @@ def draw_gantt(run: Simulation, title: str = "", upto: float | None = None) -> P
     d.text(_MARGIN, 20, _heading(title or "Gantt", rows, upto), 15, bold=True)
     y = _block(d, rows, _frame(rows, _MARGIN, WIDTH - _MARGIN, len(rows), seconds), 40, upto)
     d.height = _legend(d, {"": rows}, y + 4)
-    told = [f"{title or 'Gantt'}. {_count(len(rows))}.", *(describe_row(row) for row in rows[:12] if upto is None), describe_moment(rows, seconds, upto)]
-    return d.picture(" ".join(told))
+    told = [describe_row(row) for row in rows[:_MOST_TOLD]] if upto is None else []
+    return d.picture(" ".join([f"{title or 'Gantt'}. {_count(len(rows))}.", *told, describe_moment(rows, seconds, upto)]))
 
 
 def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None) -> Picture:
@@ -88,8 +89,8 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None) -> Pi
         d.text(_MARGIN, y + 6, "There are no runs to compare.", fill=SOFT_INK)
         y += 26
     d.height = _legend(d, charts, y - 4)
-    told = [f"{name}: {latency_words(rows, upto)}. {describe_moment(rows, _end(runs[name]), upto)}" for name, rows in charts.items()] or ["There are none."]
-    return d.picture(" ".join(["Gantt charts on one time axis.", *told]))
+    told = [f"{_heading(name, rows, upto)}. {describe_moment(rows, _end(runs[name]), upto)}" for name, rows in charts.items()]
+    return d.picture(" ".join(["Gantt charts on one time axis.", *(told or ["There are none."])]))
 
 
 def _end(run: Simulation) -> float:

@@ -56,7 +56,8 @@ def say_span(span: Span) -> str:
     """What a stretch of time was spent on."""
     steps = f" in {span.steps} step{'' if span.steps == 1 else 's'}" if span.steps else ""
     tokens = f" of {span.tokens} token{'' if span.tokens == 1 else 's'}" if span.tokens else ""
-    return f"{_DOES[span.state] if span.state in (STALLED, HELD, WAITING) else span.state}{tokens}{steps}, {say_seconds(span.start)} to {say_seconds(span.end)}"
+    what = span.state if span.state in (PREFILL, DECODE) else _DOES[span.state]
+    return f"{what}{tokens}{steps}, {say_seconds(span.start)} to {say_seconds(span.end)}"
 
 
 def _names(names: list[str]) -> str:

@@ -192,9 +192,10 @@ def _describe(title: str, waits: dict[str, dict[int, np.ndarray]]) -> str:
         parts = []
         for tier, points in by_tier.items():
             third = max(len(points) // 3, 1)
+            first, last = say_seconds(_mean(points[:third])), say_seconds(_mean(points[-third:]))
             parts.append(
-                f"tier {tier}, {len(points):,} served: mean wait {say_seconds(_mean(points))}, of the first third {say_seconds(_mean(points[:third]))}, "
-                f"of the last third {say_seconds(_mean(points[-third:]))}, longest {say_seconds(_longest(points))}"
+                f"tier {tier}, {len(points):,} served: mean wait {say_seconds(_mean(points))}, of the first third {first}, "
+                f"of the last third {last}, longest {say_seconds(_longest(points))}"
             )
         told.append(f"{name}: {'; '.join(parts) or 'nobody was served'}.")
     return " ".join(told if waits else [*told, "There are no runs."])
