@@ -40,11 +40,13 @@ class Recording:
         machine: with its measured limits.
         processors: streaming multiprocessors of the GPU.
         provenance: machine, versions, command and date, in one line.
+        note: what does not hold for all cases.
     """
 
     machine: Machine
     processors: int
     provenance: str
+    note: str
     cases: tuple[RecordedCase, ...]
 
     def case(self, beginning: str) -> RecordedCase:
@@ -68,6 +70,7 @@ def recorded_attention() -> Recording:
         machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
         processors=facts["processors"],
         provenance=f"recorded on one {facts['machine']}, {facts['date']}, {versions}: {facts['command']}",
+        note=facts.get("note", ""),
         cases=tuple(_case(case) for case in facts["cases"]),
     )
 

@@ -45,6 +45,7 @@ shown, it says *recorded*. What is counted, and whether results are right, is co
 recorded = recorded_attention()
 machine = recorded.machine
 print(recorded.provenance)
+print(f"({recorded.note})")
 print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s; a large matrix product {machine.flop_per_s / 1e12:.0f} TFLOP/s")
 
 # %% [markdown]
