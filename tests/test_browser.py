@@ -102,6 +102,11 @@ def scheduling_lesson(lab):
     return open_part(lab, "09", {"Stepper", "draw_gantts"})
 
 
+@pytest.fixture(scope="module")
+def pressure_lesson(lab):
+    return open_part(lab, "10", {"Stepper", "draw_pressure"})
+
+
 def check_that_it_steps(stepper):
     """Forward by button, back by key: the picture changes, in what is seen and in what is read, and comes back."""
     where, words = stepper.position(), stepper.words()
@@ -187,3 +192,13 @@ def test_the_gantt_charts_are_stepped_through(scheduling_lesson, record_property
     stepper.press("End")
     assert "Finished in this order: " in stepper.words() and "mean latency" in stepper.words()
     assert "finished" in stepper.part("picture").locator("svg title").last.text_content()
+
+
+def test_the_pool_under_pressure_is_stepped_through(pressure_lesson, record_property):
+    stepper = pressure_lesson.steppers()[0]
+    assert stepper.words().startswith("Step 1 computes ")
+    record_property("measured", f"pool under pressure {check_that_it_steps(stepper)}")
+    while "preempted" not in stepper.words():
+        stepper.press("ArrowRight")  # an error at the last step, if nobody ever is
+    hovers = stepper.part("picture").locator("svg title").all_text_contents()
+    assert any(hover.startswith("block 0: ") for hover in hovers)
