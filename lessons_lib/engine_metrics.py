@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections import deque
+from copy import copy
 from dataclasses import asdict, dataclass, field
 
 # Upper bounds in seconds, each about twice the one before.
@@ -164,11 +165,12 @@ class EngineMetrics:
     def snapshot(self) -> dict:
         """Everything as numbers, texts, lists and dicts, ready for JSON."""
         names = (
-            "requests steps busy_seconds tokens prefill_tokens new_tokens cached_tokens preemptions part_seconds throughput own_share "
-            "slot_utilisation token_utilisation block_utilisation prefix_hit_rate"
+            "max_num_seqs max_num_batched_tokens num_blocks requests steps busy_seconds tokens prefill_tokens new_tokens cached_tokens "
+            "preemptions part_seconds throughput own_share slot_utilisation token_utilisation block_utilisation prefix_hit_rate"
         ).split()
-        plain = {name: getattr(self, name) for name in names}
+        plain = {name: copy(getattr(self, name)) for name in names}  # the engine goes on, and they stay
         for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
             histogram = getattr(self, name)
-            plain[name] = asdict(histogram) | {"count": histogram.count, "mean": histogram.mean, "p50": histogram.quantile(0.5), "p99": histogram.quantile(0.99)}
+            quantiles = {"p50": histogram.quantile(0.5), "p99": histogram.quantile(0.99)}
+            plain[name] = asdict(histogram) | {"count": histogram.count, "mean": histogram.mean} | quantiles
         return plain
