@@ -31,20 +31,18 @@ class GraphKey:
     """What a graph was captured with. It launches the same kernels on the same addresses for ever, whatever has become of them.
 
     Attributes:
-        num_rows: sequences of the row, the filling included.
         inputs: (address, shape, strides, dtype) of each tensor that the step reads or writes: inputs and caches.
         weights: address of each weight.
         settings: whatever else decides which kernels run.
     """
 
-    num_rows: int
     inputs: tuple
     weights: tuple[int, ...]
     settings: tuple
 
 
 def layout(tensor: torch.Tensor) -> tuple:
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 @dataclass(frozen=True)
@@ -52,42 +50,47 @@ class Graph:
     """One captured step.
 
     Attributes:
+        key: what it was captured with.
+        keeps: the tensors of the key. While the graph lives their memory is not freed, so that an address can't come to mean something else.
         replay: starts it.
         output: where its result lies afterwards, until the next graph is replayed: all share their memory.
-        keeps: what it reads. While the graph lives these are not freed, so that an address can't come to mean something else.
     """
 
+    key: GraphKey
+    keeps: tuple
     replay: Callable[[], None]
     output: torch.Tensor
-    keeps: tuple
 
 
 class GraphStore:
-    """The graphs that there are.
+    """The graphs that there are, one for each size.
 
     Attributes:
-        graphs: GraphKey -> Graph.
+        graphs: sequences of the row, the filling included -> Graph.
         capture: function (step) -> (replay, output); on a GPU `CudaCapture()`.
+        num_captured: how often a graph was captured.
     """
 
     def __init__(self, capture: Callable):
         self.capture = capture
-        self.graphs: dict[GraphKey, Graph] = {}
+        self.graphs: dict[int, Graph] = {}
+        self.num_captured = 0
 
-    def run(self, key: GraphKey, step: Callable[[], torch.Tensor], keeps: Callable[[], tuple] = tuple) -> torch.Tensor:
-        """Replay the graph of this key. If there is none, capture `step` first.
+    def run(self, num_rows: int, key: GraphKey, step: Callable[[], torch.Tensor], keeps: Callable[[], tuple] = tuple) -> torch.Tensor:
+        """Replay the graph of this size. If there is none, or if it was captured with anything else than what is there now, capture `step` first.
 
         Args:
-            key: of what `step` reads now, made for this call.
+            key: of what `step` reads, looked up for this call.
             step: the work, without arguments: its inputs lie in fixed places.
             keeps: () -> the tensors of the key.
 
         Returns:
             the output of the graph; it is valid until the next call.
         """
-        if key not in self.graphs:
-            self.graphs[key] = Graph(*self.capture(step), keeps())
-        graph = self.graphs[key]
+        graph = self.graphs.get(num_rows)
+        if graph is None or graph.key != key:
+            graph = self.graphs[num_rows] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
         graph.replay()
         return graph.output
 

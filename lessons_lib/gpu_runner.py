@@ -13,7 +13,7 @@ from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.paged_operator import PAGED_OPERATOR, RowInputs, row_logits
 from lessons_lib.scheduler import StepPlan
 from lessons_lib.sequence import Sequence
-from lessons_lib.static_inputs import StaticInputs, TableMirror, row_arrays, send_row
+from lessons_lib.static_inputs import StaticInputs, TableMirror, rounded_up, row_arrays, send_row
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
@@ -75,22 +75,24 @@ class GpuRunner:
         self._row_logits = compiled_row_logits(self.cache) if compiled else row_logits
         self.store = GraphStore(capture or CudaCapture()) if graphs else None
         self._before = model.config._attn_implementation
-        self._modules = list(model.modules())
+        self._parameters = [module._parameters for module in model.modules() if module._parameters]
 
     def warm_up(self) -> None:
         """Compile and capture all that will be needed, on rows that belong to nobody, so that no request has to wait for it."""
+        size = self.cache.block_size
+        room = self.mirror.tables.shape[1] * size
 
-        def row_of(*lengths: int) -> StepPlan:
-            size = self.cache.block_size
-            return StepPlan({Sequence("warm-up", range(length), 1, blocks=[self.spare_block] * blocks_for(length, size)): length for length in lengths})
+        def sequence(context: int, computed: int) -> Sequence:
+            blocks = [self.spare_block] * blocks_for(context, size)
+            return Sequence("warm-up", [0] * context, 1, num_computed_tokens=computed, blocks=blocks)
 
-        # Kernels are compiled once more for numbers that 16 divides.
-        for num_seqs in (3, 16):
-            if num_seqs <= len(self.mirror.tables):
-                self.forward(row_of(2, *[1] * (num_seqs - 1)))
-                self.forward(row_of(*[2] * num_seqs))
-        for size in reversed(self.sizes) if self.store else ():
-            self.forward(row_of(*[1] * min(size, len(self.mirror.tables))))
+        for num_rows in reversed(self.sizes):
+            others = {sequence(1, 0): 1 for _ in range(min(num_rows, len(self.mirror.tables)) - 1)}
+            # The kernels are compiled for each way in which a context may be cut.
+            for context in {rounded_up(length, room) for length in range(1, room + 1, 512)}:
+                self.forward(StepPlan({sequence(context, context - 2): 2} | others))
+            if self.store:
+                self.forward(StepPlan({sequence(1, 0): 1} | others))
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
@@ -132,14 +134,15 @@ class GpuRunner:
     def replay(self, row: RowInputs) -> torch.Tensor:
         """A row of decodes, of one of the captured sizes."""
         self.static.fill(row)
-        inputs = self.static.of_size(len(row.context_lens))
-        return self.store.run(self.key(inputs), lambda: self.compute(inputs), lambda: self.read_by_graph(inputs))
+        num_rows = len(row.context_lens)
+        inputs = self.static.of_size(num_rows)
+        return self.store.run(num_rows, self.key(inputs), lambda: self.compute(inputs), lambda: self.read_by_graph(inputs))
 
     def key(self, inputs: RowInputs) -> GraphKey:
         """Everything that a graph of this row depends on, looked up now."""
         tensors = (*vars(inputs).values(), self.previous, *self.cache.keys, *self.cache.values)
         settings = (self.compiled, tuple(inputs.maxima.tolist()), self.cache.block_size, self.model.config._attn_implementation)
-        return GraphKey(len(inputs.context_lens), tuple(map(layout, tensors)), tuple(weight.data_ptr() for weight in self.weights()), settings)
+        return GraphKey(tuple(map(layout, tensors)), tuple([weight.data_ptr() for weight in self.weights()]), settings)
 
     def read_by_graph(self, inputs: RowInputs) -> tuple:
         # `detach`: a parameter may be given other memory, and this must hold on to what it has now.
@@ -147,7 +150,7 @@ class GpuRunner:
 
     def weights(self):
         # Not `model.parameters()`, which takes half a millisecond to find out that none occurs twice.
-        return (weight for module in self._modules for weight in module._parameters.values() if weight is not None)
+        return [weight for parameters in self._parameters for weight in parameters.values() if weight is not None]
 
     def close(self) -> None:
         """Give the model back the attention that it had, and drop the graphs."""
@@ -156,11 +159,11 @@ class GpuRunner:
             self.store.graphs.clear()
 
 
-def compiled_row_logits(cache: PagedKVCache) -> Callable:
+def compiled_row_logits(cache: PagedKVCache, backend: str = "inductor") -> Callable:
     """`row_logits`, compiled at its first call: once for all lengths and numbers of sequences from 2 on, and for the shape of this cache."""
     for tensor in (*cache.keys, *cache.values):
         torch._dynamo.mark_static(tensor)
-    compiled = torch.compile(row_logits, dynamic=True, fullgraph=True)
+    compiled = torch.compile(row_logits, dynamic=True, fullgraph=True, backend=backend)
 
     def call(*args):
         # Otherwise two sizes that happen to be equal at the first call are taken to be equal always.

@@ -1,6 +1,6 @@
 """Lesson 11: from a StepPlan to the tensors of a row: reckoned on the host, sent without waiting, where a graph reads them in fixed places."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -69,19 +69,17 @@ def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, places: dic
         spare_block: a block that belongs to nobody. What the filling computes is written there.
         num_rows: how many sequences the row is to have, at least those of the plan.
     """
-    counts = np.fromiter(plan.counts.values(), dtype=np.int64, count=len(plan.counts))
-    starts = np.array([sequence.num_computed_tokens for sequence in plan.counts], dtype=np.int64)
-    filling = num_rows - len(counts)
-    tokens = [token for sequence, count in plan.counts.items() for token in tokens_or_places(sequence, count, places)] + [0] * filling
-    counts = np.concatenate([counts, np.ones(filling, dtype=np.int64)])
-    starts = np.concatenate([starts, np.zeros(filling, dtype=np.int64)])
+    filling = num_rows - len(plan.counts)
+    counts = np.array([*plan.counts.values(), *[1] * filling])
+    starts = np.array([*(sequence.num_computed_tokens for sequence in plan.counts), *[0] * filling])
+    tokens = next_tokens(plan, places) + [0] * filling
     tables = np.full((num_rows, mirror.tables.shape[1]), spare_block, dtype=np.int32)
     tables[: num_rows - filling] = mirror.tables[mirror.lines(plan.counts)]
     ends = counts.cumsum()
     seq_ids = np.arange(num_rows).repeat(counts)
     positions = np.arange(ends[-1]) + (starts + counts - ends)[seq_ids]
     slots = tables[seq_ids, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    arrays = RowInputs(
+    arrays = dict(
         input_ids=np.array(tokens, dtype=np.int64),
         positions=positions,
         slot_mapping=slots,
@@ -89,37 +87,47 @@ def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, places: dic
         cu_seqlens_q=np.concatenate([[0], ends]).astype(np.int32),
         context_lens=(starts + counts).astype(np.int32),
         block_tables=tables,
-        maxima=np.array([counts.max(), (starts + counts).max()]),
+        maxima=np.array([counts.max(), rounded_up(int((starts + counts).max()), tables.shape[1] * block_size)]),
     )
-    return RowInputs(**{field.name: torch.from_numpy(getattr(arrays, field.name)) for field in fields(arrays)})
+    return RowInputs(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def tokens_or_places(sequence: Sequence, count: int, places: dict[Sequence, int]) -> list[int]:
-    """The next `count` tokens to compute; for one that the host has not seen, -1 - i, if it was chosen for sequence i of the step before."""
-    start, prompt = sequence.num_computed_tokens, sequence.prompt_ids
-    if start < len(prompt):
-        tokens = [*prompt[start : start + count], *sequence.output_ids[: max(0, start + count - len(prompt))]]
-    else:
-        tokens = sequence.output_ids[start - len(prompt) : start - len(prompt) + count]
-    if tokens[-1] == UNKNOWN:
-        tokens[-1] = -1 - places[sequence]
+def next_tokens(plan: StepPlan, places: dict[Sequence, int]) -> list[int]:
+    """The tokens to compute; for one that the host has not seen, -1 - i, if it was chosen for sequence i of the step before."""
+    tokens = []
+    for sequence, count in plan.counts.items():
+        start = sequence.num_computed_tokens
+        done = start - len(sequence.prompt_ids)
+        if done >= 0:
+            tokens += sequence.output_ids[done : done + count]
+        else:
+            tokens += [*sequence.prompt_ids[start : start + count], *sequence.output_ids[: max(0, done + count)]]
+        if tokens[-1] == UNKNOWN:
+            tokens[-1] = -1 - places[sequence]
     return tokens
 
 
-def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """To the device without waiting: a copy out of page-locked memory runs beside the CPU.
+def rounded_up(longest: int, room: int) -> int:
+    """A power of two: the decode kernel is compiled for the number of pieces that a context is cut into, and so that need not be often.
+
+    Args:
+        longest: tokens of the longest context. room: the most that a table has room for.
+    """
+    return min(room, max(512, 1 << (longest - 1).bit_length()))
+
+
+def copy_without_waiting(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """From the host to a tensor on the device, behind all work that has been started: a copy out of page-locked memory runs beside the CPU.
 
     Page-locked memory is not handed out again before the copies out of it are done, so nothing is overwritten under way.
     """
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
 
 def send_row(row: RowInputs, device: torch.device) -> RowInputs:
     """All of a row but `maxima`, which stay on the host."""
-    sent = {field.name: send(getattr(row, field.name), device) for field in fields(row) if field.name != "maxima"}
-    return RowInputs(**sent, maxima=row.maxima)
+    sent = {name: copy_without_waiting(tensor, torch.empty_like(tensor, device=device)) for name, tensor in vars(row).items()}
+    return RowInputs(**sent | {"maxima": row.maxima})
 
 
 @dataclass(frozen=True)
@@ -153,12 +161,11 @@ class StaticInputs:
 
     def of_size(self, num_rows: int) -> RowInputs:
         """The beginnings of the tensors: views, not copies."""
-        row = self.row
-        whole = {"cu_seqlens_q": row.cu_seqlens_q[: num_rows + 1], "maxima": row.maxima}
-        return RowInputs(**{field.name: whole.get(field.name, getattr(row, field.name)[:num_rows]) for field in fields(row)})
+        bounds, maxima = self.row.cu_seqlens_q[: num_rows + 1], self.row.maxima
+        return replace(RowInputs(**{name: tensor[:num_rows] for name, tensor in vars(self.row).items()}), cu_seqlens_q=bounds, maxima=maxima)
 
     def fill(self, row: RowInputs) -> None:
-        """Put a row of decodes there, behind all work that has been started. Which token is last, and where it lies, is always the same."""
+        """Put a row of decodes there. Where each sequence begins and ends in the row is always the same."""
         target = self.of_size(len(row.context_lens))
         for name in ("input_ids", "positions", "slot_mapping", "context_lens", "block_tables"):
-            getattr(target, name).copy_(send(getattr(row, name), self.row.input_ids.device))
+            copy_without_waiting(getattr(row, name), getattr(target, name))

@@ -1,0 +1,174 @@
+"""Compiled steps, CUDA graphs and overlapped steps on an NVIDIA GPU; without one, all is skipped."""
+
+import random
+
+import pytest
+import torch
+from engine_cases import answers, mover, ragged, sharing_scheduler
+from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_layer
+
+from lessons_lib.gpu_runner import GpuRunner
+from lessons_lib.overlap import OverlappedSteps, serve_overlapped
+from lessons_lib.pool_audit import audit
+from lessons_lib.sequence import Sequence
+from lessons_lib.scheduler import StepPlan
+from lessons_lib.triton_mode import kernel_device
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(kernel_device() != "cuda", reason="there is no NVIDIA GPU here, or kernels are interpreted")]
+
+MODES = {"eager": (False, False), "graphs": (False, True), "compiled": (True, False), "compiled, graphs": (True, True)}
+
+
+@pytest.fixture(scope="module")
+def model():
+    from lessons_lib.model import load_model
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return load_model(device="cuda", dtype=torch.float32)[0]
+
+
+@pytest.fixture(scope="module")
+def runners(model):
+    """One for each mode: compiling takes a while."""
+    made = {}
+
+    def get(mode):
+        if mode not in made:
+            compiled, graphs = MODES[mode]
+            made[mode] = GpuRunner(model, 500, 16, max_num_seqs=20, max_model_len=256, compiled=compiled, graphs=graphs)
+            made[mode].warm_up()
+        return made[mode]
+
+    yield get
+    for runner in made.values():
+        runner.close()
+
+
+def requests(model, seed=0):
+    return ragged(seed, count=40, vocabulary=model.config.vocab_size, stops=60, longest=80)
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    return answers(model, requests(model), max_num_seqs=16, num_blocks=2000, block_size=16)
+
+
+@pytest.mark.parametrize("num_blocks", [500, 40])
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_greedy_tokens_are_those_of_the_plain_runner(model, runners, expected, mode, overlapped, num_blocks):
+    runner = runners(mode)
+    scheduler = sharing_scheduler(num_blocks, block_size=16, swap_blocks=20, max_num_seqs=16, max_num_batched_tokens=100)
+    sequences, move = requests(model), mover(runner, scheduler)
+    if overlapped:
+        outputs = serve_overlapped(runner, scheduler, sequences, move)
+    else:
+        for sequence in sequences:
+            scheduler.add(sequence)
+        while scheduler.has_unfinished():
+            plan = scheduler.schedule()
+            move(plan)
+            scheduler.update(plan, runner.start(plan).tokens())
+        outputs = [sequence.output_ids for sequence in sequences]
+    for number, (own, other) in enumerate(zip(outputs, expected)):
+        assert own == other, f"request {number}"
+    assert {len(output) for output in outputs} > {1, 2, 7}
+    assert scheduler.num_preempted > 0 if num_blocks == 40 else scheduler.num_preempted == 0
+    audit(scheduler)
+    assert not scheduler.pool.holders
+
+
+def decodes(runner, count, context):
+    """A plan of decodes in blocks whose contents are random."""
+    each = -(-context // 16)
+    plan = StepPlan()
+    for number in range(count):
+        blocks = list(range(number * each, (number + 1) * each))
+        sequence = Sequence(str(number), [number + 1] * context, 9, num_computed_tokens=context - 1, blocks=blocks)
+        plan.counts[sequence] = 1
+    generator = torch.Generator("cuda").manual_seed(count)
+    for cache in (*runner.cache.keys, *runner.cache.values):
+        cache.normal_(generator=generator)
+    return plan
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 13, 17, 20])
+@pytest.mark.parametrize("mode", ["graphs", "compiled, graphs"])
+def test_rows_that_fill_up_a_graph_harm_nobody(runners, mode, count):
+    graphed, plain = runners(mode), runners("eager")
+    expected = plain.forward(decodes(plain, count, 30)).clone()
+    plan = decodes(graphed, count, 30)
+    torch.testing.assert_close(graphed.forward(plan), expected, rtol=1e-3, atol=1e-3)
+    for own, other in zip([*graphed.cache.keys, *graphed.cache.values], [*plain.cache.keys, *plain.cache.values]):
+        torch.testing.assert_close(own[:-1], other[:-1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("change", [swap_layer, move_weight, replace_weight, other_tokens])
+def test_a_cuda_graph_is_never_replayed_with_a_stale_key(model, change):
+    runner = GpuRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
+    plan = decodes(runner, 4, 40)
+    before = runner.forward(plan).clone()
+    change(runner)
+    # A graph that went on reading the old tensors would see the old contents.
+    for cache in (*runner.cache.keys, *runner.cache.values):
+        cache.mul_(0.5)
+    fresh = runner.forward(plan).clone()
+    assert runner.store.num_captured == 2 and not torch.allclose(fresh, before, atol=1e-2)
+    runner.store = None
+    torch.testing.assert_close(fresh, runner.forward(plan), rtol=1e-3, atol=1e-3)
+    runner.close()
+
+
+def test_what_is_written_into_a_weight_counts_at_the_next_replay(model):
+    runner = GpuRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
+    plan, weight = decodes(runner, 4, 40), model.model.norm.weight
+    before = runner.forward(plan).clone()
+    weight.mul_(2)
+    torch.testing.assert_close(runner.forward(plan), 2 * before)
+    weight.div_(2)
+    assert runner.store.num_captured == 1
+    runner.close()
+
+
+@pytest.mark.parametrize("mode", ["graphs", "compiled, graphs"])
+def test_starting_a_step_waits_for_nothing(runners, mode):
+    runner = runners(mode)
+    plan = decodes(runner, 16, 30)
+    runner.start(plan).tokens()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pending = [runner.start(plan) for _ in range(4)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len({tuple(each.tokens()) for each in pending}) == 1
+
+
+def test_after_warming_up_nothing_is_captured_or_compiled_any_more(model, runners):
+    runner = runners("compiled, graphs")
+    captured, graphs = runner.store.num_captured, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    rng = random.Random(1)
+    serve_overlapped(runner, sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=100 + rng.randrange(9)), requests(model, 5))
+    assert runner.store.num_captured == captured == len(runner.sizes)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+def test_a_sequence_that_is_aborted_under_way_disturbs_nobody(model, runners, expected):
+    runner = runners("compiled, graphs")
+    scheduler = sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=100)
+    sequences = requests(model)
+    for sequence in sequences:
+        scheduler.add(sequence)
+    steps, aborted = OverlappedSteps(scheduler, runner, mover(runner, scheduler)), []
+    number = 0
+    while steps.has_unfinished():
+        steps.step()
+        number += 1
+        if number % 4 == 0 and scheduler.running:
+            aborted.append(scheduler.running[number % len(scheduler.running)])
+            steps.remove(aborted[-1])
+            aborted[-1].finish_reason = "abort"
+    for sequence, other in zip(sequences, expected):
+        assert sequence.output_ids == (other[: len(sequence.output_ids)] if sequence in aborted else other)
+    audit(scheduler)
+    assert len(aborted) > 3 and not scheduler.pool.holders
