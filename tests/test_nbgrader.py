@@ -1,11 +1,12 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
 They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` runs it. All four students take the toy
-lesson. In the lessons of the course one stands for three, and hands in every third lesson, since each run takes minutes; with
-LESSONS_NBGRADER=all, all of them.
+lesson. In the lessons of the course one stands for three, and hands in every third lesson from 01 on, since each run takes minutes (00 the most);
+with LESSONS_NBGRADER=all, all of them.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -124,23 +125,32 @@ def activated(monkeypatch):
     monkeypatch.setenv("PATH", ACTIVATED)
 
 
-@pytest.fixture(scope="module")
-def course(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "lessons" and not LESSONS:
+def graded(name: str, folder: Path) -> Course:
+    if name == "lessons" and not LESSONS:
         pytest.fail("solutions/ has no lesson")
-    origin, lessons, python_path = toy_course(folder / "origin") if request.param == "toy" else (ROOT, LESSONS, ())
+    origin, lessons, python_path = toy_course(folder / "origin") if name == "toy" else (ROOT, LESSONS, ())
     environment = kernel_environment(folder, python_path) | {"PATH": ACTIVATED, "JUPYTER_CONFIG_DIR": str(folder / "jupyter")}
     # As in a class: progress lies beside each submission.
     del environment["LESSONS_PROGRESS"]
     made = Course(folder / "course", origin, lessons, environment)
     made.release()
-    for student in COURSES[request.param]:
-        is_cut = request.param == "lessons" and student == "half-way" and os.environ.get("LESSONS_NBGRADER") != "all"
-        made.hand_in(student, lessons[::3] if is_cut else lessons, STUDENTS[student])
+    for student in COURSES[name]:
+        is_cut = name == "lessons" and student == "half-way" and os.environ.get("LESSONS_NBGRADER") != "all"
+        made.hand_in(student, lessons[1::3] if is_cut else lessons, STUDENTS[student])
     done = made.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
     return made
+
+
+@pytest.fixture(scope="module")
+def graded_once(tmp_path_factory):
+    """Gives a course by name. A fixture with the name as its parameter would be made anew whenever the tests change course."""
+    return functools.cache(lambda name: graded(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture
+def course(request, graded_once):
+    return graded_once(request.param)
 
 
 @every_course
