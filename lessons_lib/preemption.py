@@ -92,12 +92,6 @@ class PreemptiveScheduler(Scheduler):
 
     new_plan = MemoryPlan
 
-    def serve_running(self, plan):
-        super().serve_running(plan)
-        # Everybody to whom the budget went may have been a victim; then it goes to those who are left.
-        while self.running and not plan.counts:
-            super().serve_running(plan)
-
     def serve_waiting(self, plan):
         # Whoever was admitted now would take the blocks that a victim has given back, and be the next victim.
         if plan.preempted:

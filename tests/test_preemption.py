@@ -361,14 +361,6 @@ def test_forks_that_wait_are_dropped_when_nobody_could_be_admitted_otherwise():
     nothing_is_lost(scheduler)
 
 
-def test_where_all_who_got_budget_are_victims_it_goes_to_those_who_are_left():
-    """A victim that chooses itself would else leave a step in which nothing is computed."""
-    scheduler = make(6, max_num_seqs=3, max_num_batched_tokens=3, share_prefixes=False, choose_victim=lambda candidates, policy: candidates[0])
-    for n, name in enumerate("ABC"):
-        scheduler.add(sequence(name, 6, 12, arrival=n, first=20 * n))
-    assert all(plan.counts for plan in run_out(scheduler))
-
-
 # --- moves
 
 
