@@ -1,0 +1,146 @@
+"""Judges 11.3, `releasable`: nothing of a stop string is ever shown, and nothing else is held back."""
+
+from random import Random
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_11.guessing import likeliest_idea
+from lessons_lib.text_stream import releasable
+
+CASES = (
+    ("The old dog", ()),
+    ("The old dog", ("END",)),
+    ("The dog. END Then", ("END",)),
+    ("The dog. END", ("END",)),
+    ("The dog. EN", ("END",)),
+    ("The dog. E", ("END",)),
+    ("E", ("END",)),
+    ("END", ("END",)),
+    ("", ("END",)),
+    ("The EN dog", ("END",)),
+    ("The DNE", ("END",)),
+    ("The N", ("END",)),
+    ("The end", ("END",)),
+    ("one END two END", ("END",)),
+    ("one\n\ntwo END", ("END", "\n\n")),
+    ("one END two\n\n", ("END", "\n\n")),
+    ("The dog. E", ("\n\n", "END")),
+    ("The dog. EN", ("N!", "END")),
+    ("The dog. EN", ("END", "N!")),
+    ("aaa", ("aab",)),
+    ("aaab", ("aab",)),
+    ("ab", ("abc", "b")),
+)
+
+
+def check_releasable(attempt) -> None:
+    found = []
+    for text, stop in CASES:
+        try:
+            found.append(_asked(attempt, text, stop))
+        except Exception:
+            if found == [releasable(*case) for case in CASES[: len(found)]]:
+                raise
+            break  # an earlier case was wrong: that one is told
+    for number, got in enumerate(found):
+        if got != releasable(*CASES[number]):
+            _refuse(got, list(zip(CASES, found)), number)
+    rng = Random(11)
+    for _ in range(300):
+        stop = tuple("".join(rng.choices("ab.", k=rng.randint(1, 4))) for _ in range(rng.randint(0, 3)))
+        case = "".join(rng.choices("ab.", k=rng.randint(0, 9))), stop
+        got = _asked(attempt, *case)
+        if got != releasable(*case):
+            _refuse(got, [(case, got)], 0)
+
+
+def _refuse(got, cases, number: int) -> None:
+    (text, stop), _ = cases[number]
+    want = releasable(text, stop)
+    what = f"({want[0]}, {want[1]}) should come back: {text[: want[0]]!r} may be shown; yours returned ({got[0]}, {got[1]})."
+    raise Mistake(what, case=_told(text, stop), idea=_why(cases, number))
+
+
+def _told(text: str, stop) -> str:
+    return f"releasable({text!r}, {stop!r})"
+
+
+def _asked(attempt, text: str, stop: tuple[str, ...]) -> tuple[int, bool]:
+    case = _told(text, stop)
+    got = call(attempt, text, stop, case=case)
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        idea = "Return both: `return length, stopped`."
+        raise Mistake(f"a pair should come back, (length, stopped); yours returned {short(got)}.", case=case, idea=idea)
+    length, stopped = got
+    if isinstance(length, str):
+        raise Mistake(f"the length should be a number; yours is {short(length)}.", case=case, idea="The caller wants to know how much: it cuts `text[:length]` itself.")
+    if isinstance(length, bool) or not hasattr(length, "__index__"):
+        raise Mistake(f"the length should be a whole number; yours is {short(length)}.", case=case, idea="First the length, then whether a stop string was found.")
+    if not isinstance(stopped, bool) and stopped not in (0, 1):
+        raise Mistake(f"`stopped` should be True or False; yours is {short(stopped)}.", case=case, idea="First the length, then whether a stop string was found.")
+    return int(length), bool(stopped)
+
+
+def _beginnings(text: str, stop, whole: int = 0) -> list[int]:
+    return [size for string in stop for size in range(1, len(string) + whole) if text.endswith(string[:size])]
+
+
+def _first_held(text: str, stop) -> int:
+    """The first stop string of which a beginning stands at the end decides."""
+    return next((max(sizes) for string in stop if (sizes := _beginnings(text, (string,)))), 0)
+
+
+def _one_character(text: str, stop) -> int:
+    return min(1, max(_beginnings(text[-1:], [string[:2] for string in stop]), default=0))
+
+
+def _matching(text: str, stop, found) -> list:
+    """(what some other rule gives, what to say of it)."""
+    length = len(text)
+    held = max(_beginnings(text, stop), default=0)
+    if found:
+        ends = [text.index(string) + len(string) for string in stop if string in text]
+        return [
+            ((length, False), "A stop string stands in the text, and was not seen. It may stand anywhere, not only at the end."),
+            ((length - held, False), "A stop string stands in the text, and was not seen. It may stand anywhere, not only at the end."),
+            ((min(found), False), "The length is right. A whole stop string was found, so the answer has ended: `stopped` is True."),
+            ((min(ends), True), "That shows the stop string as well. It is no part of the answer: the text ends where it begins."),
+            ((max(text.rindex(string) for string in stop if string in text), True), "That is the last stop string. The first one in the text ends the answer."),
+            ((max(found), True), "Several stop strings are there. The one that stands first in the text ends the answer."),
+            ((next(text.index(string) for string in stop if string in text), True), "You took the first of `stop` that occurs. The one that stands first *in the text* ends the answer."),
+            ((length, True), "The stop string is still in it. The text ends where the first stop string begins."),
+            ((min(found) - 1, True), "One character too few. Everything before the stop string may be shown."),
+            ((min(found) + 1, True), "One character too many: it is the first of the stop string."),
+        ]  # fmt: skip
+    longest = max(map(len, stop), default=0)
+    return [
+        ((length, False), "The text ends with the beginning of a stop string. Hold it back: the next token may bring the rest."),
+        ((length - held, True), "The beginning of a stop string is not yet a stop string. The answer goes on."),
+        ((length, True), "No whole stop string is there, so the answer goes on: `stopped` is False."),
+        ((length - _first_held(text, stop), False), "You took the first stop string that fits. Hold back the longest beginning of *any* of them."),
+        ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings fit at the end. Hold back the longest of them: less would show a part of a stop string."),
+        ((length - _one_character(text, stop), False), "One character is held back, whatever fits. Hold back the longest beginning that the text ends with."),
+        ((max(0, length - longest + 1), False), "That holds back as much as the longest stop string could need, whatever stands there. Hold back only what *is* a beginning of one."),
+        ((0, False), "Everything is held back. Only what may still become a stop string has to wait."),
+        ((length - next((size for size in range(length, 0, -1) if any(char in string for string in stop for char in text[-size:])), 0), False), "Hold back only what stands at the very end of the text and is the beginning of a stop string."),
+    ]  # fmt: skip
+
+
+def _why(cases, first: int) -> str:
+    (text, stop), got = cases[first]
+    found = [text.index(string) for string in stop if string in text]
+    if got[0] < 0 or got[0] > len(text):
+        return f"The text has {len(text)} characters, so the length is 0 to {len(text)}. (`text.find` says −1 where there is nothing.)"
+    guesses = [dict((idea, guess) for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]])) for case, _ in cases]
+
+    def rule(idea: str):
+        return lambda number: guesses[number][idea] == cases[number][1] if idea in guesses[number] else None
+
+    idea = likeliest_idea([(rule(idea), idea) for idea in guesses[first]], first, len(cases))
+    if idea:
+        return idea
+    if found:
+        return "The earliest stop string in the text ends it: `min` of their places."
+    held = max(_beginnings(text, stop), default=0)
+    if not held:
+        return "Nothing at the end of this text is the beginning of a stop string: all of it may be shown. Beginnings count from a string's first character, and only at the end of the text."
+    return f"The longest beginning of a stop string that the text ends with is {text[-held:]!r}. So much is held back."
