@@ -6,8 +6,8 @@
 
 75 minutes · difficulty: medium · routes: serving · you need first: lessons 02 (continuous batching), 03 (blocks) and 06 (the paged row)
 
-So far requests were served in the order in which they came, and each newcomer brought its whole prompt into the next row. In this lesson you write the
-part of a server that decides what a step computes: the scheduler. And you try it on a hundred thousand requests, without a model.
+So far requests were served in the order in which they came, and each newcomer brought its whole prompt into the next row. In this lesson you write
+the part of a server that decides what a step computes: the scheduler. And you try it on a hundred thousand requests, without a model.
 """
 
 # %%
@@ -100,8 +100,8 @@ Lesson 02 had chunks too, of one prompt at a time, in a pass of their own. Here 
 
 ## Predict
 
-In the middle of a busy moment, the six stories stand like this. E has lost its cache, for reasons that lesson 10 will explain: 20 tokens of its answer
-are known, and nothing is computed.
+In the middle of a busy moment, the six stories stand like this. E has lost its cache, for reasons that lesson 10 will explain: 20 tokens of its
+answer are known, and nothing is computed.
 """
 
 # %%
@@ -124,11 +124,15 @@ predict("09.a", ...)  # The budget is 64 tokens. Decodes come first, then the ot
 
 # %% [markdown]
 """
-The second question is about memory. Forty places of sixteen tokens each, that is a pool of 40 blocks. Sixty requests with caps of 96 tokens, of which
-most answers need far fewer. A newcomer is let in only if the pool would do even if everybody ran to the cap.
+The second question is about memory: a pool of 40 blocks of 16 tokens, and sixty requests with caps of 96 tokens. A newcomer is let in only if the
+pool would do even if everybody ran to the cap.
 """
 
 # %%
+sixty = traffic(60, rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96, seed=1)
+for what in ("prompt_tokens", "answer_tokens"):
+    lengths = [getattr(request, what) for request in sixty]
+    print(f"{what}: {min(lengths)} to {max(lengths)}, on average {mean(lengths):.0f}")
 predict("09.b", ...)  # What share of the pool is in use, averaged over the steps? In per cent.
 
 # %% [markdown]
@@ -157,14 +161,14 @@ A `Sequence` in the library is no more than that. These attributes matter here:
 
 ## Build 1: the budget shared out
 
-Who gets how much? A decode takes one token of the budget, and somebody reads its answer as it grows. So those who want **one** token come first. What is
-left goes to the others.
+Who gets how much? A decode takes one token of the budget, and somebody reads its answer as it grows. So those who want **one** token come first.
+What is left goes to the others.
 
-**Your task: `share_budget(running, budget)`.** `running` is a list of sequences, in the order of admission. Return a dict: sequence → how many of its tokens
-the next step computes.
+**Your task: `share_budget(running, budget)`.** `running` is a list of sequences, in the order of admission. Return a dict: sequence → how many of
+its tokens the next step computes.
 
-1. Each sequence that wants exactly one token gets it, in order, while there is budget. (Whether that is a decode, or the last token of a prompt, makes no
-   difference.)
+1. Each sequence that wants exactly one token gets it, in order, while there is budget. (Whether that is a decode, or the last token of a prompt,
+   makes no difference.)
 2. Each of the others, in order, gets as much as it wants, or what is left, whichever is smaller.
 
 Who gets nothing is not in the dict. The sequences and the list stay as they are: this is only a plan. The budget may be 0.
@@ -195,8 +199,8 @@ reveal("09.a", shared[64]["E"], unit="tokens")
 
 # %% [markdown]
 """
-With a budget of 32, D, E and F stand still in this step, and B's chunk takes what A and C leave. The next steps finish B, then D, and so on: the oldest
-prompt is done first, so that its answer can begin.
+With a budget of 32, D, E and F stand still in this step, and B's chunk takes what A and C leave. The next steps finish B, then D, and so on: the
+oldest prompt is done first, so that its answer can begin.
 
 ## Plan, compute, note
 
@@ -209,7 +213,7 @@ scheduler.schedule()  ──▶  StepPlan  ──▶  runner.forward(plan)  ─�
 A `StepPlan` holds three things: `counts`, the dict that you know; `admitted`, the sequences that run from this step on; and `stalled`, the running
 sequences for which no block was free. `plan.num_tokens` is the sum of the counts.
 
-The runner is lesson 06's pass, and knows nothing of plans of tomorrow. It packs the tokens, finds their slots, and computes one row:
+The runner is lesson 06's pass, and decides nothing. It packs the tokens, finds their slots, and computes one row:
 """
 
 # %%
@@ -238,12 +242,12 @@ that.
 **Your task: `conservative(scheduler, sequence)`.** It answers True or False: may `sequence` come in? It changes nothing.
 
 Take the sequences of the list `scheduler.running`, and the newcomer, which is not in that list. Each is promised the blocks for its `most_tokens`.
-`blocks_for(tokens, block_size)` rounds up to whole blocks. The answer is True if the promises together are not more than the blocks of the pool, free or
-not. The pool is `scheduler.pool`; it has `block_size` and `num_blocks`.
+`blocks_for(tokens, block_size)` rounds up to whole blocks. The answer is True if the promises together are not more than the blocks of the pool,
+free or not. The pool is `scheduler.pool`; it has `block_size` and `num_blocks`.
 
-Example with blocks of 16: A (13 tokens of prompt, cap 30) may have 42 tokens, so 3 blocks. B (62, cap 60) may have 121, so 8 blocks. While both run, may C
-(3, cap 100) come in, which may have 102 tokens, so 7 blocks? In a pool of 18 blocks yes, in one of 17 no. How many blocks A and B hold at present does not
-matter.
+Example with blocks of 16: A (13 tokens of prompt, cap 30) may have 42 tokens, so 3 blocks. B (62, cap 60) may have 121, so 8 blocks. While both
+run, may C (3, cap 100) come in, which may have 102 tokens, so 7 blocks? In a pool of 18 blocks yes, in one of 17 no. How many blocks A and B hold
+at present does not matter.
 """
 
 # %% exercise="09.2"
@@ -263,15 +267,13 @@ print(inspect.getsource(optimistic))
 
 # %% [markdown]
 """
-Try both. This needs many requests, but no model: what a scheduler does depends on lengths, not on words. So a simulator goes through the loop above with
-the *same* scheduler, and does everything but the forward pass. For now its clock counts steps. An `Arrival` is a request for the simulator: besides what a
-server knows, it says how long the answer will be, which only the simulator looks at.
+Try both. This needs many requests, but no model: what a scheduler does depends on lengths, not on words. So a simulator goes through the loop above
+with the *same* scheduler, and does everything but the forward pass. For now its clock counts steps. An `Arrival` is a request for the simulator:
+besides what a server knows, it says how long the answer will be, which only the simulator looks at.
 """
 
 # %%
 STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step takes 1
-sixty = traffic(60, rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96, seed=1)
-print(f"answers of {min(r.answer_tokens for r in sixty)} to {max(r.answer_tokens for r in sixty)} tokens, on average {mean(r.answer_tokens for r in sixty):.0f}; every cap is 96")
 
 
 def under(admission, watermark=0, num_blocks=40):
@@ -299,8 +301,8 @@ reveal("09.b", float(outcome["conservative"][2].rstrip("%")), unit="%")
 
 # %% [markdown]
 """
-The promise is safe, and it leaves most of the pool lying idle: the answers end long before their caps. Optimistic admission runs about twice as many at
-a time, and needs about half as many steps.
+The promise is safe, and it leaves most of the pool lying idle: the answers end long before their caps. Optimistic admission runs about twice as
+many at a time, and needs about half as many steps.
 
 It has its price. A running sequence whose last block is full needs another one, and none may be free. It **stalls**: no token for it in this step. If
 somebody else leaves, it goes on. If everybody stalls, nobody will ever leave:
@@ -316,8 +318,8 @@ except Deadlock as error:
 
 # %% [markdown]
 """
-A reserve makes that unlikely, and each block of it is a block that lies idle. No reserve makes it impossible. For that a scheduler must be able to take
-blocks back from somebody who runs; that is lesson 10. Until then `conservative` is the default.
+A reserve makes that unlikely, and each block of it is a block that lies idle. No reserve makes it impossible. For that a scheduler must be able to
+take blocks back from somebody who runs; that is lesson 10. Until then `conservative` is the default.
 
 ## Build 3: the scheduler
 
@@ -331,18 +333,19 @@ for ever where nobody can move.
 
 1. `self.waiting.next(self.running)` says who is next. It stays in the queue for now. (`self.waiting` is a queue in the order of a policy;
    `len(self.waiting)` is how many wait, so `while self.waiting` does what one expects.)
-2. Ask the rule of admission: `self.admission(self, sequence)`. If it says no, stop. Nobody behind may pass, even if small enough: otherwise small ones
-   would keep a large one waiting for ever.
+2. Ask the rule of admission: `self.admission(self, sequence)`. If it says no, stop. Nobody behind may pass, even if small enough: otherwise small
+   ones would keep a large one waiting for ever.
 3. `self.admit(plan, sequence)` takes it out of the queue, and into `running` and `plan.admitted`.
-4. It gets the tokens that it wants, or what is left of the budget, whichever is smaller: `self.give(plan, sequence, count)`. Take them off the budget.
+4. It gets the tokens that it wants, or what is left of the budget, whichever is smaller: `self.give(plan, sequence, count)`. Take them off the
+   budget.
 
 `give(plan, sequence, count)` puts `count` tokens of a sequence into the plan, if there are blocks for them. After the step,
-`num_computed_tokens + count` tokens will be in the cache. Some blocks the sequence has already. If more are missing than are free (`self.pool.free_queue`), it
-**stalls**: append it to `plan.stalled`; it gets no token and no block. Otherwise take what is missing with `self.pool.allocate(missing)`, which returns a
-list, add it to `sequence.blocks`, and set `plan.counts[sequence]`.
+`num_computed_tokens + count` tokens will be in the cache. Some blocks the sequence has already. If more are missing than are free (`self.pool.free_queue`), it **stalls**:
+append it to `plan.stalled`; it gets no token and no block. Otherwise take what is missing with `self.pool.allocate(missing)`, which returns a list,
+add it to `sequence.blocks`, and set `plan.counts[sequence]`.
 
-Example: blocks of 4, budget 8, D waits with a prompt of 21. The first step admits D, gives it 8 tokens and 2 blocks. The next one gives it 8 more tokens,
-and 2 more blocks. The third gives it 5 tokens and 2 blocks, and D has its first token of the answer.
+Example: blocks of 4, budget 8, D waits with a prompt of 21. The first step admits D, gives it 8 tokens and 2 blocks. The next one gives it 8 more
+tokens, and 2 more blocks. The third gives it 5 tokens and 2 blocks, and D has its first token of the answer.
 """
 
 # %% exercise="09.3" given="__init__ add has_unfinished schedule serve_running missing_blocks admit update computed remove release"
@@ -352,7 +355,7 @@ from lessons_lib.scheduler import Scheduler
 
 # %% [markdown]
 """
-Your scheduler plans for C, D and F, with a budget of 16 and two places:
+Your scheduler plans for C, D and F, with a budget of 16 and two places. Read in each step who takes what of the 16 tokens:
 """
 
 # %%
@@ -382,8 +385,8 @@ except OutOfBlocks as error:
 """
 ## Time
 
-Steps are not seconds. What does a step cost? We measure passes of the bundled model: few and many tokens, with short and long contexts. The tokens that a
-sequence attends to are counted for each sequence once, all that it has in the cache after the step.
+Steps are not seconds. What does a step cost? We measure passes of the bundled model: few and many tokens, with short and long contexts. The tokens
+that a sequence attends to are counted for each sequence once, all that it has in the cache after the step.
 """
 
 # %% tags=["measured"]
@@ -398,7 +401,7 @@ def a_pass(count, new, cached):
     return lambda: runner.forward(plan), plan.num_tokens, count * (cached + new)
 
 
-shapes = [(1, 1, 15), (8, 1, 31), (16, 1, 31), (16, 1, 127), (16, 1, 511), (1, 64, 0), (1, 128, 0), (4, 32, 32), (1, 64, 448)]
+shapes = [(1, 1, 15), (4, 1, 31), (8, 1, 63), (16, 1, 63), (16, 1, 255), (1, 32, 0), (1, 64, 0), (1, 128, 0), (4, 32, 32), (1, 64, 192)]
 passes, tokens, contexts = zip(*(a_pass(*shape) for shape in shapes))
 ms = median_ms(passes, repeat=5)
 line = fit_cost(tokens, contexts, ms)
@@ -410,18 +413,19 @@ Table(
 
 # %% [markdown]
 """
-Why a line? A step has work that is done once, whatever is in it: reading the weights, starting the operators. It has work for each token: the matrix
-products. And attention looks at each token in the cache. The fit finds the three numbers for which the squared errors add up to the least. It is a rough
-model. On a busy machine, or with so few measurements, one of the numbers may even come out below zero.
+Why a line? A step has work that is done once, whatever is in it: reading the weights, starting the operators. It has work for each token: the
+matrix products. And attention looks at each token in the cache. The fit finds the three numbers for which the squared errors add up to the least.
+It is a rough model. On a busy machine, or with so few measurements, one of the numbers may even come out below zero.
 
-From here on we leave your machine. A fixed line makes the numbers of the simulator the same everywhere: 5 ms to begin a step, 20 µs for each token, and
-0.2 µs for each token attended to. That is in the range of a model with some billions of weights on one GPU; the numbers are round, not measured. What
-follows compares policies with each other under this line.
+From here on we leave your machine. A fixed line makes the numbers of the simulator the same everywhere: 5 ms to begin a step, 20 µs for each token,
+and 0.2 µs for each token attended to. That is in the range of a model with some billions of weights on one GPU; the numbers are round, not
+measured. What follows compares policies with each other under this line.
 """
 
 # %%
 COST = StepCost(base=0.005, per_token=20e-6, per_context_token=0.2e-6)
-print(f"32 decodes with 100 tokens each: {1000 * COST.seconds(32, 3200):.2f} ms; a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
+print(f"32 decodes with 100 tokens each: {1000 * COST.seconds(32, 3200):.2f} ms")
+print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
@@ -464,8 +468,8 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 # %% [markdown]
 """
 **First come, first served** asks for the time of arrival only. **Shortest job first** asks for the length of the answer. Nobody knows it, so
-`expected_tokens` is a guess: of a small model, or from what such requests took before. Here the guesses are right. **Strict priority** asks for the tier:
-tier 0 might be people who wait at a screen, and tier 1 jobs that run over night; or those who pay more, and the others.
+`expected_tokens` is a guess: of a small model, or from what such requests took before. Here the guesses are right. **Strict priority** asks for the
+tier. A tier may stand for what a customer pays, or for interactivity: people who wait at a screen in tier 0, jobs that run over night in tier 1.
 
 Step through it. What happens to E, F and G in the first chart?
 """
@@ -490,9 +494,9 @@ Table(columns=WAITS, rows=[row_of(name, run) for name, run in first_three.items(
 
 # %% [markdown]
 """
-First come, first served has the disease of lesson 01: C and D, with long answers, take both places, and five short requests stand behind them. Shortest
-job first lets the short ones through. C and D wait a little longer, and the mean falls much. No other order has a smaller mean wait, if one sequence runs
-at a time and all are there at the start; with several places and arrivals in between it is only a good rule.
+First come, first served has the disease of lesson 01: C and D, with long answers, take both places, and five short requests stand behind them.
+Shortest job first lets the short ones through. C and D wait a little longer, and the mean falls much. No other order has a smaller mean wait, if
+one sequence runs at a time and all are there at the start; with several places and arrivals in between it is only a good rule.
 
 Strict priority looks after E, G and H. F, which is short too, but of tier 1, comes last.
 
@@ -514,8 +518,8 @@ Worse than a bad mean is somebody who is never served.
 
 > **starvation**: a request waits without end, because others keep being served before it.
 
-One place. Short requests of tier 0 come one after the other, a little faster than they can be served. Near the beginning comes one longer request of tier 1;
-we call it the odd one. The more short ones come, the longer the stream.
+One place. Short requests of tier 0 come one after the other, a little faster than they can be served. Near the beginning comes one longer request
+of tier 1; we call it the odd one. The more short ones come, the longer the stream.
 """
 
 # %%
@@ -534,9 +538,13 @@ def odd_one(policy, count):
 
 def stream_table(policies):
     lengths = (25, 50, 100)
-    rows = [[name, *(f"{waits:.2f}" for count in lengths for waits in odd_one(policy, count))] for name, policy in policies.items()]
-    columns = [f"{count}: {who}, s" for count in lengths for who in ("odd one waits", "others wait")]
-    return Table(columns=["policy", *columns], rows=rows, caption="One odd request among 25, 50 and 100 short ones")
+    rows = []
+    for name, policy in policies.items():
+        waits, others = zip(*(odd_one(policy, count) for count in lengths))
+        rows.append([name, *(f"{seconds:.2f}" for seconds in (*waits, *others))])
+    columns = [f"{who} {count}" for who in ("odd, of", "others, of") for count in lengths]
+    caption = "Seconds in the queue: the odd one, and the others on average, in streams of 25, 50 and 100"
+    return Table(columns=["policy", *columns], rows=rows, caption=caption)
 
 
 stream_table({policy.name: policy() for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)})
@@ -551,17 +559,17 @@ The way out is old: let waiting count.
 
 > **ageing**: raising the priority of a request the longer it waits, so that everybody is served at some time.
 
-Say that being one tier lower is worth `patience` seconds of waiting. With a patience of 10 s, a request of tier 1 that has waited for 10 seconds stands as
-high as one of tier 0 that comes now.
+Say that being one tier lower is worth `patience` seconds of waiting. With a patience of 10 s, a request of tier 1 that has waited for 10 seconds
+stands as high as one of tier 0 that comes now.
 
-Must the queue be sorted again as time goes by? No. Everybody who waits gets older by the same, so the order of two requests never changes. It is enough
-to rank a request once, as if it had come later: `patience` seconds later for each tier that it is below the best.
+Must the queue be sorted again as time goes by? No. Everybody who waits gets older by the same, so the order of two requests never changes. It is
+enough to rank a request once, as if it had come later: `patience` seconds later for each tier that it is below the best.
 
-**Your task: `rank` of `PriorityWithAgeing`.** `self.patience` is a number of seconds, 0 or more. Return the rank of a sequence from its `arrival_time` (in
-seconds) and `tier` (0 is the best, then 1, 2, ...). The smallest rank goes first.
+**Your task: `rank` of `PriorityWithAgeing`.** `self.patience` is a number of seconds, 0 or more. Return the rank of a sequence from its
+`arrival_time` (in seconds) and `tier` (0 is the best, then 1, 2, ...). The smallest rank goes first.
 
-Example with patience 10: P comes at 100 s in tier 1, so it ranks as 110. Q comes at 104 s in tier 0, and goes before P. R comes at 112 s in tier 0, and goes
-after P. S of tier 2, come at 95 s, ranks as 115. With patience 0 only the arrival counts.
+Example with patience 10: P comes at 100 s in tier 1, so it ranks as 110. Q comes at 104 s in tier 0, and goes before P. R comes at 112 s in tier 0,
+and goes after P. S of tier 2, come at 95 s, ranks as 115. With patience 0 only the arrival counts.
 """
 
 # %% exercise="09.4" given="__init__"
@@ -572,38 +580,52 @@ stream_table({f"ageing, patience {patience} s": PriorityWithAgeing(patience) for
 
 # %% [markdown]
 """
-With ageing, the odd one waits for about as long as the patience says, and no longer, however long the stream; unless the stream ends before. What was an accident of the traffic is now a
-number. Somebody has to choose it. With 0 it is first come, first served. If it is longer than the stream, it is strict priority.
+With a short patience, the odd one waits for about as long as the patience says, however long the stream is. What was an accident of the traffic is
+now a number, and somebody has to choose it. With 0 it is first come, first served. If it is longer than the stream, as 5 s are here, it is strict
+priority.
 
 ### Balanced lengths
 
-One more rule, of another kind. If all that run are long, every step reads a large cache; if all are short, memory lies idle. `BalancedLengths` looks at the
-first few who wait, and takes the one that brings the mean length of those who run nearest to a target. So it needs to see who runs, and has a method
-`choose` besides `rank`:
+One more rule, of another kind. If all that run are long, every step reads a large cache; if all are short, memory lies idle. `BalancedLengths`
+looks at the first few who wait, and takes the one that brings the mean length of those who run nearest to a target. So it needs to see who runs,
+and has a method `choose` besides `rank`:
 """
 
 # %%
 print(inspect.getsource(BalancedLengths.choose))
-others = {
-    "priority with ageing": served(PriorityWithAgeing(0.2)),
-    "balanced lengths": served(BalancedLengths(target=50)),
-}
-draw_gantts(others)
+with_ageing = {"ageing, patience 0.2 s": served(PriorityWithAgeing(0.2))}
+balanced = {"balanced lengths, target 50": served(BalancedLengths(target=50))}
+
+# %% [markdown]
+"""
+All five on one time axis:
+"""
 
 # %%
-Table(columns=WAITS, rows=[row_of(name, run) for name, run in others.items()])
+five = first_three | with_ageing | balanced
+draw_gantts(five)
+
+# %%
+Table(columns=WAITS, rows=[row_of(name, run) for name, run in five.items()])
+
+# %% [markdown]
+"""
+With a patience of 0.2 s, E and G pass the tier 1 that came before them, and H comes too late for that. In this trace the mean of the balanced order
+is near that of shortest job first, by luck of the lengths: short requests bring the mean down to the target while long ones run. Now the stream:
+"""
 
 # %%
 stream_table({f"balanced lengths, target {target}": BalancedLengths(target) for target in (16, 60)})
 
 # %% [markdown]
 """
-It fails on whoever is unlike the others. With a target of 16, which is the length of the short ones, the odd one never suits. With a target near its own length it goes first.
+It fails on whoever is unlike the others. With a target of 16, which is the length of the short ones, the odd one never suits while a short one
+waits. With a target nearer to its own length it goes first.
 
 ## Prove it
 
-A scheduler decides *when* a token is computed, and must never change *which*. The oracle is lesson 05's row, one whole prompt after the other. First a small
-model with random weights: every budget from 4 to 64, with any number of places up to 4, and a token that plays the end token.
+A scheduler decides *when* a token is computed, and must never change *which*. The oracle is lesson 05's row, one whole prompt after the other.
+First a small model with random weights: every budget from 4 to 64, with any number of places up to 4, and a token that plays the end token.
 """
 
 # %%
@@ -638,7 +660,7 @@ Then the six stories with the bundled model, against lesson 06:
 # %%
 paged = paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
 ids = list(prompt_ids.values())
-for budget in (8, 32):
+for budget in (16, 32):
     outputs, _ = answers(model, ids, MAX_NEW_TOKENS, [tokenizer.eos_token_id], 60, max_num_seqs=4, max_num_batched_tokens=budget)
     print(f"budget {budget}: {sum(a == b for a, b in zip(outputs, paged.outputs))} of 6 answers equal")
 
@@ -646,8 +668,10 @@ for budget in (8, 32):
 """
 ## Measure: a hundred thousand requests
 
-Small examples show how a policy works. What it is worth shows under load. Requests come at random, 375 a second on average (the gaps between them are
-exponentially distributed: a *Poisson* process). Most are short and a few very long, as with real ones. One in five is of tier 0. There are 32 places, and a budget of 256.
+Small examples show how a policy works. What it is worth shows under load. Requests come at random, 375 a second on average (the gaps between them
+are exponentially distributed: a *Poisson* process). Most are short and a few very long, as with real ones. One in five is of tier 0. There are 32
+places, and a budget of 256. The pool has blocks for 32 sequences at their caps of 512, so memory keeps nobody waiting here, and the cheaper rule of
+admission will do.
 """
 
 # %%
@@ -655,11 +679,11 @@ LOAD = dict(prompt_median=24, answer_median=6)
 many = traffic(100_000, rate=375, **LOAD)
 for what in ("prompt_tokens", "answer_tokens"):
     lengths = sorted(getattr(request, what) for request in many)
-    print(f"{what}: half of them up to {lengths[50_000]}, mean {mean(lengths):.1f}, one in a hundred {lengths[99_000]} or more, longest {lengths[-1]}")
+    print(f"{what}: half up to {lengths[50_000]}, mean {mean(lengths):.1f}, one in a hundred {lengths[99_000]} or more, longest {lengths[-1]}")
 
 # %%
 def at_large(policy, requests=many):
-    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy)
+    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic)
     return simulate(scheduler, requests, COST)
 
 
@@ -673,11 +697,11 @@ A mean hides those who fared badly. So beside it stands the 99th percentile.
 
 > **99th percentile**: the number that 99 of 100 values do not exceed; p99 for short. One request in a hundred fares worse.
 
-And is the time fairly shared? Someone who asks for two words and waits ten seconds is worse off than someone who asks for a long story and waits as long. We
-compare each request's latency with what it would have been on an empty machine: its *slowdown*.
+And is the time fairly shared? Someone who asks for two words and waits ten seconds is worse off than someone who asks for a long story and waits as
+long. We compare each request's latency with what it would have been on an empty machine: its *slowdown*.
 
-> **Jain's index**: a measure of how even a distribution is: (sum of the values)² / (count × sum of their squares). It is 1 if all are alike, and 1 / count
-> if one has everything.
+> **Jain's index**: a measure of how even a distribution is: (sum of the values)² / (count × sum of their squares). It is 1 if all are alike, and
+> 1 / count if one has everything.
 """
 
 # %%
@@ -695,22 +719,28 @@ def row_at_large(name, run, requests=many):
 
 
 AT_LARGE = ["policy", "TTFT, s", "TPOT, ms", "latency, s", "queue time, s", "longest in the queue, s", "Jain's index"]
-Table(columns=AT_LARGE, rows=[row_at_large(name, run) for name, run in large.items()], caption="Mean / p99 of 100,000 requests; Jain's index of the slowdowns")
+rows = [row_at_large(name, run) for name, run in large.items()]
+Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain's index of the slowdowns")
+
+# %% [markdown]
+"""
+The whole distributions, without static batching, which would press the others to the edge. There are four measures to step through.
+"""
 
 # %%
 KINDS = {"ttft": "time to first token", "tpot": "time per output token", "latency": "latency", "queue_time": "queue time"}
 KIND = list(KINDS)
 Stepper(
-    lambda i: draw_distributions({name: times_of(run, KIND[i]) for name, run in large.items()}, xlabel=f"{KINDS[KIND[i]]}, seconds"),
+    lambda i: draw_distributions({policy.name: times_of(large[policy.name], KIND[i]) for policy in policies}, xlabel=KINDS[KIND[i]]),
     count=len(KIND), label="measure", name=lambda i: KINDS[KIND[i]], still=0,
 )  # fmt: skip
 
 # %% [markdown]
 """
-Read it from below.
+Read the table from below.
 
-**Static batching** cannot keep up with this load at all. Its queue grows as long as requests come, so its times say more about how long the trace is than
-about anything else. How much work it gets done in a second is the fairer measure:
+**Static batching** cannot keep up with this load at all. Its queue grows as long as requests come, so its times say more about how long the trace
+is than about anything else. How much work it gets done in a second is the fairer measure:
 """
 
 # %%
@@ -726,19 +756,20 @@ longest wait, though. At the end of the tail stand those with the longest answer
 
 **Strict priority** and **ageing** move time from one tier to the other; the mean over both hardly changes. We look at the tiers below.
 
-**Balanced lengths** has a better mean than first come, first served, and the longest wait of all: whoever is unlike the target. Its TPOT, which it
+**Balanced lengths** has a better mean than first come, first served, and the longest wait of all but static batching: whoever is unlike the target
+waits for company that suits. So the slowdowns are the least even. Its TPOT, which it
 was made for, is what it is with the others: under this line a step costs little more with a large cache. On another machine that may differ.
 
 TPOT hardly depends on the policy. Once a sequence runs, it gets a token in every step: that is what "decodes first" and the budget see to.
 
 ### Guesses
 
-How good must the guesses be? On the first 20,000 requests, the logarithm of the guess is off by a random number with the given standard deviation.
+How good must the guesses be? On 10,000 requests, the logarithm of the guess is off by a random number with the given standard deviation.
 """
 
 # %%
 def guessed(error):
-    return traffic(20_000, rate=375, estimate_error=error, **LOAD)
+    return traffic(10_000, rate=375, estimate_error=error, **LOAD)
 
 
 tries = {"right": guessed(0), "mostly within a factor 3 (deviation 1)": guessed(1), "mostly within a factor 20 (deviation 3)": guessed(3)}
@@ -748,38 +779,39 @@ rows.append(["first come, first served", at_large(FirstComeFirstServed(), tries[
 Table(
     columns=["policy", "mean latency, s", "p99, s", "longest, s"],
     rows=[[name, *(f"{value:.2f}" for value in vars(spread(times_of(run, "latency"))).values())] for name, run in rows],
-    caption="20,000 requests",
+    caption="10,000 requests",
 )
 
 # %% [markdown]
 """
-A rough guess still helps the mean. Guesses that are upside down are worse than none.
+A rough guess still helps the mean; the slowest one in a hundred pays for it. Guesses that are upside down are worse than none.
 
 ### Bursts
 
-Real requests do not come evenly at random. Here is the same load, 350 a second on average, once as before and once in bursts: twenty at ten times the speed, then a pause.
+Real requests come in bursts. Here are 350 a second on average, a little less than before, once as Poisson arrivals and once in bursts: twenty at
+ten times the speed, then a pause.
 """
 
 # %%
 rows = []
 for name, arrivals in (("Poisson", {}), ("bursts", {"arrivals": bursty_arrivals})):
-    requests = traffic(20_000, rate=350, **LOAD, **arrivals)
+    requests = traffic(10_000, rate=350, **LOAD, **arrivals)
     rows += [row_at_large(f"{name}: {policy.name}", at_large(policy, requests), requests) for policy in (FirstComeFirstServed(), ShortestJobFirst())]
-Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 20,000 requests")
+Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 10,000 requests")
 
 # %% [markdown]
 """
-As many requests a second, the same lengths, the same machine: the waits come from the bursts alone. A server that is large enough on average is too small
-in every burst.
+As many requests a second, the same lengths, the same machine: the waits come from the bursts alone. A server that is large enough on average is too
+small in every burst.
 
 ### Starvation
 
-At last an overload: 400 a second, more than the machine can do. Somebody must wait longer and longer. Who? Queue time against arrival, tier 0 and tier 1
-apart, under strict priority and with ageing.
+At last an overload: 400 a second, more than the machine can do. Somebody must wait longer and longer. Who? Queue time against arrival, tier 0 and
+tier 1 apart, under strict priority and with ageing.
 """
 
 # %%
-too_many = traffic(30_000, rate=400, **LOAD)
+too_many = traffic(20_000, rate=400, **LOAD)
 overloaded = {policy.name: at_large(policy, too_many) for policy in (StrictPriority(), PriorityWithAgeing(1.0))}
 tiers = {request.id: request.tier for request in too_many}
 draw_waits(overloaded, tiers)
@@ -790,16 +822,20 @@ def queue_times(run, tier, last):
     return [own.queue_time for name, own in run.times.items() if tiers[name] == tier and int(name) >= len(tiers) - last]
 
 
+rows = []
+for name, run in overloaded.items():
+    waits = [mean(queue_times(run, tier, 5000)) for tier in (0, 1)]
+    rows.append([name, *(f"{seconds:.2f}" for seconds in (*waits, max(times_of(run, "queue_time"))))])
 Table(
     columns=["policy", "tier 0 waits, s", "tier 1 waits, s", "longest, s"],
-    rows=[[name, *(f"{mean(queue_times(run, tier, 5000)):.2f}" for tier in (0, 1)), f"{max(times_of(run, 'queue_time')):.2f}"] for name, run in overloaded.items()],
+    rows=rows,
     caption="Means of those among the last 5,000 that came",
 )
 
 # %% [markdown]
 """
-Under strict priority, tier 0 does not notice the overload; tier 1 pays for it alone, and its wait climbs for as long as the overload lasts. With ageing both climb, one
-patience apart. Neither is right or wrong. No policy makes a machine larger; a policy says who pays.
+Under strict priority, tier 0 does not notice the overload; tier 1 pays for it alone, and its wait climbs for as long as the overload lasts. With
+ageing both climb, about one patience apart. Neither is right or wrong. No policy makes a machine larger; a policy says who pays.
 
 ### The ledger
 """
@@ -809,29 +845,35 @@ ledger(model, tokenizer, "09", with_cache_only=True)
 
 # %% [markdown]
 """
+Compare the last two rows. As many tokens are computed, all of them useful, and nothing is copied. There are a few more forward calls, because
+prompts come in chunks. With six stories that are all there at the start, a budget buys no speed; what it buys is the even step that this lesson
+began with.
+
 ## What production does
 
-- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` opens with a note that there is no decoding phase and no prefill phase in it. Each request has
-  `num_computed_tokens`, and a number of tokens that it knows; every step tries to let the one catch up with the other. It serves `self.running` first, then
-  `self.waiting`, and stops at the first newcomer for which there are no blocks. Two things differ from ours: it takes the running requests in their order,
-  without putting those that want one token first; and where a block is missing it does not stall, but preempts (lesson 10).
-- Its limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second. `long_prefill_token_threshold` limits the
-  chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`: priority first, then time of arrival, which is our strict priority. There is no
-  ageing.
+- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` opens with a note that there is no decoding phase and no prefill phase in it. Each
+  request has `num_computed_tokens`, and a number of tokens that it knows; every step tries to let the one catch up with the other. It serves
+  `self.running` first, then `self.waiting`, and stops at the first newcomer for which there are no blocks. Two things differ from ours: it takes
+  the running requests in their order, without putting those that want one token first; and where a block is missing it does not stall, but preempts
+  (lesson 10).
+- Its limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second. `long_prefill_token_threshold`
+  limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`: priority first, then time of arrival, which is our strict
+  priority. There is no ageing.
 - **Hugging Face transformers**: `ContinuousBatchingManager` has two schedulers in `generation/continuous_batching/scheduler.py`, `fifo` and
-  `prefill_first`. The first serves decodes before prompts, as yours does; the second goes on with prompts that are begun. Both have a `safety_margin`, a share of
-  the blocks that has to be free before new prompts come in: a watermark.
-- **Orca** (2022) brought the decision into every step: *iteration-level scheduling*. **Sarathi-Serve** (2024) combined it with chunks of prompts beside
-  decodes within one budget, and called it *stall-free*: no decode waits for a prompt.
+  `prefill_first`. The first serves decodes before prompts, as yours does; the second goes on with prompts that are begun. Both have a
+  `safety_margin`, a share of the blocks that has to be free before new prompts come in: a watermark.
+- **Orca** (2022) brought the decision into every step: *iteration-level scheduling*. **Sarathi-Serve** (2024) combined it with chunks of prompts
+  beside decodes within one budget, and called it *stall-free*: no decode waits for a prompt.
 
 ## What is still wrong
 
-**Promises waste.** With `conservative`, most of the pool lay idle. **Optimism gets stuck.** With `optimistic`, a deadlock is a question of luck, and a
-watermark only of better luck. Lesson 10 lets the scheduler take blocks back.
+**Promises waste.** With `conservative`, most of the pool lay idle. **Optimism gets stuck.** With `optimistic`, a deadlock is a question of luck,
+and a watermark only of better luck. Lesson 10 lets the scheduler take blocks back.
 
 **Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times. That is in lesson 10 too.
 
-**Only greedy, and no front door.** `serve_greedily` takes the likeliest token, and all sequences are there at the start. Lesson 11 makes an engine of it.
+**Only greedy, and no front door.** `serve_greedily` takes the likeliest token, and all sequences are there at the start. Lesson 11 makes an engine
+of it.
 
 ## Quiz
 """
