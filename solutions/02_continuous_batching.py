@@ -689,7 +689,7 @@ of the server chooses.
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "02")
+ledger(model, tokenizer, "02", with_cache_only=True)
 
 # %% [markdown]
 """

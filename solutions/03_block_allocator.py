@@ -760,7 +760,7 @@ The queue's times include the checks against misuse, of which the scanning pool 
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "03")
+ledger(model, tokenizer, "03", with_cache_only=True)
 
 # %% [markdown]
 """

@@ -755,6 +755,8 @@ The staircases are coarse now. The large one is A and B, the middle one D, the l
 they share with their neighbours. In a block that is only partly True, the function is asked again for each cell.
 
 ### The ledger
+
+This lesson keeps no cache, so the first row of lesson 00 is back, for comparison.
 """
 
 # %% tags=["measured"]

@@ -682,7 +682,7 @@ read and write more bytes for copies than it reads of weights. All of that for k
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "05")
+ledger(model, tokenizer, "05", with_cache_only=True)
 
 # %% [markdown]
 """
