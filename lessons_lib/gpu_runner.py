@@ -67,8 +67,8 @@ class GpuRunner:
         self.spare_block = num_blocks
         width = blocks_for(max_model_len or context_length(model.config), block_size)
         self.sizes = ladder(max_num_seqs)
-        self.mirror = TableMirror(max_num_seqs, width)
-        self.static = StaticInputs.make(self.sizes[-1], width, block_size, model.device)
+        self.mirror = TableMirror(max_num_seqs, width, self.spare_block)
+        self.static = StaticInputs(self.sizes[-1], width, block_size, model.device)
         self.previous = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
         self.places: dict[Sequence, int] = {}
         self.compiled = compiled
@@ -80,14 +80,14 @@ class GpuRunner:
     def warm_up(self) -> None:
         """Compile and capture all that will be needed, on rows that belong to nobody, so that no request has to wait for it."""
         size = self.cache.block_size
-        room = self.mirror.tables.shape[1] * size
+        room = self.mirror.width * size
 
         def sequence(context: int, computed: int) -> Sequence:
             blocks = [self.spare_block] * blocks_for(context, size)
             return Sequence("warm-up", [0] * context, 1, num_computed_tokens=computed, blocks=blocks)
 
         for num_rows in reversed(self.sizes):
-            others = {sequence(1, 0): 1 for _ in range(min(num_rows, len(self.mirror.tables)) - 1)}
+            others = {sequence(1, 0): 1 for _ in range(min(num_rows, self.mirror.max_num_seqs) - 1)}
             # The kernels are compiled for each way in which a context may be cut.
             for context in {rounded_up(length, room) for length in range(1, room + 1, 512)}:
                 self.forward(StepPlan({sequence(context, context - 2): 2} | others))
@@ -106,7 +106,7 @@ class GpuRunner:
         is_decode = plan.num_tokens == len(plan.counts)
         # A row of one sequence would be compiled as a case of its own.
         num_rows = next_size(len(plan.counts), self.sizes) if is_decode and self.store else max(2, len(plan.counts))
-        row = row_arrays(plan, self.mirror, self.cache.block_size, self.places, self.spare_block, num_rows)
+        row = row_arrays(plan, self.mirror, self.cache.block_size, self.places, num_rows)
         logits = self.replay(row) if is_decode and self.store else self.compute(send_row(row, self.model.device))
         return logits[: len(plan.counts)]
 
@@ -159,11 +159,15 @@ class GpuRunner:
             self.store.graphs.clear()
 
 
-def compiled_row_logits(cache: PagedKVCache, backend: str = "inductor") -> Callable:
+# What several layers use, such as the cosines of the positions, is reckoned once and kept; the compiler would reckon it again in each of them.
+KEEP_WHAT_IS_SHARED = {"realize_opcount_threshold": 0, "realize_reads_threshold": 0}
+
+
+def compiled_row_logits(cache: PagedKVCache, backend: str = "inductor", options: dict | None = KEEP_WHAT_IS_SHARED) -> Callable:
     """`row_logits`, compiled at its first call: once for all lengths and numbers of sequences from 2 on, and for the shape of this cache."""
     for tensor in (*cache.keys, *cache.values):
         torch._dynamo.mark_static(tensor)
-    compiled = torch.compile(row_logits, dynamic=True, fullgraph=True, backend=backend)
+    compiled = torch.compile(row_logits, dynamic=True, fullgraph=True, backend=backend, options=options)
 
     def call(*args):
         # Otherwise two sizes that happen to be equal at the first call are taken to be equal always.

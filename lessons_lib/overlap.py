@@ -88,14 +88,13 @@ class OverlappedSteps:
             if sequence.finish_reason:
                 continue
             sequence.num_computed_tokens += count
-            if sequence.num_computed_tokens < sequence.num_tokens:
-                continue
-            step.gets_token.add(sequence)
-            if len(sequence.output_ids) + 1 < sequence.max_new_tokens:
-                sequence.output_ids.append(UNKNOWN)
-            else:
-                self.scheduler.running.remove(sequence)
-                self.leaving.append(sequence)
+            if sequence.num_computed_tokens == sequence.num_tokens:
+                step.gets_token.add(sequence)
+                if len(sequence.output_ids) + 1 < sequence.max_new_tokens:
+                    sequence.output_ids.append(UNKNOWN)
+                else:
+                    self.scheduler.running.remove(sequence)
+                    self.leaving.append(sequence)
 
     def write_down(self, step: StartedStep) -> list[Sequence]:
         """Wait for the tokens of a step, and put them in their places. Returns the sequences that have finished."""

@@ -1,6 +1,7 @@
 """Lesson 11: from a StepPlan to the tensors of a row: reckoned on the host, sent without waiting, where a graph reads them in fixed places."""
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,11 +17,12 @@ class TableMirror:
     """The block tables of the running sequences as lines of one array, so that a step changes only what has changed.
 
     Attributes:
-        tables: int32 [max_num_seqs, width].
+        tables: int32 [max_num_seqs + 1, width]; the last line has the spare block, for what fills up a row.
     """
 
-    def __init__(self, max_num_seqs: int, width: int):
-        self.tables = np.zeros((max_num_seqs, width), dtype=np.int32)
+    def __init__(self, max_num_seqs: int, width: int, spare_block: int):
+        self.max_num_seqs, self.width, self.spare_block = max_num_seqs, width, spare_block
+        self.tables = np.full((max_num_seqs + 1, width), spare_block, dtype=np.int32)
         self._lines: dict[Sequence, int] = {}
         self._written: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self._free = list(reversed(range(max_num_seqs)))
@@ -34,8 +36,8 @@ class TableMirror:
         Raises:
             ValueError: there are too many sequences, or one holds more blocks than a line has room for.
         """
-        if len(sequences) > len(self.tables):
-            raise ValueError(f"{len(sequences)} sequences, and room for {len(self.tables)}; give the runner the scheduler's max_num_seqs.")
+        if len(sequences) > self.max_num_seqs:
+            raise ValueError(f"{len(sequences)} sequences, and room for {self.max_num_seqs}; give the runner the scheduler's max_num_seqs.")
         found = []
         for sequence in sequences:
             line = self._lines.get(sequence)
@@ -54,27 +56,26 @@ class TableMirror:
         return self._lines[sequence]
 
     def _write(self, line: int, sequence: Sequence) -> None:
-        blocks, width = sequence.blocks, self.tables.shape[1]
-        if len(blocks) > width:
-            raise ValueError(f"sequence {sequence.id!r} holds {len(blocks)} blocks, and a table has room for {width}; make max_model_len larger.")
+        blocks = sequence.blocks
+        if len(blocks) > self.width:
+            raise ValueError(f"sequence {sequence.id!r} holds {len(blocks)} blocks, and a table has room for {self.width}; make max_model_len larger.")
         self.tables[line, : len(blocks)] = blocks
         self._written[line] = list(blocks)
 
 
-def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, places: dict[Sequence, int], spare_block: int, num_rows: int) -> RowInputs:
+def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, places: dict[Sequence, int], num_rows: int) -> RowInputs:
     """The row of a plan, as tensors on the host, filled up with sequences of one token that nobody reads.
 
     Args:
+        mirror: its spare block belongs to nobody. What the filling computes is written there.
         places: sequence -> its number in the step before.
-        spare_block: a block that belongs to nobody. What the filling computes is written there.
         num_rows: how many sequences the row is to have, at least those of the plan.
     """
     filling = num_rows - len(plan.counts)
     counts = np.array([*plan.counts.values(), *[1] * filling])
-    starts = np.array([*(sequence.num_computed_tokens for sequence in plan.counts), *[0] * filling])
+    starts = np.array([*[sequence.num_computed_tokens for sequence in plan.counts], *[0] * filling])
     tokens = next_tokens(plan, places) + [0] * filling
-    tables = np.full((num_rows, mirror.tables.shape[1]), spare_block, dtype=np.int32)
-    tables[: num_rows - filling] = mirror.tables[mirror.lines(plan.counts)]
+    tables = mirror.tables.take(mirror.lines(plan.counts) + [mirror.max_num_seqs] * filling, axis=0)
     ends = counts.cumsum()
     seq_ids = np.arange(num_rows).repeat(counts)
     positions = np.arange(ends[-1]) + (starts + counts - ends)[seq_ids]
@@ -87,7 +88,7 @@ def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, places: dic
         cu_seqlens_q=np.concatenate([[0], ends]).astype(np.int32),
         context_lens=(starts + counts).astype(np.int32),
         block_tables=tables,
-        maxima=np.array([counts.max(), rounded_up(int((starts + counts).max()), tables.shape[1] * block_size)]),
+        maxima=np.array([counts.max(), rounded_up(int((starts + counts).max()), mirror.width * block_size)]),
     )
     return RowInputs(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
@@ -116,47 +117,39 @@ def rounded_up(longest: int, room: int) -> int:
     return min(room, max(512, 1 << (longest - 1).bit_length()))
 
 
-def copy_without_waiting(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """From the host to a tensor on the device, behind all work that has been started: a copy out of page-locked memory runs beside the CPU.
-
-    Page-locked memory is not handed out again before the copies out of it are done, so nothing is overwritten under way.
-    """
-    return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
-
-
 def send_row(row: RowInputs, device: torch.device) -> RowInputs:
-    """All of a row but `maxima`, which stay on the host."""
-    sent = {name: copy_without_waiting(tensor, torch.empty_like(tensor, device=device)) for name, tensor in vars(row).items()}
-    return RowInputs(**sent | {"maxima": row.maxima})
+    """To the device, behind all work that has been started, without waiting: a copy out of page-locked memory runs beside the CPU.
+
+    Page-locked memory is not handed out again before the copies out of it are done, so nothing is overwritten under way. `maxima` stay here.
+    """
+
+    def sent(tensor):
+        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+    return replace(RowInputs(**{name: sent(tensor) for name, tensor in vars(row).items()}), maxima=row.maxima)
 
 
-@dataclass(frozen=True)
 class StaticInputs:
     """A row of decodes in fixed places of the device's memory, where the graphs of all sizes read.
+
+    What changes from step to step lies in one piece, and is sent in one copy.
 
     Attributes:
         row: RowInputs for the largest size; smaller graphs read the beginning of each tensor.
     """
 
-    row: RowInputs
-
-    @classmethod
-    def make(cls, max_rows: int, table_width: int, block_size: int, device: torch.device) -> "StaticInputs":
-        def line(dtype):
-            return torch.zeros(max_rows, dtype=dtype, device=device)
-
-        return cls(
-            RowInputs(
-                input_ids=line(torch.int64),
-                positions=line(torch.int64),
-                slot_mapping=line(torch.int64),
-                logits_index=torch.arange(max_rows, device=device),
-                cu_seqlens_q=torch.arange(max_rows + 1, dtype=torch.int32, device=device),
-                context_lens=torch.ones(max_rows, dtype=torch.int32, device=device),
-                block_tables=torch.zeros(max_rows, table_width, dtype=torch.int32, device=device),
-                # A graph is launched with what it was captured with: for any context that a table has room for.
-                maxima=torch.tensor([1, table_width * block_size]),
-            )
+    @torch.inference_mode()  # as the rows that are not captured: for other tensors, the model would be compiled once more
+    def __init__(self, max_rows: int, table_width: int, block_size: int, device: torch.device):
+        lines = {"input_ids": torch.int64, "positions": torch.int64, "slot_mapping": torch.int64, "context_lens": torch.int32}
+        self._shapes = {name: (dtype, (max_rows,)) for name, dtype in lines.items()} | {"block_tables": (torch.int32, (max_rows, table_width))}
+        num_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._shapes.values())
+        self._memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self.row = RowInputs(
+            **self._cut(self._memory),
+            logits_index=torch.arange(max_rows, device=device),
+            cu_seqlens_q=torch.arange(max_rows + 1, dtype=torch.int32, device=device),
+            # A graph is launched with what it was captured with: for any context that a table has room for.
+            maxima=torch.tensor([1, table_width * block_size]),
         )
 
     def of_size(self, num_rows: int) -> RowInputs:
@@ -165,7 +158,13 @@ class StaticInputs:
         return replace(RowInputs(**{name: tensor[:num_rows] for name, tensor in vars(self.row).items()}), cu_seqlens_q=bounds, maxima=maxima)
 
     def fill(self, row: RowInputs) -> None:
-        """Put a row of decodes there. Where each sequence begins and ends in the row is always the same."""
-        target = self.of_size(len(row.context_lens))
-        for name in ("input_ids", "positions", "slot_mapping", "context_lens", "block_tables"):
-            copy_without_waiting(getattr(row, name), getattr(target, name))
+        """Put a row of decodes there, behind all work that has been started. Where each sequence lies in the row is always the same."""
+        on_host = torch.empty_like(self._memory, device="cpu", pin_memory=self._memory.is_cuda)
+        for name, tensor in self._cut(on_host).items():
+            tensor[: len(row.context_lens)] = getattr(row, name)
+        self._memory.copy_(on_host, non_blocking=True)
+
+    def _cut(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The tensors that lie one behind the other in a piece of memory."""
+        pieces = memory.split([dtype.itemsize * math.prod(shape) for dtype, shape in self._shapes.values()])
+        return {name: piece.view(dtype).view(shape) for piece, (name, (dtype, shape)) in zip(pieces, self._shapes.items())}

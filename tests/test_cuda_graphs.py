@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from engine_cases import BLOCK
+from overlap_cases import BLOCK
 
 from lessons_lib.cuda_graphs import Graph, GraphStore, ladder, next_size, rerun
 from lessons_lib.gpu_runner import GpuRunner
@@ -75,7 +75,7 @@ def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
     plan = random_plan(seed)
     packed = pack([tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts])
     tables, count, total = block_tables(plan.counts), len(plan.counts), plan.num_tokens
-    row = row_arrays(plan, TableMirror(5, 16), BLOCK, {}, SPARE, count + filling)
+    row = row_arrays(plan, TableMirror(5, 16, SPARE), BLOCK, {}, count + filling)
     for name in ("input_ids", "positions"):
         assert getattr(row, name).tolist() == getattr(packed, name).tolist() + [0] * filling
     assert row.cu_seqlens_q.tolist() == packed.cu_seqlens_q.tolist() + [total + 1 + i for i in range(filling)]
@@ -93,12 +93,12 @@ def test_a_token_that_is_not_known_stands_for_a_place_in_the_step_before():
     known, unknown = Sequence("A", [7, 8], 9, output_ids=[5]), Sequence("B", [1, 2], 9, output_ids=[3, UNKNOWN])
     known.num_computed_tokens, unknown.num_computed_tokens = 2, 3
     known.blocks, unknown.blocks = [4], [6]
-    row = row_arrays(StepPlan({known: 1, unknown: 1}), TableMirror(2, 4), BLOCK, {known: 0, unknown: 3}, SPARE, 2)
+    row = row_arrays(StepPlan({known: 1, unknown: 1}), TableMirror(2, 4, SPARE), BLOCK, {known: 0, unknown: 3}, 2)
     assert row.input_ids.tolist() == [5, -4]
 
 
 def test_a_changed_table_is_noticed_whatever_changed():
-    mirror, sequence, other = TableMirror(2, 4), Sequence("A", [1], 9, blocks=[3]), Sequence("B", [1], 9, blocks=[9, 8])
+    mirror, sequence, other = TableMirror(2, 4, SPARE), Sequence("A", [1], 9, blocks=[3]), Sequence("B", [1], 9, blocks=[9, 8])
 
     def line():
         return mirror.tables[mirror.lines({sequence: 1, other: 1})[0]].tolist()[: len(sequence.blocks)]
@@ -113,7 +113,7 @@ def test_a_changed_table_is_noticed_whatever_changed():
 
 
 def test_lines_of_those_who_left_are_used_again():
-    mirror = TableMirror(2, 4)
+    mirror = TableMirror(2, 4, SPARE)
     for number in range(6):
         pair = {Sequence("A", [1], 9, blocks=[number]): 1, Sequence("B", [1], 9, blocks=[number + 10]): 1}
         assert mirror.tables[mirror.lines(pair), 0].tolist() == [number, number + 10]
@@ -121,9 +121,9 @@ def test_lines_of_those_who_left_are_used_again():
 
 def test_a_table_longer_than_its_line_is_refused():
     with pytest.raises(ValueError, match="holds 5 blocks.*room for 4"):
-        TableMirror(2, 4).lines({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1})
+        TableMirror(2, 4, SPARE).lines({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1})
     with pytest.raises(ValueError, match="3 sequences, and room for 2"):
-        TableMirror(2, 4).lines({Sequence(str(n), [1], 9): 1 for n in range(3)})
+        TableMirror(2, 4, SPARE).lines({Sequence(str(n), [1], 9): 1 for n in range(3)})
 
 
 # --- the operator
@@ -147,7 +147,7 @@ def test_logits_and_cache_are_those_of_the_plain_runner(runner, seed, graphs, de
 def test_the_operator_says_what_it_writes_and_what_comes_out():
     from lessons_lib.paged_operator import write_and_attend
 
-    row = row_arrays(random_plan(1), TableMirror(5, 16), BLOCK, {}, SPARE, 5)
+    row = row_arrays(random_plan(1), TableMirror(5, 16, SPARE), BLOCK, {}, 5)
     count = len(row.input_ids)
     new = (torch.randn(count, 4, 8), torch.randn(count, 2, 8), torch.randn(count, 2, 8))
     caches = [torch.randn(SPARE + 1, BLOCK, 2, 8) for _ in range(2)]
@@ -163,13 +163,13 @@ def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
     torch._dynamo.reset()
     model = tiny_model("qwen2")
     runner = GpuRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, compiled=False, graphs=False)
-    compiled = compiled_row_logits(runner.cache, backend="aot_eager")
+    compiled = compiled_row_logits(runner.cache, backend="aot_eager", options=None)
     counters = torch._dynamo.utils.counters
     counters.clear()
     for seed in (0, 1, 2, 3):
         plan = random_plan(seed, decodes=seed == 3)
         expected = runner.forward(plan)
-        row = send_row(row_arrays(plan, runner.mirror, BLOCK, {}, SPARE, max(2, len(plan.counts))), torch.device("cpu"))
+        row = send_row(row_arrays(plan, runner.mirror, BLOCK, {}, max(2, len(plan.counts))), torch.device("cpu"))
         with torch.inference_mode():
             torch.testing.assert_close(compiled(model, runner.cache, row, runner.previous)[: len(plan.counts)], expected, rtol=1e-4, atol=1e-4)
     assert counters["stats"]["unique_graphs"] == 1
@@ -213,12 +213,12 @@ def replace_weight(runner):
 
 
 def new_inputs(runner):
-    runner.static = type(runner.static).make(runner.sizes[-1], 16, BLOCK, torch.device("cpu"))
+    runner.static = type(runner.static)(runner.sizes[-1], 16, BLOCK, torch.device("cpu"))
 
 
 def wider_tables(runner):
-    runner.static = type(runner.static).make(runner.sizes[-1], 20, BLOCK, torch.device("cpu"))
-    runner.mirror = TableMirror(5, 20)
+    runner.static = type(runner.static)(runner.sizes[-1], 20, BLOCK, torch.device("cpu"))
+    runner.mirror = TableMirror(5, 20, SPARE)
 
 
 def other_tokens(runner):

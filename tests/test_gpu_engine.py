@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from engine_cases import answers, mover, ragged, sharing_scheduler
+from overlap_cases import answers, mover, ragged, sharing_scheduler
 from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_layer
 
 from lessons_lib.gpu_runner import GpuRunner

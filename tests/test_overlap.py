@@ -1,7 +1,7 @@
 """Steps that are started before the tokens of the one before are known."""
 
 import pytest
-from engine_cases import BLOCK, answers, mover, ragged, sharing_scheduler
+from overlap_cases import BLOCK, answers, mover, ragged, sharing_scheduler
 
 from lessons_lib.block_pool import BlockPool
 from lessons_lib.cuda_graphs import rerun
