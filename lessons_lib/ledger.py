@@ -106,23 +106,24 @@ class LedgerRow:
     seconds: float
 
 
-def ledger_rows(model, tokenizer, upto: str, with_cache_only: bool = False) -> list[LedgerRow]:
-    """Serve the six stories in every way that the lessons up to `upto` teach, and count."""
+def ledger_rows(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> list[LedgerRow]:
+    """Serve the six stories in every way that the lessons from `since` to `upto` teach, and count. The baseline is always among them."""
     return [
         _row(lesson, method, serve, model, tokenizer)
         for lesson, method, serve in METHODS
-        if lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE))
+        if method == BASELINE or (since <= lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE)))
     ]
 
 
-def ledger(model, tokenizer, upto: str, with_cache_only: bool = False) -> Table:
+def ledger(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> Table:
     """The ledger as a table. Speed is given relative to one request at a time with a cache.
 
     Args:
         upto: the last lesson to include, such as "01".
         with_cache_only: leave out the ways without a cache, which take most of the time.
+        since: leave out what earlier lessons teach, but for the baseline.
     """
-    rows = ledger_rows(model, tokenizer, upto, with_cache_only)
+    rows = ledger_rows(model, tokenizer, upto, with_cache_only, since)
     base = next(row for row in rows if row.method == BASELINE)
     return Table(
         columns=["method", "tokens computed", "useful", "cache reserved", "used", "copied a step", "forward calls", "speed"],
