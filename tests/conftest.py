@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items):
 
     pytest-xdist takes them in this order with `--no-loadscope-reorder`.
     """
-    longest = ["test_nbgrader", "test_notebooks", "test_browser"]
+    longest = ["test_notebooks", "test_unsolved_notebooks", "test_nbgrader", "test_browser"]
     items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
 
 

@@ -1,8 +1,8 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
-They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` runs it. All four students take the toy
-lesson. In the lessons of the course one stands for three, and hands in every third lesson from 01 on, since each run takes minutes (00 the most);
-with LESSONS_NBGRADER=all, all of them.
+They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` and `test_unsolved_notebooks` run it. All four
+students take the toy lesson. In the lessons of the course one stands for three, and hands in every third lesson from 01 on, since each run takes
+minutes (00 the most); with LESSONS_NBGRADER=all, all of them.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
@@ -16,14 +16,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from lesson_notebooks import LESSONS, ROOT
 from nbgrader.api import Gradebook
 
-from lessons_lib.authoring.build import build, lesson_files, write
+from lessons_lib.authoring.build import build, write
 from lessons_lib.authoring.execute import kernel_environment
 
-ROOT = Path(__file__).resolve().parent.parent
 TOY = Path(__file__).parent / "toy_course"
-LESSONS = [path.stem for path in lesson_files(ROOT)]
 
 # nbgrader starts `alembic` by name, here and in its commands: the environment must be activated.
 ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

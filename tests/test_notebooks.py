@@ -1,11 +1,9 @@
-"""Every lesson: built as committed, running unsolved and solved, with words for every picture.
+"""Every lesson: built as committed, running solved, with words for every picture. `test_unsolved_notebooks` runs the learner's copies.
 
-A notebook runs once for the comparison of outputs, and the learner's copy runs once. nbval runs what the rebuild has compared already, in
-another kernel: that is done for one lesson, the quickest, and for all of them with LESSONS_NBVAL=all.
-Runs are shared within a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
+A notebook runs once for the comparison of outputs. nbval runs what the rebuild has compared already, in another kernel: that is done for one
+lesson, the quickest, and for all of them with LESSONS_NBVAL=all.
 """
 
-import functools
 import os
 import re
 import subprocess
@@ -14,37 +12,17 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from lesson_notebooks import LESSONS, ROOT, code_cells, every_lesson, stored
 
 from lessons_lib.authoring.assemble import is_measured
-from lessons_lib.authoring.build import build, differences, lesson_files, orphans
-from lessons_lib.authoring.execute import execute, kernel_environment
+from lessons_lib.authoring.build import build, differences, orphans
+from lessons_lib.authoring.execute import kernel_environment
 from lessons_lib.authoring.review import findings
 
-ROOT = Path(__file__).resolve().parent.parent
 TOY = Path(__file__).parent / "toy_course"
-LESSONS = [path.stem for path in lesson_files(ROOT)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("notebooks")]
-every_lesson = pytest.mark.parametrize("lesson", LESSONS)
 NBVAL_LESSONS = LESSONS if os.environ.get("LESSONS_NBVAL") == "all" else [lesson for lesson in LESSONS if lesson.startswith("08")]
-
-
-def stored(folder, lesson):
-    return nbformat.read(ROOT / folder / f"{lesson}.ipynb", as_version=4)
-
-
-def code_cells(notebook):
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-@functools.cache
-def rebuilt(lesson):
-    return build(ROOT / "solutions" / f"{lesson}.py")
-
-
-@functools.cache
-def unsolved(lesson):
-    return execute(stored("notebooks", lesson), f"notebooks/{lesson}")
 
 
 def run_nbval(notebook, folder, python_path=()):
@@ -70,19 +48,10 @@ def test_no_notebook_is_left_over():
 
 @every_lesson
 def test_a_rebuild_gives_what_is_committed(lesson, record_property):
-    found = differences(rebuilt(lesson), ROOT)
-    record_property("measured", f"solved, {rebuilt(lesson).seconds:.1f} s")
+    rebuilt = build(ROOT / "solutions" / f"{lesson}.py")
+    found = differences(rebuilt, ROOT)
+    record_property("measured", f"solved, {rebuilt.seconds:.1f} s")
     assert not found, "\n\n".join([*found, "Run `make notebooks` and look at what changed."])
-
-
-@every_lesson
-def test_the_unsolved_notebook_runs_to_its_end(lesson, record_property):
-    # `execute` refuses an exception and any text on stderr.
-    run = unsolved(lesson)
-    record_property("measured", f"unsolved, {run.seconds:.1f} s")
-    verdicts = [cell.outputs[0].data["text/plain"] for cell in run.notebook.cells if cell.id.startswith("check-")]
-    assert verdicts and all(text.startswith("○") and "not written yet" in text for text in verdicts)
-    assert findings(run.notebook) == []
 
 
 @pytest.mark.parametrize("lesson", NBVAL_LESSONS)
