@@ -103,12 +103,18 @@ class GpuRunner:
         """
         if self.model.config._attn_implementation != PAGED_OPERATOR:
             self.model.set_attn_implementation(PAGED_OPERATOR)
-        is_decode = plan.num_tokens == len(plan.counts)
-        # A row of one sequence would be compiled as a case of its own.
-        num_rows = next_size(len(plan.counts), self.sizes) if is_decode and self.store else max(2, len(plan.counts))
-        row = row_arrays(plan, self.mirror, self.cache.block_size, self.places, num_rows)
-        logits = self.replay(row) if is_decode and self.store else self.compute(send_row(row, self.model.device))
+        row = self.prepare(plan)
+        is_captured = self.store and int(row.maxima[0]) == 1
+        logits = self.replay(row) if is_captured else self.compute(send_row(row, self.model.device))
         return logits[: len(plan.counts)]
+
+    def prepare(self, plan: StepPlan) -> RowInputs:
+        """The row of a plan, on the host. Decodes are filled up to one of the captured sizes."""
+        # A row of one sequence would be compiled as a case of its own.
+        num_rows = max(2, len(plan.counts))
+        if self.store and plan.num_tokens == len(plan.counts):
+            num_rows = next_size(num_rows, self.sizes)
+        return row_arrays(plan, self.mirror, self.cache.block_size, self.places, num_rows)
 
     @torch.inference_mode()
     def start(self, plan: StepPlan, choose: Callable[[torch.Tensor], torch.Tensor] = greedy) -> Pending:

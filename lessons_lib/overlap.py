@@ -98,14 +98,16 @@ class OverlappedSteps:
 
     def write_down(self, step: StartedStep) -> list[Sequence]:
         """Wait for the tokens of a step, and put them in their places. Returns the sequences that have finished."""
-        finished = []
+        finished, block_size = [], self.scheduler.pool.block_size
         for (sequence, count), token in zip(step.plan.counts.items(), step.pending.tokens()):
             if sequence.finish_reason:  # it had ended by the step before, or was aborted
                 continue
             forget_unknown(sequence)
-            # Blocks are named after their tokens, and so the scheduler could not count these before they were known.
-            sequence.num_computed_tokens -= count
-            self.scheduler.computed(sequence, count)
+            before = sequence.num_computed_tokens - count
+            if before // block_size < sequence.num_computed_tokens // block_size:
+                # A block is full. It is named after its tokens, and so the scheduler could not count them before they were known.
+                sequence.num_computed_tokens = before
+                self.scheduler.computed(sequence, count)
             if sequence in step.gets_token:
                 sequence.append_token(token)
                 if sequence.finish_reason:

@@ -65,11 +65,10 @@ class Recording:
 def recorded_attention() -> Recording:
     """Our kernels and what PyTorch has, on one H200: `python -m lessons_lib.gpu_bench --record FILE`."""
     facts = json.loads((FOLDER / "h200_attention.json").read_text(encoding="utf-8"))
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return Recording(
         machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
         processors=facts["processors"],
-        provenance=f"recorded on one {facts['machine']}, {facts['date']}, {versions}: {facts['command']}",
+        provenance=_provenance(facts),
         note=facts.get("note", ""),
         cases=tuple(_case(case) for case in facts["cases"]),
     )
@@ -101,6 +100,38 @@ class Production:
 def recorded_production() -> Production:
     facts = json.loads((FOLDER / "h200_production.json").read_text(encoding="utf-8"))
     return Production(facts["provenance"], facts["microseconds"])
+
+
+@dataclass(frozen=True)
+class RecordedEngine:
+    """The engine's benchmark on a GPU, stage by stage.
+
+    Attributes:
+        provenance: machine, versions, command and date, in one line.
+        modes: for each stage its "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms": medians of the steps with most
+            sequences, see `gpu_bench.engine_run.StepTimes`.
+        swapping: for sequences of several lengths "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s".
+        peers: other engine -> output tokens a second.
+        peers_provenance: where these come from.
+    """
+
+    provenance: str
+    modes: tuple[dict, ...]
+    swapping: tuple[dict, ...]
+    peers: dict[str, float]
+    peers_provenance: str
+
+
+@lru_cache(maxsize=None)
+def recorded_engine() -> RecordedEngine:
+    """Lesson 11's engine on one H200: `python -m lessons_lib.gpu_bench.engine --record FILE`."""
+    facts, peers = (json.loads((FOLDER / name).read_text(encoding="utf-8")) for name in ("h200_engine.json", "h200_engine_peers.json"))
+    return RecordedEngine(_provenance(facts), tuple(facts["modes"]), tuple(facts["swapping"]), peers["tokens_per_s"], peers["provenance"])
+
+
+def _provenance(facts: dict) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return f"recorded on one {facts['machine']}, {facts['date']}, {versions}: {facts['command']}"
 
 
 def summary_markdown() -> str:

@@ -78,7 +78,7 @@ def engine_results(say=lambda line: print(line, file=sys.stderr)) -> dict:
     model = qwen_half_billion()
     results = [run_mode(model, mode, say) for mode in MODES]
     torch.cuda.empty_cache()
-    runner = GpuRunner(model, 1024, BLOCK_SIZE, max_num_seqs=16, max_model_len=max(LENGTHS), graphs=False)
+    runner = GpuRunner(model, NUM_BLOCKS, BLOCK_SIZE, max_num_seqs=16, max_model_len=max(LENGTHS), graphs=False)
     runner.warm_up()
     swapping = swap_against_recompute(runner)
     runner.close()
@@ -96,9 +96,9 @@ def results_table(results: dict) -> Table:
     rows = []
     for mode in results["modes"]:
         parts = mode["decode_ms"]
-        times = [f"{parts[name]:.2f}" for name in ("all", "schedule", "start", "update", "wait", "own")]
+        times = [f"{parts[name]:.2f}" for name in ("all", "wait", "own", "schedule", "prepare", "launch", "update")]
         rows.append([mode["name"], f"{mode['tokens_per_s']:,.0f}", f"{mode['seconds']:.2f}", *times])
-    columns = ["", "output tokens/s", "s", "ms a step", "schedule", "start", "update", "wait", "own"]
+    columns = ["", "output tokens/s", "s", "ms a step", "wait for the GPU", "own", "schedule", "prepare", "launch", "update"]
     return Table(columns, rows, f"milliseconds of a decode step of {results['modes'][-1]['decode_ms']['running']} sequences, medians")
 
 

@@ -5,11 +5,12 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lessons_lib.gpu_runner import GpuRunner, Pending
+from lessons_lib.gpu_runner import GpuRunner
 from lessons_lib.overlap import OverlappedSteps
 from lessons_lib.preemption import PreemptiveScheduler
 from lessons_lib.prefix_cache import PrefixCache
@@ -41,8 +42,8 @@ class StepTimes:
     """Where the time of each step went.
 
     Attributes:
-        steps: for each, seconds of "schedule", "start" (the row is reckoned, sent and launched), "wait" (for the GPU) and "all";
-            "running", how many sequences it computes; "is_decode", whether one token of each.
+        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the row is reckoned; the rest sends it and launches the
+            model), "wait" (for the GPU) and "all"; "running", how many sequences it computes; "is_decode", whether one token of each.
     """
 
     steps: list[dict] = field(default_factory=list)
@@ -57,27 +58,30 @@ class StepTimes:
         return call
 
     def of_full_decodes(self) -> dict[str, float]:
-        """Median milliseconds of the steps in which most sequences run and all decode; "update" is what is left over."""
+        """Median milliseconds of the steps in which most sequences run and all decode; "update" is what is left over, "own" all but "wait"."""
         decodes = [step for step in self.steps if step.get("is_decode") and "wait" in step]
         most = max(step["running"] for step in decodes)
         full = [step for step in decodes if step["running"] == most]
-        parts = {name: [1000 * step[name] for step in full] for name in ("schedule", "start", "wait", "all")}
-        parts["update"] = [whole - schedule - start - wait for schedule, start, wait, whole in zip(*parts.values())]
-        parts["own"] = [whole - wait for wait, whole in zip(parts["wait"], parts["all"])]
-        return {"running": most, "steps": len(full)} | {name: statistics.median(values) for name, values in parts.items()}
+        for step in full:
+            step["launch"] = step["start"] - step["prepare"]
+            step["own"] = step["all"] - step["wait"]
+            step["update"] = step["own"] - step["start"] - step["schedule"]
+        names = ("all", "wait", "own", "schedule", "prepare", "launch", "update")
+        return {"running": most, "steps": len(full)} | {name: 1000 * statistics.median(step[name] for step in full) for name in names}
 
 
 class TimedRunner:
     """A runner whose starts and waits are timed."""
 
     def __init__(self, runner: GpuRunner, times: StepTimes):
+        runner.prepare = times.timed("prepare", partial(GpuRunner.prepare, runner))
         self.start_inside = times.timed("start", runner.start)
         self.times = times
 
-    def start(self, plan: StepPlan) -> Pending:
+    def start(self, plan: StepPlan) -> "TimedPending":
         self.times.steps[-1] |= {"running": len(plan.counts), "is_decode": plan.num_tokens == len(plan.counts)}
-        self.pending = self.start_inside(plan)
-        return TimedPending(self.times.timed("wait", self.pending.tokens))
+        pending = self.start_inside(plan)
+        return TimedPending(self.times.timed("wait", pending.tokens))
 
 
 @dataclass
