@@ -1,45 +1,83 @@
-"""Ragged requests for the tests of lesson 11's GPU part, and what greedy decoding answers to them, one step after the other."""
+"""Engines over tiny models, and what must hold of one when all is done."""
 
-import random
+import functools
 
-from lessons_lib.block_moves import apply_moves
-from lessons_lib.block_pool import BlockPool
-from lessons_lib.model_runner import ModelRunner, serve_greedily
-from lessons_lib.paged_cache import PagedKVCache
-from lessons_lib.preemption import PreemptiveScheduler
-from lessons_lib.prefix_cache import PrefixCache
-from lessons_lib.scheduler import Scheduler
-from lessons_lib.sequence import Sequence
+from oracle import END, generate_alone
 
-BLOCK = 4
+from lessons_lib.engine import EngineConfig, LLMEngine
+from lessons_lib.pool_audit import audit
+from lessons_lib.sampling import SamplingParams
+from lessons_lib.tiny_models import tiny_model
+
+FAMILIES = ("gpt2", "llama", "qwen2")
 
 
-def ragged(seed, count=14, vocabulary=97, stops=3, longest=30):
-    """Requests that share beginnings, of very different lengths; some end at a stop token, some at their cap."""
-    rng = random.Random(seed)
-    shared = [rng.randrange(vocabulary) for _ in range(20)]
+class LetterTokenizer:
+    """A character for each token of the tiny models, so that texts and tokens can be read off each other."""
 
-    def request(number):
-        prompt = shared[: rng.choice((0, 8, 20))] + [rng.randrange(vocabulary) for _ in range(rng.randint(1, longest))]
-        stop = frozenset(rng.sample(range(vocabulary), stops))
-        return Sequence(str(number), prompt, rng.choice((1, 2, 7, 20)), stop, arrival_time=float(number))
+    eos_token_id = END
 
-    return [request(number) for number in range(count)]
+    def decode(self, token_ids, skip_special_tokens=True):
+        return "".join(letter(token) for token in token_ids)
 
 
-def answers(model, sequences, max_num_seqs=5, num_blocks=200, block_size=BLOCK):
-    """The oracle: lesson 09's loop, with a block for everything."""
-    scheduler = Scheduler(BlockPool(num_blocks, block_size), max_num_seqs=max_num_seqs, max_num_batched_tokens=24)
-    return serve_greedily(ModelRunner(model, num_blocks, block_size), scheduler, sequences)
+def letter(token):
+    return chr(ord("!") + token)
 
 
-def sharing_scheduler(num_blocks, block_size=BLOCK, swap_blocks=0, max_num_seqs=5, **options):
-    limits = dict(max_num_seqs=max_num_seqs, max_num_batched_tokens=24) | options
-    return PreemptiveScheduler(PrefixCache(num_blocks, block_size), swap_space=BlockPool(swap_blocks, block_size), **limits)
+def a_model(family="qwen2"):
+    return tiny_model(family, seed=3)
 
 
-def mover(runner, scheduler):
-    """function (plan): the moves of blocks that it orders, done."""
-    space = scheduler.swap_space
-    swap_cache = PagedKVCache(runner.model.config, space.num_blocks, space.block_size, runner.model.dtype) if space.num_blocks else None
-    return lambda plan: apply_moves(plan.moves, runner.cache, swap_cache)
+def an_engine(family="qwen2", clock=None, model=None, **config):
+    config = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 60, **config}
+    kwargs = {"clock": clock} if clock else {}
+    return LLMEngine(model or a_model(family), LetterTokenizer(), EngineConfig(**config), **kwargs)
+
+
+class Clock:
+    """A second later at every look."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+@functools.cache
+def _alone(family, prompt):
+    return generate_alone(a_model(family), list(prompt), 40, None)
+
+
+def alone(family, prompt, cap, ignore_eos=False):
+    """The greedy answer that a prompt gets from `generate` alone; `cap` is 40 at most."""
+    answer = _alone(family, tuple(prompt))[:cap]
+    return answer[: answer.index(END) + 1] if END in answer and not ignore_eos else answer
+
+
+def run_out(engine, most_steps=2000):
+    """Steps until nobody is left, with the books checked after each. Returns id -> output."""
+    outputs = {}
+    for _ in range(most_steps):
+        if not engine.has_unfinished():
+            return outputs
+        for output in engine.step():
+            assert output.request_id not in outputs, f"{output.request_id} has ended twice"
+            outputs[output.request_id] = output
+        audit(engine.scheduler)
+    raise AssertionError(f"not done after {most_steps} steps")
+
+
+def check_that_nothing_is_left(engine):
+    scheduler = engine.scheduler
+    audit(scheduler)
+    assert not engine.requests and not engine._answers and not engine.has_unfinished()
+    assert not scheduler.running and not list(scheduler.waiting)
+    assert not scheduler.pool.used and len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+    assert not scheduler.swap_space.used
+
+
+def greedy(cap=12, **kwargs):
+    return SamplingParams(max_tokens=cap, **kwargs)
