@@ -1,6 +1,6 @@
 """The lessons as a learner meets them: JupyterLab, a real browser, mouse and keyboard.
 
-Lesson 00 is run whole. Of the others, the cells that show something to play with are run, and those that they need.
+Lesson 07, a quick one, is run whole. Of the others, the cells that show something to play with are run, and those that they need.
 """
 
 import re
@@ -10,7 +10,7 @@ import pytest
 from browser import ROOT, Explorer, Playground
 from notebook_cells import cells_that_show
 
-LESSON = "00_one_request.ipynb"
+LESSON = "07_triton_kernel.ipynb"
 
 pytestmark = [
     pytest.mark.browser,
@@ -23,20 +23,20 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def notebook(lab):
-    """Lesson 00, run from top to bottom."""
+def kernel_lesson(lab):
+    """Lesson 07, run from top to bottom."""
     opened = lab.open_notebook(LESSON)
     opened.seconds = opened.run_all_cells()
     return opened
 
 
-def test_all_cells_of_the_unsolved_lesson_run(notebook, record_property):
-    assert notebook.errors() == []
-    record_property("measured", f"{notebook.count_code_cells()} code cells ran in {notebook.seconds:.1f} s")
+def test_all_cells_of_the_unsolved_lesson_run(kernel_lesson, record_property):
+    assert kernel_lesson.errors() == []
+    record_property("measured", f"{kernel_lesson.count_code_cells()} code cells ran in {kernel_lesson.seconds:.1f} s")
 
 
-def test_next_and_previous_button_move_the_first_stepper(notebook, record_property):
-    stepper = notebook.steppers()[0]
+def test_next_and_previous_button_move_the_first_stepper(first_lesson, record_property):
+    stepper = first_lesson.steppers()[0]
     stepper.press("Home") if not stepper.position().startswith("step 1 ") else None
     where = stepper.position()
     forward = stepper.click_next()
@@ -50,8 +50,8 @@ def test_next_and_previous_button_move_the_first_stepper(notebook, record_proper
     record_property("measured", f"stepper answered its button in {forward.milliseconds:.0f} ms")
 
 
-def test_arrow_keys_move_the_first_stepper(notebook, record_property):
-    stepper = notebook.steppers()[0]
+def test_arrow_keys_move_the_first_stepper(first_lesson, record_property):
+    stepper = first_lesson.steppers()[0]
     where = stepper.position()
     forward = stepper.press("ArrowRight")
     assert forward.after != forward.before
@@ -69,6 +69,11 @@ def open_part(lab, lesson, *wanted):
     opened.run_all_cells()
     assert opened.errors() == []
     return opened
+
+
+@pytest.fixture(scope="module")
+def first_lesson(lab):
+    return open_part(lab, "00", {"Stepper", "draw_cache_growth"})
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +95,6 @@ def packed_lesson(lab):
 def paged_lesson(lab):
     """Its steppers: a small pool, the softmax with bare exponentials, the online softmax, the six stories."""
     return open_part(lab, "06", {"Stepper", "draw_pool_access"}, {"Stepper", "draw_softmax_step"})
-
-
-@pytest.fixture(scope="module")
-def kernel_lesson(lab):
-    return open_part(lab, "07", {"Stepper", "draw_program"})
 
 
 @pytest.fixture(scope="module")
