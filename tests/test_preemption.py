@@ -134,6 +134,16 @@ def test_where_the_swap_space_is_full_the_cache_is_dropped(swap_blocks):
     nothing_is_lost(scheduler)
 
 
+def test_a_victim_of_which_nothing_is_computed_is_not_swapped():
+    scheduler = make(4, swap_blocks=4)
+    scheduler.add(sequence(cap=5))
+    plan = scheduler.schedule()
+    (victim,) = plan.counts
+    scheduler.preempt(plan, victim)
+    assert (scheduler.num_preempted, scheduler.num_swapped) == (1, 0) and not plan.counts and not plan.moves and not victim.blocks
+    audit(scheduler)
+
+
 def test_the_one_that_needs_the_block_may_be_the_victim():
     scheduler, a, b = two_that_grow(choose_victim=lambda candidates, policy: candidates[0])
     (plan,) = go(scheduler)
@@ -223,13 +233,14 @@ def test_without_a_block_for_the_copy_the_last_block_is_computed_again():
     assert len(taker.blocks) == 1 and taker.num_computed_tokens == 4 and len(pool.free_queue) == 1
 
 
-def test_blocks_that_others_hold_take_nothing_from_the_copy():
-    pool = PrefixCache(3, 4)
+@pytest.mark.parametrize("num_blocks", [3, 4])
+def test_blocks_that_others_hold_take_nothing_from_the_copy(num_blocks):
+    pool = PrefixCache(num_blocks, 4)
     served(pool, range(8))
     holder, taker = Sequence("A", [*range(8), 50], 1), Sequence("B", list(range(8)), 1)
     take_cached(pool, holder, found(pool, holder))
     take_cached(pool, taker, found(pool, taker))
-    assert taker.num_computed_tokens == 7 and len(pool.free_queue) == 1
+    assert taker.num_computed_tokens == 7 and len(pool.free_queue) == num_blocks - 2
     assert pool.holders == {block: 2 for block in taker.blocks}
 
 
@@ -252,9 +263,16 @@ def test_what_others_hold_counts_as_nothing_for_admission():
     assert len(pool.free_queue) == 1
     shares, own = Sequence("B", [*range(12), 70], 3), Sequence("C", list(range(70, 83)), 3)
     assert scheduler.missing_blocks(shares) == 1 and scheduler.missing_blocks(own) == 4
+    the_same = Sequence("D", list(range(12)), 3)
+    assert scheduler.missing_blocks(the_same) == 1  # its last token is computed, in a copy of the block
     scheduler.add(shares)
     (plan,) = go(scheduler)
     assert plan.admitted == [shares] and plan.cached == {shares: 12} and not plan.preempted
+
+
+def test_what_nobody_holds_has_to_be_taken_out_of_the_free_queue():
+    scheduler = served(PrefixCache(5, 4), range(8))
+    assert scheduler.missing_blocks(Sequence("B", [*range(8), 50], 3)) == 3
 
 
 def test_nothing_is_found_where_nothing_is_shared():

@@ -182,7 +182,7 @@ def test_two_chains_have_one_name_only_if_they_are_the_same(one, other):
     assert (chain(one) == chain(other)) == (one == other)
 
 
-@pytest.mark.parametrize("one, other", [([1, 12], [11, 2]), ([1, 2], [2, 1]), ([3], [3, 0]), ([256], [1]), ([1], [1, 1])])
+@pytest.mark.parametrize("one, other", [([1, 12], [11, 2]), ([1, 2], [2, 1]), ([3], [3, 0]), ([257], [1]), ([65536], [0]), ([1], [1, 1])])
 def test_names_that_are_easily_confused(one, other):
     assert block_hash(b"", one) != block_hash(b"", other)
 
