@@ -2,7 +2,7 @@
 
     python3 lessons_lib/bootstrap.py lab [--port 9999] [...]    install, then JupyterLab on lesson 00
     python3 lessons_lib/bootstrap.py test [...]                 install with the test tools, then pytest
-    python3 lessons_lib/bootstrap.py notebooks | bench | doctor
+    python3 lessons_lib/bootstrap.py notebooks | bench | soak | doctor
 
 `make lab`, `make test`, ... call exactly this. Where there is no make (Windows) call it yourself:
 
@@ -46,7 +46,7 @@ PROBE_SECONDS = 3.0
 # Disk space in GB, measured on Linux: .venv takes 2.4 with the CPU build of torch, and pip needs room to unpack.
 FIRST_INSTALL_GB, LATER_INSTALL_GB, CUDA_INSTALL_GB = 4.0, 0.5, 12.0
 
-EXTRAS = {"lab": "lab", "bench": "lab", "test": "test", "notebooks": "test"}
+EXTRAS = {"lab": "lab", "bench": "lab", "soak": "lab", "test": "test", "notebooks": "test"}
 
 
 class SetupError(Exception):
@@ -248,7 +248,7 @@ def install(env, extra, torch_index="", say=print):
             _run_or_explain([sys.executable, "-m", "venv", env.folder], env.root)
         elif os.path.exists(env.stamp):
             os.remove(env.stamp)  # from here until the new stamp is written the install counts as unfinished
-        command = [env.python, "-m", "pip", "install", "-c", os.path.join(env.root, "constraints.txt")]
+        command = [env.python, "-m", "pip", "install", "--no-compile", "-c", os.path.join(env.root, "constraints.txt")]
         if index:
             command += ["--extra-index-url", index]
         try:
@@ -258,6 +258,7 @@ def install(env, extra, torch_index="", say=print):
             if usable:
                 env.write_stamp(before)
             raise
+        _compile(env)
         env.write_stamp(env.what_is_installed(extra))
         say("Installed.")
 
@@ -270,6 +271,11 @@ def _upgrade_pip(env):
     found = re.search(r"pip (\d+)\.(\d+)", text)
     if not found or (int(found.group(1)), int(found.group(2))) < OLDEST_PIP:
         _run_or_explain([env.python, "-m", "pip", "install", "--upgrade", "pip>=%d.%d" % OLDEST_PIP], env.root)
+
+
+def _compile(env):
+    """Compile what pip installed, on all cores; pip itself would use one. A file that fails is compiled, or fails, when it is imported."""
+    _succeeds([env.python, "-m", "compileall", "-qq", "-j", "0", os.path.join(env.folder, "lib")])
 
 
 @contextlib.contextmanager
@@ -445,7 +451,7 @@ def main(arguments):
     elif command == "notebooks":
         _become([env.python, "-m", "lessons_lib.authoring"] + rest, env.root)
     else:
-        _become([env.python, "-m", "lessons_lib.bench"] + rest, env.root)
+        _become([env.python, "-m", "lessons_lib." + command] + rest, env.root)
 
 
 if __name__ == "__main__":

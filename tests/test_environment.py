@@ -255,6 +255,9 @@ def machine(course, tmp_path, monkeypatch):
                     else "install " + ("test" if line.endswith("[test]") else "lab")
                     for line in lines if "-m venv" in line or "pip install" in line]
 
+        def commands(self):
+            return log.read_text().splitlines()
+
         def pip_fails(self, text):
             (tmp_path / "calls.fails").write_text(text)
 
@@ -268,6 +271,14 @@ def machine(course, tmp_path, monkeypatch):
 
 
 on_posix = pytest.mark.skipif(os.name == "nt", reason="the fake Python is a shell script")
+
+
+@on_posix
+def test_what_pip_installs_is_compiled_once_on_all_cores(machine):
+    machine.install("lab")
+    installed, compiled = machine.commands()[-2:]
+    assert "pip install --no-compile" in installed
+    assert compiled.endswith(f"-m compileall -qq -j 0 {machine.env.folder}/lib")
 
 
 @on_posix
