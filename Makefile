@@ -11,13 +11,14 @@ PORT ?=
 ARGS ?=
 BOOTSTRAP = $(PYTHON) lessons_lib/bootstrap.py
 
-.PHONY: help lab test doctor bench notebooks
+.PHONY: help lab test doctor bench soak notebooks
 
 help:
 	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
 	@echo "make doctor     say what was found on this machine, and what to do about each problem"
 	@echo "make bench      measure the block pool, and one at a time, static, slots and ragged side by side"
+	@echo "make soak       10,000 requests through one engine, with aborts, faults and too little memory (ARGS=\"--requests 500\")"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
 	@echo "make help       this list"
 
@@ -32,6 +33,9 @@ doctor:
 
 bench:
 	@$(BOOTSTRAP) bench $(ARGS)
+
+soak:
+	@$(BOOTSTRAP) soak $(ARGS)
 
 notebooks:
 	@$(BOOTSTRAP) notebooks $(ARGS)

@@ -4,7 +4,8 @@ import functools
 
 import pytest
 import torch
-from oracle import generate_alone
+from engine_cases import an_engine, check_that_nothing_is_left, run_out
+from oracle import END, generate_alone
 
 from lessons_lib.block_moves import apply_moves
 from lessons_lib.block_pool import BlockPool, blocks_for
@@ -14,6 +15,7 @@ from lessons_lib.paged_model import paged_attention_in
 from lessons_lib.pool_audit import audit
 from lessons_lib.preemption import PreemptiveScheduler, always_swap, never_swap
 from lessons_lib.prefix_cache import PrefixCache
+from lessons_lib.sampling import SamplingParams
 from lessons_lib.sequence import Sequence
 from lessons_lib.tiny_models import tiny_model
 
@@ -161,3 +163,33 @@ def test_a_paged_attention_function_called_without_its_cache_ran_without_the_cau
     after = model(input_ids=row).logits
     assert torch.equal(before, after)
     assert torch.allclose(model(input_ids=row[:, :3]).logits, after[:, :3], atol=1e-4)  # its own attention has a mask again
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_decoding_was_impossible(family):
+    """Temperature 0 divides by nothing: it takes the likeliest token, beside others who draw theirs, and whatever the seed."""
+    prompts = [[20, 21, 22], [30, 31], [40, 41, 42, 43]]
+    greedy, hot = (SamplingParams(max_tokens=10, temperature=temperature, seed=4, ignore_eos=True) for temperature in (0.0, 2.0))
+    outputs = an_engine(family).generate(prompts, [greedy, hot, greedy])
+    for place in (0, 2):
+        assert outputs[place].error is None and outputs[place].token_ids == alone(family, tuple(prompts[place]), 10)
+    assert outputs[1].token_ids != alone(family, tuple(prompts[1]), 10)
+    assert SamplingParams().temperature == 0, "greedy is what one gets who asks for nothing"
+
+
+@pytest.mark.parametrize("max_tokens, samples", [(1, 1), (8, 1), (8, 3), (None, 1)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_immediate_end_of_text_lost_the_request(family, max_tokens, samples):
+    """A request whose first token is the end is answered, with that token and no text; and so is everybody beside it."""
+    engine, told = an_engine(family), []
+    prompt = next([token, 50] for token in range(97) if END in alone(family, (token, 50), 12))
+    answer = alone(family, tuple(prompt), 12)
+    prompt += answer[: answer.index(END)]
+    params = SamplingParams(max_tokens=max_tokens, n=samples)
+    engine.add_request(prompt, params, request_id="ends", on_token=told.append)
+    engine.add_request([9, 8, 7], SamplingParams(max_tokens=5, ignore_eos=True), request_id="goes on")
+    outputs = run_out(engine)
+    assert [(own.token_ids, own.text, own.finish_reason) for own in outputs["ends"].completions] == [([END], "", "stop")] * samples
+    assert [(token.token, token.finish_reason) for token in told] == [(END, "stop")] * samples
+    assert outputs["goes on"].token_ids == alone(family, (9, 8, 7), 5)
+    check_that_nothing_is_left(engine)

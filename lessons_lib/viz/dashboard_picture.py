@@ -35,7 +35,8 @@ def draw_dashboard(snapshot: Mapping, steps: Sequence[EngineStep], waiting: Sequ
     points = _points(list(steps))
     _chart(d, _LEFT, 112, "new tokens a second", points, [(_tokens_a_second, SERIES[0])])
     _chart(d, _LEFT + _HALF + _GAP, 112, "sequences", points, [(_running, SERIES[0]), (_waiting, SERIES[1])], ("running", "waiting"))
-    d.text(WIDTH / 2, 252, f"the last {len(steps):,} steps" if len(steps) > 1 else "", 11, "middle", fill=SOFT_INK)
+    if len(steps) > 1:
+        d.text(WIDTH / 2, 252, f"the last {len(steps):,} steps", 11, "middle", fill=SOFT_INK)
     for row, gauge in enumerate(_gauges(snapshot, steps)):
         _gauge(d, 274 + 24 * row, *gauge)
     _names(d, 348, "running", running)
