@@ -12,6 +12,7 @@ Nothing sleeps for a fixed time: each step waits for the condition that the next
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -294,6 +295,28 @@ class Explorer(Interactive):
         """Tick or untick the box of a rule, e.g. "same sequence"."""
         box = self.box.locator(".lessons-mask-rule", has_text=rule).locator("input")
         return self._answer_to(box.click)
+
+
+class Dashboard(Interactive):
+    """A `lessons_lib.viz.dashboard.Dashboard`."""
+
+    NAME = "lessons-dashboard"
+
+    def steps(self) -> int:
+        """How many steps its picture says the engine has made."""
+        return int(re.match(r"The engine after ([\d,]+) step", self.words())[1].replace(",", ""))
+
+    def press_button(self, key: str, part: str) -> Answer:
+        """Press `key` with the focus on a button."""
+        self.part(part).focus()
+        return self._answer_to(lambda: self.page.keyboard.press(key))
+
+    def wait_for_steps(self, count: int, seconds: float = 60) -> None:
+        self.page.wait_for_function(
+            """([box, count]) => {
+                 const words = box.querySelector('.lessons-dashboard-picture svg')?.getAttribute('aria-label') ?? '';
+                 return Number((words.match(/^The engine after ([\\d,]+) step/)?.[1] ?? '0').replace(/,/g, '')) >= count;
+               }""", arg=[self.box.element_handle(), count], timeout=seconds * 1000)
 
 
 def _end_of(log: Path) -> str:

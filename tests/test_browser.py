@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from browser import ROOT, Explorer, Playground
+from browser import ROOT, Dashboard, Explorer, Playground
 from notebook_cells import cells_that_show
 
 LESSON = "07_triton_kernel.ipynb"
@@ -203,3 +203,32 @@ def test_the_pool_under_pressure_is_stepped_through(pressure_lesson, record_prop
         stepper.press("ArrowRight")  # an error at the last step, if nobody ever is
     hovers = stepper.part("picture").locator("svg title").all_text_contents()
     assert any(hover.startswith("block 0: ") for hover in hovers)
+
+
+@pytest.fixture(scope="module")
+def engine_lesson(lab):
+    return open_part(lab, "11", {"Dashboard"})
+
+
+def test_an_engine_is_driven_from_its_dashboard(engine_lesson, record_property):
+    dashboard = engine_lesson.shown(Dashboard)[0]
+    added = dashboard.click("add")
+    assert "waits for the next step" in dashboard.says("message")
+    before = dashboard.steps()
+    stepped = dashboard.click("step")
+    assert stepped.after != stepped.before and dashboard.steps() == before + 1
+    running = dashboard.click("run")
+    assert dashboard.says("run") == "pause"
+    dashboard.wait_for_steps(before + 6)
+    paused = dashboard.click("run")
+    dashboard.part("run").get_by_text("run").wait_for()
+    assert dashboard.says("message") == "Paused."
+    steps, answers = dashboard.steps(), dashboard.says("texts")
+    assert answers, "the answers are seen as they grow"
+    again = dashboard.press_button("Enter", "step")
+    assert dashboard.steps() == steps + 1 and dashboard.says("texts") != answers and again.after != paused.after
+    record_property(
+        "measured",
+        f"dashboard answered add in {added.milliseconds:.0f} ms, step in {stepped.milliseconds:.0f} ms, by key in {again.milliseconds:.0f} ms, "
+        f"run in {running.milliseconds:.0f} ms and pause in {paused.milliseconds:.0f} ms",
+    )
