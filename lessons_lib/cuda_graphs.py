@@ -31,18 +31,19 @@ class GraphKey:
     """What a graph was captured with. It launches the same kernels on the same addresses for ever, whatever has become of them.
 
     Attributes:
-        inputs: (address, shape, strides, dtype) of each tensor that the step reads or writes: inputs and caches.
-        weights: address of each weight.
+        addresses: of each tensor that the step reads or writes: inputs, caches and weights.
+        layouts: (shape, strides, dtype) of the inputs and caches.
         settings: whatever else decides which kernels run.
     """
 
-    inputs: tuple
-    weights: tuple[int, ...]
+    addresses: list[int]
+    layouts: list[tuple]
     settings: tuple
 
-
-def layout(tensor: torch.Tensor) -> tuple:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    @classmethod
+    def of(cls, inputs: list[torch.Tensor], weights: list[torch.Tensor], settings: tuple) -> "GraphKey":
+        addresses = list(map(torch.Tensor.data_ptr, [*inputs, *weights]))
+        return cls(addresses, [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs], settings)
 
 
 @dataclass(frozen=True)

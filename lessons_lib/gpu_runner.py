@@ -7,7 +7,7 @@ import torch
 import torch.fx.experimental._config as shape_config
 
 from lessons_lib.block_pool import blocks_for
-from lessons_lib.cuda_graphs import CudaCapture, GraphKey, GraphStore, ladder, layout, next_size
+from lessons_lib.cuda_graphs import CudaCapture, GraphKey, GraphStore, ladder, next_size
 from lessons_lib.model import context_length
 from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.paged_operator import PAGED_OPERATOR, RowInputs, row_logits
@@ -146,15 +146,15 @@ class GpuRunner:
 
     def key(self, inputs: RowInputs) -> GraphKey:
         """Everything that a graph of this row depends on, looked up now."""
-        tensors = (*vars(inputs).values(), self.previous, *self.cache.keys, *self.cache.values)
-        settings = (self.compiled, tuple(inputs.maxima.tolist()), self.cache.block_size, self.model.config._attn_implementation)
-        return GraphKey(tuple(map(layout, tensors)), tuple([weight.data_ptr() for weight in self.weights()]), settings)
+        tensors = [*vars(inputs).values(), self.previous, *self.cache.keys, *self.cache.values]
+        settings = (self.compiled, inputs.maxima.tolist(), self.cache.block_size, self.model.config._attn_implementation)
+        return GraphKey.of(tensors, self.weights(), settings)
 
     def read_by_graph(self, inputs: RowInputs) -> tuple:
         # `detach`: a parameter may be given other memory, and this must hold on to what it has now.
         return inputs, self.previous, *self.cache.keys, *self.cache.values, *(weight.detach() for weight in self.weights())
 
-    def weights(self):
+    def weights(self) -> list[torch.Tensor]:
         # Not `model.parameters()`, which takes half a millisecond to find out that none occurs twice.
         return [weight for parameters in self._parameters for weight in parameters.values() if weight is not None]
 

@@ -6,7 +6,7 @@ one token too many by then, which is thrown away.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lessons_lib.scheduler import Scheduler, StepPlan
 from lessons_lib.sequence import Sequence
@@ -20,12 +20,10 @@ class StartedStep:
     Attributes:
         plan: what it computes.
         pending: has `tokens()`, which waits for them.
-        gets_token: sequences that get a token by it.
     """
 
     plan: StepPlan
     pending: object
-    gets_token: set[Sequence] = field(default_factory=set)
 
 
 class OverlappedSteps:
@@ -89,7 +87,6 @@ class OverlappedSteps:
                 continue
             sequence.num_computed_tokens += count
             if sequence.num_computed_tokens == sequence.num_tokens:
-                step.gets_token.add(sequence)
                 if len(sequence.output_ids) + 1 < sequence.max_new_tokens:
                     sequence.output_ids.append(UNKNOWN)
                 else:
@@ -102,13 +99,13 @@ class OverlappedSteps:
         for (sequence, count), token in zip(step.plan.counts.items(), step.pending.tokens()):
             if sequence.finish_reason:  # it had ended by the step before, or was aborted
                 continue
-            forget_unknown(sequence)
             before = sequence.num_computed_tokens - count
+            gets_token = forget_unknown(sequence) or sequence in self.leaving
             if before // block_size < sequence.num_computed_tokens // block_size:
                 # A block is full. It is named after its tokens, and so the scheduler could not count them before they were known.
                 sequence.num_computed_tokens = before
                 self.scheduler.computed(sequence, count)
-            if sequence in step.gets_token:
+            if gets_token:
                 sequence.append_token(token)
                 if sequence.finish_reason:
                     finished.append(sequence)
@@ -126,9 +123,13 @@ class OverlappedSteps:
             self.scheduler.remove(sequence)
 
 
-def forget_unknown(sequence: Sequence) -> None:
-    if sequence.output_ids and sequence.output_ids[-1] == UNKNOWN:
-        sequence.output_ids.pop()
+def forget_unknown(sequence: Sequence) -> bool:
+    """Take the place for a token that has not arrived away. Returns whether there was one."""
+    output = sequence.output_ids
+    if output and output[-1] == UNKNOWN:
+        output.pop()
+        return True
+    return False
 
 
 def serve_overlapped(runner, scheduler: Scheduler, sequences: list[Sequence], move: Callable[[StepPlan], None] = lambda plan: None) -> list[list[int]]:

@@ -32,8 +32,10 @@ def name_full_blocks(sequence, block_size):
     names = sequence.block_hashes
     full = sequence.num_tokens // block_size
     if len(names) < full:
-        token_ids = sequence.token_ids
-        for start in range(len(names) * block_size, full * block_size, block_size):
+        # Only what has no name yet is looked at: this runs in every step, and sequences are long.
+        named = len(names) * block_size
+        token_ids = [*sequence.prompt_ids[named:], *sequence.output_ids[max(0, named - len(sequence.prompt_ids)) :]]
+        for start in range(0, full * block_size - named, block_size):
             names.append(block_hash(names[-1] if names else b"", token_ids[start : start + block_size]))
     return names[:full]
 

@@ -143,6 +143,7 @@ class StaticInputs:
         lines = {"input_ids": torch.int64, "positions": torch.int64, "slot_mapping": torch.int64, "context_lens": torch.int32}
         self._shapes = {name: (dtype, (max_rows,)) for name, dtype in lines.items()} | {"block_tables": (torch.int32, (max_rows, table_width))}
         num_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._shapes.values())
+        self._sizes: dict[int, RowInputs] = {}
         self._memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         self.row = RowInputs(
             **self._cut(self._memory),
@@ -154,8 +155,11 @@ class StaticInputs:
 
     def of_size(self, num_rows: int) -> RowInputs:
         """The beginnings of the tensors: views, not copies."""
-        bounds, maxima = self.row.cu_seqlens_q[: num_rows + 1], self.row.maxima
-        return replace(RowInputs(**{name: tensor[:num_rows] for name, tensor in vars(self.row).items()}), cu_seqlens_q=bounds, maxima=maxima)
+        if num_rows not in self._sizes:
+            beginnings = {name: tensor[:num_rows] for name, tensor in vars(self.row).items()}
+            beginnings |= {"cu_seqlens_q": self.row.cu_seqlens_q[: num_rows + 1], "maxima": self.row.maxima}
+            self._sizes[num_rows] = RowInputs(**beginnings)
+        return self._sizes[num_rows]
 
     def fill(self, row: RowInputs) -> None:
         """Put a row of decodes there, behind all work that has been started. Where each sequence lies in the row is always the same."""
