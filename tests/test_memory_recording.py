@@ -7,6 +7,7 @@ from lessons_lib.block_pool import BlockPool, blocks_for
 from lessons_lib.memory_recording import recorded_step, serve_recorded
 from lessons_lib.model_runner import ModelRunner
 from lessons_lib.paged_cache import PagedKVCache
+from lessons_lib.pool_audit import LostBlocks
 from lessons_lib.preemption import COPY, SWAP_IN, SWAP_OUT, PreemptiveScheduler, fork, never_swap
 from lessons_lib.prefix_cache import PrefixCache
 from lessons_lib.sequence import Sequence
@@ -98,6 +99,15 @@ def test_a_run_is_recorded_through_a_fork():
     assert steps[1].admitted == ("A0", "A1") and sum(move.kind == COPY for move in steps[1].moves) == 2
     assert sorted(map(len, steps[1].holders.values())) == [1, 1, 1, 3, 3]
     assert children[0].output_ids == children[1].output_ids == first.output_ids
+
+
+def test_books_that_do_not_agree_are_told_in_the_step_in_which_it_happened():
+    runner, scheduler, swap_cache = machine()
+    scheduler.add(six()[0])
+    recorded_step(runner, scheduler, swap_cache)
+    scheduler.pool.allocate(1)
+    with pytest.raises(LostBlocks):
+        recorded_step(runner, scheduler, swap_cache)
 
 
 def test_steps_do_not_change_when_the_run_goes_on():

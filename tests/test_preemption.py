@@ -509,12 +509,13 @@ def wrong_swap_lost(s):
 
 
 def wrong_swap_twice(s):
-    out = next(s for s in s.waiting if s.swapped)
+    out = next(sequence for sequence in s.waiting if sequence.swapped)
+    s.swap_space.free([out.swapped[-1]])
     out.swapped[-1] = out.swapped[0]
 
 
 def wrong_swap_freed(s):
-    s.swap_space.free(next(s for s in s.waiting if s.swapped).swapped)
+    s.swap_space.free(next(sequence for sequence in s.waiting if sequence.swapped).swapped)
 
 
 WRONG = [value for name, value in sorted(globals().items()) if name.startswith("wrong_")]

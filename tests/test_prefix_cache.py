@@ -15,7 +15,7 @@ from lessons_lib.block_pool import OutOfBlocks
 from lessons_lib.prefix_cache import PrefixCache, block_hash, name_full_blocks
 from lessons_lib.sequence import Sequence
 
-LONG = settings(max_examples=80, stateful_step_count=50, deadline=None, derandomize=True)
+LONG = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
 
 
 def state_of(pool):
@@ -62,8 +62,10 @@ class CacheAgainstModel(RuleBasedStateMachine):
             self.pool.free(list(blocks))
             self.free += [block for block in reversed(blocks) if not self.is_held(block)]
 
-    @rule(block=st.integers(-1, 9), name=st.sampled_from([b"x", b"y", b"z"]))
-    def give_name(self, block, name):
+    @rule(data=st.data(), name=st.sampled_from([b"x", b"y", b"z"]))
+    def give_name(self, data, name):
+        held = sorted({block for blocks in self.held for block in blocks})
+        block = data.draw(st.sampled_from([*held, *held, *held, *self.free, -1, 9]))
         if not self.is_held(block):
             refused(ValueError, lambda: self.pool.give_name(block, name), self.pool)
             return
