@@ -65,7 +65,10 @@ def break_at(monkeypatch, engine, where, k):
                 raise Broken("moving")
         return move(moves, *caches)
 
-    monkeypatch.setattr(engine.runner, "forward", broken_forward) if where == "forward" else monkeypatch.setattr(engine_module, "apply_moves", broken_move)
+    if where == "forward":
+        monkeypatch.setattr(engine.runner, "forward", broken_forward)
+    else:
+        monkeypatch.setattr(engine_module, "apply_moves", broken_move)
     return concerned
 
 

@@ -16,6 +16,11 @@ settings_of_a_row = st.tuples(st.sampled_from([0.05, 0.3, 1.0, 1.7, 5.0]), st.in
 few = settings(max_examples=150, deadline=None)
 
 
+def batches(vocabulary):
+    """Some rows of logits, each with its rules."""
+    return st.lists(st.tuples(st.lists(numbers, min_size=vocabulary, max_size=vocabulary), settings_of_a_row), min_size=1, max_size=4)
+
+
 def brute_force(logits, temperature, top_k, top_p):
     """token -> probability, with lists: sort, keep the first k, soften, keep what reaches p, scale to 1."""
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[:top_k]
@@ -36,7 +41,7 @@ def probabilities_of(rows, rules):
 
 
 @few
-@given(st.integers(2, 8).flatmap(lambda size: st.lists(st.tuples(st.lists(numbers, min_size=size, max_size=size), settings_of_a_row), min_size=1, max_size=4)))
+@given(st.integers(2, 8).flatmap(batches))
 def test_probabilities_are_those_of_a_list_of_every_row(batch):
     rows, rules = zip(*batch)
     probabilities, tokens = probabilities_of(rows, rules)
@@ -127,7 +132,8 @@ def test_greedy_is_possible_beside_others():
 @given(st.permutations(range(5)), st.integers(0, 2**63 - 1), st.integers(0, 300))
 def test_a_row_is_drawn_by_its_own_rules_whoever_is_beside_it(order, seed, position):
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(seed % 1000)) * 3
-    rules = [SamplingParams(), *(SamplingParams(temperature=t, top_k=k, top_p=p) for t, k, p in ((1.0, 0, 1.0), (2.5, 3, 1.0), (0.7, 0, 0.3), (4.0, 7, 0.9)))]
+    hot = [(1.0, 0, 1.0), (2.5, 3, 1.0), (0.7, 0, 0.3), (4.0, 7, 0.9)]
+    rules = [SamplingParams(), *(SamplingParams(temperature=temperature, top_k=k, top_p=p) for temperature, k, p in hot)]
     seeds, positions = [seed + row for row in range(5)], [position + row for row in range(5)]
     together = sample(logits[list(order)], *([column[row] for row in order] for column in (rules, seeds, positions)))
     alone = [sample(logits[row : row + 1], [rules[row]], [seeds[row]], [positions[row]])[0] for row in order]

@@ -8,7 +8,9 @@ from lessons_lib.model import load_model
 from lessons_lib.text_stream import HALF_A_CHARACTER, TextStream, releasable
 
 tokenizer = load_model()[1]
-PIECES = ["The old dog", " ran", "é", "e\u0301", "👩‍👩‍👧", "🐶", "漢字", "かな", "한국", "🏳️‍🌈", "\n\n", "  ", "a", "ﷺ", "नमस्ते", "'s", " '", "\t", "€", "\u200d", "<|endoftext|>"]
+PIECES = ["The old dog", " ran", "é", "e\u0301", "👩‍👩‍👧", "🐶", "漢字", "かな", "한국", "🏳️‍🌈", "ﷺ", "नमस्ते", "€"]
+PIECES += ["\n\n", "  ", "a", "'s", " '", "\t", "\u200d", "<|endoftext|>"]
+STOPS = ["dog", "og", "o", "d ", " ra", "🐶", "字", "\n", "\n\n", "The old dog ran", "zz", "aa"]
 texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=8).map("".join)
 few = settings(max_examples=150, deadline=None)
 
@@ -68,7 +70,7 @@ def test_half_a_character_at_the_end_is_shown_then():
 
 
 @few
-@given(cut_into_tokens(), st.lists(st.sampled_from(["dog", "og", "o", "d ", " ra", "🐶", "字", "\n", "\n\n", "The old dog ran", "zz", "aa"]), max_size=3).map(tuple))
+@given(cut_into_tokens(), st.lists(st.sampled_from(STOPS), max_size=3).map(tuple))
 def test_a_stop_string_ends_the_text_before_its_first_place(token_ids, stop):
     shown, last, stream = stream_of(token_ids, stop)
     # Tokens come one by one, so it is the first token with which a stop string is complete that decides.

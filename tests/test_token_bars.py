@@ -20,7 +20,8 @@ def bars(picture, fill):
 def test_bars_are_in_proportion_over_all_columns():
     picture = draw_token_bars(NAMES, COLUMNS)
     found = bars(picture, SERIES[0])
-    shares = {"temperature 1: ·was 50 %": 0.5, "temperature 1: ·said 25 %": 0.25, "temperature 1: ·and 12 %": 0.125, "top_k 2: ·was 75 %": 0.75, "top_k 2: ·said 25 %": 0.25}
+    shares = {"temperature 1: ·was 50 %": 0.5, "temperature 1: ·said 25 %": 0.25, "temperature 1: ·and 12 %": 0.125}
+    shares |= {"top_k 2: ·was 75 %": 0.75, "top_k 2: ·said 25 %": 0.25}
     assert found.keys() == shares.keys()
     unit = found["top_k 2: ·was 75 %"] / 0.75
     for title, share in shares.items():
