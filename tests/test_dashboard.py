@@ -188,7 +188,9 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
         assert dashboard.engine.metrics.steps == steps
         dashboard.run_button.click()
         dashboard.run_button.click()
-        dashboard.run_button.click()  # paused and run again at once: one task goes on
+        dashboard.run_button.click()  # paused and run again at once
+        await asyncio.sleep(0.02)
+        assert len(asyncio.all_tasks()) == 2, "this one and a single one that steps"
         await dashboard._task
         assert not dashboard.is_running and dashboard.run_button.description == "run"
 

@@ -35,6 +35,16 @@ def test_bars_are_as_high_as_the_times():
     assert len(heights(picture, "move")) == 2, "what takes no time is not drawn"
 
 
+def test_parts_stand_on_each_other():
+    def first_bar(part):
+        rect = [rect for rect in elements(picture, "rect") if rect.get("fill") == COLOURS[part]][1]
+        return float(rect.get("y")), float(rect.get("y")) + float(rect.get("height"))
+
+    picture = draw_step_parts(TWO[1:])
+    for lower, upper in (("forward", "schedule"), ("schedule", "move"), ("move", "sample"), ("sample", "update")):
+        assert first_bar(upper)[1] == pytest.approx(first_bar(lower)[0], abs=0.02)
+
+
 def test_shares_are_told_and_add_up():
     picture = draw_step_parts(TWO, "Six stories")
     told = [text for text in texts(picture) if re.match(rf"({'|'.join(PARTS)}) ", text)]
