@@ -101,8 +101,7 @@ class Dashboard(widgets.VBox):
         super().close()
 
     async def _keep_stepping(self) -> None:
-        me = self._task
-        while self.is_running and me is self._task:  # whoever pauses and runs again starts a new task
+        while self.is_running and asyncio.current_task() is self._task:  # whoever pauses and runs again starts a new task
             self._step()
             await asyncio.sleep(0.001)  # the kernel looks at clicks
         self.redraw()
