@@ -52,8 +52,9 @@ class GpuRunner:
     """
 
     def __init__(
-        self, model, num_blocks: int, block_size: int, *, max_num_seqs: int, max_model_len: int | None = None, compiled=True, graphs=True, capture=None
-    ):
+        self, model, num_blocks: int, block_size: int, *,
+        max_num_seqs: int, max_model_len: int | None = None, compiled: bool = True, graphs: bool = True, capture: Callable | None = None,
+    ):  # fmt: skip
         """
         Args:
             max_num_seqs: as the scheduler's.

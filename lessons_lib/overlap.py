@@ -132,7 +132,7 @@ def forget_unknown(sequence: Sequence) -> bool:
     return False
 
 
-def serve_overlapped(runner, scheduler: Scheduler, sequences: list[Sequence], move: Callable[[StepPlan], None] = lambda plan: None) -> list[list[int]]:
+def serve_overlapped(runner, scheduler: Scheduler, sequences: list[Sequence], move=lambda plan: None) -> list[list[int]]:
     """Answer all sequences; see `model_runner.serve_greedily`."""
     for sequence in sequences:
         scheduler.add(sequence)

@@ -58,7 +58,7 @@ class TableMirror:
     def _write(self, line: int, sequence: Sequence) -> None:
         blocks = sequence.blocks
         if len(blocks) > self.width:
-            raise ValueError(f"sequence {sequence.id!r} holds {len(blocks)} blocks, and a table has room for {self.width}; make max_model_len larger.")
+            raise ValueError(f"sequence {sequence.id!r} holds {len(blocks)} blocks, and a table has room for {self.width}; raise max_model_len.")
         self.tables[line, : len(blocks)] = blocks
         self._written[line] = list(blocks)
 

@@ -261,3 +261,16 @@ def test_what_a_graph_reads_is_kept_alive():
     store.run(1, "key", lambda: tensor + 1, lambda: (tensor.detach(),))
     (graph,) = store.graphs.values()
     assert isinstance(graph, Graph) and graph.keeps[0].data_ptr() == tensor.data_ptr()
+
+
+# --- what was recorded
+
+
+def test_the_recorded_engine_is_ahead_of_its_peers():
+    from lessons_lib.recorded import recorded_engine
+
+    recorded = recorded_engine()
+    speeds = [mode["tokens_per_s"] for mode in recorded.modes]
+    assert speeds == sorted(speeds) and speeds[-1] > max(recorded.peers.values())
+    assert {mode["output_tokens"] for mode in recorded.modes} == {133_966}
+    assert "H200" in recorded.provenance and "python -m lessons_lib.gpu_bench.engine" in recorded.provenance

@@ -25,8 +25,11 @@ def seconds(work, repeat: int = 5) -> float:
 
 
 @torch.inference_mode()
-def swap_against_recompute(runner: GpuRunner, lengths=LENGTHS, most_tokens_a_step: int = 16384) -> list[dict]:
-    """For sequences of several lengths, seconds to copy their blocks out of all layers and back in, through page-locked memory, and to prefill them."""
+def swap_against_recompute(runner: GpuRunner, lengths=LENGTHS) -> list[dict]:
+    """For sequences of several lengths, seconds to copy their blocks out of all layers and back in, and to prefill them.
+
+    The copies go through page-locked memory. A prefill is compiled and not captured, so a short one takes as long as it takes to launch it.
+    """
     results = []
     caches = [*runner.cache.keys, *runner.cache.values]
     for length in lengths:
