@@ -176,9 +176,11 @@ def test_logits_that_are_no_numbers_fail_their_own_request(bad, temperature):
 
 
 def test_one_bad_answer_of_several_fails_the_whole_request():
-    engine = an_engine(num_blocks=60)
+    engine, told = an_engine(num_blocks=60), []
     engine.add_request([1, 2, 3], SamplingParams(max_tokens=9, temperature=1.0, n=3, seed=0, ignore_eos=True), request_id="three")
-    engine.add_request([4, 5], greedy(9, ignore_eos=True), request_id="one")
+    engine.step()
+    # Its row is behind those that fail.
+    engine.add_request([4, 5], greedy(9, ignore_eos=True), request_id="one", on_token=told.append)
     forward = engine.runner.forward
 
     def with_a_bad_row(plan):
@@ -191,7 +193,7 @@ def test_one_bad_answer_of_several_fails_the_whole_request():
     engine.runner.forward = with_a_bad_row
     outputs = run_out(engine)
     assert isinstance(outputs["three"].error, FloatingPointError) and len(outputs["three"].completions) == 3
-    assert outputs["one"].token_ids == alone("qwen2", [4, 5], 9, ignore_eos=True)
+    assert outputs["one"].token_ids == [token.token for token in told] == alone("qwen2", [4, 5], 9, ignore_eos=True)
     check_that_nothing_is_left(engine)
 
 
