@@ -3,7 +3,6 @@
 from collections import Counter
 
 from lessons_lib.block_pool import blocks_for
-from lessons_lib.prefix_cache import name_full_blocks
 
 
 class LostBlocks(AssertionError):
@@ -33,7 +32,7 @@ def audit(scheduler) -> None:
         needed = blocks_for(sequence.num_computed_tokens, pool.block_size)
         _agree(f"blocks of {sequence.id!r}, which has {sequence.num_computed_tokens} tokens in the cache", len(sequence.blocks or sequence.swapped), needed)
         if shares:
-            names = name_full_blocks(sequence, pool.block_size)
+            names = scheduler.names(sequence)
             wrong = [block for block, name in zip(sequence.blocks, names) if pool.name_of.get(block, name) != name]
             _agree(f"blocks of {sequence.id!r} that are called after other tokens", wrong, [])
 

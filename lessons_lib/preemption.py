@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from lessons_lib.block_pool import BlockPool, blocks_for
-from lessons_lib.prefix_cache import PrefixCache, name_full_blocks
+from lessons_lib.prefix_cache import PrefixCache, block_hash, name_full_blocks
 from lessons_lib.scheduler import Scheduler, StepPlan, optimistic
 from lessons_lib.sequence import Sequence
 
@@ -44,7 +44,7 @@ def last_in_rank(candidates, policy):
     """The victim: the one that the policy would serve last; of two alike, the later candidate.
 
     Args:
-        candidates: sequences that hold blocks, in the order of admission; behind them, forks that wait for a place.
+        candidates: sequences, one or more, in the order of admission.
         policy: has `rank(sequence)`; the smallest rank is served first.
     """
     return max(reversed(candidates), key=policy.rank)
@@ -60,6 +60,26 @@ def always_swap(scheduler, victim) -> bool:
     return True
 
 
+def take_cached(pool, sequence, blocks):
+    """Let a sequence begin with blocks that hold its first tokens already.
+
+    The last token that is known is computed all the same: its logits are what the next token is chosen from.
+
+    Args:
+        pool: a PrefixCache.
+        sequence: holds no block; changed in place.
+        blocks: list of int, one or more, what `pool.find` gave for it.
+    """
+    covers_all = len(blocks) * pool.block_size == sequence.num_tokens
+    others_free = len(pool.free_queue) - sum(block not in pool.holders for block in blocks)
+    if covers_all and not others_free:
+        # There would be no block for the copy that the last token is written to: compute the last block again instead.
+        blocks = blocks[:-1]
+    pool.share(blocks)
+    sequence.blocks = list(blocks)
+    sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
+
+
 class PreemptiveScheduler(Scheduler):
     """A Scheduler over a PrefixCache. Nobody stalls: where a block is missing, a victim gives its blocks back and waits again.
 
@@ -69,6 +89,8 @@ class PreemptiveScheduler(Scheduler):
         choose_victim: function (candidates, policy) -> the one that gives its blocks back; see `last_in_rank`.
         should_swap: function (scheduler, victim) -> whether its cache is moved out rather than dropped.
         share_prefixes: whether blocks are found again by what they hold.
+        block_hash: function (parent, token_ids) -> the name of a block.
+        take_cached: function (pool, sequence, blocks): lets a sequence begin with blocks that were found.
         num_preempted, num_swapped: how often it happened.
     """
 
@@ -81,6 +103,8 @@ class PreemptiveScheduler(Scheduler):
         choose_victim: Callable = last_in_rank,
         should_swap: Callable = always_swap,
         share_prefixes: bool = True,
+        block_hash: Callable = block_hash,
+        take_cached: Callable = take_cached,
         **limits,
     ):
         super().__init__(pool, admission=admission, **limits)
@@ -88,6 +112,8 @@ class PreemptiveScheduler(Scheduler):
         self.choose_victim = choose_victim
         self.should_swap = should_swap
         self.share_prefixes = share_prefixes
+        self.block_hash = block_hash
+        self.take_cached = take_cached
         self.num_preempted = self.num_swapped = 0
 
     new_plan = MemoryPlan
@@ -107,14 +133,17 @@ class PreemptiveScheduler(Scheduler):
         if sequence in plan.preempted:
             return
         while not self.make_room(plan, sequence, count):
-            forks = self.waiting_forks()
-            # The only one that runs never gives way to forks that wait: it might be admitted again before them, for ever.
-            candidates = forks if forks and len(self.running) == 1 else [*self.running, *forks]
-            victim = self.choose_victim(candidates, self.waiting.policy)
+            victim = self.choose_victim(self.candidates(), self.waiting.policy)
             self.preempt(plan, victim)
             if victim is sequence:
                 return
         plan.counts[sequence] = count
+
+    def candidates(self) -> list[Sequence]:
+        """Those whose blocks may be taken: who runs, and behind them the forks that hold blocks while they wait for a place."""
+        forks = self.waiting_forks()
+        # The only one that runs never gives way to forks that wait: it might be admitted again before them, for ever.
+        return forks if forks and len(self.running) == 1 else [*self.running, *forks]
 
     def make_room(self, plan: MemoryPlan, sequence: Sequence, count: int) -> bool:
         """Blocks for `count` more tokens, and a copy of the block that they begin in, if it is not the sequence's own."""
@@ -161,14 +190,18 @@ class PreemptiveScheduler(Scheduler):
             self.swap_space.free(sequence.swapped)
             sequence.swapped = []
         elif blocks := self.cached_blocks(sequence):
-            take_cached(self.pool, sequence, blocks)
+            self.take_cached(self.pool, sequence, blocks)
             plan.cached[sequence] = sequence.num_computed_tokens
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
         """Blocks of the pool that hold the beginning of a sequence that has none itself."""
         if sequence.blocks or sequence.swapped or not self.share_prefixes:
             return []
-        return self.pool.find(name_full_blocks(sequence, self.pool.block_size))
+        return self.pool.find(self.names(sequence))
+
+    def names(self, sequence: Sequence) -> list[bytes]:
+        """Names of the full blocks of its known tokens."""
+        return name_full_blocks(sequence, self.pool.block_size, self.block_hash)
 
     def missing_blocks(self, sequence):
         # What others hold anyway costs nothing; but the last token is computed, and for that its block is copied or filled anew.
@@ -184,7 +217,7 @@ class PreemptiveScheduler(Scheduler):
         super().computed(sequence, count)
         full = sequence.num_computed_tokens // self.pool.block_size
         if self.share_prefixes and full > before:
-            names = name_full_blocks(sequence, self.pool.block_size)
+            names = self.names(sequence)
             for index in range(before, full):
                 self.pool.give_name(sequence.blocks[index], names[index])
 
@@ -192,26 +225,6 @@ class PreemptiveScheduler(Scheduler):
         super().release(sequence)
         self.swap_space.free(sequence.swapped)
         sequence.swapped = []
-
-
-def take_cached(pool, sequence, blocks):
-    """Let a sequence begin with blocks that hold its first tokens already.
-
-    The last token that is known is computed all the same: its logits are what the next token is chosen from.
-
-    Args:
-        pool: a PrefixCache.
-        sequence: holds no block; changed in place.
-        blocks: list of int, one or more, what `pool.find` gave for it.
-    """
-    covers_all = len(blocks) * pool.block_size == sequence.num_tokens
-    others_free = len(pool.free_queue) - sum(block not in pool.holders for block in blocks)
-    if covers_all and not others_free:
-        # There would be no block for the copy that the last token is written to: compute the last block again instead.
-        blocks = blocks[:-1]
-    pool.share(blocks)
-    sequence.blocks = list(blocks)
-    sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
 
 
 def copy_before_write(pool, sequence, index):

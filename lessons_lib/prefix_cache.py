@@ -23,7 +23,7 @@ def block_hash(parent, token_ids):
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
-def name_full_blocks(sequence, block_size):
+def name_full_blocks(sequence, block_size, block_hash=block_hash):
     """Names of the full blocks of a sequence's known tokens. What has been reckoned before is kept in `sequence.block_hashes`.
 
     Returns:

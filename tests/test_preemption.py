@@ -275,6 +275,27 @@ def test_what_nobody_holds_has_to_be_taken_out_of_the_free_queue():
     assert scheduler.missing_blocks(Sequence("B", [*range(8), 50], 3)) == 3
 
 
+def test_the_scheduler_uses_the_names_and_the_taking_that_it_is_given():
+    asked, taken = [], []
+
+    def first_token(parent, token_ids):
+        asked.append(list(token_ids))
+        return parent + bytes([token_ids[0]])
+
+    def one_less(pool, taker, blocks):
+        taken.append(list(blocks))
+        take_cached(pool, taker, blocks[:-1])
+
+    scheduler = make(8, max_num_seqs=1, block_hash=first_token, take_cached=one_less)
+    scheduler.add(sequence("A", prompt=13, cap=1))
+    run_out(scheduler)
+    assert set(scheduler.pool.block_of) == {b"\0", b"\0\4", b"\0\4\10"} and asked[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    other = sequence("B", prompt=13, cap=1, arrival=1.0)
+    scheduler.add(other)
+    plan = scheduler.schedule()
+    assert len(taken) == 1 and len(taken[0]) == 3 and plan.cached == {other: 8}
+
+
 def test_nothing_is_found_where_nothing_is_shared():
     scheduler = make(10, share_prefixes=False)
     for name in "AB":
