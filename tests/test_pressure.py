@@ -139,7 +139,7 @@ def test_the_events_of_a_step():
         "blocks 5, 6 to swap 1, 2",
         "swap 3 to block 6",
         "G", "finished",
-        "6 of 10 blocks held (1 by several); 2 can be found again; 2 free; 2 of 6 swap blocks in use",
+        "6 of 10 blocks held (1 by several); 4 free (2 can be found again); 2 of 6 swap blocks in use",
     ]  # fmt: skip
     assert "nobody comes or goes" in texts(draw_pressure(QUIET))
     crowd = texts(draw_pressure(replace(BUSY, admitted=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))))
@@ -152,13 +152,13 @@ def test_the_picture_in_words():
         "Step 9 computes 6 tokens of 4 sequences: A 1, B 1, C 3, E 1. "
         "D preempted, swapped out; F preempted, its cache is dropped; C admitted, 4 tokens found in the cache; E admitted, swapped in; "
         "block 4 is copied to block 9; blocks 5, 6 to swap 1, 2; swap 3 to block 6; G finished. "
-        "Pool of 10 blocks with room for 4 tokens each: 6 of 10 blocks held (1 by several); 2 can be found again; 2 free; 2 of 6 swap blocks in use; "
+        "Pool of 10 blocks with room for 4 tokens each: 6 of 10 blocks held (1 by several); 4 free (2 can be found again); 2 of 6 swap blocks in use; "
         "1 cached block lost so far. A holds blocks 2, 3. B holds blocks 2, 4, 9. C holds block 5. E holds block 6. Held by several: block 2. "
         "D is swapped out to swap blocks 1, 2. Can be found again: blocks 0, 7. Waiting: F, D."
     )
     assert draw_pressure(replace(QUIET, num_blocks=2)).alt == (
         "Step 1 computes 0 tokens of 0 sequences. Nobody comes or goes. Pool of 2 blocks with room for 4 tokens each: 0 of 2 blocks held; "
-        "0 can be found again; 2 free; 0 cached blocks lost so far. Waiting: nobody."
+        "2 free (0 can be found again); 0 cached blocks lost so far. Waiting: nobody."
     )
 
 

@@ -57,11 +57,11 @@ def swap_title(block: int, holder: str | None) -> str:
 
 
 def sums(step: MemoryStep) -> str:
-    """The pool in numbers: held, of these shared, cached, free."""
+    """The pool in numbers: held, of these shared; free, of these cached."""
     held, cached = len(step.holders), len(step.cached)
     shared = sum(len(holders) > 1 for holders in step.holders.values())
     told = [f"{held:,} of {count(step.num_blocks, 'block')} held" + (f" ({shared:,} by several)" if shared else "")]
-    told += [f"{cached:,} can be found again", f"{step.num_blocks - held - cached:,} free"]
+    told.append(f"{step.num_blocks - held:,} free ({cached:,} can be found again)")
     if step.num_swap_blocks:
         told.append(f"{sum(map(len, step.swapped.values())):,} of {count(step.num_swap_blocks, 'swap block')} in use")
     return "; ".join(told)
