@@ -539,7 +539,7 @@ def with_a_loop(pool, sequence, blocks):
 
 WRONG = {
     "10.1": [
-        Wrong("the best in place of the worst", takes_the_first_in_rank, "the victim is the one with the largest"),
+        Wrong("the best in place of the worst", takes_the_first_in_rank, "The victim is the one with the largest"),
         Wrong("the first of two alike", takes_the_first_of_two_alike, "take the later candidate"),
         Wrong("the last admitted whatever its rank", takes_the_last_admitted, "was preempted once"),
         Wrong("the first admitted", takes_the_first_admitted, "at the beginning of the list"),

@@ -28,9 +28,9 @@ def _name(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes
         if "256" not in str(error):
             raise
         raise _too_large(error, case) from None
-    if not isinstance(got, (bytes, bytearray)):
+    if not isinstance(got, bytes):
         raise Mistake(f"a name should be of type bytes; yours is {type(got).__name__}: {short(got, 60)}.", case=case, idea=_kind_idea(got))
-    return bytes(got)
+    return got
 
 
 def _too_large(error: Exception, case: str) -> Mistake:
@@ -46,6 +46,8 @@ def _kind_idea(got) -> str:
             "Python's `hash` gives an int of 64 bits. Two blocks may share one by chance, and somebody may find such a pair on purpose; of bytes and strings it is "
             "another one in every process, too. Use `hashlib.sha256(...).digest()`."
         )
+    if isinstance(got, bytearray):
+        return "A bytearray may change, so it cannot be a key of `block_of`: `bytes(...)` cannot."
     if got is None:
         return "Return the name: `return hashlib.sha256(...).digest()`."
     return "`hashlib.sha256(data)` is an object; its `.digest()` are the bytes."
@@ -134,4 +136,5 @@ def _check_spread(attempt) -> None:
     dull = [place for place in range(32) if len({name[place] for name in names}) < 100]
     if dull:
         idea = "A short number filled up to 32 bytes is still a short number: Python's `hash` has 64 bits, and of bytes it is another one in every process. Use `hashlib.sha256`."
-        raise Mistake(f"byte {dull[-1]} of the names hardly ever changes: {short(names[0].hex())}.", case=case, idea=idea)
+        what = f"each of the 32 bytes should differ from name to name; in yours byte {dull[-1]} hardly ever changes. One of your names: {names[0].hex()}."
+        raise Mistake(what, case=case, idea=idea)

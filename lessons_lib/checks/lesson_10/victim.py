@@ -59,16 +59,16 @@ def _check_alone(attempt) -> None:
 
 def _check_order_of_arrival(attempt) -> None:
     a, b, c, d = (_sequence(name, float(time), prompt=8 + time) for time, name in enumerate("ABCD"))
-    first = "A came first. It has waited longest, and all its work would be thrown away. "
+    first = "A has the smallest rank, so the policy serves it before all others. As the victim it would lose its place to some who rank behind it. "
     ideas = {
-        "A": first + "The policy serves the smallest rank first; the victim is the one with the largest.",
+        "A": first + "The victim is the one with the largest rank.",
         "B": "B stands at the beginning of the list, but it has not the largest rank. Where somebody stands matters only if two ranks are alike.",
         "C": "C was admitted last, but D ranks behind it. Otherwise whoever was preempted once would be the next victim again. Ask `policy.rank`.",
     }
     case = "first come, first served; A came at 0, B at 1, C at 2, D at 3. Some were preempted before and are back, so the candidates are B, A, D, C."
     _choose(attempt, [b, a, d, c], FirstComeFirstServed(), d, case, ideas, LAST)
     case = "first come, first served; A came at 0, B at 1, C at 2, and they were admitted in this order."
-    _choose(attempt, [a, b, c], FirstComeFirstServed(), c, case, {"A": first + LAST}, LAST)
+    _choose(attempt, [a, b, c], FirstComeFirstServed(), c, case, {"A": first}, LAST)
     case = "first come, first served; the candidates are C (came at 2), B (at 1), A (at 0)."
     _choose(attempt, [c, b, a], FirstComeFirstServed(), c, case, {"A": "A stands at the end of the list, but it came first. " + LAST}, LAST)
 
