@@ -134,3 +134,17 @@ def test_what_was_held_back_is_shown_at_the_end():
     token_ids = tokenizer("Tom had a small red").input_ids
     shown, last, stream = stream_of(token_ids, (" red boat",))
     assert "".join(shown) == "Tom had a small" and last == " red" and not stream.stopped
+
+
+class WordPieces:
+    """Tokens are words, as in the tokenizers of Llama: the first of a text loses the space before it."""
+
+    words = [" The", " old", " dog", "gy", "."]
+
+    def decode(self, token_ids, skip_special_tokens=True):
+        return "".join(self.words[token] for token in token_ids).removeprefix(" ")
+
+
+def test_spaces_that_a_tokenizer_leaves_out_at_the_beginning_are_not_left_out_later():
+    stream = TextStream(WordPieces())
+    assert [stream.add(token) for token in (0, 1, 2, 3, 4)] == ["The", " old", " dog", "gy", "."]
