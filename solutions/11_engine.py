@@ -430,8 +430,8 @@ Return the pair (length, stopped): `text[:length]` may be shown.
 `text.index(string)` is the first place of a string in a text (an error if there is none: ask `string in text` before). `text.endswith(beginning)`
 says whether the text ends so. `string[:n]` is the beginning of n characters. Upper and lower case differ.
 
-Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END of"` gives (9, True); `"one### two END"` gives (3, True); `"The EN
-dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
+Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END of"` gives (9, True); `"one### two END"` gives (3, True);
+`"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
 """
 
 # %% exercise="11.3"
@@ -457,9 +457,9 @@ print(f"\nthe answer: {shown!r}")
 
 # %% [markdown]
 """
-Even the "d" of "loved" had to wait for the next token: "day, she sang" begins with it. Then "day, she" was held back while three tokens came. "
-saw" showed that it is no stop string, and all of it came at once. At the end it was one: of " a", only the blank was shown, and with " big" the
-answer was over. The engine does the same:
+Even the "d" of "loved" had to wait for the next token: "day, she sang" begins with it. Then "day, she" was held back while three tokens came.
+The token of "saw" showed that it is no stop string, and all of it came at once. At the end it was one: of " a", only the blank was shown, and with
+" big" the answer was over. The engine does the same:
 """
 
 # %%
@@ -851,13 +851,12 @@ Table(
 # %% [markdown]
 """
 Small blocks waste nothing and find most. Large ones make short tables, and a kernel reads long pieces at once (lesson 08); swapping moves fewer
-pieces (lesson 10). Sixteen is where the waste is still small, and why it is the usual choice. With blocks of 64 and more, this workload finds
+pieces (lesson 10). At sixteen the waste is still small, and most of the beginning is found. With blocks of 64 and more, this workload finds
 little: its common beginning is shorter than such a block.
 
 Changing the block size of a running engine is another matter. Slots are block number × block size + offset, so every key lies in the wrong place:
 the cache has to be made anew. All blocks lose their names, since a name stands for the tokens of a block of that size. On a GPU all graphs must be
-captured again. So one *drains* the engine first: no new requests, wait until the last one ends, then start a new engine. It is a matter of
-configuration, not of control.
+captured again. So one *drains* the engine first: no new requests, wait until the last one ends, then start a new engine.
 
 ## On a GPU
 
