@@ -66,12 +66,14 @@ class BalancedLengths:
 
     Attributes:
         target: mean tokens of a running sequence, prompt and expected answer together, that is aimed at.
-        window: how many of the first that wait are looked at.
+        window: how many of the first that wait are looked at, 1 or more.
     """
 
     name = "balanced lengths"
 
     def __init__(self, target, window=16):
+        if window < 1:
+            raise ValueError(f"window is {window}; it must be 1 or more: somebody has to be looked at.")
         self.target = target
         self.window = window
 

@@ -52,7 +52,7 @@ def share_budget(running, budget):
         wanted = sequence.num_tokens - sequence.num_computed_tokens
         if wanted > 1:
             prefills.append((sequence, wanted))
-        elif budget:
+        elif wanted and budget:
             counts[sequence] = 1
             budget -= 1
     for sequence, wanted in prefills:
@@ -138,7 +138,8 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Plan the next step: first those who run, then, with what is left of the budget, those who wait.
 
-        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would pass a large one for ever.
+        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would pass a large one for ever. While
+        somebody stalls, nobody is admitted.
 
         Returns:
             StepPlan. Its sequences have blocks for their new tokens.
@@ -161,6 +162,9 @@ class Scheduler:
             self.give(plan, sequence, count)
 
     def serve_waiting(self, plan: StepPlan) -> None:
+        # Whoever stalls waits for blocks; newcomers would take those that fall free.
+        if plan.stalled:
+            return
         budget = self.max_num_batched_tokens - plan.num_tokens
         while self.waiting and budget and len(self.running) < self.max_num_seqs:
             sequence = self.waiting.next(self.running)

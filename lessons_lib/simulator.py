@@ -155,7 +155,7 @@ def simulate(scheduler: Scheduler, requests: Iterable[Arrival], cost: StepCost, 
         tokens = [end_token if length == answer_lengths[sequence.id] else 0 for sequence, length in zip(counts, lengths)]
         finished = scheduler.update(plan, tokens)
         for sequence, length in zip(counts, lengths):
-            if length == 1 and sequence.output_ids:
+            if length == 1:  # in the middle of a prompt a later step says it again
                 run.times[sequence.id].first_token = clock
         for sequence in finished:
             run.times[sequence.id].finished = clock
@@ -180,7 +180,13 @@ def _step_of(plan, scheduler, clock, seconds) -> SimulatedStep:
 
 
 def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int) -> Simulation:
-    """The static batching of lesson 01 on the same clock: whoever has come by then forms a wave, and it leaves together."""
+    """The static batching of lesson 01 on the same clock: whoever has come by then forms a wave, and it leaves together.
+
+    Raises:
+        ValueError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; a wave needs room for 1 request or more.")
     run = Simulation()
     clock, waiting = 0.0, list(requests)
     while waiting:

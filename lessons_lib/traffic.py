@@ -102,13 +102,14 @@ def traffic(
         prompt_median, answer_median, spread, most: of the lengths, see `heavy_tailed`; every cap is `most`.
         urgent_share: share of requests of tier 0; the others are of tier 1.
         estimate_error: by what factor the expected lengths are wrong: standard deviation of its logarithm; 0 if they are right.
+        seed: another one gives other requests in every respect.
     """
-    times = arrivals(rate, count, seed)
-    prompts = heavy_tailed(prompt_median, spread, count, most, seed + 1)
-    answers = heavy_tailed(answer_median, spread, count, most, seed + 2)
-    rng = np.random.default_rng(seed + 3)
-    tiers = (rng.random(count) >= urgent_share).astype(int)
-    guesses = answers * rng.lognormal(0, estimate_error, count)
+    # A stream for each property: were they seed, seed + 1, ..., the answers of one seed would be the prompts of the next.
+    times = arrivals(rate, count, [seed, 0])
+    prompts = heavy_tailed(prompt_median, spread, count, most, [seed, 1])
+    answers = heavy_tailed(answer_median, spread, count, most, [seed, 2])
+    tiers = (np.random.default_rng([seed, 3]).random(count) >= urgent_share).astype(int)
+    guesses = answers * np.random.default_rng([seed, 4]).lognormal(0, estimate_error, count)
     columns = (column.tolist() for column in (times, prompts, answers, tiers, guesses))
     return [
         Arrival(str(index), time, prompt, answer, most, tier, guess) for index, (time, prompt, answer, tier, guess) in enumerate(zip(*columns))

@@ -177,8 +177,11 @@ def waiting_with(
     give=lambda self, plan, sequence, count: self.give(plan, sequence, count),
     pay=lambda budget, count: budget - count,
     again=True,
+    heeds_stalls=True,
 ):
     def serve_waiting(self, plan):
+        if heeds_stalls and plan.stalled:
+            return
         budget = limit(self, plan)
         while goes_on(self, budget):
             sequence = choose(self)
@@ -194,15 +197,21 @@ def waiting_with(
     return scheduling(serve_waiting=serve_waiting)
 
 
-def giving_with(needs=lambda s, count: s.num_computed_tokens + count, less=lambda s: len(s.blocks), partly=False, notes=True, asks=True, keeps=True):
+def append_to(stalled, sequence):
+    stalled.append(sequence)
+    return stalled
+
+
+def giving_with(
+    needs=lambda s, count: s.num_computed_tokens + count, less=lambda s: len(s.blocks), partly=False, note=append_to, asks=True, keeps=True, is_short=lambda missing, free: missing > free
+):
     def give(self, plan, sequence, count):
         missing = blocks_for(needs(sequence, count), self.pool.block_size) - less(sequence)
         free = len(self.pool.free_queue)
-        if asks and missing > free:
+        if asks and is_short(missing, free):
             if partly:
                 sequence.blocks += self.pool.allocate(free)
-            if notes:
-                plan.stalled.append(sequence)
+            plan.stalled = note(plan.stalled, sequence)
             return
         if missing > 0:
             blocks = self.pool.allocate(missing)
@@ -217,6 +226,18 @@ def gives_without_blocks(self, plan, sequence, count):
     plan.counts[sequence] = count
 
 
+def counts_names(self, plan, sequence, count):
+    Scheduler.give(self, plan, sequence, count)
+    if sequence in plan.counts:
+        plan.counts[sequence.id] = plan.counts.pop(sequence)
+
+
+def computes_while_planning(self, plan, sequence, count):
+    Scheduler.give(self, plan, sequence, count)
+    if sequence in plan.counts:
+        sequence.num_computed_tokens += count
+
+
 def counts_before_it_looks(self, plan, sequence, count):
     plan.counts[sequence] = count
     missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
@@ -227,6 +248,8 @@ def counts_before_it_looks(self, plan, sequence, count):
 
 
 def lets_small_ones_pass(self, plan):
+    if plan.stalled:
+        return
     budget = self.max_num_batched_tokens - plan.num_tokens
     for sequence in list(self.waiting):
         if budget and len(self.running) < self.max_num_seqs and self.admission(self, sequence):
@@ -237,6 +260,8 @@ def lets_small_ones_pass(self, plan):
 
 
 def asks_for_ever(self, plan):
+    if plan.stalled:
+        return
     budget = self.max_num_batched_tokens - plan.num_tokens
     while self.waiting and budget and len(self.running) < self.max_num_seqs:
         sequence = self.waiting.next(self.running)
@@ -249,6 +274,8 @@ def asks_for_ever(self, plan):
 
 
 def enters_them_by_hand(self, plan):
+    if plan.stalled:
+        return
     budget = self.max_num_batched_tokens - plan.num_tokens
     while self.waiting and budget and len(self.running) < self.max_num_seqs:
         sequence = self.waiting.next(self.running)
@@ -317,7 +344,7 @@ def schedule_in_one_piece(self):
     plan = self.new_plan()
     for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
         self.give(plan, sequence, count)
-    while len(self.waiting) and len(self.running) != self.max_num_seqs:
+    while len(self.waiting) and len(self.running) != self.max_num_seqs and not plan.stalled:
         left = self.max_num_batched_tokens - sum(plan.counts.values())
         sequence = self.waiting.next(self.running)
         if left <= 0 or not self.admission(self, sequence):
@@ -387,7 +414,8 @@ WRONG = {
         Wrong("a token each", sharing(give=lambda wish, left: min(1, left)), "Everybody got one token"),
         Wrong("a token each, decodes first", sharing(decodes_first, give=lambda wish, left: min(1, left)), "Nobody got more than one token"),
         Wrong("computed tokens again", sharing(decodes_first, lambda s: s.num_tokens), "wanted = known − computed"),
-        Wrong("answers forgotten", sharing(decodes_first, lambda s: len(s.prompt_ids) - s.num_computed_tokens or 1), "Known tokens are those of the prompt and of the answer"),
+        Wrong("answers forgotten", sharing(decodes_first, lambda s: len(s.prompt_ids) - s.num_computed_tokens or 1), "and one token for whoever answers"),
+        Wrong("prompts only counted", sharing(decodes_first, lambda s: len(s.prompt_ids) - s.num_computed_tokens), "You count the prompt only"),
         Wrong("one token kept back", lambda running, budget: share_budget(running, max(budget - 1, 0)), "is not used"),
         Wrong("list emptied", empties_running, "changed the list `running`"),
         Wrong("counts what is only planned", computes_at_once, "This is a plan"),
@@ -442,9 +470,16 @@ WRONG = {
         Wrong("its own blocks forgotten", giving_with(less=lambda s: 0), "It holds blocks already"),
         Wrong("blocks not kept", giving_with(keeps=False), "nobody holds them"),
         Wrong("half of the blocks", giving_with(partly=True), "all that are missing or none"),
-        Wrong("stall not noted", giving_with(notes=False), "`plan.stalled`"),
+        Wrong("stall not noted", giving_with(note=lambda stalled, sequence: stalled), "`plan.stalled`"),
         Wrong("pool not asked", giving_with(asks=False), "planning raised OutOfBlocks"),
         Wrong("tokens without blocks", scheduling(give=counts_before_it_looks), "There are not enough free blocks"),
+        Wrong("admits while somebody stalls", waiting_with(heeds_stalls=False), "where `plan.stalled` holds anybody, admit nobody"),
+        Wrong("only the prompt", waiting_with(count=lambda s, budget: min(len(s.prompt_ids), budget)), "known − computed"),
+        Wrong("all that is known", waiting_with(count=lambda s, budget: min(s.num_tokens, budget)), "known − computed"),
+        Wrong("only the last one that stalls", giving_with(note=lambda stalled, sequence: [sequence]), "`plan.stalled`"),
+        Wrong("stalls with just enough blocks", giving_with(is_short=lambda missing, free: missing >= free), "`>`, not `>=`"),
+        Wrong("names as keys", scheduling(give=counts_names), "The keys are the sequences themselves"),
+        Wrong("counted before the pass", scheduling(give=computes_while_planning), "by `update`"),
         Wrong("newcomers first", scheduling(schedule=newcomers_first), "The budget went to newcomers"),
         Wrong("no deadlock", scheduling(schedule=never_stops), "a Deadlock should be raised"),
         Wrong("deadlock when idle", scheduling(schedule=stops_when_there_is_nothing_to_do), "nobody can be stuck"),
@@ -460,6 +495,7 @@ WRONG = {
         Wrong("all the other way round", ageing(lambda self, s: -s.arrival_time - s.tier * self.patience), "the other way round"),
         Wrong("patience times arrival", ageing(lambda self, s: s.arrival_time * self.patience + s.tier), "multiplied with the arrival time"),
         Wrong("a tier is a second", ageing(lambda self, s: s.arrival_time + s.tier), "worth one second"),
+        Wrong("a number of one's own", ageing(lambda self, s: s.arrival_time + 10 * s.tier), "the same whatever the patience is"),
         Wrong("divides by patience", ageing(lambda self, s: s.arrival_time / self.patience + s.tier), "divides by the patience"),
         Wrong("two tiers only", ageing(lambda self, s: s.arrival_time + (self.patience if s.tier else 0)), "Tier 2 counts as tier 1"),
         Wrong("whole seconds", ageing(lambda self, s: int(s.arrival_time) + s.tier * self.patience), "Fractions of a second"),

@@ -158,6 +158,12 @@ def test_nobody_is_next_where_nobody_waits(policy):
         WaitingQueue(policy).next([])
 
 
+def test_a_window_that_shows_nobody_is_refused():
+    for window in (0, -2):
+        with pytest.raises(ValueError, match=f"window is {window}; it must be 1 or more"):
+            BalancedLengths(20, window)
+
+
 def test_patience_is_not_negative():
     with pytest.raises(ValueError, match="patience is -1 seconds; it must be 0 or more"):
         PriorityWithAgeing(-1)

@@ -61,6 +61,7 @@ def test_prefill_chunk_decode_and_recompute_are_one_case():
     assert by_name(share_budget(everybody, 5)) == {"decoding": 1, "last of its prompt": 1, "new": 3}
     assert by_name(share_budget(everybody, 1)) == {"decoding": 1}
     assert share_budget(everybody, 0) == share_budget([], 8) == {}
+    assert share_budget([a_sequence("all computed", 10, computed=10)], 8) == {}
 
 
 @settings(max_examples=150, deadline=None)
@@ -245,6 +246,21 @@ def test_one_goes_on_while_the_other_stalls():
         scheduler.schedule()
     scheduler.remove(first)
     assert by_name(checked_schedule(scheduler).counts) == {"B": 1}
+
+
+def test_nobody_comes_in_while_somebody_stalls():
+    """A chunk of B lacks two blocks and one is free: C, which needs one, may not take it."""
+    limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=3)
+    scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
+    scheduler.update(scheduler.schedule(), [7, 7])
+    others = scheduler.pool.allocate(2)
+    scheduler.add(a_sequence("C", 1, 1))
+    plan = scheduler.schedule()
+    assert by_name(plan.counts) == {"A": 1} and names(plan.stalled) == ["B"] and plan.admitted == [] and names(scheduler.waiting) == ["C"]
+    scheduler.update(plan, [7])
+    scheduler.pool.free(others)
+    plan = scheduler.schedule()
+    assert plan.stalled == [] and by_name(plan.counts) == {"A": 1, "B": 9} and plan.admitted == []  # no budget is left
 
 
 def test_when_nobody_can_go_on_it_says_so_and_changes_nothing():

@@ -77,7 +77,18 @@ def test_traffic_is_what_was_asked_for():
 def test_the_same_seed_gives_the_same_traffic():
     assert traffic(50, 10, seed=5, estimate_error=0.5) == traffic(50, 10, seed=5, estimate_error=0.5)
     assert traffic(50, 10, seed=5) != traffic(50, 10, seed=6)
-    assert traffic(50, 10, seed=5)[:30] == traffic(30, 10, seed=5)
+    assert traffic(50, 10, seed=5, estimate_error=0.5)[:30] == traffic(30, 10, seed=5, estimate_error=0.5)
+
+
+def test_the_streams_of_neighbouring_seeds_have_nothing_in_common():
+    limits = dict(prompt_median=20, answer_median=20, most=10**6, estimate_error=1.0)
+    columns = []
+    for seed in range(4):
+        requests = traffic(2_000, 10, seed=seed, **limits)
+        gaps = np.diff([0, *(r.arrival_time for r in requests)])
+        columns += [gaps, *np.log([(r.prompt_tokens, r.answer_tokens, r.expected_tokens / r.answer_tokens) for r in requests]).T, [r.tier for r in requests]]
+    alike = np.abs(np.corrcoef(columns) - np.eye(len(columns)))
+    assert alike.max() < 0.12
 
 
 def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
@@ -223,6 +234,12 @@ def test_waves_can_be_followed_by_hand():
         "D": SequenceTimes(200, 200, 211, 211, 1),
     }
     assert (run.seconds, run.num_steps, run.computed_tokens) == (211, 2 + 4 + 1, (3 + 1) + (4 + 2 * 3) + 1)
+
+
+@pytest.mark.parametrize("batch_size", [0, -3])
+def test_a_wave_without_room_is_refused(batch_size):
+    with pytest.raises(ValueError, match=f"batch_size is {batch_size}; a wave needs room for 1 request or more"):
+        simulate_static([arrival("A", 0, 3, 2)], COST, batch_size=batch_size)
 
 
 def test_a_wave_is_as_large_as_the_batch():

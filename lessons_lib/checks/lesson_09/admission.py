@@ -45,7 +45,7 @@ def check_conservative(attempt) -> None:
     if wrong is not None:
         case = CASES[wrong]
         promises = [blocks_for(prompt + cap - 1, case[0]) for prompt, cap, _ in [*case[2], case[3]]]
-        what = f"the promises are {' + '.join(map(str, promises))} = {sum(promises)} blocks, and the pool has {case[1]}: {wanted[wrong]}. Yours says {outcomes[wrong]}."
+        what = f"the promises are {' + '.join(map(str, promises))} = {sum(promises)} block{'s' * (sum(promises) > 1)}, and the pool has {case[1]}: {wanted[wrong]}. Yours says {outcomes[wrong]}."
         raise Mistake(what, case=_told(*case), idea=_why(outcomes))
 
 
@@ -67,7 +67,7 @@ def _told(block_size, num_blocks, running, newcomer) -> str:
         return f"{name} (prompt {prompt}, max_new_tokens {cap}, {answered} answered)"
 
     runs = ", ".join(one(name, *numbers) for name, numbers in zip("ABCD", running))
-    return f"{num_blocks} blocks of {block_size}; running: {runs or 'nobody'}; may N (prompt {newcomer[0]}, max_new_tokens {newcomer[1]}) come in?"
+    return f"{num_blocks} block{'s' * (num_blocks > 1)} of {block_size}; running: {runs or 'nobody'}; may N (prompt {newcomer[0]}, max_new_tokens {newcomer[1]}) come in?"
 
 
 def _as_bool(got, case: str) -> bool:

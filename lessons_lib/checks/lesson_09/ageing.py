@@ -79,15 +79,17 @@ def _check_pair(attempt, patience: float, first, other) -> None:
 
 
 def _why(policy, patience: float) -> str:
-    """Which other rule orders everything as this one does. Where patience is small or 0, rules look alike: so it is asked with patience 10 or more."""
-    policy.patience = max(patience, 10)
+    """Which other rule orders everything as this one does. Where patience is small or 0, rules look alike: so it is asked with larger ones."""
+    policy.patience = max(patience, 25)
     rng = Random(4)
-    people = [_sequence(str(n), rng.choice((1, 5, 12, 30, 47.5, 52.25, 90.5)) + n / 64, rng.choice((0, 1, 2, 3))) for n in range(24)]
+    people = [_sequence(str(n), rng.uniform(0, 100), rng.choice((0, 1, 2, 3))) for n in range(60)]
     patience = policy.patience
     try:
         order = [person.id for person in sorted(people, key=policy.rank)]
+        policy.patience = patience + 35
+        is_constant = order == [person.id for person in sorted(people, key=policy.rank)]
     except Exception:  # noqa: BLE001 - what is wrong was found already; this only looks for better words
-        order = None
+        order, is_constant = None, False
     rules = (
         (lambda s: s.arrival_time, "The tier does not count in your rank. Each tier below the best is worth `patience` seconds."),
         (lambda s: (s.tier, s.arrival_time), "That is strict priority: whoever is of a lower tier waits until no better one is left, however long. Here waiting counts too: seconds and tiers in one sum."),
@@ -104,6 +106,8 @@ def _why(policy, patience: float) -> str:
     for rule, idea in rules:
         if order == [person.id for person in sorted(people, key=rule)]:
             return idea
+    if is_constant:
+        return "Your ranks are the same whatever the patience is. A tier is worth `self.patience` seconds, and everybody may choose another number."
     return "A sequence ranks as if it had come `patience` seconds later for each tier that it is below the best: arrival time + tier × patience."
 
 

@@ -17,7 +17,7 @@ QUIZ = [
         choices=(
             Choice("Because the result would be wrong otherwise.", "The tokens are the same in any order. Only when they come differs."),
             Choice("Because a prompt must be computed in one step.", "It need not: a chunk of it will do."),
-            Choice("Because somebody reads each answer as it grows, and a decode takes one token of the budget.", "It costs little, and leaving it out would be seen as a stop in the text.", right=True),
+            Choice("Because somebody reads the answer as it grows.", "A decode takes one token of the budget: it costs little, and leaving it out would be seen as a stop in the text.", right=True),
             Choice("Because decodes need no blocks.", "A decode writes a key and a value too, and needs a new block whenever its last one is full."),
         ),
     ),
@@ -34,7 +34,7 @@ QUIZ = [
         text="Shortest job first has the smallest mean latency in the table. What speaks against it?",
         choices=(
             Choice("It computes more tokens.", "It computes the same tokens in another order."),
-            Choice("Under load long answers may wait for ever, and it has to know lengths that nobody knows.", "New short ones keep coming in before the long one. And with bad estimates it may be worse than first come, first served.", right=True),
+            Choice("Under load, long answers may never be served.", "New short ones keep coming in before the long one. And it needs lengths that nobody knows: with bad estimates it may be worse than first come, first served.", right=True),
             Choice("It needs more memory.", "As many sequences run at a time as with the others."),
             Choice("Its answers differ from those of the others.", "No policy changes a token: the answers are the same, in another order."),
         ),

@@ -55,6 +55,15 @@ def _check_newcomers(attempt) -> None:
     twins = Twins(attempt, people, "blocks of 4, budget 32, four places; A (prompt 13), F (prompt 40) and C (prompt 3) wait.", **roomy)
     twins.add("A", "F", "C")
     _steps(twins, 5)
+    people = {"E": (5, 12, 12)}
+    case = "blocks of 4, budget 32, four places; E waits again, with a prompt of 5 and 6 tokens of its answer known. Nothing of it is in the cache."
+    twins = Twins(attempt, people, case, **roomy)
+    twins.add_begun("E", answered=6, computed=0)
+    _steps(twins, 3)
+    case = "blocks of 4, budget 32, four places; E waits again, with a prompt of 5 and 6 tokens of its answer known. 7 tokens of it are in the cache."
+    twins = Twins(attempt, people, case, **roomy)
+    twins.add_begun("E", answered=6, computed=7)
+    _steps(twins, 3)
     people = {name: (3, 3, 3) for name in "ABCD"}
     twins = Twins(attempt, people, "blocks of 4, budget 32, two places; A, B, C and D wait, with prompts of 3.", **roomy | {"max_num_seqs": 2})
     twins.add(*people)
@@ -99,6 +108,23 @@ def _check_blocks(attempt) -> None:
     twins = Twins(attempt, people, case, num_blocks=4, **wide)
     twins.add("A", "B")
     _steps(twins, 3)  # in the third nobody can go on
+    people = {"A": (8, 9, 9), "B": (8, 9, 9), "C": (5, 9, 9)}
+    case = "six blocks of 4, everybody is admitted; A, B (prompts of 8) and C (prompt 5) wait. After step 1 no block is free, and A's and B's are full."
+    twins = Twins(attempt, people, case, num_blocks=6, **wide)
+    twins.add("A", "B", "C")
+    _steps(twins, 3)
+    people = {"A": (3, 9, 9), "F": (30, 9, 9), "C": (3, 2, 2)}
+    case = (
+        "ten blocks of 4, everybody is admitted, budget 10; A (prompt 3) and F (prompt 30) run. After step 1, six blocks are somebody else's: "
+        "F's chunk needs two blocks, and one is free. C (prompt 3) waits, and needs one."
+    )
+    twins = Twins(attempt, people, case, **wide | {"max_num_batched_tokens": 10, "num_blocks": 10})
+    twins.add("A", "F")
+    _steps(twins, 1)
+    for scheduler in (twins.mine, twins.want):
+        scheduler.pool.allocate(6)
+    twins.add("C")
+    _steps(twins, 3)
     people = {"A": (8, 9, 3), "F": (30, 9, 9)}
     case = (
         "ten blocks of 4, four of them somebody else's; everybody is admitted, budget 16; A (prompt 8) and F (prompt 30) wait. "

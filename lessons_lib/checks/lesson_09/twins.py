@@ -6,6 +6,7 @@ from lessons_lib.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_09.made_up import END, a_sequence, listed, names_of
 from lessons_lib.scheduler import Deadlock, Scheduler, conservative
+from lessons_lib.sequence import Sequence
 
 MOST_QUESTIONS = 200  # in one step; nobody needs as many
 
@@ -31,6 +32,14 @@ class Twins:
                 prompt, cap, _, *arrival = self.people[name]
                 scheduler.add(a_sequence(name, prompt, cap=cap, arrival=arrival[0] if arrival else 0.0))
 
+    def add_begun(self, name: str, answered: int, computed: int) -> None:
+        """Let somebody wait who has run before: so many tokens of the answer are known, and so many in the cache."""
+        prompt, cap, _ = self.people[name]
+        for scheduler in (self.mine, self.want):
+            sequence = a_sequence(name, prompt, answered=answered, computed=computed, cap=cap)
+            sequence.blocks = scheduler.pool.allocate(blocks_for(computed, scheduler.pool.block_size))
+            scheduler.add(sequence)
+
     def step(self) -> bool:
         """One step of both. Whether anything was computed; False as well where both stop with a Deadlock.
 
@@ -42,8 +51,11 @@ class Twins:
         self.before = {sequence.id: len(sequence.blocks) for sequence in self.want.running}
         self.queue = names_of(self.want.waiting)
         want, expected = self._planned(self.want)
+        computed = {sequence: sequence.num_computed_tokens for sequence in [*self.mine.running, *self.mine.waiting]}
         got, raised = self._planned(self.mine)
+        self._compare_computed(computed)
         self._compare_errors(raised, expected, want)
+        self.want_stalled = names_of(want.stalled) if want else []
         if expected:
             return False
         self._compare(got, want)
@@ -80,6 +92,12 @@ class Twins:
     def _now(self) -> str:
         return f"{self.case} Step {self.number}."
 
+    def _compare_computed(self, before: dict) -> None:
+        for sequence, computed in before.items():
+            if sequence.num_computed_tokens != computed:
+                what = f"planning changed {sequence.id}: {computed} of its tokens were computed, and now {sequence.num_computed_tokens}, before any pass."
+                raise Mistake(what, case=self._now(), idea="This is a plan. What is computed is counted after the pass, by `update`: leave `num_computed_tokens` as it is.")
+
     def _compare_errors(self, raised, expected, want) -> None:
         if bool(raised) == bool(expected):
             return
@@ -101,6 +119,10 @@ class Twins:
         for field in ("counts", "admitted", "stalled"):
             if not hasattr(got, field):
                 raise Mistake(f"`schedule` should return a StepPlan; yours returned {type(got).__name__}.", case=self._now(), idea="`self.new_plan()` makes one; the two halves fill it in; return it.")
+        strange = [key for key in got.counts if not isinstance(key, Sequence)]
+        if strange:
+            what = f"`plan.counts` should have sequences as keys; yours has {strange[0]!r}."
+            raise Mistake(what, case=self._now(), idea="The keys are the sequences themselves, not their names: `plan.counts[sequence] = count`.")
         self._compare_admitted(got, want)
         self._compare_counts(got, want)
         self._compare_blocks(got)
@@ -130,6 +152,8 @@ class Twins:
     def _too_many(self, extra, got, missing) -> str:
         if len(self.mine.running) > self.mine.max_num_seqs:
             return f"Now {len(self.mine.running)} sequences run, and max_num_seqs is {self.mine.max_num_seqs}. Go on only while `len(self.running) < self.max_num_seqs`."
+        if self.want_stalled:
+            return f"{listed(self.want_stalled)} stalls, and waits for blocks. A newcomer would take those that fall free: where `plan.stalled` holds anybody, admit nobody."
         if missing:
             return f"The next of the queue is {missing[0]}: `self.waiting.next(self.running)` names who is next by the policy."
         counts = {sequence.id: count for sequence, count in got.counts.items()}
@@ -162,6 +186,9 @@ class Twins:
             idea = f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. Those who run have taken some of it: begin with `max_num_batched_tokens - plan.num_tokens`."
         elif sum(mine.values()) > budget:
             idea = f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. A newcomer gets at most what is left, and what it gets is taken off."
+        elif any(name in names_of(got.stalled) for name in empty):
+            name = next(name for name in empty if name in names_of(got.stalled))
+            idea = f"{name} is in your `plan.stalled`, and there are enough free blocks for it. It stalls only if more are missing than are free: `>`, not `>=`."
         elif empty and all(name in newcomers for name in empty):
             idea = f"{listed(empty)} was admitted and got no tokens. Its first tokens are computed in the same step: `self.give(plan, sequence, count)`."
         elif empty and any(name in newcomers and mine.get(name, 0) >= theirs.get(name, 0) for name in mine):
@@ -171,6 +198,8 @@ class Twins:
         elif any(name not in theirs for name in mine):
             stalled = listed(name for name in mine if name not in theirs)
             idea = f"There are not enough free blocks for all tokens of {stalled}. Then it gets none in this step, and stalls."
+        elif again := next((s.id for s in want.admitted if s.output_ids and mine[s.id] != theirs[s.id]), None):
+            idea = f"{again} has run before. What it wants is `known − computed`, as with all others: known are its prompt and its answer so far, and some of it may be in the cache."
         elif all(mine[name] <= theirs[name] for name in theirs):
             idea = "Budget is left that somebody could use: a newcomer gets the smaller one of what it wants and what is left."
         else:
