@@ -288,9 +288,10 @@ class LLMEngine:
 
     def _end(self, request: EngineRequest, reason: str, error: Exception | None = None) -> RequestOutput:
         """Take a request out, with all its sequences, wherever they are."""
+        take_out = self.scheduler.discard if error else self.scheduler.remove
         for answer in request.answers:
             if not answer.sequence.finish_reason:
-                self.scheduler.remove(answer.sequence)
+                take_out(answer.sequence)
                 answer.sequence.finish_reason = reason
             self._answers.pop(answer.sequence, None)
         del self.requests[request.id]

@@ -221,6 +221,13 @@ class PreemptiveScheduler(Scheduler):
             for index in range(before, full):
                 self.pool.give_name(sequence.blocks[index], names[index])
 
+    def discard(self, sequence: Sequence) -> None:
+        """Take a sequence out whose keys and values may be wrong: nobody shall find its blocks any more."""
+        for block in sequence.blocks:
+            if block in self.pool.name_of:
+                del self.pool.block_of[self.pool.name_of.pop(block)]
+        self.remove(sequence)
+
     def release(self, sequence):
         super().release(sequence)
         self.swap_space.free(sequence.swapped)

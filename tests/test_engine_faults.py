@@ -325,3 +325,20 @@ def test_generate_says_who_failed():
     outputs = engine.generate([[1, 2], [3]], [greedy(1), greedy(5, ignore_eos=True)])
     assert outputs[0].error is None and isinstance(outputs[1].error, Broken) and outputs[1].token_ids == alone("qwen2", [3], 2, ignore_eos=True)
     check_that_nothing_is_left(engine)
+
+
+def test_nobody_finds_what_a_failed_request_has_cached(monkeypatch):
+    engine = an_engine(num_blocks=20, block_size=4, max_num_batched_tokens=64)
+    prompt = list(range(20, 32))
+    engine.add_request(prompt, greedy(8, ignore_eos=True))
+    engine.step()
+    pool = engine.scheduler.pool
+    assert pool.name_of
+    forward = engine.runner.forward
+    monkeypatch.setattr(engine.runner, "forward", lambda plan: forward(plan) * float("nan"))
+    (output,) = engine.step()
+    assert isinstance(output.error, FloatingPointError) and not pool.name_of and not pool.block_of
+    monkeypatch.setattr(engine.runner, "forward", forward)
+    (again,) = engine.generate([prompt], greedy(8, ignore_eos=True))
+    assert again.token_ids == alone("qwen2", prompt, 8, ignore_eos=True) and engine.metrics.cached_tokens == 0
+    audit(engine.scheduler)
