@@ -203,7 +203,13 @@ def append_to(stalled, sequence):
 
 
 def giving_with(
-    needs=lambda s, count: s.num_computed_tokens + count, less=lambda s: len(s.blocks), partly=False, note=append_to, asks=True, keeps=True, is_short=lambda missing, free: missing > free
+    needs=lambda s, count: s.num_computed_tokens + count,
+    less=lambda s: len(s.blocks),
+    partly=False,
+    note=append_to,
+    asks=True,
+    keeps=True,
+    is_short=lambda missing, free: missing > free,
 ):
     def give(self, plan, sequence, count):
         missing = blocks_for(needs(sequence, count), self.pool.block_size) - less(sequence)

@@ -85,6 +85,7 @@ def test_each_curve_is_named_beside_it():
         picture = draw_distributions(values, "latency")
         for name in values:
             assert texts(picture).count(name) == 2  # in the table, and at the curve
+        assert {"share of requests", "latency, in seconds (logarithmic axis)"} <= set(texts(picture))
         lines = dict(zip(values, curves(picture, len(values))))
         thin = [path.get("d") for path in elements(picture, "path") if path.get("stroke-width") == "1.2"]
         leaders = [d for d in thin if re.fullmatch(r"M[\d.]+ [\d.]+L[\d.]+ [\d.]+", d)]  # signs have a rim as wide

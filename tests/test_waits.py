@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from time import process_time
 
 import numpy as np
 import pytest
@@ -100,6 +101,18 @@ def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
     assert len(picture.svg) < 20_000
     assert "tier 1, 2,000 served: mean wait 40 s, of the first third 13.3 s, of the last third 66.7 s, longest 80 s" in picture.alt
     assert "line: mean of those who came then; pale: up to the longest wait" in texts(picture)
+
+
+def test_a_hundred_thousand_requests_are_drawn_within_a_tenth_of_a_second():
+    run = run_of(*[(n * 0.01, n % 7 * 0.02) for n in range(100_000)])
+    tiers = {str(n): n % 2 for n in range(100_000)}
+
+    def seconds():
+        started = process_time()
+        draw_waits({"fcfs": run}, tiers)
+        return process_time() - started
+
+    assert min(seconds() for _ in range(6)) < 0.1
 
 
 def test_no_area_hides_a_line_and_the_tiers_signs_stand_apart():

@@ -20,7 +20,9 @@ _LEFT, _RIGHT, _HEIGHT = 58, 24, 300
 _POINTS = 200  # of a curve; more cannot be seen
 _MOST_DECADES = 5
 _LABEL = 12
-_ROOM_ENOUGH = 120.0  # pixels to the next curve
+_SIGN = 18.0  # its width before a name
+_ROOM_ENOUGH = 40.0  # pixels to the next curve
+_SHARES = (0.62, 0.38, 0.74, 0.26, 0.86, 0.14, 0.92)  # where a curve may be named
 _GRID = "#E6E6E6"
 _MARKED = (50, 99)
 
@@ -64,7 +66,7 @@ def draw_distributions(values: Mapping[str, Sequence[float]], xlabel: str, title
     title = title or f"Distribution of {xlabel}"
     d = Drawing()
     d.text(16, 20, title, 15, bold=True)
-    plane = _plane(curves, _table(d, curves, 44) + 22)
+    plane = _plane(curves, _table(d, curves, 44) + 36)
     _axes(d, plane, xlabel)
     _curves(d, plane, curves)
     d.height = plane.bottom + 48
@@ -102,7 +104,8 @@ def _axes(d: Drawing, plane: _Plane, xlabel: str) -> None:
         d.lines(f"M{_LEFT} {number(y)}H{right}", SOFT_INK if marked else _GRID, 1, dots=5 if marked else 0)
         d.text(_LEFT - 8, y, f"{percent} %", 11, "end", bold=marked, fill=INK if marked else SOFT_INK)
     d.lines(f"M{_LEFT} {number(plane.top)}V{number(plane.bottom)}H{right}", SOFT_INK)
-    d.text((_LEFT + right) / 2, plane.bottom + 32, f"share of requests within this {xlabel}, in seconds", 12, "middle", fill=SOFT_INK)
+    d.text((_LEFT + right) / 2, plane.bottom + 32, f"{xlabel}, in seconds (logarithmic axis)", 12, "middle", fill=SOFT_INK)
+    d.text(16, plane.top - 12, "share of requests", 11, fill=SOFT_INK)
 
 
 def _curves(d: Drawing, plane: _Plane, curves: dict[str, np.ndarray]) -> None:
@@ -116,30 +119,39 @@ def _curves(d: Drawing, plane: _Plane, curves: dict[str, np.ndarray]) -> None:
         marks += [(index, name, percent, _percentile(ordered, percent)) for percent in _MARKED]
     for index, name, percent, seconds in reversed(marks):  # the first curve lies on top
         draw_sign(d, plane.x(seconds), plane.y(percent / 100), index, f"{name}: {percent} % within {say_seconds(seconds)}")
-    places = [(plane.x(seconds), plane.y(share)) for share, seconds in _places_of_names([ordered for _, _, ordered in drawn], plane)]
     taken += [Box(plane.x(seconds) - 9, plane.y(p / 100) - 9, plane.x(seconds) + 9, plane.y(p / 100) + 9) for _, _, p, seconds in marks]
-    widths = [sans_width(name, _LABEL) for _, name, _ in drawn]
-    boxes = place_labels(places, widths, _LABEL + 4, Box(_LEFT + 4, plane.top + 14, WIDTH - 6, plane.bottom - 4), taken)
-    for (x, y), box, (_, name, _) in zip(places, boxes, drawn):
+    widths = [sans_width(name, _LABEL) + _SIGN for _, name, _ in drawn]
+    places = _places_of_names([ordered for _, _, ordered in drawn], widths, plane, taken)
+    for ((x, y), box), (index, name, _) in zip(places, drawn):
         middle, is_right = (box.top + box.bottom) / 2, box.left > x
-        d.lines(f"M{number(x)} {number(y)}L{number(box.left - 2 if is_right else box.right + 2)} {number(middle)}", SOFT_INK, 1.2)
-        d.text(box.left if is_right else box.right, middle, name, _LABEL, "start" if is_right else "end", bold=True, halo=PAPER)
+        d.lines(f"M{number(x)} {number(y)}L{number(box.left - 2 if is_right else box.right + 2)} {number(middle)}", SERIES[index % len(SERIES)], 1.2)
+        draw_sign(d, box.left + RADIUS + 1, middle, index, name)
+        d.text(box.left + _SIGN, middle, name, _LABEL, bold=True, halo=PAPER)
 
 
-def _places_of_names(curves: list[np.ndarray], plane: _Plane) -> list[tuple[float, float]]:
-    """(share, seconds) of a point of each curve, far from the other curves and from the points that are taken."""
-    shares = (0.62, 0.38, 0.74, 0.26, 0.86, 0.14)
-    across = {share: [plane.x(_percentile(ordered, 100 * share)) for ordered in curves] for share in shares}
+def _places_of_names(curves: list[np.ndarray], widths: list[float], plane: _Plane, taken: list[Box]) -> list[tuple[tuple[float, float], Box]]:
+    """(x, y) of a point of each curve, and the box of its name: as near to the curve and as far from the other curves as there is room."""
+    area = Box(_LEFT + 4, plane.top + 14, WIDTH - 6, plane.bottom - 4)
+    across = {share: [plane.x(_percentile(ordered, 100 * share)) for ordered in curves] for share in _SHARES}
+    boxes: list[Box] = []
 
-    def room(share: float, index: int) -> float:
-        own, others = across[share][index], across[share][:index] + across[share][index + 1 :]
-        nearest = min([abs(own - other) for other in others], default=_ROOM_ENOUGH)
-        return min(nearest, _ROOM_ENOUGH) - WIDTH * taken.count(share)
+    def far(x: float, y: float, box: Box, others: list[float]) -> float:
+        if any(box.meets(other) for other in (*taken, *boxes)):
+            return math.inf
+        leader = max(box.left - x, x - box.right) + abs((box.top + box.bottom) / 2 - y)
+        return leader - min([_ROOM_ENOUGH, *(abs(x - other) for other in others)])
 
-    taken: list[float] = []
-    for index in range(len(curves)):
-        taken.append(max(shares, key=lambda share: room(share, index)))  # noqa: B023
-    return [(share, _percentile(ordered, 100 * share)) for share, ordered in zip(taken, curves)]
+    found = []
+    for index, width in enumerate(widths):
+        options = []
+        for share, xs in across.items():
+            point = xs[index], plane.y(share)
+            (box,) = place_labels([point], [width], _LABEL + 6, area, [*taken, *boxes])
+            options.append((far(*point, box, xs[:index] + xs[index + 1 :]), point, box))
+        _, point, box = min(options, key=lambda option: option[0])
+        found.append((point, box))
+        boxes.append(box)
+    return found
 
 
 def _thinned(ordered: np.ndarray) -> list[tuple[float, float]]:

@@ -100,8 +100,11 @@ def waits_by_tier(run: Simulation, tiers: Mapping[str, int]) -> dict[int, np.nda
     missing = run.times.keys() - tiers.keys()
     if missing:
         raise ValueError(f"sequence {min(missing)!r} has no tier; `tiers` must name the tier of each sequence of the runs, and names {len(tiers)}.")
-    own = np.array([tiers[name] for name in run.times], dtype=int)
-    points = np.array([(times.arrival, times.admitted - times.arrival) for times in run.times.values()]).reshape(-1, 2)
+    count = len(run.times)
+    own = np.fromiter(map(tiers.__getitem__, run.times), int, count)
+    arrivals = np.fromiter((times.arrival for times in run.times.values()), float, count)
+    waits = np.fromiter((times.admitted for times in run.times.values()), float, count) - arrivals
+    points = np.stack([arrivals, waits], axis=1)
     order = np.argsort(points[:, 0], kind="stable")
     own, points = own[order], points[order]
     return {tier: points[own == tier] for tier in np.unique(own).tolist()}
@@ -110,8 +113,11 @@ def waits_by_tier(run: Simulation, tiers: Mapping[str, int]) -> dict[int, np.nda
 def binned(points: np.ndarray, last_arrival: float, bins: int = _BINS) -> list[Bin]:
     """The points [sequences, 2] in bins of the same length of arrival time; empty bins are left out."""
     places = np.minimum(points[:, 0] / (last_arrival or 1) * bins, bins - 1).astype(int)
-    groups = ((n, points[places == n, 1]) for n in np.unique(places).tolist())
-    return [Bin((n + 0.5) / bins * last_arrival, float(waits.mean()), float(waits.max()), len(waits)) for n, waits in groups]
+    counts = np.bincount(places, minlength=bins)
+    sums = np.bincount(places, points[:, 1], minlength=bins)
+    most = np.zeros(bins)
+    np.maximum.at(most, places, points[:, 1])
+    return [Bin((n + 0.5) / bins * last_arrival, float(sums[n] / counts[n]), float(most[n]), int(counts[n])) for n in np.flatnonzero(counts).tolist()]
 
 
 def _is_many(by_tier: dict[int, np.ndarray]) -> bool:
