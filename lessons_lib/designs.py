@@ -5,6 +5,7 @@ from functools import partial
 
 from lessons_lib.continuous_batching import batch_generate
 from lessons_lib.engine import EngineConfig, LLMEngine
+from lessons_lib.fused_model import fused_runner
 from lessons_lib.generate import generate_one_by_one
 from lessons_lib.paged_batching import paged_generate
 from lessons_lib.ragged_batching import loop_forward, ragged_generate, ragged_step
@@ -44,9 +45,9 @@ def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
     return paged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size).outputs
 
 
-def paged_engine(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:
     """The same under a scheduler with a budget of tokens, with shared beginnings (this lesson)."""
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=max(256, size)))
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=max(256, size), make_runner=make_runner))
     outputs = engine.generate(load.prompts, [SamplingParams(max_tokens=cap) for cap in load.max_new_tokens])
     return [output.token_ids for output in outputs]
 
@@ -60,4 +61,5 @@ DESIGNS: dict[str, Callable] = {
     "packed row": packed,
     "paged row": paged,
     "engine": paged_engine,
+    "engine, fused": partial(paged_engine, make_runner=fused_runner),
 }

@@ -30,9 +30,14 @@ class ModelRunner:
         Returns:
             tensor [sequences of the plan, vocabulary]: the logits after the last token that was computed of each.
         """
-        packed = pack([tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts])
-        tables = block_tables(plan.counts)
+        packed, tables = packed_plan(plan)
         return paged_forward(self.model, packed, self.cache, slots_of(packed, tables, self.cache.block_size), tables, self.backend)
+
+
+def packed_plan(plan: StepPlan) -> tuple[PackedBatch, torch.Tensor]:
+    """The row of a plan, and the block tables of its sequences."""
+    packed = pack([tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts])
+    return packed, block_tables(plan.counts)
 
 
 def tokens_of(sequence: Sequence, count: int) -> list[int]:

@@ -149,5 +149,14 @@ def summary_markdown() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def engine_markdown() -> str:
+    """The engine's recorded results as the README shows them, slowest first."""
+    recording = recorded_engine()
+    rates = [(rate, name) for name, rate in recording.peers.items()]
+    rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
+    lines = [["output tokens a second", ""], ["---", "---:"], *([name, f"{rate:,.0f}"] for rate, name in sorted(rates))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _three_digits(microseconds: float) -> str:
     return f"{microseconds:.1f}" if microseconds < 100 else f"{microseconds:,.0f}"
