@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from engine_cases import alone, an_engine, greedy, letter
-from svg_reading import elements, texts, titles
+from svg_reading import elements, texts
 
 from lessons_lib.engine_metrics import EngineStep
 from lessons_lib.sampling import SamplingParams

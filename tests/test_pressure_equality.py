@@ -9,7 +9,6 @@ import random
 from collections import Counter
 
 import pytest
-import torch
 from oracle import END, generate_alone
 
 from lessons_lib.block_moves import apply_moves
