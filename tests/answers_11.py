@@ -98,6 +98,14 @@ def later_of_two_alike(logits, temperature, top_k, top_p):
     return probabilities, logits.shape[-1] - 1 - tokens
 
 
+def keeps_all_alike(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    least = scaled.gather(1, (top_k[:, None] - 1).clamp(max=logits.shape[-1] - 1))
+    probabilities = scaled.masked_fill(scaled < least, NONE).softmax(-1)
+    probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p[:, None], 0.0)
+    return probabilities / probabilities.sum(-1, keepdim=True), tokens
+
+
 def row_by_row(logits, temperature, top_k, top_p):
     rows = []
     for line, t, k, p in zip(logits.tolist(), temperature.tolist(), top_k.tolist(), top_p.tolist()):
@@ -289,6 +297,11 @@ def any_case(text, stop):
     return releasable(text.lower(), tuple(string.lower() for string in stop))
 
 
+def waits_for_a_longer_one(text, stop):
+    length, stopped = releasable(text, stop)
+    return (len(text) - held_back(text, stop), False) if len(text) - held_back(text, stop) < length else (length, stopped)
+
+
 def any_letter(text, stop):
     if any(string in text for string in stop):
         return releasable(text, stop)
@@ -455,7 +468,10 @@ WRONG = {
         Wrong("top_k one too many", probabilities_with(keeps=lambda rank, k: rank <= k), "One token too many is left. `top_k`"),
         Wrong("top_k one too few", probabilities_with(keeps=lambda rank, k: (rank < k - 1) | (rank == 0)), "One token too few is left. `top_k`"),
         Wrong("top_k ignored", probabilities_with(keeps=lambda rank, k: rank < 10**6), "`top_k` cuts nothing"),
-        Wrong("the token that reaches top_p dropped", probabilities_with(reached=lambda p, top_p: (p.cumsum(-1) > top_p + 1e-9) & (torch.arange(p.shape[-1]) > 0)), "was cut, too"),
+        Wrong("the token that reaches top_p dropped", probabilities_with(reached=lambda p, top_p: (p.cumsum(-1) > top_p.double() + 1e-6) & (torch.arange(p.shape[-1]) > 0)), "was cut, too"),
+        Wrong("top_p with the token's own share", probabilities_with(reached=lambda p, top_p: p.cumsum(-1) >= top_p), "those before *this* token"),
+        Wrong("top_p exactly reached", probabilities_with(reached=lambda p, top_p: p.cumsum(-1) - p > top_p), "in place of `>`"),
+        Wrong("all alike kept by top_k", keeps_all_alike, "not by the value there"),
         Wrong("top_p one too many", probabilities_with(reached=lambda p, top_p: p.cumsum(-1) - p - torch.cat([p[:, :1] * 0, p[:, :-1]], 1) >= top_p), "One token too many is left. A token"),
         Wrong("top_p ignored", probabilities_with(reached=lambda p, top_p: torch.zeros_like(p, dtype=torch.bool)), "`top_p` cuts nothing"),
         Wrong("top_p of all tokens", top_p_of_all_tokens, "was reckoned on all tokens"),
@@ -511,7 +527,8 @@ WRONG = {
         Wrong("other order", other_order, "a whole number"),
         Wrong("find", counts_find, "and was not seen. It may"),
         Wrong("no stop strings", fails_without_stop, "raised ValueError"),
-        Wrong("any case", any_case, "all of it may be shown"),
+        Wrong("any case", any_case, "Upper and lower case differ"),
+        Wrong("waits for a longer one", waits_for_a_longer_one, "It does not wait for a longer one"),
         Wrong("any letter", any_letter, "DNE"),
     ],
     "11.4": [

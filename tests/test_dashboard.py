@@ -46,11 +46,19 @@ def test_figures_are_those_of_the_snapshot():
 def test_gauges_show_the_last_step_and_the_mean():
     snapshot, steps = with_steps(STEP, replace(STEP, running=8, tokens=32, used_blocks=30))
     picture = draw_dashboard(snapshot, steps)
-    assert [text for text in texts(picture) if "in the last step" in text] == [
-        "8 of 8 in the last step; mean (│) 75 %", "32 of 32 in the last step; mean (│) 81 %", "30 of 60 in the last step; mean (│) 38 %"
+    assert [text for text in texts(picture) if "the last step" in text] == [
+        "8 of 8 in the last step; mean (│) 75 %", "32 of 32 in the last step; mean (│) 81 %", "30 of 60 after the last step; mean (│) 38 %"
     ]  # fmt: skip
     widths = {title.text: float(rect.get("width")) for rect in elements(picture, "rect") for title in rect if "last step" in title.text}
-    assert widths["blocks: 30 of 60 in the last step"] == pytest.approx(widths["places: 8 of 8 in the last step"] / 2)
+    assert widths["blocks: 30 of 60 after the last step"] == pytest.approx(widths["places: 8 of 8 in the last step"] / 2)
+
+
+def test_an_axis_says_how_high_its_top_is():
+    steps = [replace(STEP, new_tokens=0, running=running, waiting=0) for running in (1, 8)]
+    picture = draw_dashboard(*with_steps(*steps))
+    top = min(float(text.get("y")) for text in elements(picture, "text") if text.get("text-anchor") == "end")
+    labels = {text.text for text in elements(picture, "text") if text.get("text-anchor") == "end" and float(text.get("y")) == top}
+    assert "8" in labels
 
 
 def curves(picture):
@@ -111,7 +119,7 @@ def test_the_words_say_the_same():
     snapshot, steps = with_steps(STEP)
     snapshot["requests"] = {"stop": 2}
     alt = draw_dashboard(snapshot, steps, ["A"], [str(n) for n in range(20)]).alt
-    for words in ("after 1 step.", "new tokens a second: 20", "(2 by stop)", "blocks 15 of 60, mean 25 %", "waiting 1: A", "10, 11 and 8 more"):
+    for words in ("after 1 step.", "new tokens a second: 20", "(2 by stop)", "blocks 15 of 60 after it, mean 25 %", "waiting 1: A", "10, 11 and 8 more"):
         assert words in alt, words
 
 

@@ -106,10 +106,11 @@ def _chart(
     left, right, top, bottom = x + _AXIS, x + _HALF, y + 18, y + 18 + _CHART
     values = [[of(group) for group in points] for of, _ in curves]
     highest = max((value for curve in values for value in curve), default=0.0) or 1.0
-    for tick in filter(float.is_integer, round_ticks(highest, 3)):
+    ticks = [tick for tick in round_ticks(highest, 3) if tick.is_integer() and (highest - tick) / highest * _CHART >= 12]
+    for tick in [*ticks, highest]:
         height = bottom - tick / highest * _CHART
         d.lines(f"M{number(left)} {number(height)}H{number(right)}", _GRID if tick else SOFT_INK)
-        d.text(left - 6, height, f"{tick:,.10g}", 11, "end", fill=SOFT_INK)
+        d.text(left - 6, height, f"{tick:,.10g}" if tick.is_integer() or highest < 10 else f"{tick:,.0f}", 11, "end", fill=SOFT_INK)
     if not points:
         d.text((left + right) / 2, (top + bottom) / 2, "no steps yet", 12, "middle", fill=SOFT_INK)
         return
@@ -125,25 +126,25 @@ def _chart(
             d.lines(f"M{number(left)} {heights[0]}{stair}", colour, 2.2)
 
 
-def _gauges(snapshot: Mapping, steps: Sequence[EngineStep]) -> list[tuple[str, int, int, float]]:
-    """(what, used in the last step, limit, mean share over all steps) of each."""
+def _gauges(snapshot: Mapping, steps: Sequence[EngineStep]) -> list[tuple[str, int, int, float, str]]:
+    """(what, used, limit, mean share over all steps, when it was used so) of each. Blocks are counted when the step has given some back."""
     last = steps[-1] if steps else None
     return [
-        ("places", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilisation"]),
-        ("token budget", last.tokens if last else 0, snapshot["max_num_batched_tokens"], snapshot["token_utilisation"]),
-        ("blocks", last.used_blocks if last else 0, snapshot["num_blocks"], snapshot["block_utilisation"]),
+        ("places", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilisation"], "in"),
+        ("token budget", last.tokens if last else 0, snapshot["max_num_batched_tokens"], snapshot["token_utilisation"], "in"),
+        ("blocks", last.used_blocks if last else 0, snapshot["num_blocks"], snapshot["block_utilisation"], "after"),
     ]
 
 
-def _gauge(d: Drawing, y: float, what: str, used: int, limit: int, mean: float) -> None:
+def _gauge(d: Drawing, y: float, what: str, used: int, limit: int, mean: float, when: str) -> None:
     left, width = _LEFT + 92, 470
     share = min(used / limit, 1.0) if limit else 0.0
     d.text(_LEFT, y, what, 12, bold=True)
     d.rect(left, y - 7, width, 14, "none", EDGE)
-    d.rect(left, y - 7, width * share, 14, SERIES[3], title=f"{what}: {used:,} of {limit:,} in the last step")
+    d.rect(left, y - 7, width * share, 14, SERIES[3], title=f"{what}: {used:,} of {limit:,} {when} the last step")
     x = left + width * min(mean, 1.0)
     d.lines(f"M{number(x)} {number(y - 10)}V{number(y + 10)}", INK, 2)
-    d.text(left + width + 12, y, f"{used:,} of {limit:,} in the last step; mean (│) {100 * mean:.0f} %", 12)
+    d.text(left + width + 12, y, f"{used:,} of {limit:,} {when} the last step; mean (│) {100 * mean:.0f} %", 12)
 
 
 def _names(d: Drawing, y: float, what: str, names: Sequence[str]) -> None:
@@ -166,10 +167,11 @@ def _names(d: Drawing, y: float, what: str, names: Sequence[str]) -> None:
 def _describe(snapshot: Mapping, steps: Sequence[EngineStep], waiting: Sequence[str], running: Sequence[str]) -> str:
     figures = "; ".join(f"{what}: {value}" for what, value in _figures(snapshot))
     ended = ", ".join(f"{count} by {reason}" for reason, count in snapshot["requests"].items())
-    full = "; ".join(f"{what} {used:,} of {limit:,}, mean {100 * mean:.0f} %" for what, used, limit, mean in _gauges(snapshot, steps))
+    gauges = _gauges(snapshot, steps)
+    full = "; ".join(f"{what} {used:,} of {limit:,} {when} it, mean {100 * mean:.0f} %" for what, used, limit, mean, when in gauges)
     who = f"Running {len(running)}{_listed(running)}; waiting {len(waiting)}{_listed(waiting)}."
     after = f"The engine after {snapshot['steps']:,} step{'s' if snapshot['steps'] != 1 else ''}"
-    return f"{after}. {figures}{f' ({ended})' if ended else ''}. In the last step: {full}. {who}"
+    return f"{after}. {figures}{f' ({ended})' if ended else ''}. The last step: {full}. {who}"
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:

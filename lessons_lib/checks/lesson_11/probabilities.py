@@ -16,8 +16,8 @@ CASES = (
     ([HALVES], [0.5], [4], [1.0]),
     ([HALVES], [2.0], [4], [1.0]),
     ([MIXED], [1.0], [2], [1.0]),
-    ([HALVES], [1.0], [1], [1.0]),
     ([HALVES], [1.0], [9], [1.0]),
+    ([HALVES], [1.0], [1], [1.0]),
     ([HALVES], [1.0], [4], [0.6]),
     ([MIXED], [1.0], [4], [0.9]),
     ([HALVES], [1.0], [4], [0.1]),
@@ -27,6 +27,7 @@ CASES = (
     ([HALVES, MIXED], [1.0, 1.0], [1, 3], [1.0, 1.0]),
     ([HALVES, MIXED], [1.0, 1.0], [4, 4], [0.6, 0.9]),
     ([[0.2, 0.2, 0.4, 0.2]], [1.0], [2], [1.0]),
+    ([[0.25] * 4], [1.0], [4], [0.5]),
 )  # fmt: skip
 
 
@@ -143,7 +144,7 @@ def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
     return found, order
 
 
-def _variant(logits, settings, scale="divide", more=0, ties="kept", reach="kept", share_of="cut", renormalise=True, all_by_first=False, rising=False):
+def _variant(logits, settings, scale="divide", more=0, ties="cut", reach="kept", share_of="cut", renormalise=True, all_by_first=False, rising=False):
     """Another rule in place of the right one: what `_why` compares with."""
     temperature, top_k, top_p = (setting[:1].expand_as(setting) if all_by_first else setting for setting in _tensors(settings))
     scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None], "ignore": logits}[scale].double()
@@ -151,9 +152,12 @@ def _variant(logits, settings, scale="divide", more=0, ties="kept", reach="kept"
     rank = torch.arange(scaled.shape[-1])
     uncut = scaled.softmax(dim=-1)
     outside = rank >= (top_k[:, None] + more)
+    if ties == "kept":
+        outside = scaled < scaled.gather(1, (top_k[:, None] - 1).clamp(max=scaled.shape[-1] - 1))
     cut = scaled.masked_fill(outside, float("-inf")).softmax(dim=-1)
     shares = {"cut": cut, "uncut": uncut, "at temperature 1": (scaled.masked_fill(outside, float("-inf")) * temperature[:, None]).softmax(dim=-1)}[share_of]
     reached = {"kept": shares.cumsum(-1) - shares >= top_p[:, None], "dropped": (shares.cumsum(-1) > top_p[:, None] + 1e-6) & (rank > 0)}
+    reached["exactly reached, kept"] = shares.cumsum(-1) - shares > top_p[:, None]
     reached["dropped at the border"] = (shares.cumsum(-1) > top_p[:, None] - 1e-6) & (rank > 0)
     reached["one more"] = torch.cat([torch.zeros(len(shares), 1, dtype=torch.bool), reached["kept"][:, :-1]], dim=1)
     reached["ignored"] = torch.zeros_like(reached["kept"])
@@ -166,11 +170,13 @@ def _variant(logits, settings, scale="divide", more=0, ties="kept", reach="kept"
 RULES = (
     (dict(scale="ignore"), "That is what comes out without temperature. Divide the logits by it."),
     (dict(scale="multiply"), "The logits were multiplied by the temperature. They are divided by it: below 1 the likeliest tokens become likelier still."),
+    (dict(reach="dropped at the border"), "The token that reaches `top_p` was cut, too: with `top_p` = 1 that is the last one. Ask what those before *this* token have together: `cumsum` less its own."),
+    (dict(reach="exactly reached, kept"), "Those before this token have exactly `top_p` together. That is enough, so it is cut: `>=` in place of `>`."),
+    (dict(ties="kept"), "All that are as likely as the last of the `top_k` were left. Exactly `top_k` stay: cut by the place in the row, not by the value there."),
     (dict(more=1), "One token too many is left. `top_k` of them may be drawn: those of rank 0 to `top_k` − 1."),
     (dict(more=-1), "One token too few is left. `top_k` of them may be drawn: those of rank 0 to `top_k` − 1."),
     (dict(more=10**6), "`top_k` cuts nothing here. Only the `top_k` likeliest tokens may be drawn."),
     (dict(reach="dropped"), "The token that reaches `top_p` was cut, too. It belongs to those that stay: ask what the tokens *before* it have together."),
-    (dict(reach="dropped at the border"), "The token that reaches `top_p` was cut, too: with `top_p` = 1 the last one, by rounding. Ask what the tokens *before* it have together."),
     (dict(reach="one more"), "One token too many is left. A token is cut when those before it have `top_p` together already."),
     (dict(reach="ignored"), "`top_p` cuts nothing here. A token is cut when those before it have `top_p` together already."),
     (dict(share_of="uncut"), "`top_p` was reckoned on all tokens. It is a share of what `top_k` has left: bring that to the sum 1 first."),

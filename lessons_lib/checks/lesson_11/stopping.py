@@ -23,6 +23,7 @@ CASES = (
     ("one END two END", ("END",)),
     ("one\n\ntwo END", ("END", "\n\n")),
     ("one END two\n\n", ("END", "\n\n")),
+    ("one END two", ("\n\n", "END")),
     ("The dog. E", ("\n\n", "END")),
     ("The dog. EN", ("N!", "END")),
     ("The dog. EN", ("END", "N!")),
@@ -97,9 +98,14 @@ def _matching(text: str, stop, found) -> list:
     """(what some other rule gives, what to say of it)."""
     length = len(text)
     held = max(_beginnings(text, stop), default=0)
+    in_small = releasable(text.lower(), tuple(string.lower() for string in stop))
+    other_case = [(in_small, "Upper and lower case differ: this is no stop string, and no beginning of one.")] if in_small != releasable(text, stop) else []
     if found:
+        longer_first = [((length - held, False), "A whole stop string is there, so the answer ends now. It does not wait for a longer one that may have begun before.")]
         ends = [text.index(string) + len(string) for string in stop if string in text]
         return [
+            *other_case,
+            *(longer_first if length - held < min(found) else []),
             ((length, False), "A stop string stands in the text, and was not seen. It may stand anywhere, not only at the end."),
             ((length - held, False), "A stop string stands in the text, and was not seen. It may stand anywhere, not only at the end."),
             ((min(found), False), "The length is right. A whole stop string was found, so the answer has ended: `stopped` is True."),
@@ -113,6 +119,7 @@ def _matching(text: str, stop, found) -> list:
         ]  # fmt: skip
     longest = max(map(len, stop), default=0)
     return [
+        *other_case,
         ((length, False), "The text ends with the beginning of a stop string. Hold it back: the next token may bring the rest."),
         ((length - held, True), "The beginning of a stop string is not yet a stop string. The answer goes on."),
         ((length, True), "No whole stop string is there, so the answer goes on: `stopped` is False."),
