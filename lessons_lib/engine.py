@@ -30,6 +30,7 @@ class EngineConfig:
     Attributes:
         max_num_seqs: the most sequences that run at a time.
         max_num_batched_tokens: the most tokens of a step.
+        max_model_len: the most tokens of a sequence, prompt and answer together; if None, as many as the model has positions for.
         block_size: tokens of a block.
         num_blocks: size of the pool; if None, as many blocks as fit in `cache_bytes`.
         cache_bytes: memory of the KV cache.
@@ -39,10 +40,12 @@ class EngineConfig:
         policy: who goes next, see `policies`.
         admission: see `scheduler`.
         backend: how attention is computed, see `paged_model.plan_attention`.
+        make_runner: function (model, num_blocks, config) -> what carries out the plans; if None, the engine's own, see `new_runner`.
     """
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
+    max_model_len: int | None = None
     block_size: int = 16
     num_blocks: int | None = None
     cache_bytes: int = 2**28
@@ -52,6 +55,7 @@ class EngineConfig:
     policy: object = field(default_factory=FirstComeFirstServed)
     admission: Callable = optimistic
     backend: str | Callable | None = None
+    make_runner: Callable | None = None
 
 
 class LLMEngine:
@@ -80,7 +84,7 @@ class LLMEngine:
             swap_space=BlockPool(config.num_swap_blocks, config.block_size),
             share_prefixes=config.share_prefixes,
         )
-        self.runner = ModelRunner(model, num_blocks, config.block_size, config.backend)
+        self.runner = (config.make_runner or self.new_runner)(model, num_blocks, config)
         self.swap_cache = None
         if config.num_swap_blocks:
             self.swap_cache = PagedKVCache(model.config, config.num_swap_blocks, config.block_size, model.dtype)
@@ -91,6 +95,10 @@ class LLMEngine:
         self._unclaimed: list[RequestOutput] = []
         self._num_added = 0
         self._is_telling = False
+
+    @staticmethod
+    def new_runner(model, num_blocks: int, config: EngineConfig) -> ModelRunner:
+        return ModelRunner(model, num_blocks, config.block_size, config.backend)
 
     def add_request(
         self,
@@ -121,7 +129,7 @@ class LLMEngine:
         name = self._free_name() if request_id is None else request_id
         if name in self.requests:
             raise BadRequest(f"request id {name!r} is being served; give every request an id of its own, or none at all.")
-        (prompt_ids,), (cap,) = encode_prompts(self.model, self.tokenizer, [prompt], params.max_tokens)
+        (prompt_ids,), (cap,) = encode_prompts(self.model, self.tokenizer, [prompt], params.max_tokens, self.config.max_model_len)
         if params.max_tokens is None:
             cap = max(1, min(cap, self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)))
         stop_token_ids = frozenset(params.stop_token_ids)
@@ -157,36 +165,25 @@ class LLMEngine:
         Raises:
             RuntimeError: it was called by an `on_token`, half-way through a step.
         """
-        if self._is_telling:
-            raise RuntimeError("step() was called by an on_token, in the middle of a step; note down what is wanted, and do it after the step.")
+        self._refuse_inside_a_step()
         watch = StopWatch(self.clock)
         plan = self.scheduler.schedule()
         watch.lap("schedule")
         try:
-            apply_moves(plan.moves, self.runner.cache, self.swap_cache)
+            self._move(plan)
             watch.lap("move")
             if not plan.counts:
                 return self._claim()
             logits = self.runner.forward(plan)
             watch.lap("forward")
-            answers = [self._answers[sequence] for sequence in plan.counts]
-            tokens = sample(logits, *zip(*((answer.params, answer.seed, len(answer.sequence.output_ids)) for answer in answers)))
+            tokens = sample(logits, *self._rules(plan))
             watch.lap("sample")
         except BaseException as error:
-            # Whoever is being swapped out may have lost its cache, too, if moving was what failed.
-            half_moved = [] if "move" in watch.laps else [sequence for sequence in plan.preempted if sequence.swapped]
-            concerned = dict.fromkeys(self._answers[sequence].request for sequence in [*plan.counts, *half_moved])
-            self._unclaimed += [self._end(request, "error", error) for request in concerned]
-            if not isinstance(error, Exception):
-                raise  # somebody pressed Ctrl-C
+            self._fail(plan, watch, error)
             return self._claim()
         self._write_down_queue_times(plan, watch.start)
-        last_known = sum(sequence.num_computed_tokens + count == sequence.num_tokens for sequence, count in plan.counts.items())
-        work = dict(tokens=plan.num_tokens, prefill_tokens=plan.num_tokens - last_known, running=len(plan.counts))
-        told, outputs = self._hand_out(plan, logits, tokens)
-        self._unclaimed += outputs
-        watch.lap("update")
-        self._write_down(plan, watch, new_tokens=told, **work)
+        gets_token = [sequence.num_computed_tokens + count == sequence.num_tokens for sequence, count in plan.counts.items()]
+        self._finish(plan, watch, tokens, gets_token, self._update, logits)
         return self._claim()
 
     def keep(self, output: RequestOutput) -> None:
@@ -210,36 +207,65 @@ class LLMEngine:
             name += 1
         return str(name)
 
-    def _hand_out(self, plan: MemoryPlan, logits, tokens: list[int]) -> tuple[int, list[RequestOutput]]:
-        """Give every sequence whose known tokens are all computed its next one.
+    def _refuse_inside_a_step(self) -> None:
+        if self._is_telling:
+            raise RuntimeError("step() was called by an on_token, in the middle of a step; note down what is wanted, and do it after the step.")
 
-        Returns:
-            (how many tokens were handed out, the requests that have ended).
+    def _move(self, plan: MemoryPlan) -> None:
+        apply_moves(plan.moves, self.runner.cache, self.swap_cache)
+
+    def _rules(self, plan: MemoryPlan) -> tuple[list[SamplingParams], list[int], list[int]]:
+        """What `sample` wants to know of every sequence beside the logits."""
+        answers = [self._answers[sequence] for sequence in plan.counts]
+        return [answer.request.params for answer in answers], [answer.seed for answer in answers], [len(each.output_ids) for each in plan.counts]
+
+    def _fail(self, plan: MemoryPlan, watch: StopWatch, error: BaseException) -> None:
+        """Something went wrong before a plan was carried out: nobody knows what its sequences have in the cache now."""
+        # Whoever is being swapped out may have lost its cache, too, if moving was what failed.
+        half_moved = [] if "move" in watch.laps else [sequence for sequence in plan.preempted if sequence.swapped]
+        answers = [self._answers[sequence] for sequence in (*plan.counts, *half_moved) if sequence in self._answers]
+        self._unclaimed += [self._end(request, "error", error) for request in dict.fromkeys(answer.request for answer in answers)]
+        if not isinstance(error, Exception):
+            raise error  # somebody pressed Ctrl-C
+
+    def _finish(self, plan: MemoryPlan, watch: StopWatch, tokens: list[int], gets_token: list[bool], update: Callable, logits=None) -> None:
+        """A plan was carried out: hand out its tokens, and write the step down.
+
+        Args:
+            gets_token: of each sequence of the plan, whether all its known tokens are computed.
+            update: function (plan, tokens): tells the scheduler.
+            logits: only needed for log-probabilities and forks.
         """
-        told, outputs = [], []
-        for row, sequence in enumerate(list(plan.counts)):
-            if sequence.num_computed_tokens + plan.counts[sequence] < sequence.num_tokens:
-                continue
-            answer = self._answers.get(sequence)
+        work = dict(tokens=plan.num_tokens, prefill_tokens=plan.num_tokens - sum(gets_token), running=len(plan.counts))
+        told = self._hand_out(plan, tokens, gets_token, logits)
+        update(plan, tokens)
+        self._tell_all(told)
+        watch.lap("update")
+        self._write_down(plan, watch, new_tokens=len(told), **work)
+
+    def _hand_out(self, plan: MemoryPlan, tokens: list[int], gets_token: list[bool], logits) -> list[Answer]:
+        """Who gets a token: every sequence whose known tokens are all computed, and the forks that begin with it."""
+        told = []
+        for row, (sequence, token, is_last) in enumerate(zip(plan.counts, tokens, gets_token)):
+            answer = self._answers.get(sequence) if is_last else None
             if answer is None:
-                continue  # another sequence of its request has failed in this loop
+                continue  # all the same if its request has ended meanwhile, or if another sequence of it has failed in this loop
             request = answer.request
-            if tokens[row] == NO_TOKEN:
+            if token == NO_TOKEN:
                 error = FloatingPointError("the model's logits are not finite numbers; look at its weights and its dtype.")
-                outputs.append(self._end(request, "error", error))
+                self._unclaimed.append(self._end(request, "error", error))
                 continue
-            answer.add_logprobs(logits[row], tokens[row])
             told.append(answer)
+            if request.params.logprobs is not None:
+                answer.add_logprobs(logits[row], token)
             if len(request.answers) < request.params.n:
                 told += self._fork(request, sequence, plan.counts[sequence], logits[row])
-        tokens = {sequence: token for sequence, token in zip(plan.counts, tokens) if sequence in self._answers}
-        plan.counts = {sequence: plan.counts[sequence] for sequence in tokens}
-        self.scheduler.update(plan, tokens.values())
-        now = self.clock()
-        for answer in told:
-            if answer.sequence in self._answers:
-                outputs += self._tell(answer, now)
-        return len(told), outputs
+        return told
+
+    def _update(self, plan: MemoryPlan, tokens: list[int]) -> None:
+        left = {sequence: token for sequence, token in zip(plan.counts, tokens) if sequence in self._answers}
+        plan.counts = {sequence: plan.counts[sequence] for sequence in left}
+        self.scheduler.update(plan, left.values())
 
     def _fork(self, request: EngineRequest, sequence: Sequence, count: int, logits) -> list[Answer]:
         """The prompt of a request with several answers is computed: the others begin here, on the same blocks."""
@@ -259,32 +285,47 @@ class LLMEngine:
             answers.append(answer)
         return answers
 
-    def _tell(self, answer: Answer, now: float) -> list[RequestOutput]:
-        """Hand over the newest token of an answer.
+    def _tell_all(self, answers: list[Answer]) -> None:
+        """Hand over the newest token of each answer."""
+        now, gaps = self.clock(), []
+        for answer in answers:
+            if answer.sequence not in self._answers:
+                continue  # somebody's callback has ended it
+            # Of most tokens nobody wants to hear, and there are many of them in every step.
+            if answer.stream or answer.sequence.finish_reason:
+                self._tell(answer, now)
+            if answer.first_token is None:
+                answer.first_token = now
+                self.metrics.ttft.add(now - answer.request.arrival)
+            else:
+                gaps.append(now - answer.last_token)
+            answer.last_token = now
+        self.metrics.itl.add_all(gaps)
 
-        Returns:
-            the request's output in a list, if that was its last token.
-        """
+    def _tell(self, answer: Answer, now: float) -> None:
+        """Take the newest token of an answer into its text, call back, and see whether the answer is over, and its request."""
         request, sequence = answer.request, answer.sequence
         is_running = not sequence.finish_reason
         text = answer.add_text()
         if sequence.finish_reason and is_running:  # by a stop string, which the scheduler knows nothing of
             self.scheduler.remove(sequence)
-        self._measure(answer, now)
+        if sequence.finish_reason and len(sequence.output_ids) > 1:
+            self.metrics.tpot.add((now - answer.first_token) / (len(sequence.output_ids) - 1))
         if request.on_token:
             self._is_telling = True
             try:
                 request.on_token(NewToken(request.id, answer.index, sequence.output_ids[-1], text, sequence.finish_reason))
             except Exception as error:
-                return [self._end(request, "error", error)]
+                self._unclaimed.append(self._end(request, "error", error))
             finally:
                 self._is_telling = False
             if self.requests.get(request.id) is not request:
-                return []  # it was aborted by its own callback
+                return  # it has failed, or it was aborted by its own callback
         if sequence.finish_reason:
             del self._answers[sequence]
             answer.is_over = True
-        return [self._end(request, sequence.finish_reason)] if request.is_finished else []
+            if request.is_finished:
+                self._unclaimed.append(self._end(request, sequence.finish_reason))
 
     def _end(self, request: EngineRequest, reason: str, error: Exception | None = None) -> RequestOutput:
         """Take a request out, with all its sequences, wherever they are."""
@@ -298,17 +339,6 @@ class LLMEngine:
         self.metrics.add_request(reason, self.clock() - request.arrival)
         request.result = request.output(self.tokenizer, error)
         return request.result
-
-    def _measure(self, answer: Answer, now: float) -> None:
-        metrics, count = self.metrics, len(answer.sequence.output_ids)
-        if answer.first_token is None:
-            answer.first_token = now
-            metrics.ttft.add(now - answer.request.arrival)
-        else:
-            metrics.itl.add(now - answer.last_token)
-        answer.last_token = now
-        if answer.sequence.finish_reason and count > 1:
-            metrics.tpot.add((now - answer.first_token) / (count - 1))
 
     def _write_down_queue_times(self, plan: MemoryPlan, now: float) -> None:
         for sequence in plan.admitted:

@@ -1,7 +1,7 @@
 """Lesson 11: what an engine writes down about itself while it serves, as plain data."""
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from copy import copy
 from dataclasses import asdict, dataclass, field
 
@@ -24,6 +24,12 @@ class Histogram:
     def add(self, value: float) -> None:
         self.counts[bisect_left(BOUNDS, value)] += 1
         self.total += value
+
+    def add_all(self, values: list[float]) -> None:
+        """Many values, of which most are alike."""
+        for value, times in Counter(values).items():
+            self.counts[bisect_left(BOUNDS, value)] += times
+            self.total += value * times
 
     @property
     def count(self) -> int:

@@ -122,10 +122,11 @@ class GpuRunner:
         """Start a step, and return at once. The next one may be started before its tokens are asked for.
 
         Args:
-            choose: from logits [B, vocabulary] to tokens, int64 [B], on the device.
+            choose: from logits [B, vocabulary] to tokens, int64 [B], on the device. A negative one is no token; the host sees it, and the next
+                step, which may have been started by then, computes something that nobody reads.
         """
         tokens = choose(self.forward(plan))
-        self.previous[: len(tokens)] = tokens
+        torch.clamp(tokens, min=0, out=self.previous[: len(tokens)])
         self.places = {sequence: place for place, sequence in enumerate(plan.counts)}
         if tokens.device.type != "cuda":
             return Pending(tokens)

@@ -6,7 +6,7 @@ one token too many by then, which is thrown away.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lessons_lib.scheduler import Scheduler, StepPlan
 from lessons_lib.sequence import Sequence
@@ -20,27 +20,114 @@ class StartedStep:
     Attributes:
         plan: what it computes.
         pending: has `tokens()`, which waits for them.
+        gets_token: for each sequence of the plan, whether a token is under way to it; filled in when it is counted ahead.
     """
 
     plan: StepPlan
     pending: object
+    gets_token: list[bool] = field(default_factory=list, init=False)
 
 
-class OverlappedSteps:
-    """Drives a scheduler and a runner, with at most one step under way while another is planned.
+class CountedAhead:
+    """Lets the sequences of a scheduler look as they will after a step whose tokens have not arrived.
 
     Attributes:
         scheduler: Scheduler or PreemptiveScheduler. Between two steps, an answer may end in a token that is UNKNOWN.
-        runner: has `start(plan) -> pending`, which returns at once.
-        move: function (plan), called before a step is started: see `block_moves.apply_moves`.
-        started: the StartedStep whose tokens have not been written down, or None.
         leaving: sequences whose last token is under way. They hold their blocks until it arrives.
     """
 
-    def __init__(self, scheduler: Scheduler, runner, move: Callable[[StepPlan], None] = lambda plan: None):
-        self.scheduler, self.runner, self.move = scheduler, runner, move
-        self.started: StartedStep | None = None
+    def __init__(self, scheduler: Scheduler):
+        self.scheduler = scheduler
         self.leaving: list[Sequence] = []
+
+    def may_lack_blocks(self) -> bool:
+        """Whether the next step may have to preempt somebody: who is preempted must have all tokens known, for they are computed again."""
+        scheduler = self.scheduler
+        size, running = scheduler.pool.block_size, len(scheduler.running)
+        # A block begun for each sequence, one copied for each before it is written, and those that the tokens of the step fill.
+        return 2 * running + scheduler.max_num_batched_tokens // size > len(scheduler.pool.free_queue)
+
+    def count_ahead(self, step: StartedStep) -> None:
+        """Let the sequences look as they will after the step: its tokens computed, and one more there, though nobody knows which."""
+        for sequence, count in step.plan.counts.items():
+            output, computed = sequence.output_ids, sequence.num_computed_tokens + count
+            gets_token = computed == len(sequence.prompt_ids) + len(output)
+            step.gets_token.append(gets_token)
+            if sequence.finish_reason:
+                continue
+            sequence.num_computed_tokens = computed
+            if gets_token:
+                if len(output) + 1 < sequence.max_new_tokens:
+                    output.append(UNKNOWN)
+                else:
+                    self.scheduler.running.remove(sequence)
+                    self.leaving.append(sequence)
+
+    def put_in_place(self, step: StartedStep, tokens: list[int]) -> list[Sequence]:
+        """What `Scheduler.update` does, for a step that was counted ahead.
+
+        Returns:
+            the sequences that have finished. Their blocks are free again.
+        """
+        finished, block_size = [], self.scheduler.pool.block_size
+        for (sequence, count), token, gets_token in zip(step.plan.counts.items(), tokens, step.gets_token):
+            if sequence.finish_reason:  # it had ended by the step before, or was aborted
+                continue
+            computed = sequence.num_computed_tokens
+            if (computed - count) // block_size < computed // block_size:
+                # A block is full. It is named after its tokens, and so the scheduler could not count them before they were known.
+                is_unknown = forget_unknown(sequence)
+                sequence.num_computed_tokens -= count
+                self.scheduler.computed(sequence, count)
+                if is_unknown:
+                    sequence.output_ids.append(UNKNOWN)
+            if not gets_token:
+                continue
+            if token not in sequence.stop_token_ids and sequence.output_ids and sequence.output_ids[-1] == UNKNOWN:
+                sequence.output_ids[-1] = token  # below its cap: it goes on
+                continue
+            forget_unknown(sequence)
+            sequence.append_token(token)
+            finished.append(sequence)
+        for sequence in finished:
+            self.remove(sequence)
+        return finished
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and free its blocks. To abort it, also give it a `finish_reason`."""
+        self.forget(sequence)
+        self.scheduler.remove(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Nobody waits any more for what is under way to a sequence: the scheduler may take it out."""
+        forget_unknown(sequence)
+        if sequence in self.leaving:
+            self.leaving.remove(sequence)
+            self.scheduler.running.append(sequence)
+
+
+def forget_unknown(sequence: Sequence) -> bool:
+    """Take the place for a token that has not arrived away. Returns whether there was one."""
+    output = sequence.output_ids
+    if output and output[-1] == UNKNOWN:
+        output.pop()
+        return True
+    return False
+
+
+class OverlappedSteps(CountedAhead):
+    """Drives a scheduler and a runner, with at most one step under way while another is planned.
+
+    Attributes:
+        runner: has `start(plan) -> pending`, which returns at once.
+        move: function (plan), called before a step is started: see `block_moves.apply_moves`.
+        started: the StartedStep whose tokens have not been written down, or None.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner, move: Callable[[StepPlan], None] = lambda plan: None):
+        super().__init__(scheduler)
+        self.runner, self.move = runner, move
+        self.started: StartedStep | None = None
 
     def has_unfinished(self) -> bool:
         return self.started is not None or self.scheduler.has_unfinished()
@@ -65,13 +152,6 @@ class OverlappedSteps:
         before, self.started = self.started, None
         return self.write_down(before) if before else []
 
-    def may_lack_blocks(self) -> bool:
-        """Whether the next step may have to preempt somebody: who is preempted must have all tokens known, for they are computed again."""
-        scheduler = self.scheduler
-        size, running = scheduler.pool.block_size, len(scheduler.running)
-        # A block begun for each sequence, one copied for each before it is written, and those that the tokens of the step fill.
-        return 2 * running + scheduler.max_num_batched_tokens // size > len(scheduler.pool.free_queue)
-
     def start_next(self) -> StartedStep | None:
         plan = self.scheduler.schedule()
         if self.started and getattr(plan, "preempted", None):
@@ -80,56 +160,9 @@ class OverlappedSteps:
         self.move(plan)
         return StartedStep(plan, self.runner.start(plan)) if plan.counts else None
 
-    def count_ahead(self, step: StartedStep) -> None:
-        """Let the sequences look as they will after the step: its tokens computed, and one more there, though nobody knows which."""
-        for sequence, count in step.plan.counts.items():
-            if sequence.finish_reason:
-                continue
-            sequence.num_computed_tokens += count
-            if sequence.num_computed_tokens == sequence.num_tokens:
-                if len(sequence.output_ids) + 1 < sequence.max_new_tokens:
-                    sequence.output_ids.append(UNKNOWN)
-                else:
-                    self.scheduler.running.remove(sequence)
-                    self.leaving.append(sequence)
-
     def write_down(self, step: StartedStep) -> list[Sequence]:
         """Wait for the tokens of a step, and put them in their places. Returns the sequences that have finished."""
-        finished, block_size = [], self.scheduler.pool.block_size
-        for (sequence, count), token in zip(step.plan.counts.items(), step.pending.tokens()):
-            if sequence.finish_reason:  # it had ended by the step before, or was aborted
-                continue
-            before = sequence.num_computed_tokens - count
-            gets_token = forget_unknown(sequence) or sequence in self.leaving
-            if before // block_size < sequence.num_computed_tokens // block_size:
-                # A block is full. It is named after its tokens, and so the scheduler could not count them before they were known.
-                sequence.num_computed_tokens = before
-                self.scheduler.computed(sequence, count)
-            if gets_token:
-                sequence.append_token(token)
-                if sequence.finish_reason:
-                    finished.append(sequence)
-        for sequence in finished:
-            self.remove(sequence)
-        return finished
-
-    def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and free its blocks. To abort it, also give it a `finish_reason`."""
-        forget_unknown(sequence)
-        if sequence in self.leaving:
-            self.leaving.remove(sequence)
-            self.scheduler.release(sequence)
-        else:
-            self.scheduler.remove(sequence)
-
-
-def forget_unknown(sequence: Sequence) -> bool:
-    """Take the place for a token that has not arrived away. Returns whether there was one."""
-    output = sequence.output_ids
-    if output and output[-1] == UNKNOWN:
-        output.pop()
-        return True
-    return False
+        return self.put_in_place(step, step.pending.tokens())
 
 
 def serve_overlapped(runner, scheduler: Scheduler, sequences: list[Sequence], move=lambda plan: None) -> list[list[int]]:

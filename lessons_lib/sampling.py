@@ -115,34 +115,36 @@ def draw(probabilities, tokens, numbers):
 
 
 @torch.inference_mode()
-def sample(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]) -> list[int]:
-    """The next token of every sequence of a step.
+def choose_tokens(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]) -> torch.Tensor:
+    """The next token of every sequence of a step, chosen where the logits are, without waiting for them.
 
     Args:
         logits: [B, vocabulary].
         params, seeds, positions: of each sequence; see `random_number`.
 
     Returns:
-        list of B ints; NO_TOKEN where the logits are not numbers.
+        int64 tensor [B] on the device of the logits; NO_TOKEN where the logits are not numbers.
     """
     highest, tokens = logits.max(dim=-1)
     is_number = highest.isfinite()
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
         vocabulary = logits.shape[-1]
-        temperature, top_k, top_p, numbers = (
-            torch.tensor(column, device=logits.device, dtype=torch.float64)
-            for column in zip(
-                *(
-                    (params[row].temperature, params[row].top_k or vocabulary, params[row].top_p, random_number(seeds[row], positions[row]))
-                    for row in rows
-                )
-            )
-        )
+        drawn = [(row, params[row], random_number(seeds[row], positions[row])) for row in rows]
+        columns = zip(*((row, own.temperature, own.top_k or vocabulary, own.top_p, number) for row, own, number in drawn))
+        table = torch.tensor(list(columns), dtype=torch.float64)
+        # Out of page-locked memory, a copy waits for nothing.
+        table = (table.pin_memory() if logits.is_cuda else table).to(logits.device, non_blocking=True)
+        places, temperature, top_k, top_p, numbers = table[0].long(), *table[1:]
         # Rows that are not numbers get some, whatever they are: nobody can draw from NaN, and it must not stop the others.
-        drawable = logits.masked_fill(~is_number[:, None], 0.0)[rows]
-        tokens[rows] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
-    return tokens.masked_fill(~is_number, NO_TOKEN).tolist()
+        drawable = logits.masked_fill(~is_number[:, None], 0.0)[places]
+        tokens[places] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
+    return tokens.masked_fill(~is_number, NO_TOKEN)
+
+
+def sample(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]) -> list[int]:
+    """`choose_tokens`, and wait for them: list of B ints."""
+    return choose_tokens(logits, params, seeds, positions).tolist()
 
 
 @dataclass(frozen=True)

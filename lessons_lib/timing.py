@@ -44,6 +44,10 @@ class StopWatch:
         self.start = self._last = clock()
         self.laps: dict[str, float] = {}
 
+    def go_on(self) -> None:
+        """What was done since the last lap belongs to something else."""
+        self._last = self._clock()
+
     def lap(self, part: str) -> None:
         """What was done since the last lap was this part."""
         now = self._clock()
