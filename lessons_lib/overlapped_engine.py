@@ -109,7 +109,9 @@ class OverlappedEngine(LLMEngine):
         """An admission that takes blocks from those who run: who has a token under way can't be computed again without it."""
         victims = [sequence for sequence in plan.preempted if self.started and sequence in self.started.plan.counts]
         for request in dict.fromkeys(self._answers[sequence].request for sequence in victims):
-            error = RuntimeError(f"{request.id!r} was preempted while a token was under way to it; admission must not take blocks from those who run.")
+            error = RuntimeError(
+                f"{request.id!r} was preempted while a token was under way to it; admission must not take blocks from those who run."
+            )
             self._unclaimed.append(self._end(request, "error", error))
             plan.counts = {sequence: count for sequence, count in plan.counts.items() if sequence in self._answers}
 

@@ -5,9 +5,13 @@ import torch
 from overlap_cases import answers, mover, ragged, sharing_scheduler
 from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_layer
 
+from lessons_lib.engine import EngineConfig, LLMEngine
 from lessons_lib.gpu_runner import GpuRunner
+from lessons_lib.model import load_model
 from lessons_lib.overlap import OverlappedSteps, serve_overlapped
+from lessons_lib.overlapped_engine import OverlappedEngine
 from lessons_lib.pool_audit import audit
+from lessons_lib.sampling import SamplingParams
 from lessons_lib.scheduler import StepPlan
 from lessons_lib.sequence import Sequence
 from lessons_lib.triton_mode import kernel_device
@@ -19,8 +23,6 @@ MODES = {"eager": (False, False), "graphs": (False, True), "compiled": (True, Fa
 
 @pytest.fixture(scope="module")
 def model():
-    from lessons_lib.model import load_model
-
     torch.backends.cuda.matmul.allow_tf32 = False
     return load_model(device="cuda", dtype=torch.float32)[0]
 
@@ -173,18 +175,91 @@ def test_a_sequence_that_is_aborted_under_way_disturbs_nobody(model, runners, ex
     assert len(aborted) > 3 and not scheduler.pool.holders
 
 
-def test_the_engine_takes_it_in_place_of_the_plain_runner(model):
-    from lessons_lib.engine import EngineConfig, LLMEngine
-    from lessons_lib.model import load_model
-    from lessons_lib.sampling import SamplingParams
+def engine_workload(model):
+    """Prompts and rules, of which some are drawn, some stop early, and a few have to be looked at."""
+    prompts = [request.prompt_ids for request in requests(model)]
+    rules = [
+        SamplingParams(
+            max_tokens=20,
+            temperature=0.8 * (number % 2),
+            top_k=(0, 40)[number % 3 == 0],
+            seed=number,
+            stop=("the",) if number % 5 == 0 else (),
+            logprobs=1 if number == 17 else None,
+            n=2 if number == 23 else 1,
+        )
+        for number in range(len(prompts))
+    ]
+    return prompts, rules
 
-    tokenizer, config = load_model()[1], EngineConfig(num_blocks=200, max_num_seqs=16)
-    params = [SamplingParams(max_tokens=20, temperature=0.8 * (number % 2), seed=number) for number in range(20)]
-    prompts = [request.prompt_ids for request in requests(model)[:20]]
-    engine = LLMEngine(model, tokenizer, config)
-    expected = [[own.token_ids for own in output.completions] for output in engine.generate(prompts, params)]
-    engine = LLMEngine(model, tokenizer, config)
-    engine.runner = GpuRunner(model, 200, config.block_size, max_num_seqs=16, max_model_len=256, compiled=False)
-    assert [[own.token_ids for own in output.completions] for output in engine.generate(prompts, params)] == expected
-    assert engine.runner.store.num_captured
-    engine.runner.close()
+
+@pytest.fixture(scope="module")
+def expected_of_engine(model):
+    engine = LLMEngine(model, load_model()[1], EngineConfig(num_blocks=400, max_num_seqs=16, max_num_batched_tokens=100))
+    return told(engine.generate(*engine_workload(model)))
+
+
+def told(outputs):
+    return [[(own.token_ids, own.text, own.finish_reason) for own in output.completions] for output in outputs]
+
+
+@pytest.mark.parametrize("num_blocks", [500, 40])
+@pytest.mark.parametrize("kind", [LLMEngine, OverlappedEngine])
+def test_engines_answer_alike(model, runners, expected_of_engine, kind, num_blocks):
+    runner = runners("compiled, graphs")
+    config = EngineConfig(
+        num_blocks=num_blocks, num_swap_blocks=20, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner
+    )
+    engine = kind(model, load_model()[1], config)
+    assert told(engine.generate(*engine_workload(model))) == expected_of_engine
+    audit(engine.scheduler)
+    assert not engine.scheduler.pool.holders and engine.metrics.requests.keys() == {"length", "stop"}
+
+
+def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners):
+    runner = runners("compiled, graphs")
+    config = EngineConfig(num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner)
+    engine = OverlappedEngine(model, load_model()[1], config)
+    for number, prompt in enumerate(engine_workload(model)[0][:16]):
+        engine.add_request(prompt, SamplingParams(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True))
+    while any(sequence.num_computed_tokens < len(sequence.prompt_ids) for sequence in engine.scheduler.running) or engine.scheduler.waiting:
+        engine.step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(6):
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert engine.started and all(len(request.answers[0].sequence.output_ids) > 6 for request in engine.requests.values())
+    for name in list(engine.requests):
+        engine.abort(name)
+    engine.step()
+
+
+def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, runners):
+    """By the time the host sees that there was no token, the next step has looked it up in the embedding."""
+    runner = runners("compiled, graphs")
+    config = EngineConfig(num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner)
+    engine = OverlappedEngine(model, load_model()[1], config)
+    for prompt in ([5, 6, 7], [8, 9]):
+        engine.add_request(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
+    start = runner.start
+    steps = []
+
+    def with_a_bad_row(plan, choose):
+        steps.append(plan)
+        is_bad = len(steps) == 3
+        return start(plan, lambda logits: choose(torch.cat([logits[:1] * float("nan"), logits[1:]]) if is_bad else logits))
+
+    runner.start = with_a_bad_row
+    try:
+        outputs = []
+        while engine.has_unfinished():
+            outputs += engine.step()
+    finally:
+        del runner.start
+    torch.cuda.synchronize()
+    bad, good = sorted(outputs, key=lambda output: output.request_id)
+    assert isinstance(bad.error, FloatingPointError) and len(bad.token_ids) == 2
+    assert good.error is None and len(good.token_ids) == 8

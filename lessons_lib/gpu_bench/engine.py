@@ -10,13 +10,14 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 import transformers
 import triton
 
-from lessons_lib.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, qwen_half_billion, serve
+from lessons_lib.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, qwen_half_billion, serve, serve_by_engine
 from lessons_lib.gpu_bench.swapping import LENGTHS, swap_against_recompute
 from lessons_lib.gpu_runner import GpuRunner
 from lessons_lib.viz.table import Table
@@ -26,12 +27,13 @@ NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 
 @dataclass(frozen=True)
 class Mode:
-    """One stage of the engine: which of the ideas are in it."""
+    """One stage of the engine: which of the ideas are in it. In the last one, a whole `OverlappedEngine` drives it; before, a bare scheduler."""
 
     name: str
     graphs: bool
     compiled: bool
     overlapped: bool
+    whole: bool = False
     repeat: int = 3
 
 
@@ -40,6 +42,7 @@ MODES = (
     Mode("decodes from CUDA graphs", graphs=True, compiled=False, overlapped=False),
     Mode("compiled too", graphs=True, compiled=True, overlapped=False),
     Mode("overlapped too, tokens kept on the GPU", graphs=True, compiled=True, overlapped=True, repeat=5),
+    Mode("the whole engine", graphs=True, compiled=True, overlapped=True, whole=True, repeat=5),
 )
 
 
@@ -49,13 +52,14 @@ def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
     runner = GpuRunner(model, NUM_BLOCKS, BLOCK_SIZE, **options)
     began = time.perf_counter()
     runner.warm_up()
-    serve(runner, benchmark_requests(count=40, longest=110), mode.overlapped)
+    run = serve_by_engine if mode.whole else partial(serve, overlapped=mode.overlapped)
+    run(runner, benchmark_requests(count=40, longest=110))
     warm_up = time.perf_counter() - began
     say(f"{mode.name}: warmed up in {warm_up:.0f} s")
     runs = []
     for _ in range(mode.repeat):
         requests = benchmark_requests()
-        seconds, times = serve(runner, requests, mode.overlapped)
+        seconds, times = run(runner, requests)
         runs.append((seconds, times))
         output_tokens = sum(len(request.output_ids) for request in requests)
         say(f"{mode.name}: {output_tokens / seconds:,.0f} tokens/s")

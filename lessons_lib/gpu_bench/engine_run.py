@@ -10,10 +10,13 @@ from functools import partial
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from lessons_lib.engine import EngineConfig
 from lessons_lib.gpu_runner import GpuRunner
 from lessons_lib.overlap import OverlappedSteps
+from lessons_lib.overlapped_engine import OverlappedEngine
 from lessons_lib.preemption import PreemptiveScheduler
 from lessons_lib.prefix_cache import PrefixCache
+from lessons_lib.sampling import SamplingParams
 from lessons_lib.scheduler import StepPlan
 from lessons_lib.sequence import Sequence
 
@@ -57,6 +60,16 @@ class StepTimes:
 
         return call
 
+    def of_step(self, function: Callable) -> Callable:
+        """A step, which is "all"; in it, the other functions are timed."""
+        timed = self.timed("all", function)
+
+        def call():
+            self.steps.append({})
+            return timed()
+
+        return call
+
     def of_full_decodes(self) -> dict[str, float]:
         """Median milliseconds of the steps in which most sequences run and all decode; "update" is what is left over, "own" all but "wait"."""
         decodes = [step for step in self.steps if step.get("is_decode") and "wait" in step]
@@ -74,13 +87,14 @@ class TimedRunner:
     """A runner whose starts and waits are timed."""
 
     def __init__(self, runner: GpuRunner, times: StepTimes):
+        self.cache = runner.cache
         runner.prepare = times.timed("prepare", partial(GpuRunner.prepare, runner))
         self.start_inside = times.timed("start", runner.start)
         self.times = times
 
-    def start(self, plan: StepPlan) -> "TimedPending":
+    def start(self, plan: StepPlan, *choose: Callable) -> "TimedPending":
         self.times.steps[-1] |= {"running": len(plan.counts), "is_decode": plan.num_tokens == len(plan.counts)}
-        pending = self.start_inside(plan)
+        pending = self.start_inside(plan, *choose)
         return TimedPending(self.times.timed("wait", pending.tokens))
 
 
@@ -104,11 +118,52 @@ def serve(runner: GpuRunner, sequences: list[Sequence], overlapped: bool) -> tup
         plan = scheduler.schedule()
         scheduler.update(plan, timed_runner.start(plan).tokens())
 
-    step = times.timed("all", overlap.step if overlapped else step_in_turn)
+    step = times.of_step(overlap.step if overlapped else step_in_turn)
+
+    def run():
+        while overlap.has_unfinished():
+            step()
+
+    return seconds_of(run), times
+
+
+class NoWords:
+    """The tokenizer of a model that was never trained."""
+
+    eos_token_id = None
+
+    def decode(self, token_ids, skip_special_tokens=True) -> str:
+        return ""
+
+
+def serve_by_engine(runner: GpuRunner, sequences: list[Sequence]) -> tuple[float, StepTimes]:
+    """As `serve`, by all of the engine: `generate` with token ids, greedy, whatever the end token is."""
+    times = StepTimes()
+    config = EngineConfig(
+        max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        block_size=runner.cache.block_size,
+        num_blocks=runner.spare_block,
+        make_runner=lambda *_: TimedRunner(runner, times),
+    )
+    engine = OverlappedEngine(runner.model, NoWords(), config)
+    engine.scheduler.schedule = times.timed("schedule", engine.scheduler.schedule)
+    engine.step = times.of_step(engine.step)
+    prompts = [sequence.prompt_ids for sequence in sequences]
+    params = [SamplingParams(max_tokens=sequence.max_new_tokens, ignore_eos=True) for sequence in sequences]
+    outputs = []
+    seconds = seconds_of(lambda: outputs.extend(engine.generate(prompts, params)))
+    for sequence, output in zip(sequences, outputs):
+        if output.error:
+            raise output.error
+        sequence.output_ids = output.token_ids
+    return seconds, times
+
+
+def seconds_of(run: Callable[[], None]) -> float:
+    """Of some work, until the GPU is done with it."""
     torch.cuda.synchronize()
     began = time.perf_counter()
-    while overlap.has_unfinished():
-        times.steps.append({})
-        step()
+    run()
     torch.cuda.synchronize()
-    return time.perf_counter() - began, times
+    return time.perf_counter() - began
