@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from lessons_lib.block_pool import blocks_for
 from lessons_lib.continuous_batching import batch_generate
 from lessons_lib.engine import EngineConfig, LLMEngine
 from lessons_lib.fused_model import fused_runner
@@ -47,7 +48,11 @@ def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
 
 def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:
     """The same under a scheduler with a budget of tokens, with shared beginnings (this lesson)."""
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=max(256, size), make_runner=make_runner))
+    longest = max(len(tokenizer(prompt).input_ids) + cap for prompt, cap in zip(load.prompts, load.max_new_tokens))
+    num_blocks = size * blocks_for(longest, 16)  # a pool much larger than the others' would be written once for nothing
+    engine = LLMEngine(
+        model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=max(256, size), num_blocks=num_blocks, make_runner=make_runner)
+    )
     outputs = engine.generate(load.prompts, [SamplingParams(max_tokens=cap) for cap in load.max_new_tokens])
     return [output.token_ids for output in outputs]
 
