@@ -73,8 +73,7 @@ class CountedAhead:
         for (sequence, count), token, gets_token in zip(step.plan.counts.items(), tokens, step.gets_token):
             if sequence.finish_reason:  # it had ended by the step before, or was aborted
                 continue
-            computed = sequence.num_computed_tokens
-            if (computed - count) // block_size < computed // block_size:
+            if sequence.num_computed_tokens % block_size < count:
                 # A block is full. It is named after its tokens, and so the scheduler could not count them before they were known.
                 is_unknown = forget_unknown(sequence)
                 sequence.num_computed_tokens -= count
@@ -83,8 +82,9 @@ class CountedAhead:
                     sequence.output_ids.append(UNKNOWN)
             if not gets_token:
                 continue
-            if token not in sequence.stop_token_ids and sequence.output_ids and sequence.output_ids[-1] == UNKNOWN:
-                sequence.output_ids[-1] = token  # below its cap: it goes on
+            output = sequence.output_ids
+            if token not in sequence.stop_token_ids and output and output[-1] == UNKNOWN:
+                output[-1] = token  # below its cap: it goes on
                 continue
             forget_unknown(sequence)
             sequence.append_token(token)
