@@ -1059,8 +1059,8 @@ ledger(model, tokenizer, "11", with_cache_only=True)
 
 # %% [markdown]
 """
-The last row computes no token in vain, copies nothing, and keeps little more cache than it uses. On six short stories it is not much faster than the
-slots of lesson 02. What it has gained is memory, and with it places for more requests.
+The last row computes no token in vain, copies nothing, and keeps little more cache than it uses. On six short stories the slots of lesson 02 are
+about as fast. What the engine has gained is memory, and with it places for more requests.
 
 ## What production does
 
