@@ -900,7 +900,7 @@ captured again. So one *drains* the engine first: no new requests, wait until th
 
 A forward pass of a small model on a large GPU has little to compute, and several hundred kernels to launch, each a few microseconds of the CPU's
 time. The GPU waits for the CPU. Four ideas turn that around. They were measured on one H200, in one run, with 256 requests at once: first without
-any, then with one more in each line, the last two ideas together.
+any, then with more and more. The names of the lines say what was added; the last two ideas came in together.
 """
 
 # %%
