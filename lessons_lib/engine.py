@@ -4,58 +4,21 @@ import random
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
 
 from lessons_lib import engine_calls
 from lessons_lib.block_moves import apply_moves
 from lessons_lib.block_pool import BlockPool, blocks_in_budget
+from lessons_lib.engine_config import EngineConfig
 from lessons_lib.engine_metrics import EngineMetrics, EngineStep
 from lessons_lib.engine_request import Answer, EngineRequest, NewToken, RequestOutput
 from lessons_lib.model_runner import ModelRunner
 from lessons_lib.paged_cache import PagedKVCache
-from lessons_lib.policies import FirstComeFirstServed
 from lessons_lib.preemption import MemoryPlan, PreemptiveScheduler, fork
 from lessons_lib.prefix_cache import PrefixCache
 from lessons_lib.prompts import BadRequest, encode_prompts
 from lessons_lib.sampling import NO_TOKEN, SamplingParams, sample
-from lessons_lib.scheduler import optimistic
 from lessons_lib.sequence import Sequence
 from lessons_lib.timing import StopWatch
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """The sizes of an engine.
-
-    Attributes:
-        max_num_seqs: the most sequences that run at a time.
-        max_num_batched_tokens: the most tokens of a step.
-        max_model_len: the most tokens of a sequence, prompt and answer together; if None, as many as the model has positions for.
-        block_size: tokens of a block.
-        num_blocks: size of the pool; if None, as many blocks as fit in `cache_bytes`.
-        cache_bytes: memory of the KV cache.
-        num_swap_blocks: size of the swap space; without one, preempted sequences are computed again.
-        watermark: share of the blocks that admission leaves free for those who run.
-        share_prefixes: whether sequences with the same beginning share blocks.
-        policy: who goes next, see `policies`.
-        admission: see `scheduler`.
-        backend: how attention is computed, see `paged_model.plan_attention`.
-        make_runner: function (model, num_blocks, config) -> what carries out the plans; if None, the engine's own, see `new_runner`.
-    """
-
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 512
-    max_model_len: int | None = None
-    block_size: int = 16
-    num_blocks: int | None = None
-    cache_bytes: int = 2**28
-    num_swap_blocks: int = 0
-    watermark: float = 0.01
-    share_prefixes: bool = True
-    policy: object = field(default_factory=FirstComeFirstServed)
-    admission: Callable = optimistic
-    backend: str | Callable | None = None
-    make_runner: Callable | None = None
 
 
 class LLMEngine:
