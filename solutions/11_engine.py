@@ -925,8 +925,9 @@ for (_, before), (name, after) in zip(list(speeds.items()), list(speeds.items())
 
 # %% [markdown]
 """
-Read the first line: the CPU is busy launching, and the GPU has nothing to do but wait for it. With overlap, `own` is what it was in the line above;
-but the GPU computes meanwhile, so the CPU waits less, and the whole is shorter.
+Read the first line: the CPU is busy launching, and the GPU has nothing to do but wait for it. With overlap, the CPU still has its own work to do;
+but the GPU computes meanwhile, so the CPU waits less, and the whole is shorter. In the last line the whole engine does the same, with requests,
+sampling rules and metrics; in the lines before it, a bare scheduler drives the model.
 
 A full step of 256 tokens is faster than the bars say. They hold the steps with prompts as well, and the end, when fewer and fewer sequences run.
 
