@@ -1,14 +1,16 @@
 """Lesson 11: the same model in fewer operations. On a CPU, a small model's step is mostly the starting of small operations."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
+from lessons_lib.masks import additive_mask
 from lessons_lib.model import kv_head_size
 from lessons_lib.model_runner import ModelRunner, packed_plan, slots_of
 from lessons_lib.packing import PackedBatch
+from lessons_lib.paged_attention import paged_attention, plan_groups
 from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.paged_model import plan_attention
 from lessons_lib.scheduler import StepPlan
@@ -107,13 +109,21 @@ def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | N
     return weight, torch.cat([projection.bias.data for projection in projections]) if has_bias else None
 
 
+def plan_with_additive_masks(packed: PackedBatch, block_tables: torch.Tensor, block_size: int) -> Callable:
+    """The PyTorch backend (`paged_attention.plan_torch`), its masks made additive once a pass; otherwise every layer would do that anew."""
+    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
+    groups = [replace(group, mask=additive_mask(group.mask)) for group in groups]
+    return lambda query, keys, values, scale: paged_attention(query, keys, values, groups, scale)
+
+
 class FusedRunner(ModelRunner):
     """A ModelRunner that computes with a FusedModel."""
 
     def __init__(self, model, num_blocks: int, block_size: int, backend: str | Callable | None = None):
         super().__init__(model, num_blocks, block_size, backend)
         self.fused = FusedModel(model)
-        self.plan_attention = plan_attention(backend, model.device)
+        on_cpu = backend is None and model.device.type == "cpu"
+        self.plan_attention = plan_with_additive_masks if on_cpu else plan_attention(backend, model.device)
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """See `ModelRunner.forward`."""

@@ -5,6 +5,7 @@ import torch
 from oracle import END, generate_alone, ragged_requests
 
 from lessons_lib.fused_model import FusedModel, FusedRunner, NotFusible
+from lessons_lib.model import load_model
 from lessons_lib.model_runner import ModelRunner, serve_greedily
 from lessons_lib.preemption import PreemptiveScheduler
 from lessons_lib.prefix_cache import PrefixCache
@@ -51,13 +52,14 @@ def test_greedy_answers_are_those_of_generate(model):
     assert answers == [generate_alone(model, prompt, cap, END) for prompt, cap in zip(prompts, caps)]
 
 
-def test_it_takes_fewer_operations(model):
+def test_it_takes_fewer_operations():
+    model, _ = load_model(device="cpu")
     counts = []
     for runner in (ModelRunner(model, 6, 4), FusedRunner(model, 6, 4)):
         with count_operators() as operators:
             runner.forward(a_plan())
         counts.append(operators.count)
-    assert counts[1] < counts[0]
+    assert counts[1] < 0.9 * counts[0], counts
 
 
 def test_other_models_are_refused():
