@@ -17,7 +17,7 @@ help:
 	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
 	@echo "make doctor     say what was found on this machine, and what to do about each problem"
-	@echo "make bench      measure the block pool, and one at a time, static, slots and ragged side by side"
+	@echo "make bench      measure the block pool, every way of serving from lesson 00 to the engine, and kernels where there is a GPU"
 	@echo "make soak       10,000 requests through one engine, with aborts, faults and too little memory (ARGS=\"--requests 500\")"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
 	@echo "make help       this list"

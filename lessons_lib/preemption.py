@@ -85,7 +85,7 @@ class PreemptiveScheduler(Scheduler):
 
     Attributes:
         pool: a PrefixCache.
-        swap_space: blocks in the memory of the CPU, or None.
+        swap_space: blocks in the memory of the CPU; an empty pool if there are none.
         choose_victim: function (candidates, policy) -> the one that gives its blocks back; see `last_in_rank`.
         should_swap: function (scheduler, victim) -> whether its cache is moved out rather than dropped.
         share_prefixes: whether blocks are found again by what they hold.
