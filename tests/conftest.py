@@ -29,7 +29,7 @@ def _own_progress_file(tmp_path, monkeypatch):
     monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "progress.json"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, its event loop runs in this thread, where no other test may have one
 def chromium():
     """A headless Chromium (playwright Browser)."""
     from browser import start_chromium, why_no_browser  # needs what notebooks need, which tests of kernels do without
@@ -40,7 +40,7 @@ def chromium():
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(chromium, tmp_path_factory):
     """A JupyterLab on a copy of notebooks/. `lab.open_notebook(name)` opens one in a page of its own."""
     from browser import JupyterLab
