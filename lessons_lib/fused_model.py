@@ -1,19 +1,20 @@
 """Lesson 11: the same model in fewer operations. On a CPU, a small model's step is mostly the starting of small operations."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from lessons_lib.masks import additive_mask
+from lessons_lib.fused_attention import plan_fused
 from lessons_lib.model import kv_head_size
 from lessons_lib.model_runner import ModelRunner, packed_plan, slots_of
 from lessons_lib.packing import PackedBatch
-from lessons_lib.paged_attention import paged_attention, plan_groups
 from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.paged_model import plan_attention
 from lessons_lib.scheduler import StepPlan
+
+FEW_TOKENS = 16  # beyond it, turning the result back costs what the product gains
 
 
 class NotFusible(ValueError):
@@ -65,15 +66,32 @@ class FusedModel:
         hidden = core.embed_tokens(packed.input_ids)
         cos, sin = (half[0, :, None, : self.head_dim // 2] for half in core.rotary_emb(hidden[None], packed.positions[None]))
         for number, layer in enumerate(self.layers):
-            heads = F.linear(_norm(layer.input_norm, hidden), layer.qkv, layer.qkv_bias).unflatten(-1, (-1, self.head_dim))
+            heads = product(_norm(layer.input_norm, hidden), layer.qkv, layer.qkv_bias).unflatten(-1, (-1, self.head_dim))
             rotated = rotate(heads[:, : -self.kv_heads], cos, sin)
             query, key = rotated[:, : -self.kv_heads], rotated[:, -self.kv_heads :]
             cache.write(number, key, heads[:, -self.kv_heads :], slot_mapping)
             attended = attend(query, cache.keys[number], cache.values[number], self.head_dim**-0.5)
-            hidden = hidden + F.linear(attended.flatten(1), layer.out)
-            gate, up = F.linear(_norm(layer.mlp_norm, hidden), layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + F.linear(F.silu(gate) * up, layer.down)
-        return self.model.lm_head(_norm(core.norm, hidden[packed.logits_index]))
+            hidden = hidden + product(attended.flatten(1), layer.out)
+            gate, up = product(_norm(layer.mlp_norm, hidden), layer.gate_up).chunk(2, dim=-1)
+            hidden = hidden + product(F.silu(gate) * up, layer.down)
+        return product(_norm(core.norm, hidden[packed.logits_index]), self.model.lm_head.weight)
+
+
+def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`F.linear`; for few tokens on a CPU the other way round, the weights times the tokens.
+
+    Both ways compute the same from the same memory. The library that PyTorch calls takes longer where the first of two matrices has few rows.
+
+    Args:
+        hidden: [T, inputs]; weight: [outputs, inputs]; bias: [outputs].
+
+    Returns:
+        tensor [T, outputs].
+    """
+    if len(hidden) > FEW_TOKENS or hidden.device.type != "cpu":
+        return F.linear(hidden, weight, bias)
+    turned = weight @ hidden.T if bias is None else torch.addmm(bias[:, None], weight, hidden.T)
+    return turned.T.contiguous()
 
 
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -109,13 +127,6 @@ def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | N
     return weight, torch.cat([projection.bias.data for projection in projections]) if has_bias else None
 
 
-def plan_with_additive_masks(packed: PackedBatch, block_tables: torch.Tensor, block_size: int) -> Callable:
-    """The PyTorch backend (`paged_attention.plan_torch`), its masks made additive once a pass; otherwise every layer would do that anew."""
-    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    groups = [replace(group, mask=additive_mask(group.mask)) for group in groups]
-    return lambda query, keys, values, scale: paged_attention(query, keys, values, groups, scale)
-
-
 class FusedRunner(ModelRunner):
     """A ModelRunner that computes with a FusedModel."""
 
@@ -123,7 +134,7 @@ class FusedRunner(ModelRunner):
         super().__init__(model, num_blocks, block_size, backend)
         self.fused = FusedModel(model)
         on_cpu = backend is None and model.device.type == "cpu"
-        self.plan_attention = plan_with_additive_masks if on_cpu else plan_attention(backend, model.device)
+        self.plan_attention = plan_fused if on_cpu else plan_attention(backend, model.device)
 
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """See `ModelRunner.forward`."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from oracle import END, generate_alone, ragged_requests
 
-from lessons_lib.fused_model import FusedModel, FusedRunner, NotFusible
+from lessons_lib.fused_model import FEW_TOKENS, FusedModel, FusedRunner, NotFusible, product
 from lessons_lib.model import load_model
 from lessons_lib.model_runner import ModelRunner, serve_greedily
 from lessons_lib.preemption import PreemptiveScheduler
@@ -32,6 +32,17 @@ def test_the_logits_are_those_of_the_model(model):
     plan = a_plan()
     plain = ModelRunner(model, 6, 4).forward(plan)
     torch.testing.assert_close(FusedRunner(model, 6, 4).forward(plan), plain, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_is_the_same_either_way_round():
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(24, 12, generator=generator), torch.randn(24, generator=generator)
+    for tokens in (0, 1, 2, FEW_TOKENS, FEW_TOKENS + 1):
+        hidden = torch.randn(tokens, 12, generator=generator)
+        for added in (None, bias):
+            got = product(hidden, weight, added)
+            torch.testing.assert_close(got, torch.nn.functional.linear(hidden, weight, added))
+            assert got.is_contiguous()
 
 
 def test_the_model_itself_computes_as_before_in_the_same_memory(model):

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from paged_cases import error, make_case
 
 from lessons_lib.block_pool import slot_of
+from lessons_lib.fused_attention import plan_fused
 from lessons_lib.model import cache_bytes_per_token
 from lessons_lib.online_softmax import add_block, add_block_naive, attention_of, log_sum_exp, merge, nothing_seen
-from lessons_lib.paged_attention import paged_attention, plan_groups
+from lessons_lib.paged_attention import plan_torch
 from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.tiny_models import tiny_model
 
@@ -62,9 +63,9 @@ def test_bare_exponentials_are_right_for_small_scores_and_overflow_for_large_one
             torch.testing.assert_close(naive, scores.softmax(dim=1) @ values)
 
 
-def torch_backend(case):
-    groups = plan_groups(case.cu_seqlens_q, case.context_lens, case.block_tables, case.k_cache.shape[1])
-    return paged_attention(case.q, case.k_cache, case.v_cache, groups, case.scale)
+def attention(case, plan=plan_torch):
+    """A Case has of a PackedBatch what planning needs."""
+    return plan(case, case.block_tables, case.k_cache.shape[1])(case.q, case.k_cache, case.v_cache, case.scale)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -79,18 +80,20 @@ def test_packed_rows_against_gathered_keys(lens, heads, block_size, shared, seed
     """The cells without a token hold NaN, and the tables beyond the last block hold nonsense."""
     q_lens, context_lens = [new for new, _ in lens], [new + cached for new, cached in lens]
     case = make_case(q_lens, context_lens, *heads, head_dim=16, block_size=block_size, seed=seed, shared=shared)
-    assert error(torch_backend(case), case.reference()) < 1e-5
+    for plan in (plan_torch, plan_fused):
+        assert error(attention(case, plan), case.reference()) < 1e-5, plan
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 2e-3), (torch.bfloat16, 1e-2)])
 def test_half_precision(dtype, tolerance):
     case = make_case([4, 1], [9, 11], dtype=dtype)
-    assert error(torch_backend(case), case.reference()) < tolerance
+    assert error(attention(case), case.reference()) < tolerance
+    assert error(attention(case, plan_fused), case.reference()) < tolerance
 
 
 def test_an_empty_row():
     case = make_case([], [])
-    assert torch_backend(case).shape == case.q.shape
+    assert attention(case).shape == case.q.shape
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
