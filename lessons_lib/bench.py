@@ -11,13 +11,12 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.batch_result import BatchResult
+from lessons_lib.bench_engines import engines
 from lessons_lib.block_pool import BlockPool, BlockTable
 from lessons_lib.continuous_batching import batch_generate
 from lessons_lib.decoding_batches import decoding_paged, decoding_ragged
-from lessons_lib.designs import DESIGNS
 from lessons_lib.engine import EngineConfig, LLMEngine
 from lessons_lib.generate import generate_one_by_one
-from lessons_lib.hf_continuous import hugging_face_continuous
 from lessons_lib.metrics import batch_metrics
 from lessons_lib.model import load_model
 from lessons_lib.paged_batching import paged_generate, paged_step
@@ -26,14 +25,12 @@ from lessons_lib.sampling import SamplingParams
 from lessons_lib.static_batching import static_generate
 from lessons_lib.timing import median_ms
 from lessons_lib.viz.table import Table
-from lessons_lib.workload import Workload, skewed_workload
+from lessons_lib.workload import skewed_workload
 
 # requests -> the batch sizes to measure
 WORKLOADS = {16: (2, 4, 8), 64: (8, 16)}
 # (requests, context)
 CONTEXTS = ((4, 50), (4, 400), (16, 50), (16, 150), (16, 400), (16, 800))
-ALONE = "one at a time"
-CPU_ATTENTION = ("sdpa", "paged|eager")
 POOL_SIZES = (100, 1_000, 10_000, 100_000)
 
 
@@ -86,58 +83,6 @@ def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Tab
     columns = ["way", "batch", "tokens/s", "to alone", "to static", "forward calls", "useful", "slots busy", "same tokens"]
     caption = f"{requests} requests with skewed lengths, {new_tokens} new tokens, bundled model, median of {repeats}"
     return Table(columns, rows, caption)
-
-
-def engines(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16, 64)) -> Table:
-    """The engine beside the designs it grew from, and beside Hugging Face's own ways, all on the same ragged requests, greedy.
-
-    The ways take turns, as in `throughput`.
-    """
-    model, tokenizer = load_model()
-    load = skewed_workload(requests)
-
-    def answers_of(serve: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
-        started = time.perf_counter()
-        answers = serve()
-        return time.perf_counter() - started, answers
-
-    ways = {("Hugging Face generate", 1): lambda: answers_of(lambda: generate_alone(model, tokenizer, load))}
-    for name, serve in DESIGNS.items():
-        for size in (1,) if name == ALONE else sizes:
-            ways[name, size] = lambda serve=serve, size=size: answers_of(lambda: serve(model, tokenizer, load, size))
-    for size in sizes:
-        for attention in CPU_ATTENTION:
-            name = f"Hugging Face continuous, {attention}"
-            ways[name, size] = lambda size=size, attention=attention: hugging_face_continuous(model, tokenizer, load, size, attention)
-    seconds, answers = {way: [] for way in ways}, {}
-    for _ in range(repeats):
-        for way, serve in ways.items():
-            elapsed, answers[way] = serve()
-            seconds[way].append(elapsed)
-    new_tokens = sum(map(len, answers[ALONE, 1]))
-    medians = {way: statistics.median(times) for way, times in seconds.items()}
-    engine = min(median for (name, _), median in medians.items() if name.startswith("engine"))
-    rows = [
-        [name, size, round(new_tokens / median), f"{medians[ALONE, 1] / median:.2f} ×", f"{median / engine:.2f} ×", same(answers[name, size], answers[ALONE, 1])]
-        for (name, size), median in medians.items()
-    ]
-    columns = ["way", "batch", "tokens/s", "to alone", "best engine to this", "same tokens"]
-    return Table(columns, rows, f"{requests} requests with skewed lengths, {new_tokens} new tokens, bundled model, median of {repeats}")
-
-
-def generate_alone(model, tokenizer, load: Workload) -> list[list[int]]:
-    """Hugging Face `generate`, a request after the other."""
-    answers = []
-    for prompt, cap in zip(load.prompts, load.max_new_tokens):
-        inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
-        output = model.generate(**inputs, max_new_tokens=cap, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-        answers.append(output[0, inputs.input_ids.shape[1] :].tolist())
-    return answers
-
-
-def same(answers: list[list[int]], expected: list[list[int]]) -> str:
-    equal = sum(own == other for own, other in zip(answers, expected))
-    return "yes" if equal == len(expected) else f"{equal} of {len(expected)}"
 
 
 def own_time(repeats: int) -> Table:
@@ -218,7 +163,7 @@ def main() -> None:
     print()
     print(own_time(options.repeats))
     print()
-    print(engines(options.repeats))
+    print(engines(min(options.repeats, 3)))  # each turn takes about four minutes
     for requests in options.requests:
         print()
         print(throughput(requests, WORKLOADS.get(requests, (4, 8)), options.repeats))
