@@ -71,6 +71,7 @@ class LLMEngine:
         request_id: str | None = None,
         tier: int = 0,
         expected_tokens: float | None = None,
+        is_interactive: bool = False,
         on_token: Callable[[NewToken], None] | None = None,
     ) -> str:
         """Put a request in. It is served by the steps that follow.
@@ -78,7 +79,7 @@ class LLMEngine:
         Args:
             prompt: text, or token ids.
             request_id: its name; "0", "1", ... if not given.
-            tier, expected_tokens: for policies that ask for them.
+            tier, expected_tokens, is_interactive: for policies that ask for them; see Sequence.
             on_token: called with each new token. If it raises, this request fails, and no other.
 
         Returns:
@@ -99,7 +100,7 @@ class LLMEngine:
         if not params.ignore_eos and self.tokenizer.eos_token_id is not None:
             stop_token_ids |= {self.tokenizer.eos_token_id}
         now = self.clock()
-        sequence = Sequence(name, prompt_ids, cap, stop_token_ids, now, tier, expected_tokens)
+        sequence = Sequence(name, prompt_ids, cap, stop_token_ids, now, tier, expected_tokens, is_interactive)
         self.scheduler.add(sequence)
         request = EngineRequest(name, prompt_ids, params, now, on_token)
         self.requests[name] = request

@@ -48,13 +48,13 @@ def stream(engine, prompt, params=None, **options) -> Iterator[NewToken]:
     When the caller stops reading, the request is aborted.
 
     Args:
-        See `LLMEngine.add_request`.
+        See `LLMEngine.add_request`. Somebody reads along, so the request is interactive, unless it is said to be not.
 
     Raises:
         What went wrong, if the request failed.
     """
     arrived = []
-    name = engine.add_request(prompt, params, on_token=arrived.append, **options)
+    name = engine.add_request(prompt, params, on_token=arrived.append, **{"is_interactive": True} | options)
     reader = _read(engine, engine.requests[name], arrived)
     next(reader)  # it is inside its `try` from now on: whoever drops it aborts the request, even if nothing was ever read
     return reader

@@ -38,24 +38,27 @@ class StrictPriority:
 
 
 class PriorityWithAgeing:
-    """The best tier first, but waiting counts too: a tier is worth `patience` seconds of it.
+    """The best tier first, and who waits at a screen before who does not; but waiting counts too, in seconds like the others.
 
     Everybody who waits ages alike, so the order of two sequences never changes once both have come: a sequence ranks as if it had come
-    `patience` seconds later for each tier that it is below the best.
+    `patience` seconds later for each tier that it is below the best, and `head_start` seconds earlier if it is interactive.
 
     Attributes:
-        patience: seconds, 0 or more; 0 is the order of arrival.
+        patience: seconds of waiting that a tier is worth, 0 or more.
+        head_start: seconds of waiting that a reader at a screen is worth, 0 or more. With 0 for both it is the order of arrival.
     """
 
     name = "priority with ageing"
 
-    def __init__(self, patience):
-        if patience < 0:
-            raise ValueError(f"patience is {patience} seconds; it must be 0 or more.")
+    def __init__(self, patience, head_start=0.0):
+        if patience < 0 or head_start < 0:
+            raise ValueError(f"patience is {patience} seconds and head_start {head_start}; both must be 0 or more.")
         self.patience = patience
+        self.head_start = head_start
 
     def rank(self, sequence):
-        return sequence.arrival_time + sequence.tier * self.patience
+        head_start = self.head_start if sequence.is_interactive else 0.0
+        return sequence.arrival_time + sequence.tier * self.patience - head_start
 
 
 class BalancedLengths:

@@ -19,6 +19,7 @@ class Sequence:
         arrival_time: when it came, in seconds of any clock.
         tier: rank of its customer; 0 goes first, where a policy asks.
         expected_tokens: a guess of how long the answer will be, for policies that want one.
+        is_interactive: whether somebody waits at a screen and reads the answer as it grows, where a policy asks.
         output_ids: the answer so far.
         num_computed_tokens: tokens, from the first on, whose keys and values are in the cache.
         blocks: its blocks, in the order of its tokens.
@@ -34,6 +35,7 @@ class Sequence:
     arrival_time: float = 0.0
     tier: int = 0
     expected_tokens: float | None = None
+    is_interactive: bool = False
     output_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     blocks: list[int] = field(default_factory=list)

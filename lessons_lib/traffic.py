@@ -18,6 +18,7 @@ class Arrival:
         max_new_tokens: its cap, at least `answer_tokens`; that is all that a server knows.
         tier: rank of its customer, 0 is the best.
         expected_tokens: a guess of `answer_tokens`.
+        is_interactive: whether somebody reads the answer as it grows.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Arrival:
     max_new_tokens: int
     tier: int = 0
     expected_tokens: float | None = None
+    is_interactive: bool = False
 
     def sequence(self) -> Sequence:
         """What the scheduler is given. Its tokens are only counted, so a range stands for them."""
@@ -38,6 +40,7 @@ class Arrival:
             arrival_time=self.arrival_time,
             tier=self.tier,
             expected_tokens=self.expected_tokens,
+            is_interactive=self.is_interactive,
         )
 
 
