@@ -15,7 +15,7 @@ from lessons_lib.model_runner import ModelRunner
 from lessons_lib.paged_cache import PagedKVCache
 from lessons_lib.preemption import MemoryPlan, PreemptiveScheduler, fork
 from lessons_lib.prefix_cache import PrefixCache
-from lessons_lib.prompts import BadRequest, encode_prompts
+from lessons_lib.prompts import BadRequest, encode_prompt
 from lessons_lib.sampling import NO_TOKEN, SamplingParams, sample
 from lessons_lib.sequence import Sequence
 from lessons_lib.timing import StopWatch
@@ -93,7 +93,7 @@ class LLMEngine:
         name = self._free_name() if request_id is None else request_id
         if name in self.requests:
             raise BadRequest(f"request id {name!r} is being served; give every request an id of its own, or none at all.")
-        (prompt_ids,), (cap,) = encode_prompts(self.model, self.tokenizer, [prompt], params.max_tokens, self.config.max_model_len)
+        prompt_ids, cap = encode_prompt(self.model, self.tokenizer, f"request {name!r}", prompt, params.max_tokens, self.config.max_model_len)
         if params.max_tokens is None:
             cap = max(1, min(cap, self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)))
         stop_token_ids = frozenset(params.stop_token_ids)

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from copy import copy
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 
 # Upper bounds in seconds, each about twice the one before.
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -169,7 +170,7 @@ class EngineMetrics:
         return self.cached_tokens / asked if asked else 0.0
 
     def snapshot(self) -> dict:
-        """Everything as numbers, texts, lists and dicts, ready for JSON."""
+        """Everything as numbers, texts, lists and dicts, ready for JSON. A quantile above all bounds is None: JSON has no infinity."""
         names = (
             "max_num_seqs max_num_batched_tokens num_blocks requests steps busy_seconds tokens prefill_tokens new_tokens cached_tokens "
             "preemptions part_seconds throughput own_share slot_utilisation token_utilisation block_utilisation prefix_hit_rate"
@@ -177,6 +178,8 @@ class EngineMetrics:
         plain = {name: copy(getattr(self, name)) for name in names}  # the engine goes on, and they stay
         for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
             histogram = getattr(self, name)
-            quantiles = {"p50": histogram.quantile(0.5), "p99": histogram.quantile(0.99)}
-            plain[name] = asdict(histogram) | {"count": histogram.count, "mean": histogram.mean} | quantiles
+            plain[name] = asdict(histogram) | {"count": histogram.count, "mean": histogram.mean}
+            for key, share in (("p50", 0.5), ("p99", 0.99)):
+                quantile = histogram.quantile(share)
+                plain[name][key] = quantile if isfinite(quantile) else None
         return plain

@@ -32,12 +32,25 @@ def encode_prompts(
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
+    caps = _one_cap_each(max_new_tokens, len(prompts))
+    names = (f"prompt {index}" for index in range(len(prompts)))
+    encoded = [encode_prompt(model, tokenizer, *request, context) for request in zip(names, prompts, caps)]
+    return [prompt_ids for prompt_ids, _ in encoded], [cap for _, cap in encoded]
+
+
+def encode_prompt(
+    model, tokenizer, name: str, prompt: str | Sequence[int], max_new_tokens: int | None, context: int | None = None
+) -> tuple[list[int], int]:
+    """Token ids and cap of one request; see `encode_prompts`.
+
+    Args:
+        name: what messages call it.
+    """
     context = _checked_context(model, context)
-    prompt_ids = [tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt) for prompt in prompts]
-    caps = _one_cap_each(max_new_tokens, prompt_ids, context)
-    for index, (ids, cap) in enumerate(zip(prompt_ids, caps)):
-        _check_request(f"prompt {index}", ids, cap, model.config.vocab_size, context)
-    return prompt_ids, caps
+    prompt_ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
+    cap = context - len(prompt_ids) if max_new_tokens is None else max_new_tokens
+    _check_request(name, prompt_ids, cap, model.config.vocab_size, context)
+    return prompt_ids, cap
 
 
 def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_size: int, context: int) -> None:
@@ -77,12 +90,10 @@ def _checked_context(model, context: int | None) -> int:
     return context
 
 
-def _one_cap_each(max_new_tokens: int | Sequence[int] | None, prompt_ids: list[list[int]], context: int) -> list[int]:
-    if max_new_tokens is None:
-        return [context - len(ids) for ids in prompt_ids]
-    if isinstance(max_new_tokens, int):
-        return [max_new_tokens] * len(prompt_ids)
+def _one_cap_each(max_new_tokens: int | Sequence[int] | None, count: int) -> list[int | None]:
+    if max_new_tokens is None or isinstance(max_new_tokens, int):
+        return [max_new_tokens] * count
     caps = list(max_new_tokens)
-    if len(caps) != len(prompt_ids):
-        raise BadRequest(f"{len(caps)} values of max_new_tokens for {len(prompt_ids)} prompts; give one number, or one for each prompt.")
+    if len(caps) != count:
+        raise BadRequest(f"{len(caps)} values of max_new_tokens for {count} prompts; give one number, or one for each prompt.")
     return caps

@@ -35,7 +35,7 @@ def with_steps(*steps):
 def test_figures_are_those_of_the_snapshot():
     snapshot, steps = with_steps(STEP, replace(STEP, new_tokens=20))
     snapshot["requests"] = {"stop": 1200, "error": 34}
-    for name, p50, p99 in (("ttft", 0.05, 2.0), ("itl", 0.002, float("inf"))):
+    for name, p50, p99 in (("ttft", 0.05, 2.0), ("itl", 0.002, None)):
         snapshot[name] |= {"count": 9, "p50": p50, "p99": p99}
     found = texts(draw_dashboard(snapshot, steps))
     for value in ("30", "≤ 50 ms · ≤ 2 s", "≤ 2 ms · > 100 s", "1,234", "2", "44 %"):
@@ -238,7 +238,7 @@ def test_what_is_refused_is_said():
     dashboard = a_dashboard()
     dashboard.prompt.value = ""
     dashboard.add_button.click()
-    assert said(dashboard).startswith("Refused. BadRequest: prompt 0 is empty")
+    assert said(dashboard).startswith("Refused. BadRequest: request '0' is empty")
     assert not dashboard.engine.requests
 
 

@@ -274,8 +274,8 @@ def state(engine):
 @pytest.mark.parametrize(
     "error, words, prompt, params, kwargs",
     [
-        (BadRequest, "empty", [], None, {}),
-        (BadRequest, "97.*0 to 96", [1, 97], None, {}),
+        (BadRequest, "request '1' is empty", [], None, {}),
+        (BadRequest, "request 'there' holds token id 97.*0 to 96", [1, 97], None, {"request_id": "there"}),
         (BadRequest, "-1.*0 to 96", [-1], None, {}),
         (BadRequest, "256 tokens; the context is 256", [1] * 256, None, {}),
         (BadRequest, "250 tokens and asks for 7 more, 257.*the context is 256.*Ask for 6 or fewer", [1] * 250, greedy(7), {}),
@@ -499,6 +499,9 @@ def test_a_snapshot_is_plain_and_stays():
     assert empty == EngineMetrics(8, 32, 60).snapshot(), "a snapshot does not change behind one's back"
     full = engine.metrics.snapshot()
     assert full["requests"] == {"length": 1} and full["ttft"]["count"] == 1 and full["max_num_seqs"] == 8
+    engine.metrics.itl.add(1000.0)
+    slow = engine.metrics.snapshot()
+    assert json.loads(json.dumps(slow, allow_nan=False)) == slow and slow["itl"]["p99"] is None
 
 
 def test_a_histogram_says_what_share_lies_below_a_bound():

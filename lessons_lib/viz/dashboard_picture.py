@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from lessons_lib.engine_metrics import BOUNDS, EngineStep
@@ -62,8 +61,8 @@ def _quantiles(histogram: Mapping) -> str:
     return " · ".join(_at_most(histogram[name]) for name in ("p50", "p99")) if histogram["count"] else "–"
 
 
-def _at_most(seconds: float) -> str:
-    return f"≤ {say_seconds(seconds)}" if math.isfinite(seconds) else f"> {say_seconds(BOUNDS[-1])}"
+def _at_most(seconds: float | None) -> str:
+    return f"> {say_seconds(BOUNDS[-1])}" if seconds is None else f"≤ {say_seconds(seconds)}"
 
 
 def _tiles(d: Drawing, y: float, figures: Sequence[tuple[str, str]]) -> None:
