@@ -161,7 +161,7 @@ A `Sequence` in the library is no more than that. These attributes matter here:
 | `blocks` | the blocks that it holds |
 | `max_new_tokens` | its cap |
 | `most_tokens` | tokens that it may ever have in the cache: prompt + cap − 1, as the last token is never computed |
-| `arrival_time`, `tier`, `expected_tokens` | for policies, later in this lesson |
+| `arrival_time`, `tier`, `expected_tokens`, `is_interactive` | for policies, later in this lesson |
 
 ## Build 1: the budget shared out
 
@@ -449,15 +449,20 @@ When a place falls free, who gets it?
 
 > **policy**: a rule that puts those who wait in an order.
 
-Here a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. Eight requests, two places, a budget of 32:
+Here a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. Eight requests, two places, a budget of 32. The tier says
+what a customer pays: tier 0 is the best. The last column says whether anybody reads the answer as it grows. E is a job of a customer who pays much,
+and nobody waits at a screen for it; F is the other way round.
 """
 
 # %%
-PEOPLE = [  # name, arrival in ms, prompt tokens, answer tokens, tier
-    ("A", 0, 13, 60, 1), ("B", 0, 62, 50, 1), ("C", 20, 3, 100, 1), ("D", 30, 21, 80, 1),
-    ("E", 40, 5, 8, 0), ("F", 50, 40, 12, 1), ("G", 60, 10, 5, 0), ("H", 300, 8, 10, 0),
+PEOPLE = [  # name, arrival in ms, prompt tokens, answer tokens, tier, does anybody read along?
+    ("A", 0, 13, 60, 1, False), ("B", 0, 62, 50, 1, False), ("C", 20, 3, 100, 1, False), ("D", 30, 21, 80, 1, False),
+    ("E", 40, 5, 8, 0, False), ("F", 50, 40, 12, 1, True), ("G", 60, 10, 5, 0, True), ("H", 300, 8, 10, 0, True),
 ]  # fmt: skip
-eight = [Arrival(name, ms / 1000, prompt, answer, 128, tier, expected_tokens=answer) for name, ms, prompt, answer, tier in PEOPLE]
+eight = [
+    Arrival(name, ms / 1000, prompt, answer, max_new_tokens=128, tier=tier, expected_tokens=answer, is_interactive=reads)
+    for name, ms, prompt, answer, tier, reads in PEOPLE
+]
 
 
 def served(policy, requests=eight, places=2):
@@ -465,7 +470,10 @@ def served(policy, requests=eight, places=2):
     return simulate(scheduler, requests, COST, keep_steps=True)
 
 
-Table(columns=["request", "comes at, ms", "prompt", "answer", "tier"], rows=[list(person) for person in PEOPLE])
+Table(
+    columns=["request", "comes at, ms", "prompt", "answer", "tier", "somebody reads along"],
+    rows=[[*person, "yes" if reads else "no"] for *person, reads in PEOPLE],
+)
 
 # %%
 for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
@@ -475,7 +483,7 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 """
 **First come, first served** asks for the time of arrival only. **Shortest job first** asks for the length of the answer. Nobody knows it, so
 `expected_tokens` is a guess: of a small model, or from what such requests took before. Here the guesses are right. **Strict priority** asks for the
-tier. A tier may stand for what a customer pays, or for interactivity: people who wait at a screen in tier 0, jobs that run over night in tier 1.
+tier. None of the three asks who reads along.
 
 Step through it. What happens to E, F and G in the first chart?
 """
@@ -505,7 +513,8 @@ Shortest job first lets the short ones through. (A waits a moment at the start: 
 mean falls much. No other order has a smaller mean wait, if one sequence runs at a time and all are there at the start; with several places and
 arrivals in between it is only a good rule.
 
-Strict priority looks after E, G and H. F, which is short too, but of tier 1, comes last.
+Strict priority looks after E, G and H. F, which is short too, but of tier 1, comes last, though somebody reads along with it. E, with
+which nobody does, is the first to come in after A and B.
 
 ### Guesses that are wrong
 
@@ -530,31 +539,29 @@ of tier 1; we call it the odd one. The more short ones come, the longer the stre
 """
 
 # %%
-def stream(count):
-    """An odd one near the beginning of a stream of short requests."""
-    short = [Arrival(f"short {n}", 0.038 * n, 8, 8, 128, tier=0, expected_tokens=8) for n in range(count)]
-    odd = Arrival("odd", 0.02, 13, 60, 128, tier=1, expected_tokens=60)
+def stream(count, interactive="nobody"):
+    """An odd one near the beginning of a stream of short requests. Interactive are "the odd one", "the others", or nobody."""
+    is_read = interactive == "the others"
+    short = [Arrival(f"short {n}", 0.038 * n, 8, 8, 128, tier=0, expected_tokens=8, is_interactive=is_read) for n in range(count)]
+    odd = Arrival("odd", 0.02, 13, 60, 128, tier=1, expected_tokens=60, is_interactive=interactive == "the odd one")
     return [short[0], odd, *short[1:]]
 
 
-def odd_one(policy, count):
-    """Seconds that the odd one waits, and the mean of the others' queue times."""
-    times = served(policy, stream(count), places=1).times
-    return times["odd"].queue_time, mean(own.queue_time for name, own in times.items() if name != "odd")
+def stream_row(name, policy, interactive="nobody"):
+    """Seconds that the odd one waits in three streams, and the means of the others' queue times."""
+    runs = [served(policy, stream(count, interactive), places=1).times for count in (25, 50, 100)]
+    waits = [times["odd"].queue_time for times in runs]
+    others = [mean(own.queue_time for who, own in times.items() if who != "odd") for times in runs]
+    return [name, *(f"{seconds:.2f}" for seconds in (*waits, *others))]
 
 
-def stream_table(policies):
-    lengths = (25, 50, 100)
-    rows = []
-    for name, policy in policies.items():
-        waits, others = zip(*(odd_one(policy, count) for count in lengths))
-        rows.append([name, *(f"{seconds:.2f}" for seconds in (*waits, *others))])
-    columns = [f"{who} {count}" for who in ("odd, of", "others, of") for count in lengths]
+def stream_table(rows):
+    columns = [f"{who} {count}" for who in ("odd, of", "others, of") for count in (25, 50, 100)]
     caption = "Seconds in the queue: the odd one, and the others on average, in streams of 25, 50 and 100"
     return Table(columns=["policy", *columns], rows=rows, caption=caption)
 
 
-stream_table({policy.name: policy() for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)})
+stream_table([stream_row(policy.name, policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)])
 
 # %% [markdown]
 """
@@ -569,27 +576,57 @@ The way out is old: let waiting count.
 Say that being one tier lower is worth `patience` seconds of waiting. With a patience of 10 s, a request of tier 1 that has waited for 10 seconds
 stands as high as one of tier 0 that comes now.
 
+A tier says what a customer pays. It does not say whether somebody sits at a screen and waits.
+
+> **interactive request**: one whose answer somebody reads as it grows.
+
+Who reads along notices every wait. Of a job that runs over night, nobody notices when it begins. So an interactive request gets a head start: it
+stands as if it had waited for `head_start` seconds already when it comes. Now all that matters is in one unit, seconds of waiting: the arrival, the
+tier, and the reader.
+
 Must the queue be sorted again as time goes by? No. Everybody who waits gets older by the same, so the order of two requests never changes. It is
-enough to rank a request once, as if it had come later: `patience` seconds later for each tier that it is below the best.
+enough to rank a request once, as if it had come at another time: `patience` seconds later for each tier that it is below the best, and `head_start`
+seconds earlier if it is interactive.
 
-**Your task: `rank` of `PriorityWithAgeing`.** `self.patience` is a number of seconds, 0 or more. Return the rank of a sequence from its
-`arrival_time` (in seconds) and `tier` (0 is the best, then 1, 2, ...). The smallest rank goes first.
+**Your task: `rank` of `PriorityWithAgeing`.** `self.patience` and `self.head_start` are numbers of seconds, 0 or more. Return the rank of a sequence
+from its `arrival_time` (in seconds), `tier` (0 is the best, then 1, 2, ...) and `is_interactive` (True or False). The smallest rank goes first.
 
-Example with patience 10: P comes at 100 s in tier 1, so it ranks as 110. Q comes at 104 s in tier 0, and goes before P. R comes at 112 s in tier 0,
-and goes after P. S of tier 2, come at 95 s, ranks as 115. With patience 0 only the arrival counts.
+Example with patience 10 and head start 4. P is the night job of a customer who pays: it comes at 100 s in tier 0, and ranks as 100. Q of tier 1 is
+interactive, and came at 92 s: it ranks as 92 + 10 − 4 = 98, and goes before P. Without a reader it would rank as 102, and go after P. R is like Q,
+but came at 97 s, so it ranks as 103 and goes after P. S of tier 2, interactive, came at 83 s and ranks as 83 + 20 − 4 = 99. With 0 for both
+numbers only the arrival counts.
 """
 
 # %% exercise="09.4" given="__init__"
 from lessons_lib.policies import PriorityWithAgeing
 
+# %% [markdown]
+"""
+First the tiers alone. In the stream, nobody reads along for now, and the head start is 0:
+"""
+
 # %%
-stream_table({f"ageing, patience {patience} s": PriorityWithAgeing(patience) for patience in (0, 0.1, 0.5, 5)})
+stream_table([stream_row(f"ageing, patience {patience} s", PriorityWithAgeing(patience)) for patience in (0, 0.1, 0.5, 5)])
 
 # %% [markdown]
 """
 With a short patience, the odd one waits for about as long as the patience says, however long the stream is. What was an accident of the traffic is
 now a number, and somebody has to choose it. With 0 it is first come, first served. If it is longer than the stream, as 5 s are here, it is strict
 priority.
+
+Now with readers, a patience of 0.5 s and a head start of 0.2 s:
+"""
+
+# %%
+reading = PriorityWithAgeing(patience=0.5, head_start=0.2)
+stream_table([stream_row(f"ageing, interactive: {who}", reading, who) for who in ("nobody", "the odd one", "the others")])
+
+# %% [markdown]
+"""
+If the odd one is interactive, it waits 0.2 s less. If the others are, it waits about 0.2 s more, and no longer than that in a longer stream. So
+ageing puts a bound to what readers may do, too: in its own tier, a job gives way only to readers who come within one head start after it. (To
+readers of the tier above, for a patience more.) This is a bound to the order. How many seconds it makes depends on how fast those in front are
+served; here about as fast as they come.
 
 ### Balanced lengths
 
@@ -600,29 +637,38 @@ and has a method `choose` besides `rank`:
 
 # %%
 print(inspect.getsource(BalancedLengths.choose))
-with_ageing = {"ageing, patience 0.2 s": served(PriorityWithAgeing(0.2))}
+with_ageing = {
+    "ageing, patience 0.2 s": served(PriorityWithAgeing(0.2)),
+    "ageing 0.2 s, head start 0.3 s": served(PriorityWithAgeing(0.2, head_start=0.3)),
+}
 balanced = {"balanced lengths, target 50": served(BalancedLengths(target=50))}
 
 # %% [markdown]
 """
-All five on one time axis:
+All six on one time axis. Ageing is there twice, without a head start and with one:
 """
 
 # %%
-five = first_three | with_ageing | balanced
-draw_gantts(five)
+six = first_three | with_ageing | balanced
+draw_gantts(six)
 
 # %%
-Table(columns=WAITS, rows=[row_of(name, run) for name, run in five.items()])
+Table(columns=WAITS, rows=[row_of(name, run) for name, run in six.items()])
 
 # %% [markdown]
 """
-With a patience of 0.2 s, E and G pass the tier 1 that came before them, and H comes too late for that. In this trace the mean of the balanced order
-is near that of shortest job first, by luck of the lengths: short requests bring the mean down to the target while long ones run. Now the stream:
+With a patience of 0.2 s, E and G pass the tier 1 that came before them, and H comes too late for that. F still waits longest.
+
+With a head start of 0.3 s, F, G and H, which are interactive, come in before C and D. The head start is longer than the patience, so F of tier 1 even
+goes before E of tier 0, the job that came a moment before it. C, D and E pay for that with a longer wait. The mean falls, because those with
+readers happen to be short here.
+
+In this trace the mean of the balanced order is near that of shortest job first, by luck of the lengths: short requests bring the mean down to the
+target while long ones run. Now the stream:
 """
 
 # %%
-stream_table({f"balanced lengths, target {target}": BalancedLengths(target) for target in (16, 60)})
+stream_table([stream_row(f"balanced lengths, target {target}", BalancedLengths(target)) for target in (16, 60)])
 
 # %% [markdown]
 """
@@ -775,7 +821,8 @@ little suffers more from the same wait.
 even: who asks for little waits little. The price is at the other end: its p99 is the worst of the five, and its longest wait is longer than that of
 first come, first served many times over. There stand those with the longest answers.
 
-**Strict priority** and **ageing** move time from one tier to the other; the mean over both hardly changes. We look at the tiers below.
+**Strict priority** and **ageing** move time from one tier to the other; the mean over both hardly changes. We look at the tiers below. (Nobody in
+this traffic is interactive, so ageing goes by tier and arrival.)
 
 **Balanced lengths** has a better mean than first come, first served, and a longest wait that is nearly as bad as that of shortest job first: whoever
 is unlike the target waits for company that suits. So the slowdowns are the least even. Its TPOT, which it was made for, is what it is with the

@@ -380,25 +380,66 @@ def ageing(rank):
     return type("PriorityWithAgeing", (PriorityWithAgeing,), {"rank": rank})
 
 
-def counts_calls(self, sequence):
-    self.calls = getattr(self, "calls", 0) + 1
-    return sequence.arrival_time + sequence.tier * self.patience + 1e-9 * self.calls
+def by(base=lambda self, s: s.arrival_time + s.tier * self.patience, reader=lambda self, s: -self.head_start):
+    """A rank of two parts; the second is added for an interactive request."""
+    return ageing(lambda self, s: base(self, s) + (reader(self, s) if s.is_interactive else 0))
 
 
 def moves_the_arrival(self, sequence):
     sequence.arrival_time += sequence.tier * self.patience
-    return sequence.arrival_time
+    return sequence.arrival_time - (self.head_start if sequence.is_interactive else 0)
+
+
+def moves_the_arrival_of_readers(self, sequence):
+    if sequence.is_interactive:
+        sequence.arrival_time -= self.head_start
+    return sequence.arrival_time + sequence.tier * self.patience
+
+
+def raises_the_tier_of_readers(self, sequence):
+    if sequence.is_interactive:
+        sequence.tier = 0
+    return PriorityWithAgeing.rank(self, sequence)
+
+
+def uses_up_the_flag(self, sequence):
+    rank = PriorityWithAgeing.rank(self, sequence)
+    sequence.is_interactive = False
+    return rank
+
+
+def takes_the_head_start_away(self, sequence):
+    if not sequence.is_interactive:
+        self.head_start = 0
+    return sequence.arrival_time + sequence.tier * self.patience - self.head_start
+
+
+def shortens_the_patience(self, sequence):
+    if sequence.is_interactive:
+        self.patience -= self.head_start
+    return sequence.arrival_time + sequence.tier * self.patience
 
 
 def rank_as_a_tuple(self, sequence):
-    return (sequence.arrival_time + sequence.tier * self.patience, sequence.arrival_time)
+    return (PriorityWithAgeing.rank(self, sequence), sequence.arrival_time)
 
 
 def rank_tier_by_tier(self, sequence):
     rank = sequence.arrival_time
     for _ in range(sequence.tier):
         rank += self.patience
+    if sequence.is_interactive is True:
+        rank -= self.head_start
     return rank
+
+
+def rank_by_multiplying_the_flag(self, sequence):
+    return self.patience * sequence.tier - self.head_start * sequence.is_interactive + sequence.arrival_time
+
+
+def rank_counted_from_the_job(self, sequence):
+    """Everybody 100 s later, and who is not interactive a head start later still: the same order."""
+    return 100 + sequence.arrival_time + sequence.tier * self.patience + (0 if sequence.is_interactive else self.head_start)
 
 
 WRONG = {
@@ -493,21 +534,49 @@ WRONG = {
         Wrong("only counts", scheduling(schedule=returns_counts), "should return a StepPlan"),
     ],
     "09.4": [
-        Wrong("sign wrong", ageing(lambda self, s: s.arrival_time - s.tier * self.patience), "The sign is wrong"),
+        Wrong("sign wrong", by(lambda self, s: s.arrival_time - s.tier * self.patience), "The sign is wrong"),
         Wrong("strict", ageing(lambda self, s: (s.tier, s.arrival_time)), "That is strict priority"),
         Wrong("tier only", ageing(lambda self, s: s.tier), "Only the tier counts"),
-        Wrong("arrival only", ageing(lambda self, s: s.arrival_time), "The tier does not count"),
-        Wrong("newest first", ageing(lambda self, s: s.tier * self.patience - s.arrival_time), "the newest goes first"),
-        Wrong("all the other way round", ageing(lambda self, s: -s.arrival_time - s.tier * self.patience), "the other way round"),
-        Wrong("patience times arrival", ageing(lambda self, s: s.arrival_time * self.patience + s.tier), "multiplied with the arrival time"),
-        Wrong("a tier is a second", ageing(lambda self, s: s.arrival_time + s.tier), "worth one second"),
-        Wrong("a number of one's own", ageing(lambda self, s: s.arrival_time + 10 * s.tier), "the same whatever the patience is"),
-        Wrong("divides by patience", ageing(lambda self, s: s.arrival_time / self.patience + s.tier), "divides by the patience"),
-        Wrong("two tiers only", ageing(lambda self, s: s.arrival_time + (self.patience if s.tier else 0)), "Tier 2 counts as tier 1"),
-        Wrong("whole seconds", ageing(lambda self, s: int(s.arrival_time) + s.tier * self.patience), "Fractions of a second"),
-        Wrong("asks the clock", ageing(lambda self, s: s.tier * self.patience - (time.perf_counter() - s.arrival_time)), "leave the clock out"),
+        Wrong("arrival only", ageing(lambda self, s: s.arrival_time), "Only the arrival counts"),
+        Wrong("tier forgotten", by(lambda self, s: s.arrival_time), "The tier does not count"),
+        Wrong("newest first", by(lambda self, s: s.tier * self.patience - s.arrival_time), "the newest goes first"),
+        Wrong("all the other way round", ageing(lambda self, s: -PriorityWithAgeing.rank(self, s)), "the other way round"),
+        Wrong("patience times arrival", by(lambda self, s: s.arrival_time * self.patience + s.tier), "multiplied with the arrival time"),
+        Wrong("tier times arrival", by(lambda self, s: s.arrival_time * (self.patience + s.tier)), "depends on the time of day"),
+        Wrong("a tier is a second", by(lambda self, s: s.arrival_time + s.tier), "A tier is worth one second"),
+        Wrong("a number of one's own", by(lambda self, s: s.arrival_time + 10 * s.tier), "the same whatever the patience is"),
+        Wrong("divides by patience", by(lambda self, s: s.arrival_time / self.patience + s.tier), "divides by the patience"),
+        Wrong("two tiers only", by(lambda self, s: s.arrival_time + (self.patience if s.tier else 0)), "Tier 2 counts as tier 1"),
+        Wrong("whole seconds", by(lambda self, s: int(s.arrival_time) + s.tier * self.patience), "Fractions of a second"),
+        Wrong("asks the clock", by(lambda self, s: s.tier * self.patience - (time.perf_counter() - s.arrival_time)), "leave the clock out"),
         Wrong("changes the sequence", ageing(moves_the_arrival), "your code changed the sequence"),
         Wrong("nothing returned", ageing(lambda self, s: None), "yours returned None"),
+        Wrong("no head start", by(reader=lambda self, s: 0), "Who reads along does not count"),
+        Wrong("head start for all", ageing(lambda self, s: s.arrival_time + s.tier * self.patience - self.head_start), "Everybody gets the head start"),
+        Wrong("sign of the head start", by(reader=lambda self, s: self.head_start), "The sign of the head start is wrong"),
+        Wrong("head start for the others", ageing(lambda self, s: s.arrival_time + s.tier * self.patience - (0 if s.is_interactive else self.head_start)), "those with whom nobody reads along"),
+        Wrong("a reader is a second", ageing(lambda self, s: s.arrival_time + s.tier * self.patience - s.is_interactive), "A reader is worth one second"),
+        Wrong("a reader's number of one's own", by(reader=lambda self, s: -4), "the same whatever the head start is"),
+        Wrong("a reader is a tier", ageing(lambda self, s: s.arrival_time + (s.tier - s.is_interactive) * self.patience), "A reader is worth `patience` seconds"),
+        Wrong("the numbers exchanged", by(lambda self, s: s.arrival_time + s.tier * self.head_start, lambda self, s: -self.patience), "A tier is worth `head_start` seconds"),
+        Wrong("head start off the patience", by(reader=lambda self, s: -s.tier * self.head_start), "The head start is multiplied with the tier"),
+        Wrong("head start instead of the tier", by(reader=lambda self, s: -s.tier * self.patience - self.head_start), "The head start comes on top of it"),
+        Wrong("readers are of tier 0", by(reader=lambda self, s: -s.tier * self.patience), "the head start does for nobody"),
+        Wrong("head start in tier 0 only", by(reader=lambda self, s: -self.head_start * (s.tier == 0)), "Only tier 0 has a head start"),
+        Wrong("head start below tier 0 only", by(reader=lambda self, s: -self.head_start * (s.tier > 0)), "A reader of tier 0 has no head start"),
+        Wrong("head start up to the tier", ageing(lambda self, s: s.arrival_time + max(0, s.tier * self.patience - (self.head_start if s.is_interactive else 0))), "makes up for the tier at most"),
+        Wrong("no rank below 0", ageing(lambda self, s: max(0, PriorityWithAgeing.rank(self, s))), "do not fall below 0"),
+        Wrong("no arrival below 0", ageing(lambda self, s: max(0, s.arrival_time - self.head_start * s.is_interactive) + s.tier * self.patience), "Readers of the first seconds are all alike"),
+        Wrong("readers first", ageing(lambda self, s: (not s.is_interactive, s.arrival_time + s.tier * self.patience)), "All interactive requests go before all others"),
+        Wrong("readers, then tiers", ageing(lambda self, s: (not s.is_interactive, s.tier, s.arrival_time)), "All interactive requests go before all others"),
+        Wrong("tiers, then readers", ageing(lambda self, s: (s.tier, not s.is_interactive, s.arrival_time)), "That is strict priority"),
+        Wrong("strict with a head start", ageing(lambda self, s: (s.tier, s.arrival_time - self.head_start * s.is_interactive)), "counts within a tier only"),
+        Wrong("divides by the head start", ageing(lambda self, s: (s.arrival_time + s.tier * self.patience) / self.head_start - s.is_interactive), "divides by the head start"),
+        Wrong("reader's arrival changed", ageing(moves_the_arrival_of_readers), "interactive became came at"),
+        Wrong("reader's tier changed", ageing(raises_the_tier_of_readers), "became came at 103 s, tier 0, interactive"),
+        Wrong("flag used up", ageing(uses_up_the_flag), "became came at"),
+        Wrong("head start taken away", ageing(takes_the_head_start_away), "your code changed the policy"),
+        Wrong("patience shortened", ageing(shortens_the_patience), "your code changed the policy"),
     ],
 }
 
@@ -515,5 +584,5 @@ RIGHT = {
     "09.1": [sharing(decodes_first), in_two_dicts],
     "09.2": [subtracts_one_by_one, counts_what_is_still_to_come],
     "09.3": [scheduling(schedule=schedule_in_one_piece), scheduling(give=give_block_by_block)],
-    "09.4": [ageing(rank_as_a_tuple), ageing(rank_tier_by_tier)],
+    "09.4": [ageing(rank) for rank in (rank_as_a_tuple, rank_tier_by_tier, rank_by_multiplying_the_flag, rank_counted_from_the_job)],
 }

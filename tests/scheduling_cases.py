@@ -5,7 +5,10 @@ from lessons_lib.policies import BalancedLengths, FirstComeFirstServed, Priority
 from lessons_lib.scheduler import Scheduler
 from lessons_lib.sequence import Sequence
 
-POLICIES = [FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(2), BalancedLengths(20), BalancedLengths(5, window=2)]
+POLICIES = [
+    FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(2, head_start=1),
+    BalancedLengths(20), BalancedLengths(5, window=2),
+]  # fmt: skip
 
 
 def a_sequence(name, prompt=3, cap=2, computed=0, answer=0, **kwargs):

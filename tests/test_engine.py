@@ -347,6 +347,25 @@ def test_a_stream_is_the_answer_token_by_token():
     assert run_out(engine)["other"].token_ids == alone("qwen2", [9, 9], 20, ignore_eos=True)
 
 
+def test_the_scheduler_is_told_who_reads_along():
+    """Added without a word, nobody does; of a stream somebody does, unless it is said to be otherwise."""
+    engine = an_engine()
+    for said in ({}, {"is_interactive": True}, {"is_interactive": False}):
+        engine.add_request([1, 2], greedy(), **said)
+    streams = [engine.stream([1, 2], greedy(), **said) for said in ({}, {"tier": 2}, {"is_interactive": False})]
+    assert [(sequence.is_interactive, sequence.tier) for sequence in engine.scheduler.waiting] == [
+        (False, 0), (True, 0), (False, 0), (True, 0), (True, 2), (False, 0),
+    ]  # fmt: skip
+    assert len([token for tokens in streams for token in tokens]) == 3 * len(alone("qwen2", [1, 2], 12))
+
+
+def test_who_reads_along_has_a_head_start():
+    engine = an_engine(policy=PriorityWithAgeing(100, head_start=150), max_num_seqs=1, clock=Clock())
+    for name, tier, is_interactive in (("job", 0, False), ("reader", 1, True), ("customer", 0, True), ("last", 1, False)):
+        engine.add_request([1, 2], greedy(), request_id=name, tier=tier, is_interactive=is_interactive)
+    assert list(run_out(engine)) == ["customer", "reader", "job", "last"]
+
+
 @pytest.mark.parametrize("after", [0, 1, 5])
 def test_a_stream_that_is_closed_early_is_aborted(after):
     engine = an_engine()

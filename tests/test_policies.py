@@ -21,8 +21,10 @@ from lessons_lib.policies import (
 # Whole seconds: sums of them are exact, and many are alike.
 customers = st.lists(
     st.builds(
-        lambda prompt, cap, at, tier, guess: a_sequence("x", prompt, cap, arrival_time=at, tier=tier, expected_tokens=guess),
-        st.integers(1, 30), st.integers(1, 30), st.integers(0, 12), st.integers(0, 3), st.none() | st.integers(1, 30),
+        lambda prompt, cap, at, tier, guess, is_interactive: a_sequence(
+            "x", prompt, cap, arrival_time=at, tier=tier, expected_tokens=guess, is_interactive=is_interactive
+        ),
+        st.integers(1, 30), st.integers(1, 30), st.integers(0, 12), st.integers(0, 3), st.none() | st.integers(1, 30), st.booleans(),
     ),
     max_size=12,
 )  # fmt: skip
@@ -72,12 +74,48 @@ def test_each_policy_sorts_by_what_it_promises(sequences):
         assert list(queue_of(policy, sequences)) == sorted_by(sequences, *reasons)
 
 
+SECONDS = st.sampled_from([0, 1, 2, 4, 8])
+
+
+@settings(max_examples=200, deadline=None)
+@given(customers, SECONDS, SECONDS, st.integers(12, 60))
+def test_ageing_is_sorting_by_tier_reader_and_wait_at_every_moment(sequences, patience, head_start, now):
+    """`patience` seconds are worth a tier, and `head_start` seconds a reader, whenever one looks: the queue never has to be sorted again."""
+
+    def urgency(sequence):
+        waited = now - sequence.arrival_time + (head_start if sequence.is_interactive else 0)
+        return patience * sequence.tier - waited
+
+    assert list(queue_of(PriorityWithAgeing(patience, head_start), sequences)) == sorted_by(sequences, urgency)
+
+
 @settings(max_examples=100, deadline=None)
-@given(customers, st.sampled_from([0, 1, 2, 4, 8]), st.integers(12, 60))
-def test_ageing_is_sorting_by_tier_and_wait_at_every_moment(sequences, patience, now):
-    """`patience` seconds of waiting are worth a tier, whenever one looks: the queue never has to be sorted again."""
-    by_urgency = sorted_by(sequences, lambda sequence: patience * sequence.tier - (now - sequence.arrival_time))
-    assert list(queue_of(PriorityWithAgeing(patience), sequences)) == by_urgency
+@given(customers, SECONDS, SECONDS)
+def test_nobody_gives_way_to_a_reader_who_came_more_than_a_head_start_later(sequences, patience, head_start):
+    queue = list(queue_of(PriorityWithAgeing(patience, head_start), sequences))
+    for place, passed in enumerate(queue):
+        for other in queue[:place]:
+            if other.tier == passed.tier and other.arrival_time > passed.arrival_time:
+                assert other.is_interactive and not passed.is_interactive
+                assert other.arrival_time <= passed.arrival_time + head_start  # alike: who was added first
+
+
+@settings(max_examples=100, deadline=None)
+@given(customers, SECONDS)
+def test_a_head_start_is_no_matter_among_readers_or_where_nobody_reads(sequences, patience):
+    for is_interactive in (False, True):
+        for sequence in sequences:
+            sequence.is_interactive = is_interactive
+        assert list(queue_of(PriorityWithAgeing(patience, 5), sequences)) == list(queue_of(PriorityWithAgeing(patience), sequences))
+
+
+def test_a_reader_of_a_lower_tier_passes_a_job_if_patience_allows_it():
+    job = a_sequence("job", arrival_time=100, tier=0)
+    reader = a_sequence("reader", arrival_time=92, tier=1, is_interactive=True)
+    order = {numbers: names(queue_of(PriorityWithAgeing(*numbers), [job, reader])) for numbers in ((10,), (10, 0), (10, 4), (13, 4), (0, 0))}
+    assert order == {
+        (10,): ["job", "reader"], (10, 0): ["job", "reader"], (10, 4): ["reader", "job"], (13, 4): ["job", "reader"], (0, 0): ["reader", "job"],
+    }  # fmt: skip
 
 
 def test_ageing_lies_between_first_come_first_served_and_strict_priority():
@@ -123,7 +161,7 @@ def test_the_queue_is_a_sorted_list(policy, calls):
     queue, model = WaitingQueue(policy), []
     for n, (call, value) in enumerate(calls):
         if call == "add":
-            sequence = a_sequence(str(n), 1 + value % 4, 1 + value % 3, arrival_time=value % 5, tier=value % 2)
+            sequence = a_sequence(str(n), 1 + value % 4, 1 + value % 3, arrival_time=value % 5, tier=value % 2, is_interactive=value % 3 == 0)
             queue.add(sequence)
             model.append(sequence)
             model.sort(key=policy.rank)  # stable
@@ -164,9 +202,10 @@ def test_a_window_that_shows_nobody_is_refused():
             BalancedLengths(20, window)
 
 
-def test_patience_is_not_negative():
-    with pytest.raises(ValueError, match="patience is -1 seconds; it must be 0 or more"):
-        PriorityWithAgeing(-1)
+def test_patience_and_head_start_are_not_negative():
+    for numbers, told in (((-1,), "patience is -1 seconds and head_start 0.0"), ((3, -2), "patience is 3 seconds and head_start -2")):
+        with pytest.raises(ValueError, match=f"{told}; both must be 0 or more"):
+            PriorityWithAgeing(*numbers)
 
 
 def test_policies_have_names_of_their_own():

@@ -104,9 +104,10 @@ def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
 
 
 def test_the_scheduler_is_told_all_but_the_length_of_the_answer():
-    sequence = arrival("A", 1.5, 3, 2, cap=9, tier=1, expected_tokens=4.0).sequence()
+    sequence = arrival("A", 1.5, 3, 2, cap=9, tier=1, expected_tokens=4.0, is_interactive=True).sequence()
     assert (sequence.id, len(sequence.prompt_ids), sequence.max_new_tokens, sequence.arrival_time) == ("A", 3, 9, 1.5)
-    assert (sequence.tier, sequence.expected_tokens, sequence.output_ids) == (1, 4.0, [])
+    assert (sequence.tier, sequence.expected_tokens, sequence.is_interactive, sequence.output_ids) == (1, 4.0, True, [])
+    assert arrival("B", 0, 1, 1).sequence().is_interactive is False
 
 
 # --- what a step takes

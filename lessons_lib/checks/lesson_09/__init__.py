@@ -58,9 +58,9 @@ EXERCISES = [
         reference="lessons_lib.policies:PriorityWithAgeing",
         test=check_priority_with_ageing,
         hints=(
-            "Everybody who waits gets older by the same. So it is enough to know when each one came, and how many seconds its tier costs it.",
-            "The rank is a time: when it came, and `patience` seconds more for each tier below the best. Tier 0 is the best.",
-            "`return sequence.arrival_time + sequence.tier * self.patience`",
+            "Everybody who waits gets older by the same. So it is enough to know when each one came, how many seconds its tier costs it, and how many it gains by being read.",
+            "The rank is a time: when it came, `patience` seconds more for each tier below the best, and `head_start` seconds less if it is interactive. Tier 0 is the best.",
+            "`head_start = self.head_start if sequence.is_interactive else 0`; `return sequence.arrival_time + sequence.tier * self.patience - head_start`",
         ),
         points=1,
     ),

@@ -4,46 +4,78 @@ import time
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_09.ageing_words import why
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
 from lessons_lib.policies import PriorityWithAgeing, WaitingQueue
 
-# (patience, (arrival, tier) of the one that goes first, of the other)
+READ = True
+# patience, head start, then (arrival, tier, is it interactive?) of the one that goes first, and of the other
 CASES = (
-    (10, (1, 0), (2, 0)),
-    (10, (1, 1), (2, 1)),
-    (10, (5, 0), (4, 1)),
-    (10, (1, 1), (12, 0)),
-    (10, (10.5, 0), (1, 1)),
-    (10, (5, 1), (4, 2)),
-    (10, (1, 2), (22, 0)),
-    (10, (20, 0), (1, 2)),
-    (10, (101, 0), (92, 1)),
-    (10, (100, 1), (111, 0)),
-    (0, (1, 1), (2, 0)),
-    (0.5, (1.25, 0), (1, 1)),
-    (0.5, (1, 1), (1.75, 0)),
-    (1000, (900, 0), (1, 1)),
-    (10, (1.25, 0), (1.5, 0)),
+    (10, 4, (1, 0), (2, 0)),
+    (10, 4, (1, 1), (2, 1)),
+    (10, 4, (5, 0), (4, 1)),
+    (10, 4, (1, 1), (12, 0)),
+    (10, 4, (10.5, 0), (1, 1)),
+    (10, 4, (5, 1), (4, 2)),
+    (10, 4, (1, 2), (22, 0)),
+    (10, 4, (20, 0), (1, 2)),
+    (10, 4, (101, 0), (92, 1)),
+    (10, 4, (100, 1), (111, 0)),
+    (0, 4, (1, 1), (2, 0)),
+    (0.5, 0.25, (1.25, 0), (1, 1)),
+    (0.5, 0.25, (1, 1), (1.75, 0)),
+    (1000, 4, (900, 0), (1, 1)),
+    (10, 4, (1.25, 0), (1.5, 0)),
+    (10, 4, (103, 0, READ), (100, 0)),
+    (10, 4, (100, 0), (105, 0, READ)),
+    (10, 4, (103, 1, READ), (100, 1)),
+    (10, 4, (92, 1, READ), (100, 0)),
+    (10, 4, (100, 0), (97, 1, READ)),
+    (10, 4, (100, 1, READ), (107, 0)),
+    (10, 4, (83, 2, READ), (100, 0)),
+    (10, 15, (101, 1, READ), (100, 0)),
+    (10, 15, (104, 0), (110, 1, READ)),
+    (10, 4, (107, 0, READ), (100, 1, READ)),
+    (10, 4, (1, 0, READ), (2, 0, READ)),
+    (10, 0, (1, 0), (2, 0, READ)),
+    (0, 5, (104, 1, READ), (100, 0)),
+    (0, 5, (100, 1), (106, 0, READ)),
+    (0.5, 0.25, (1.5, 0, READ), (1.375, 0)),
 )
 
 
 def check_priority_with_ageing(attempt) -> None:
-    for patience, first, other in CASES:
-        _check_pair(attempt, patience, first, other)
+    for patience, head_start, first, other in CASES:
+        _check_pair(attempt, patience, head_start, first, other)
     _check_clock(attempt)
     _check_queue(attempt)
 
 
-def _sequence(name: str, arrival: float, tier: int):
-    return a_sequence(name, 13, arrival=arrival, tier=tier)
+def _sequence(name: str, arrival: float, tier: int, interactive: bool = False):
+    return a_sequence(name, 13, arrival=arrival, tier=tier, interactive=interactive)
+
+
+def _limits(patience: float, head_start: float) -> str:
+    return f"patience {patience} s, head start {head_start} s"
+
+
+def _told(sequence) -> str:
+    return f"came at {sequence.arrival_time} s, tier {sequence.tier}, {'' if sequence.is_interactive else 'not '}interactive"
+
+
+def _counts_as(sequence, patience: float, head_start: float) -> float:
+    return sequence.arrival_time + sequence.tier * patience - sequence.is_interactive * head_start
 
 
 def _rank(policy, sequence, case: str):
-    state, place = state_of(sequence), (sequence.arrival_time, sequence.tier)
+    state, told, numbers = state_of(sequence), _told(sequence), (policy.patience, policy.head_start)
     rank = call(policy.rank, sequence, case=case)
-    if state_of(sequence) != state or (sequence.arrival_time, sequence.tier) != place:
-        what = f"your code changed the sequence: arrival {place[0]} and tier {place[1]} became {sequence.arrival_time} and {sequence.tier}."
-        raise Mistake(what, case=case, idea="A policy looks at sequences. Others read arrival and tier too.")
+    if state_of(sequence) != state or _told(sequence) != told:
+        what = f"your code changed the sequence: {told} became {_told(sequence)}."
+        raise Mistake(what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too.")
+    if (policy.patience, policy.head_start) != numbers:
+        what = f"your code changed the policy: {_limits(*numbers)} became {_limits(policy.patience, policy.head_start)}."
+        raise Mistake(what, case=case, idea="Both numbers are for everybody, also for those who come next. Keep what holds for this sequence only in a variable of its own.")
     if rank is None:
         raise Mistake("`rank` should return a number; yours returned None.", case=case, idea="The queue sorts by what `rank` returns: `return ...`.")
     return rank
@@ -57,63 +89,33 @@ def _is_before(one, other, case: str) -> bool:
         raise Mistake(what, case=case, idea="Return a number for every sequence: the smaller one goes first.") from None
 
 
-def _made(attempt, patience: float):
-    policy = attempt(patience)
+def _made(attempt, patience: float, head_start: float):
+    policy = attempt(patience, head_start)
     if not hasattr(policy, "rank"):
-        raise Mistake("the class should have a method `rank(self, sequence)`; yours has none.", case=f"patience {patience}.")
+        raise Mistake("the class should have a method `rank(self, sequence)`; yours has none.", case=f"{_limits(patience, head_start)}.")
     return policy
 
 
-def _check_pair(attempt, patience: float, first, other) -> None:
-    case = f"patience {patience} s; A came at {first[0]} s in tier {first[1]}, B at {other[0]} s in tier {other[1]}."
-    policy = _made(attempt, patience)
+def _check_pair(attempt, patience: float, head_start: float, first, other) -> None:
+    policy = _made(attempt, patience, head_start)
     a, b = (_sequence(name, *numbers) for name, numbers in zip("AB", (first, other)))
+    case = f"{_limits(patience, head_start)}. A: {_told(a)}. B: {_told(b)}."
     try:
         ranks = _rank(policy, a, case), _rank(policy, b, case)
     except ZeroDivisionError:
-        raise Mistake("`rank` divides by the patience, and a patience of 0 is allowed.", case=case, idea="Multiply: so many tiers, so many seconds each. Patience 0 is then the order of arrival.") from None
+        if patience and head_start:
+            raise
+        zero = "head start" if patience else "patience"
+        raise Mistake(f"`rank` divides by the {zero}, and a {zero} of 0 is allowed.", case=case, idea="Add and subtract seconds. A number of 0 seconds then makes no difference to the order.") from None
     if not _is_before(*ranks, case):
-        a_, b_ = (arrival + tier * patience for arrival, tier in (first, other))
+        a_, b_ = (_counts_as(sequence, patience, head_start) for sequence in (a, b))
         what = f"A should go first: A counts as if it had come at {a_:g} s, B at {b_:g} s. Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
-        raise Mistake(what, case=case, idea=_why(policy, patience))
-
-
-def _why(policy, patience: float) -> str:
-    """Which other rule orders everything as this one does. Where patience is small or 0, rules look alike: so it is asked with larger ones."""
-    policy.patience = max(patience, 25)
-    rng = Random(4)
-    people = [_sequence(str(n), rng.uniform(0, 100), rng.choice((0, 1, 2, 3))) for n in range(60)]
-    patience = policy.patience
-    try:
-        order = [person.id for person in sorted(people, key=policy.rank)]
-        policy.patience = patience + 35
-        is_constant = order == [person.id for person in sorted(people, key=policy.rank)]
-    except Exception:  # noqa: BLE001 - what is wrong was found already; this only looks for better words
-        order, is_constant = None, False
-    rules = (
-        (lambda s: s.arrival_time, "The tier does not count in your rank. Each tier below the best is worth `patience` seconds."),
-        (lambda s: (s.tier, s.arrival_time), "That is strict priority: whoever is of a lower tier waits until no better one is left, however long. Here waiting counts too: seconds and tiers in one sum."),
-        (lambda s: s.tier, "Only the tier counts in your rank. Who has waited long must pass at some time: arrival time and tier in one sum."),
-        (lambda s: s.arrival_time - s.tier * patience, "The sign is wrong: tier 0 is the best, and the smallest rank goes first. Being below the best tier makes a rank larger."),
-        (lambda s: s.tier * patience - s.arrival_time, "Who came later has the smaller rank here, so the newest goes first. An early arrival is a small rank."),
-        (lambda s: -s.arrival_time - s.tier * patience, "Everything is the other way round: the smallest rank goes first."),
-        (lambda s: s.arrival_time * patience + s.tier, "The patience is multiplied with the arrival time. It is worth a number of seconds for each tier: patience × tier."),
-        (lambda s: s.arrival_time * (patience + s.tier), "Arrival time and tier are multiplied, so what a tier is worth depends on the time of day. Add: arrival + tier × patience."),
-        (lambda s: s.arrival_time + s.tier, "A tier is worth one second here, whatever the patience is. It is worth `self.patience` seconds."),
-        (lambda s: s.arrival_time + bool(s.tier) * patience, "Tier 2 counts as tier 1 does. Each tier further down is worth `patience` seconds more."),
-        (lambda s: int(s.arrival_time) + s.tier * patience, "Fractions of a second are lost. Many come within a second; keep the arrival time as it is."),
-    )  # fmt: skip
-    for rule, idea in rules:
-        if order == [person.id for person in sorted(people, key=rule)]:
-            return idea
-    if is_constant:
-        return "Your ranks are the same whatever the patience is. A tier is worth `self.patience` seconds, and everybody may choose another number."
-    return "A sequence ranks as if it had come `patience` seconds later for each tier that it is below the best: arrival time + tier × patience."
+        raise Mistake(what, case=case, idea=why(attempt))
 
 
 def _check_clock(attempt) -> None:
-    case = "patience 10 s; the rank of one sequence, asked for twice."
-    policy, sequence = _made(attempt, 10), _sequence("A", 1.0, 1)
+    case = f"{_limits(10, 4)}; the rank of one sequence, asked for twice."
+    policy, sequence = _made(attempt, 10, 4), _sequence("A", 1.0, 1, READ)
     before = _rank(policy, sequence, case)
     time.sleep(0.002)
     after = _rank(policy, sequence, case)
@@ -126,15 +128,14 @@ def _check_clock(attempt) -> None:
 def _check_queue(attempt) -> None:
     """A queue of many, in the order that it would be in."""
     rng = Random(9)
-    for patience in (0, 0.5, 7, 1000):
-        people = [_sequence(str(n), n * 0.75, rng.choice((0, 1, 2, 3))) for n in range(40)]
-        case = f"patience {patience} s; forty sequences of the tiers 0 to 3, one every 0.75 s."
-        queue, want = WaitingQueue(_made(attempt, patience)), WaitingQueue(PriorityWithAgeing(patience))
+    for numbers in ((0, 0), (0.5, 0.25), (7, 3), (7, 20), (1000, 5)):
+        people = [_sequence(str(n), n * 0.75, rng.choice((0, 1, 2, 3)), rng.random() < 0.5) for n in range(40)]
+        case = f"{_limits(*numbers)}; forty sequences of the tiers 0 to 3, one every 0.75 s, about half of them interactive."
+        queue, want = WaitingQueue(_made(attempt, *numbers)), WaitingQueue(PriorityWithAgeing(*numbers))
         for person in people:
             queue.add(person), want.add(person)
-        found, expected = [s.arrival_time + s.tier * patience for s in queue], [s.arrival_time + s.tier * patience for s in want]
-        place = next((n for n, (a, b) in enumerate(zip(found, expected)) if a != b), None)
+        place = next((n for n, (one, other) in enumerate(zip(queue, want)) if _counts_as(one, *numbers) != _counts_as(other, *numbers)), None)
         if place is not None:
             one, other = list(queue)[place], list(want)[place]
-            what = f"place {place + 1} of the queue should be {other.id}'s (came at {other.arrival_time}, tier {other.tier}); yours has {one.id} (came at {one.arrival_time}, tier {one.tier})."
-            raise Mistake(what, case=case, idea="arrival time + tier × patience, the same for every sequence.")
+            what = f"place {place + 1} of the queue should be {other.id}'s ({_told(other)}); yours has {one.id} ({_told(one)})."
+            raise Mistake(what, case=case, idea="arrival time + tier × patience, less the head start if it is interactive: the same for every sequence.")

@@ -6,10 +6,12 @@ from lessons_lib.sequence import Sequence
 END = -1  # plays the stop token
 
 
-def a_sequence(name: str, prompt: int, *, answered: int = 0, computed: int = 0, cap: int = 50, arrival: float = 0.0, tier: int = 0) -> Sequence:
+def a_sequence(
+    name: str, prompt: int, *, answered: int = 0, computed: int = 0, cap: int = 50, arrival: float = 0.0, tier: int = 0, interactive: bool = False
+) -> Sequence:
     """A sequence with so many tokens of prompt and answer, and so many of them computed."""
     return Sequence(
-        name, list(range(prompt)), cap, frozenset({END}), arrival_time=arrival, tier=tier,
+        name, list(range(prompt)), cap, frozenset({END}), arrival_time=arrival, tier=tier, is_interactive=interactive,
         output_ids=list(range(answered)), num_computed_tokens=computed,
     )  # fmt: skip
 

@@ -48,4 +48,13 @@ QUIZ = [
             Choice("P at first; then Q passes it, because its tier counts more.", "A tier counts the same at all times: 10 seconds, once."),
         ),
     ),
+    Question(
+        text="Patience 10 s, head start 4 s. P is a night job of tier 0 and came at 100 s. Q of tier 1 came at 95 s, and somebody reads along. Who goes first?",
+        choices=(
+            Choice("Q, since somebody reads along.", "A reader is worth 4 seconds, no more. Q ranks as if it had come at 95 + 10 − 4 = 101 s, P as of 100 s."),
+            Choice("Q, since it came first.", "It came 5 seconds before P, and is one tier lower, which costs it 10 seconds. The head start gives back 4 of them."),
+            Choice("P, and it would go after Q if Q had come at 93 s.", "Q ranks as of 101 s, so P goes first. Come at 93 s, it would rank as of 99 s.", right=True),
+            Choice("P, since tier 0 goes before tier 1, reader or not.", "Not always: come 2 seconds earlier, Q would go before P."),
+        ),
+    ),
 ]
