@@ -32,18 +32,19 @@ class GraphKey:
 
     Attributes:
         addresses: of each tensor that the step reads or writes: inputs, caches and weights.
-        layouts: (shape, strides, dtype) of the inputs and caches.
+        identities: the `id` of each input and cache. The same tensor has the same shape, strides and dtype as ever. No other can get its `id`
+            while the graph keeps it.
         settings: whatever else decides which kernels run.
     """
 
     addresses: list[int]
-    layouts: list[tuple]
+    identities: list[int]
     settings: tuple
 
     @classmethod
     def of(cls, inputs: list[torch.Tensor], weights: list[torch.Tensor], settings: tuple) -> "GraphKey":
         addresses = list(map(torch.Tensor.data_ptr, [*inputs, *weights]))
-        return cls(addresses, [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs], settings)
+        return cls(addresses, list(map(id, inputs)), settings)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Graph:
 
     Attributes:
         key: what it was captured with.
-        keeps: the tensors of the key. While the graph lives their memory is not freed, so that an address can't come to mean something else.
+        keeps: the tensors of the key: of weights, the memory; inputs and caches themselves. While the graph lives they are not freed, so that
+            an address or an `id` can't come to mean something else.
         replay: starts it.
         output: where its result lies afterwards, until the next graph is replayed: all share their memory.
     """

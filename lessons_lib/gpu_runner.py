@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.fx.experimental._config as shape_config
 
@@ -71,7 +72,6 @@ class GpuRunner:
         self.mirror = TableMirror(max_num_seqs, width, self.spare_block)
         self.static = StaticInputs(self.sizes[-1], width, block_size, model.device)
         self.previous = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
-        self.places: dict[Sequence, int] = {}
         self.compiled = compiled
         self._row_logits = compiled_row_logits(self.cache) if compiled else row_logits
         self.store = GraphStore(capture or CudaCapture()) if graphs else None
@@ -104,18 +104,18 @@ class GpuRunner:
         """
         if self.model.config._attn_implementation != PAGED_OPERATOR:
             self.model.set_attn_implementation(PAGED_OPERATOR)
-        row = self.prepare(plan)
-        is_captured = self.store and int(row.maxima[0]) == 1
-        logits = self.replay(row) if is_captured else self.compute(send_row(row, self.model.device))
+        arrays = self.prepare(plan)
+        is_captured = self.store and len(arrays["input_ids"]) == len(arrays["context_lens"])  # one token of each
+        logits = self.replay(arrays) if is_captured else self.compute(send_row(arrays, self.model.device))
         return logits[: len(plan.counts)]
 
-    def prepare(self, plan: StepPlan) -> RowInputs:
-        """The row of a plan, on the host. Decodes are filled up to one of the captured sizes."""
+    def prepare(self, plan: StepPlan) -> dict[str, np.ndarray]:
+        """The row of a plan, on the host, see `row_arrays`. Decodes are filled up to one of the captured sizes."""
         # A row of one sequence would be compiled as a case of its own.
         num_rows = max(2, len(plan.counts))
         if self.store and plan.num_tokens == len(plan.counts):
             num_rows = next_size(num_rows, self.sizes)
-        return row_arrays(plan, self.mirror, self.cache.block_size, self.places, num_rows)
+        return row_arrays(plan, self.mirror, self.cache.block_size, num_rows)
 
     @torch.inference_mode()
     def start(self, plan: StepPlan, choose: Callable[[torch.Tensor], torch.Tensor] = greedy) -> Pending:
@@ -127,7 +127,6 @@ class GpuRunner:
         """
         tokens = choose(self.forward(plan))
         torch.clamp(tokens, min=0, out=self.previous[: len(tokens)])
-        self.places = {sequence: place for place, sequence in enumerate(plan.counts)}
         if tokens.device.type != "cuda":
             return Pending(tokens)
         on_host = torch.empty(len(tokens), dtype=torch.int64, pin_memory=True)
@@ -139,10 +138,10 @@ class GpuRunner:
     def compute(self, row: RowInputs) -> torch.Tensor:
         return self._row_logits(self.model, self.cache, row, self.previous)
 
-    def replay(self, row: RowInputs) -> torch.Tensor:
+    def replay(self, arrays: dict[str, np.ndarray]) -> torch.Tensor:
         """A row of decodes, of one of the captured sizes."""
-        self.static.fill(row)
-        num_rows = len(row.context_lens)
+        self.static.fill(arrays)
+        num_rows = len(arrays["context_lens"])
         inputs = self.static.of_size(num_rows)
         return self.store.run(num_rows, self.key(inputs), lambda: self.compute(inputs), lambda: self.read_by_graph(inputs))
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from lessons_lib.scheduler import Scheduler, StepPlan
 from lessons_lib.sequence import Sequence
-from lessons_lib.static_inputs import UNKNOWN
 
 
 @dataclass
@@ -32,7 +31,8 @@ class CountedAhead:
     """Lets the sequences of a scheduler look as they will after a step whose tokens have not arrived.
 
     Attributes:
-        scheduler: Scheduler or PreemptiveScheduler. Between two steps, an answer may end in a token that is UNKNOWN.
+        scheduler: Scheduler or PreemptiveScheduler. Between two steps, an answer may end in a token that nobody knows yet: -1 - i, where i is
+            the place of its sequence in the step that is under way. It goes into the next row as it is; see RowInputs.
         leaving: sequences whose last token is under way. They hold their blocks until it arrives.
     """
 
@@ -49,7 +49,7 @@ class CountedAhead:
 
     def count_ahead(self, step: StartedStep) -> None:
         """Let the sequences look as they will after the step: its tokens computed, and one more there, though nobody knows which."""
-        for sequence, count in step.plan.counts.items():
+        for place, (sequence, count) in enumerate(step.plan.counts.items()):
             output, computed = sequence.output_ids, sequence.num_computed_tokens + count
             gets_token = computed == len(sequence.prompt_ids) + len(output)
             step.gets_token.append(gets_token)
@@ -58,7 +58,7 @@ class CountedAhead:
             sequence.num_computed_tokens = computed
             if gets_token:
                 if len(output) + 1 < sequence.max_new_tokens:
-                    output.append(UNKNOWN)
+                    output.append(-1 - place)
                 else:
                     self.scheduler.running.remove(sequence)
                     self.leaving.append(sequence)
@@ -73,22 +73,18 @@ class CountedAhead:
         for (sequence, count), token, gets_token in zip(step.plan.counts.items(), tokens, step.gets_token):
             if sequence.finish_reason:  # it had ended by the step before, or was aborted
                 continue
+            if gets_token:
+                output = sequence.output_ids
+                if token not in sequence.stop_token_ids and output and output[-1] < 0:
+                    output[-1] = token  # a place was kept for it, so it goes on
+                else:
+                    forget_unknown(sequence)
+                    sequence.append_token(token)
+                    finished.append(sequence)
             if sequence.num_computed_tokens % block_size < count:
                 # A block is full. It is named after its tokens, and so the scheduler could not count them before they were known.
-                is_unknown = forget_unknown(sequence)
                 sequence.num_computed_tokens -= count
                 self.scheduler.computed(sequence, count)
-                if is_unknown:
-                    sequence.output_ids.append(UNKNOWN)
-            if not gets_token:
-                continue
-            output = sequence.output_ids
-            if token not in sequence.stop_token_ids and output and output[-1] == UNKNOWN:
-                output[-1] = token  # below its cap: it goes on
-                continue
-            forget_unknown(sequence)
-            sequence.append_token(token)
-            finished.append(sequence)
         for sequence in finished:
             self.remove(sequence)
         return finished
@@ -106,13 +102,11 @@ class CountedAhead:
             self.scheduler.running.append(sequence)
 
 
-def forget_unknown(sequence: Sequence) -> bool:
-    """Take the place for a token that has not arrived away. Returns whether there was one."""
+def forget_unknown(sequence: Sequence) -> None:
+    """Take away what stands for a token that has not arrived, if there is one."""
     output = sequence.output_ids
-    if output and output[-1] == UNKNOWN:
+    if output and output[-1] < 0:
         output.pop()
-        return True
-    return False
 
 
 class OverlappedSteps(CountedAhead):

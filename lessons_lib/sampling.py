@@ -126,7 +126,7 @@ def choose_tokens(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: L
         int64 tensor [B] on the device of the logits; NO_TOKEN where the logits are not numbers.
     """
     highest, tokens = logits.max(dim=-1)
-    is_number = highest.isfinite()
+    is_number = highest.abs() < float("inf")  # NaN fails every comparison; `isfinite` would launch twice as many kernels
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
         vocabulary = logits.shape[-1]
@@ -139,7 +139,7 @@ def choose_tokens(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: L
         # Rows that are not numbers get some, whatever they are: nobody can draw from NaN, and it must not stop the others.
         drawable = logits.masked_fill(~is_number[:, None], 0.0)[places]
         tokens[places] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
-    return tokens.masked_fill(~is_number, NO_TOKEN)
+    return tokens.masked_fill_(~is_number, NO_TOKEN)
 
 
 def sample(logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]) -> list[int]:

@@ -1,16 +1,12 @@
 """Lesson 11: from a StepPlan to the tensors of a row: reckoned on the host, sent without waiting, where a graph reads them in fixed places."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import torch
 
+from lessons_lib.model_runner import tokens_of
 from lessons_lib.paged_operator import RowInputs
 from lessons_lib.scheduler import StepPlan
 from lessons_lib.sequence import Sequence
-
-UNKNOWN = -1  # a place in an answer whose token the GPU has chosen and the host has not seen
 
 
 class TableMirror:
@@ -63,48 +59,45 @@ class TableMirror:
         self._written[line] = list(blocks)
 
 
-def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, places: dict[Sequence, int], num_rows: int) -> RowInputs:
-    """The row of a plan, as tensors on the host, filled up with sequences of one token that nobody reads.
+def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, num_rows: int) -> dict[str, np.ndarray]:
+    """The row of a plan, as arrays on the host, filled up with sequences of one token that nobody reads.
 
     Args:
         mirror: its spare block belongs to nobody. What the filling computes is written there.
-        places: sequence -> its number in the step before.
         num_rows: how many sequences the row is to have, at least those of the plan.
+
+    Returns:
+        what RowInputs has, by name.
     """
     filling = num_rows - len(plan.counts)
-    counts = np.array([*plan.counts.values(), *[1] * filling])
-    starts = np.array([*[sequence.num_computed_tokens for sequence in plan.counts], *[0] * filling])
-    tokens = next_tokens(plan, places) + [0] * filling
+    counts = np.array([*plan.counts.values()] + [1] * filling)
+    contexts = counts + np.array([sequence.num_computed_tokens for sequence in plan.counts] + [0] * filling)
     tables = mirror.tables.take(mirror.lines(plan.counts) + [mirror.max_num_seqs] * filling, axis=0)
     ends = counts.cumsum()
     seq_ids = np.arange(num_rows).repeat(counts)
-    positions = np.arange(ends[-1]) + (starts + counts - ends)[seq_ids]
-    slots = tables[seq_ids, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    arrays = dict(
-        input_ids=np.array(tokens, dtype=np.int64),
+    positions = np.arange(ends[-1]) + (contexts - ends)[seq_ids]
+    blocks, offsets = np.divmod(positions, block_size)
+    return dict(
+        input_ids=np.array(next_tokens(plan) + [0] * filling, dtype=np.int64),
         positions=positions,
-        slot_mapping=slots,
+        slot_mapping=tables[seq_ids, blocks].astype(np.int64) * block_size + offsets,
         logits_index=ends - 1,
-        cu_seqlens_q=np.concatenate([[0], ends]).astype(np.int32),
-        context_lens=(starts + counts).astype(np.int32),
+        cu_seqlens_q=np.concatenate([[0], ends], dtype=np.int32),
+        context_lens=contexts.astype(np.int32),
         block_tables=tables,
-        maxima=np.array([counts.max(), rounded_up(int((starts + counts).max()), mirror.width * block_size)]),
+        maxima=np.array([counts.max(), rounded_up(int(contexts.max()), mirror.width * block_size)]),
     )
-    return RowInputs(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def next_tokens(plan: StepPlan, places: dict[Sequence, int]) -> list[int]:
-    """The tokens to compute; for one that the host has not seen, -1 - i, if it was chosen for sequence i of the step before."""
+def next_tokens(plan: StepPlan) -> list[int]:
+    """The tokens to compute, those of one sequence behind those of the other."""
     tokens = []
     for sequence, count in plan.counts.items():
-        start = sequence.num_computed_tokens
-        done = start - len(sequence.prompt_ids)
-        if done >= 0:
-            tokens += sequence.output_ids[done : done + count]
+        place = sequence.num_computed_tokens - len(sequence.prompt_ids)
+        if count == 1 and place >= 0:  # a decode, as most are
+            tokens.append(sequence.output_ids[place])
         else:
-            tokens += [*sequence.prompt_ids[start : start + count], *sequence.output_ids[: max(0, done + count)]]
-        if tokens[-1] == UNKNOWN:
-            tokens[-1] = -1 - places[sequence]
+            tokens += tokens_of(sequence, count)
     return tokens
 
 
@@ -117,16 +110,17 @@ def rounded_up(longest: int, room: int) -> int:
     return min(room, max(512, 1 << (longest - 1).bit_length()))
 
 
-def send_row(row: RowInputs, device: torch.device) -> RowInputs:
+def send_row(arrays: dict[str, np.ndarray], device: torch.device) -> RowInputs:
     """To the device, behind all work that has been started, without waiting: a copy out of page-locked memory runs beside the CPU.
 
     Page-locked memory is not handed out again before the copies out of it are done, so nothing is overwritten under way. `maxima` stay here.
     """
 
-    def sent(tensor):
-        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
-
-    return replace(RowInputs(**{name: sent(tensor) for name, tensor in vars(row).items()}), maxima=row.maxima)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    maxima = tensors.pop("maxima")
+    if device.type == "cuda":
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+    return RowInputs(**{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}, maxima=maxima)
 
 
 class StaticInputs:
@@ -140,13 +134,13 @@ class StaticInputs:
 
     @torch.inference_mode()  # as the rows that are not captured: for other tensors, the model would be compiled once more
     def __init__(self, max_rows: int, table_width: int, block_size: int, device: torch.device):
-        lines = {"input_ids": torch.int64, "positions": torch.int64, "slot_mapping": torch.int64, "context_lens": torch.int32}
-        self._shapes = {name: (dtype, (max_rows,)) for name, dtype in lines.items()} | {"block_tables": (torch.int32, (max_rows, table_width))}
-        num_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._shapes.values())
+        lines = {"input_ids": np.int64, "positions": np.int64, "slot_mapping": np.int64, "context_lens": np.int32}
+        shapes = {name: (dtype, (max_rows,)) for name, dtype in lines.items()} | {"block_tables": (np.int32, (max_rows, table_width))}
+        self._layout = np.dtype([(name, *each) for name, each in shapes.items()])
         self._sizes: dict[int, RowInputs] = {}
-        self._memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self._memory = torch.zeros(self._layout.itemsize, dtype=torch.uint8, device=device)
         self.row = RowInputs(
-            **self._cut(self._memory),
+            **{name: self._piece(name) for name in shapes},
             logits_index=torch.arange(max_rows, device=device),
             cu_seqlens_q=torch.arange(max_rows + 1, dtype=torch.int32, device=device),
             # A graph is launched with what it was captured with: for any context that a table has room for.
@@ -161,14 +155,14 @@ class StaticInputs:
             self._sizes[num_rows] = RowInputs(**beginnings)
         return self._sizes[num_rows]
 
-    def fill(self, row: RowInputs) -> None:
+    def fill(self, arrays: dict[str, np.ndarray]) -> None:
         """Put a row of decodes there, behind all work that has been started. Where each sequence lies in the row is always the same."""
         on_host = torch.empty_like(self._memory, device="cpu", pin_memory=self._memory.is_cuda)
-        for name, tensor in self._cut(on_host).items():
-            tensor[: len(row.context_lens)] = getattr(row, name)
+        (places,) = on_host.numpy().view(self._layout)
+        for name in self._layout.names:
+            places[name][: len(arrays[name])] = arrays[name]
         self._memory.copy_(on_host, non_blocking=True)
 
-    def _cut(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The tensors that lie one behind the other in a piece of memory."""
-        pieces = memory.split([dtype.itemsize * math.prod(shape) for dtype, shape in self._shapes.values()])
-        return {name: piece.view(dtype).view(shape) for piece, (name, (dtype, shape)) in zip(pieces, self._shapes.items())}
+    def _piece(self, name: str) -> torch.Tensor:
+        dtype, offset = self._layout.fields[name]
+        return self._memory[offset : offset + dtype.itemsize].view(getattr(torch, dtype.base.name)).view(dtype.shape)

@@ -14,7 +14,7 @@ from lessons_lib.paged_model import paged_attention_in
 from lessons_lib.paged_operator import PAGED_OPERATOR
 from lessons_lib.scheduler import StepPlan
 from lessons_lib.sequence import Sequence
-from lessons_lib.static_inputs import UNKNOWN, TableMirror, row_arrays
+from lessons_lib.static_inputs import TableMirror, row_arrays, send_row
 from lessons_lib.tiny_models import tiny_model
 
 SPARE = 40
@@ -34,6 +34,10 @@ def random_plan(seed, decodes=False):
         sequence.blocks = [free.pop() for _ in range(-(-(sequence.num_computed_tokens + count) // BLOCK))]
         plan.counts[sequence] = count
     return plan
+
+
+def row_on_cpu(plan, mirror, num_rows):
+    return send_row(row_arrays(plan, mirror, BLOCK, num_rows), torch.device("cpu"))
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
     plan = random_plan(seed)
     packed = pack([tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts])
     tables, count, total = block_tables(plan.counts), len(plan.counts), plan.num_tokens
-    row = row_arrays(plan, TableMirror(5, 16, SPARE), BLOCK, {}, count + filling)
+    row = row_on_cpu(plan, TableMirror(5, 16, SPARE), count + filling)
     for name in ("input_ids", "positions"):
         assert getattr(row, name).tolist() == getattr(packed, name).tolist() + [0] * filling
     assert row.cu_seqlens_q.tolist() == packed.cu_seqlens_q.tolist() + [total + 1 + i for i in range(filling)]
@@ -90,10 +94,9 @@ def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
 
 
 def test_a_token_that_is_not_known_stands_for_a_place_in_the_step_before():
-    known, unknown = Sequence("A", [7, 8], 9, output_ids=[5]), Sequence("B", [1, 2], 9, output_ids=[3, UNKNOWN])
-    known.num_computed_tokens, unknown.num_computed_tokens = 2, 3
-    known.blocks, unknown.blocks = [4], [6]
-    row = row_arrays(StepPlan({known: 1, unknown: 1}), TableMirror(2, 4, SPARE), BLOCK, {known: 0, unknown: 3}, 2)
+    decode = Sequence("A", [7, 8], 9, output_ids=[5], num_computed_tokens=2, blocks=[4])
+    waits = Sequence("B", [1, 2], 9, output_ids=[3, -4], num_computed_tokens=3, blocks=[6])
+    row = row_on_cpu(StepPlan({decode: 1, waits: 1}), TableMirror(2, 4, SPARE), 2)
     assert row.input_ids.tolist() == [5, -4]
 
 
@@ -147,7 +150,7 @@ def test_logits_and_cache_are_those_of_the_plain_runner(runner, seed, graphs, de
 def test_the_operator_says_what_it_writes_and_what_comes_out():
     from lessons_lib.paged_operator import write_and_attend
 
-    row = row_arrays(random_plan(1), TableMirror(5, 16, SPARE), BLOCK, {}, 5)
+    row = row_on_cpu(random_plan(1), TableMirror(5, 16, SPARE), 5)
     count = len(row.input_ids)
     new = (torch.randn(count, 4, 8), torch.randn(count, 2, 8), torch.randn(count, 2, 8))
     caches = [torch.randn(SPARE + 1, BLOCK, 2, 8) for _ in range(2)]
@@ -158,7 +161,6 @@ def test_the_operator_says_what_it_writes_and_what_comes_out():
 def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
     """Traced as for a GPU, and run as it is: compiling for a CPU would take half a minute."""
     from lessons_lib.gpu_runner import compiled_row_logits
-    from lessons_lib.static_inputs import send_row
 
     torch._dynamo.reset()
     model = tiny_model("qwen2")
@@ -169,7 +171,7 @@ def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
     for seed in (0, 1, 2, 3):
         plan = random_plan(seed, decodes=seed == 3)
         expected = runner.forward(plan)
-        row = send_row(row_arrays(plan, runner.mirror, BLOCK, {}, max(2, len(plan.counts))), torch.device("cpu"))
+        row = row_on_cpu(plan, runner.mirror, max(2, len(plan.counts)))
         with torch.inference_mode():
             torch.testing.assert_close(compiled(model, runner.cache, row, runner.previous)[: len(plan.counts)], expected, rtol=1e-4, atol=1e-4)
     assert counters["stats"]["unique_graphs"] == 1
@@ -244,14 +246,20 @@ def test_a_cuda_graph_is_never_replayed_with_a_stale_key(runner, change):
 def test_the_same_address_with_another_shape_is_another_key(runner):
     tested = runner()
     inputs = tested.static.of_size(2)
-    before = tested.key(inputs)
-    tested.cache.keys[0] = tested.cache.keys[0].view(SPARE + 1, 2 * BLOCK, 1, 8)
-    assert tested.key(inputs) != before == runner_key_again(tested, inputs)
+    before, cache = tested.key(inputs), tested.cache.keys[0]
+    tested.cache.keys[0] = cache.view(SPARE + 1, 2 * BLOCK, 1, 8)
+    assert tested.key(inputs) != before
+    tested.cache.keys[0] = cache
+    assert tested.key(inputs) == before
 
 
-def runner_key_again(tested, inputs):
-    tested.cache.keys[0] = tested.cache.keys[0].view(SPARE + 1, BLOCK, 2, 8)
-    return tested.key(inputs)
+def test_the_graph_keeps_the_tensors_that_its_key_knows_by_identity(runner):
+    """Otherwise another tensor could get the `id` of one that is gone, and the key would not tell."""
+    tested = runner()
+    tested.forward(random_plan(2, decodes=True))
+    (graph,) = tested.store.graphs.values()
+    inputs, *kept = graph.keeps
+    assert graph.key.identities == [id(tensor) for tensor in (*vars(inputs).values(), *kept)][: len(graph.key.identities)]
 
 
 def test_what_a_graph_reads_is_kept_alive():

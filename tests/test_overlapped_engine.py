@@ -15,7 +15,6 @@ from lessons_lib.overlapped_engine import OverlappedEngine, gpu_runner
 from lessons_lib.pool_audit import audit
 from lessons_lib.prompts import BadRequest
 from lessons_lib.sampling import SamplingParams
-from lessons_lib.static_inputs import UNKNOWN
 from lessons_lib.tiny_models import VOCAB_SIZE
 
 ROOMY = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
@@ -50,17 +49,15 @@ def plain_engine(**config):
 def check_books(engine):
     """An audit as if nothing were under way."""
     scheduler, ahead = engine.scheduler, getattr(engine, "ahead", None)
-    unknown = [sequence for sequence in scheduler.running if sequence.output_ids[-1:] == [UNKNOWN]]
-    for sequence in unknown:
-        sequence.output_ids.pop()
+    unknown = [(sequence, sequence.output_ids.pop()) for sequence in scheduler.running if sequence.output_ids and sequence.output_ids[-1] < 0]
     known = len(scheduler.running)
     scheduler.running += ahead.leaving if ahead else []
     try:
         audit(scheduler)
     finally:
         del scheduler.running[known:]
-        for sequence in unknown:
-            sequence.output_ids.append(UNKNOWN)
+        for sequence, token in unknown:
+            sequence.output_ids.append(token)
 
 
 def run_out(engine, most_steps=2000):

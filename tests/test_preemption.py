@@ -351,6 +351,12 @@ def test_children_share_all_blocks_until_they_write():
     nothing_is_lost(scheduler)
 
 
+def test_who_runs_copies_the_block_that_a_waiting_child_holds_too():
+    scheduler, first, (child,) = forked(20, 1, max_num_seqs=1)
+    (plan,) = go(scheduler)
+    assert list(plan.counts) == [first] and plan.moves == [Move(COPY, 1, 2)] and (first.blocks, child.blocks) == ([0, 2], [0, 1])
+
+
 @pytest.mark.parametrize("max_num_seqs", [1, 2])
 @pytest.mark.parametrize("num_blocks", [4, 5, 6, 20])
 def test_more_children_than_seats(num_blocks, max_num_seqs):
