@@ -36,8 +36,8 @@ def share_budget(running, budget):
     """How many tokens of each running sequence the next step computes.
 
     A sequence wants all tokens that are known and not computed: one if it decodes, more if it has a prompt to compute. Those that want
-    one come first, since somebody reads their answers as they grow; what is left of the budget goes to the others, in order, each as
-    much as it wants while there is any.
+    one come first, since it costs little, and without it their answers would end a step later; what is left of the budget goes to the
+    others, in order, each as much as it wants while there is any.
 
     Args:
         running: list of sequences, in the order of admission.

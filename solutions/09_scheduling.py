@@ -13,6 +13,7 @@ the part of a server that decides what a step computes: the scheduler. And you t
 # %%
 import inspect
 import random
+from dataclasses import replace
 from statistics import mean, median
 from time import perf_counter
 from types import SimpleNamespace
@@ -165,8 +166,8 @@ A `Sequence` in the library is no more than that. These attributes matter here:
 
 ## Build 1: the budget shared out
 
-Who gets how much? A decode takes one token of the budget, and somebody reads its answer as it grows. So those who want **one** token come first.
-What is left goes to the others.
+Who gets how much? A decode takes one token of the budget. A step without that token ends its answer a step later, and its place and its blocks
+are free a step later. So those who want **one** token come first. What is left goes to the others.
 
 **Your task: `share_budget(running, budget)`.** `running` is a list of sequences, in the order of admission. Return a dict: sequence → how many of
 its tokens the next step computes.
@@ -449,9 +450,11 @@ When a place falls free, who gets it?
 
 > **policy**: a rule that puts those who wait in an order.
 
-Here a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. Eight requests, two places, a budget of 32. The tier says
-what a customer pays: tier 0 is the best. The last column says whether anybody reads the answer as it grows. E is a job of a customer who pays much,
-and nobody waits at a screen for it; F is the other way round.
+Here a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. Of two with the same rank, the one that was added to the
+queue first goes first.
+
+Eight requests, two places, a budget of 32. The tier says what a customer pays: tier 0 is the best. The last column says whether anybody reads the
+answer as it grows. E is a job of a customer who pays much, and nobody waits at a screen for it; F is the other way round.
 """
 
 # %%
@@ -485,14 +488,14 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 `expected_tokens` is a guess: of a small model, or from what such requests took before. Here the guesses are right. **Strict priority** asks for the
 tier. None of the three asks who reads along.
 
-Step through it. What happens to E, F and G in the first chart?
+Step through it. Beside each name stand its tier and, if somebody reads along, a dot. What happens to E, F and G in the first chart?
 """
 
 # %%
 first_three = {policy.name: served(policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)}
 end = max(run.seconds for run in first_three.values())
 moments = [end * part / 24 for part in range(1, 25)]
-Stepper(lambda i: draw_gantts(first_three, moments[i]), count=len(moments), label="moment", start=6)
+Stepper(lambda i: draw_gantts(first_three, moments[i], requests=eight), count=len(moments), label="moment", start=6)
 
 # %%
 def in_ms(seconds):
@@ -509,12 +512,15 @@ Table(columns=WAITS, rows=[row_of(name, run) for name, run in first_three.items(
 # %% [markdown]
 """
 First come, first served has the disease of lesson 01: C and D, with long answers, take both places, and E, F, G and H, all short, stand behind them.
-Shortest job first lets the short ones through. (A waits a moment at the start: B came with it, and is shorter.) C and D wait a little longer, and the
-mean falls much. No other order has a smaller mean wait, if one sequence runs at a time and all are there at the start; with several places and
-arrivals in between it is only a good rule.
+Shortest job first lets the short ones through. (A waits a moment at the start: B came with it, and its answer is shorter. B's prompt of 62 takes all
+32 tokens of the first step, so no budget is left for A.) C and D pay: C waits half as long again, and D almost a quarter longer. Each of the other
+four gains more than three times what C loses, and the mean falls much.
 
-Strict priority looks after E, G and H. F, which is short too, but of tier 1, comes last, though somebody reads along with it. E, with
-which nobody does, is the first to come in after A and B.
+No other order has a smaller mean wait, if one sequence runs at a time and all are there at the start. With several places and arrivals in between it
+is only a good rule.
+
+Strict priority looks after E, G and H. F, which is short too, but of tier 1, comes last, though somebody reads its answer as it grows. E is the first
+to come in after A and B, though nobody reads along.
 
 ### Guesses that are wrong
 
@@ -539,17 +545,20 @@ of tier 1; we call it the odd one. The more short ones come, the longer the stre
 """
 
 # %%
-def stream(count, interactive="nobody"):
+GAP = 0.038  # seconds from one short request to the next
+
+
+def stream(count, interactive="nobody", odd_tier=1):
     """An odd one near the beginning of a stream of short requests. Interactive are "the odd one", "the others", or nobody."""
     is_read = interactive == "the others"
-    short = [Arrival(f"short {n}", 0.038 * n, 8, 8, 128, tier=0, expected_tokens=8, is_interactive=is_read) for n in range(count)]
-    odd = Arrival("odd", 0.02, 13, 60, 128, tier=1, expected_tokens=60, is_interactive=interactive == "the odd one")
+    short = [Arrival(f"short {n}", GAP * n, 8, 8, 128, tier=0, expected_tokens=8, is_interactive=is_read) for n in range(count)]
+    odd = Arrival("odd", 0.02, 13, 60, 128, tier=odd_tier, expected_tokens=60, is_interactive=interactive == "the odd one")
     return [short[0], odd, *short[1:]]
 
 
-def stream_row(name, policy, interactive="nobody"):
+def stream_row(name, policy):
     """Seconds that the odd one waits in three streams, and the means of the others' queue times."""
-    runs = [served(policy, stream(count, interactive), places=1).times for count in (25, 50, 100)]
+    runs = [served(policy, stream(count), places=1).times for count in (25, 50, 100)]
     waits = [times["odd"].queue_time for times in runs]
     others = [mean(own.queue_time for who, own in times.items() if who != "odd") for times in runs]
     return [name, *(f"{seconds:.2f}" for seconds in (*waits, *others))]
@@ -582,7 +591,7 @@ A tier says what a customer pays. It does not say whether somebody sits at a scr
 
 Who reads along notices every wait. Of a job that runs over night, nobody notices when it begins. So an interactive request gets a head start: it
 stands as if it had waited for `head_start` seconds already when it comes. Now all that matters is in one unit, seconds of waiting: the arrival, the
-tier, and the reader.
+tier, and the reader. The head start counts in the queue only. Once they run, all decodes are treated alike: `share_budget` does not ask who reads.
 
 Must the queue be sorted again as time goes by? No. Everybody who waits gets older by the same, so the order of two requests never changes. It is
 enough to rank a request once, as if it had come at another time: `patience` seconds later for each tier that it is below the best, and `head_start`
@@ -593,8 +602,8 @@ from its `arrival_time` (in seconds), `tier` (0 is the best, then 1, 2, ...) and
 
 Example with patience 10 and head start 4. P is the night job of a customer who pays: it comes at 100 s in tier 0, and ranks as 100. Q of tier 1 is
 interactive, and came at 92 s: it ranks as 92 + 10 − 4 = 98, and goes before P. Without a reader it would rank as 102, and go after P. R is like Q,
-but came at 97 s, so it ranks as 103 and goes after P. S of tier 2, interactive, came at 83 s and ranks as 83 + 20 − 4 = 99. With 0 for both
-numbers only the arrival counts.
+but came at 97 s, so it ranks as 103 and goes after P. S of tier 2, interactive, came at 83 s and ranks as 83 + 20 − 4 = 99. T of tier 0,
+interactive, came at 2 s and ranks as 2 − 4 = −2: a rank may be negative. With 0 for both numbers only the arrival counts.
 """
 
 # %% exercise="09.4" given="__init__"
@@ -614,19 +623,38 @@ With a short patience, the odd one waits for about as long as the patience says,
 now a number, and somebody has to choose it. With 0 it is first come, first served. If it is longer than the stream, as 5 s are here, it is strict
 priority.
 
-Now with readers, a patience of 0.5 s and a head start of 0.2 s:
+Now with readers, a patience of 0.5 s and a head start of 0.2 s. In the first two rows all are of tier 0, the odd one too:
 """
 
 # %%
 reading = PriorityWithAgeing(patience=0.5, head_start=0.2)
-stream_table([stream_row(f"ageing, interactive: {who}", reading, who) for who in ("nobody", "the odd one", "the others")])
+
+
+def odd_row(odd_tier, interactive):
+    """Seconds that the odd one waits in three streams."""
+    runs = [served(reading, stream(count, interactive, odd_tier), places=1).times for count in (25, 50, 100)]
+    return [odd_tier, interactive, *(f"{times['odd'].queue_time:.2f}" for times in runs)]
+
+
+one_short = served(reading, stream(1), places=1).times["short 0"]
+print(f"patience + head start: {reading.patience + reading.head_start:.1f} s")
+print(f"A short one comes every {1000 * GAP:.0f} ms, and takes about {1000 * (one_short.finished - one_short.admitted):.0f} ms.")
+Table(
+    columns=["tier of the odd one", "interactive", *(f"odd waits, of {count}" for count in (25, 50, 100))],
+    rows=[odd_row(0, "nobody"), odd_row(0, "the others"), *(odd_row(1, who) for who in ("nobody", "the odd one", "the others"))],
+    caption="Seconds that the odd one waits in streams of 25, 50 and 100; the others are of tier 0",
+)
 
 # %% [markdown]
 """
-If the odd one is interactive, it waits 0.2 s less. If the others are, it waits about 0.2 s more, and no longer than that in a longer stream. So
-ageing puts a bound to what readers may do, too: in its own tier, a job gives way only to readers who come within one head start after it. (To
-readers of the tier above, for a patience more.) This is a bound to the order. How many seconds it makes depends on how fast those in front are
-served; here about as fast as they come.
+In its own tier, a job gives way only to readers who come within one head start after it. So in the second row the odd one waits 0.2 s longer than in
+the first, and no longer than that in a longer stream: ageing puts a bound to what readers may do, too.
+
+Being one tier lower costs a patience. To readers of the tier above, the odd one gives way for both together, 0.7 s, as the last row shows. If it is
+interactive itself, and the others are not, it waits 0.2 s less than it would otherwise.
+
+These are bounds to the order. How many seconds they make depends on how fast those in front are served. Here the short ones are served about as fast
+as they come, so one second of arrivals takes about one second to serve.
 
 ### Balanced lengths
 
@@ -650,7 +678,7 @@ All six on one time axis. Ageing is there twice, without a head start and with o
 
 # %%
 six = first_three | with_ageing | balanced
-draw_gantts(six)
+draw_gantts(six, requests=eight)
 
 # %%
 Table(columns=WAITS, rows=[row_of(name, run) for name, run in six.items()])
@@ -893,6 +921,31 @@ With ageing, tier 0 waits for nobody at first either. Once the wait of tier 1 ha
 apart. That is what the number means: so much longer may tier 1 wait than tier 0, and no more.
 
 Neither is right or wrong. No policy makes a machine larger; a policy says who pays.
+
+And the readers? The same overload, with every second request interactive, the same patience of 1 s, and three head starts:
+"""
+
+# %%
+half_read = [replace(request, is_interactive=index % 2 == 0) for index, request in enumerate(too_many)]
+groups = {f"tier {tier} {'readers' if reads else 'jobs'}": (tier, reads) for tier in (0, 1) for reads in (True, False)}
+
+
+def head_start_row(head_start):
+    """Mean seconds in the queue: of all, and of each group."""
+    run = at_large(PriorityWithAgeing(1.0, head_start), half_read)
+    waits = {group: [run.times[r.id].queue_time for r in half_read if (r.tier, r.is_interactive) == group] for group in groups.values()}
+    return [f"{head_start} s", *(f"{mean(seconds):.2f}" for seconds in (times_of(run, "queue_time"), *waits.values()))]
+
+
+Table(
+    columns=["head start", "all", *groups], rows=[head_start_row(head_start) for head_start in (0, 0.5, 2)],
+    caption="Mean seconds in the queue: 20,000 requests, 510 a second, ageing with a patience of 1 s",
+)  # fmt: skip
+
+# %% [markdown]
+"""
+The mean over all hardly changes: what readers gain, jobs pay, in both tiers. A head start of 2 s is longer than the patience, so the readers of
+tier 1 wait less than the jobs of tier 0.
 
 ### The ledger
 """

@@ -396,6 +396,11 @@ def moves_the_arrival_of_readers(self, sequence):
     return sequence.arrival_time + sequence.tier * self.patience
 
 
+def takes_a_token_away(self, sequence):
+    sequence.prompt_ids.pop()
+    return PriorityWithAgeing.rank(self, sequence)
+
+
 def raises_the_tier_of_readers(self, sequence):
     if sequence.is_interactive:
         sequence.tier = 0
@@ -440,6 +445,16 @@ def rank_by_multiplying_the_flag(self, sequence):
 def rank_counted_from_the_job(self, sequence):
     """Everybody 100 s later, and who is not interactive a head start later still: the same order."""
     return 100 + sequence.arrival_time + sequence.tier * self.patience + (0 if sequence.is_interactive else self.head_start)
+
+
+def rank_in_ms(self, sequence):
+    return 1000 * sequence.arrival_time + 1000 * self.patience * sequence.tier - 1000 * self.head_start * sequence.is_interactive
+
+
+def rank_of_floats(self, sequence):
+    """Makes numbers of the sequence floats; they are equal to what they were."""
+    sequence.arrival_time = float(sequence.arrival_time)
+    return PriorityWithAgeing.rank(self, sequence)
 
 
 WRONG = {
@@ -548,8 +563,19 @@ WRONG = {
         Wrong("divides by patience", by(lambda self, s: s.arrival_time / self.patience + s.tier), "divides by the patience"),
         Wrong("two tiers only", by(lambda self, s: s.arrival_time + (self.patience if s.tier else 0)), "Tier 2 counts as tier 1"),
         Wrong("whole seconds", by(lambda self, s: int(s.arrival_time) + s.tier * self.patience), "Fractions of a second"),
+        Wrong("hundredths of a second", ageing(lambda self, s: round(PriorityWithAgeing.rank(self, s), 2)), "Fractions of a second"),
+        Wrong("milliseconds rounded", ageing(lambda self, s: round(1000 * PriorityWithAgeing.rank(self, s))), "Fractions of a second"),
+        Wrong("a rank in whole seconds", ageing(lambda self, s: PriorityWithAgeing.rank(self, s) // 1), "Fractions of a second"),
+        Wrong("arrival in milliseconds", by(lambda self, s: s.arrival_time * 1000 + s.tier * self.patience), "The arrival time is multiplied by 1000 here"),
+        Wrong("arrival in microseconds", by(lambda self, s: s.arrival_time * 1e6 + s.tier * self.patience), "A sequence ranks as if it had come"),
+        Wrong("arrival forgotten", by(lambda self, s: s.tier * self.patience), "When a sequence came does not count in your rank"),
+        Wrong("only readers count", by(lambda self, s: 0), "Only the reader counts"),
+        Wrong("patience times head start", by(reader=lambda self, s: -self.patience * self.head_start), "The head start is multiplied with the patience"),
+        Wrong("head start times patience and tier", by(lambda self, s: s.arrival_time + s.tier * self.patience * self.head_start), "The patience is multiplied with the head start"),
+        Wrong("arrival and tier the other way round", by(lambda self, s: -s.arrival_time - s.tier * self.patience), "Arrival and tier are the other way round"),
         Wrong("asks the clock", by(lambda self, s: s.tier * self.patience - (time.perf_counter() - s.arrival_time)), "leave the clock out"),
-        Wrong("changes the sequence", ageing(moves_the_arrival), "your code changed the sequence"),
+        Wrong("changes the sequence", ageing(moves_the_arrival), "came at 1 s, tier 1, not interactive became came at 11"),
+        Wrong("takes a token away", ageing(takes_a_token_away), "its tokens, its blocks, or how far it is"),
         Wrong("nothing returned", ageing(lambda self, s: None), "yours returned None"),
         Wrong("no head start", by(reader=lambda self, s: 0), "Who reads along does not count"),
         Wrong("head start for all", ageing(lambda self, s: s.arrival_time + s.tier * self.patience - self.head_start), "Everybody gets the head start"),
@@ -580,9 +606,10 @@ WRONG = {
     ],
 }
 
+RANKS = (rank_as_a_tuple, rank_tier_by_tier, rank_by_multiplying_the_flag, rank_counted_from_the_job, rank_in_ms, rank_of_floats)
 RIGHT = {
     "09.1": [sharing(decodes_first), in_two_dicts],
     "09.2": [subtracts_one_by_one, counts_what_is_still_to_come],
     "09.3": [scheduling(schedule=schedule_in_one_piece), scheduling(give=give_block_by_block)],
-    "09.4": [ageing(rank) for rank in (rank_as_a_tuple, rank_tier_by_tier, rank_by_multiplying_the_flag, rank_counted_from_the_job)],
+    "09.4": [ageing(rank) for rank in RANKS],
 }

@@ -203,6 +203,25 @@ def test_a_shorter_run_ends_earlier_on_the_shared_axis():
     assert starts[0] == starts[1] and (ends[0] - starts[0]) / (ends[1] - starts[1]) == pytest.approx(short.seconds / long.seconds, rel=0.01)
 
 
+def test_tiers_and_readers_stand_beside_the_names():
+    requests = [Arrival("A", 0, 5, 3, 9, tier=1), Arrival("B", 1, 1, 1, 9, tier=0, is_interactive=True), Arrival("C", 100, 1, 2, 9, tier=2)]
+    picture = draw_gantts({"small": SMALL}, requests=requests)
+    assert picture.alt.startswith("Gantt charts on one time axis. Tier 0: B. Tier 1: A. Tier 2: C. Somebody reads along with B. small: ")
+    assert {"A, tier 1", "B, tier 0, somebody reads along", "C, tier 2"} <= set(titles(picture))
+    placed = {(text.text, text.get("font-size")): (float(text.get("x")), float(text.get("y"))) for text in elements(picture, "text")}
+    dots = [(float(dot.get("x")), float(dot.get("y"))) for dot in elements(picture, "rect") if (dot.get("width"), dot.get("rx")) == ("6", "3")]
+    chips = {name: placed[name, "12"] for name in "ABC"}
+    for name, tier in zip("ABC", "102"):
+        assert placed[tier, "12"][0] > chips[name][0] and placed[tier, "12"][1] == chips[name][1]
+    (dot, in_legend) = dots
+    assert placed["0", "12"][0] < dot[0] and dot[1] + 3 == pytest.approx(chips["B"][1], abs=5) and in_legend[1] > chips["C"][1]
+    first = min(left for _, said, left, _, _ in bars(picture) if said.startswith("prefill"))
+    assert dot[0] + 6 < first
+    plain = draw_gantts({"small": SMALL})
+    legend = "somebody reads along; the number beside a name is the tier"
+    assert "reads along" not in plain.alt and legend not in texts(plain) and legend in texts(picture)
+
+
 LONG_NAMES = [replace(request, id=f"customer {n} with <a long> & name") for n, request in enumerate(small_traffic(6))]
 
 
@@ -215,11 +234,12 @@ LONG_NAMES = [replace(request, id=f"customer {n} with <a long> & name") for n, r
         lambda: draw_gantt(run_of(("A", 0, 1, 1, 1))),
         lambda: draw_gantt(simulate(a_scheduler(), small_traffic(40), COST, keep_steps=True), "Forty"),
         lambda: draw_gantts({str(n): simulate(a_scheduler(), LONG_NAMES, COST, keep_steps=True) for n in range(3)}, upto=60),
+        lambda: draw_gantts({str(n): simulate(a_scheduler(), LONG_NAMES, COST, keep_steps=True) for n in range(3)}, requests=LONG_NAMES),
         lambda: draw_gantts({"a policy with a very long name " * 5: SMALL, "other": SMALL, "third": SMALL}),
         lambda: draw_gantt(HELD_RUN, upto=-1),
         lambda: draw_gantt(SMALL, upto=1e9),
     ],
-    ids=["empty", "no runs", "one empty", "one", "forty", "long names", "long title", "before", "after"],
+    ids=["empty", "no runs", "one empty", "one", "forty", "long names", "long names and tiers", "long title", "before", "after"],
 )
 def test_every_run_can_be_drawn_and_nothing_lies_outside_the_sheet(draw):
     picture = draw()

@@ -81,10 +81,14 @@ def test_empty_bins_are_left_out_and_the_last_arrival_has_a_bin():
     assert [b.count for b in binned(np.array([[0.0, 1.0], [0.0, 2.0]]), 0.0, 4)] == [2]
 
 
+def points_of(path):
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get("d"))]
+
+
 def lines(picture, width):
     """The points of every line of a width, by colour."""
     return {
-        path.get("stroke"): [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get("d"))]
+        path.get("stroke"): points_of(path)
         for path in elements(picture, "path")
         if path.get("stroke-width") == width and path.get("stroke") in SERIES
     }
@@ -100,7 +104,7 @@ def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
     assert heights == sorted(heights, reverse=True) and heights[0] - heights[-1] > 150
     assert len(picture.svg) < 20_000
     assert "tier 1, 2,000 served: mean wait 40 s, of the first third 13.3 s, of the last third 66.7 s, longest 80 s" in picture.alt
-    assert "line: mean of those who came then; pale: up to the longest wait" in texts(picture)
+    assert "line: mean of those who came then; pale band: from the mean to the longest wait" in texts(picture)
 
 
 def test_a_hundred_thousand_requests_are_drawn_within_a_tenth_of_a_second():
@@ -119,7 +123,7 @@ def test_no_area_hides_a_line_and_the_tiers_signs_stand_apart():
     run = run_of(*[(n * 0.01, n * 0.02) for n in range(4000)])
     picture = draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(4000)})
     paths = elements(picture, "path")
-    areas = [n for n, path in enumerate(paths) if path.get("stroke") == "none" and "H" in path.get("d")]
+    areas = [n for n, path in enumerate(paths) if path.get("stroke") == "none"]
     means = [n for n, path in enumerate(paths) if path.get("stroke-width") in ("2.2", "4.6")]
     assert len(areas) == len(means) == 2 and max(areas) < min(means)
     signs = {}
@@ -128,6 +132,17 @@ def test_no_area_hides_a_line_and_the_tiers_signs_stand_apart():
         if said:
             signs.setdefault(said[1], set()).add(rect.get("x"))
     assert set(signs) == {"0", "1"} and not signs["0"] & signs["1"]
+
+
+def test_a_pale_band_lies_between_the_mean_and_the_longest_wait():
+    run = run_of(*[(n * 0.01, n * 0.02 + n % 4) for n in range(4000)])
+    picture = draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(4000)})
+    paths = {path.get("stroke-width"): points_of(path) for path in elements(picture, "path") if path.get("stroke-width") in ("2.2", "4.6")}
+    bands = [points_of(path) for path in elements(picture, "path") if path.get("stroke") == "none"]
+    for band, mean in zip(bands, (paths["4.6"], paths["2.2"]), strict=True):  # the best tier is drawn last
+        tops, back = band[: len(mean)], band[len(mean) :]
+        assert back == mean[::-1] and [x for x, _ in tops] == [x for x, _ in mean]
+        assert all(top < middle for (_, top), (_, middle) in zip(tops, mean))
 
 
 @pytest.mark.parametrize(

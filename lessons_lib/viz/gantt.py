@@ -5,12 +5,13 @@ A sequence has its colour. While it waits it is pale and hatched; a dark frame m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lessons_lib.simulator import Simulation
+from lessons_lib.traffic import Arrival
 from lessons_lib.viz.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span, gantt_rows, joined
-from lessons_lib.viz.gantt_words import describe_moment, describe_row, latency_words, say_span
+from lessons_lib.viz.gantt_words import describe_moment, describe_requests, describe_row, latency_words, say_request, say_span
 from lessons_lib.viz.notes import sans_width
 from lessons_lib.viz.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of, text_on, tint
 from lessons_lib.viz.picture import Picture
@@ -22,6 +23,7 @@ _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
 _NARROW = 7  # pixels; narrower chunks of a prefill share a frame
 _MOST_TOLD = 12  # sequences of which the words tell everything
 _GRID = "#E6E6E6"
+_BESIDE = 22  # pixels beside a name, for its tier and whether somebody reads along
 _SIGNS = {
     WAITING: "waits",
     PREFILL: "prefill",
@@ -41,6 +43,7 @@ class _Frame:
     row: float
     gap: float
     seconds: float
+    beside: float = 0
 
     def x(self, time: float) -> float:
         share = time / self.seconds if self.seconds else 0.0
@@ -57,19 +60,21 @@ def draw_gantt(run: Simulation, title: str = "", upto: float | None = None) -> P
     rows, seconds = gantt_rows(run), _end(run)
     d = Drawing()
     d.text(_MARGIN, 20, _heading(title or "Gantt", rows, upto), 15, bold=True)
-    y = _block(d, rows, _frame(rows, _MARGIN, WIDTH - _MARGIN, len(rows), seconds), 40, upto)
-    d.height = _legend(d, {"": rows}, y + 4)
+    y = _block(d, rows, _frame(rows, _MARGIN, WIDTH - _MARGIN, len(rows), seconds, {}), 40, upto, {})
+    d.height = _legend(d, {"": rows}, y + 4, {})
     told = [describe_row(row) for row in rows[:_MOST_TOLD]] if upto is None else []
     return d.picture(" ".join([f"{title or 'Gantt'}. {_count(len(rows))}.", *told, describe_moment(rows, seconds, upto)]))
 
 
-def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None) -> Picture:
+def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, requests: Iterable[Arrival] = ()) -> Picture:
     """Several runs on one time axis, each with its name and its mean latency. From three on, in two columns.
 
     Args:
         runs: name -> run, simulated with `keep_steps=True`.
         upto: nothing that happens later, in seconds, is drawn; the axes stay as they are.
+        requests: those that were served; if given, their tiers stand beside the names, and a dot if somebody reads along.
     """
+    asked = {request.id: request for request in requests}
     charts = {name: gantt_rows(run) for name, run in runs.items()}
     seconds = max((_end(run) for run in runs.values()), default=0.0)
     columns = 2 if len(runs) > 2 else 1
@@ -83,14 +88,14 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None) -> Pi
         for column, name in enumerate(names[first : first + columns]):
             rows, left = charts[name], _MARGIN + column * (width + _GUTTER)
             d.text(left, y + 6, _fitting(_heading(name, rows, upto), width, 13.5), 13.5, bold=True)
-            bottoms.append(_block(d, rows, _frame(rows, left, left + width, most, seconds), y + 22, upto))
+            bottoms.append(_block(d, rows, _frame(rows, left, left + width, most, seconds, asked), y + 22, upto, asked))
         y = max(bottoms) + 10
     if not charts:
         d.text(_MARGIN, y + 6, "There are no runs to compare.", fill=SOFT_INK)
         y += 26
-    d.height = _legend(d, charts, y - 4)
+    d.height = _legend(d, charts, y - 4, asked)
     told = [f"{_heading(name, rows, upto)}. {describe_moment(rows, _end(runs[name]), upto)}" for name, rows in charts.items()]
-    return d.picture(" ".join(["Gantt charts on one time axis.", *(told or ["There are none."])]))
+    return d.picture(" ".join(["Gantt charts on one time axis.", *describe_requests(asked.values()), *(told or ["There are none."])]))
 
 
 def _end(run: Simulation) -> float:
@@ -101,12 +106,13 @@ def _heading(name: str, rows: list[Row], upto: float | None) -> str:
     return f"{name}: {latency_words(rows, upto)}"
 
 
-def _frame(rows: list[Row], left: float, right: float, most_rows: int, seconds: float) -> _Frame:
+def _frame(rows: list[Row], left: float, right: float, most_rows: int, seconds: float, asked: Mapping[str, Arrival]) -> _Frame:
     """Rows as high as fit; `most_rows` lie below each other."""
     room = _TALLEST / max(most_rows, 1)
     row = min(max(room - 3, _LOWEST_ROW), _HIGHEST_ROW)
     widest = max((_label_width(row_.name) for row_ in rows), default=0)
-    return _Frame(left, right, min(widest, (right - left) / 6) + 6, row, 3 if row > _LOWEST_ROW else 1.5, seconds)
+    beside = _BESIDE if asked else 0
+    return _Frame(left, right, min(widest, (right - left) / 6) + 6 + beside, row, 3 if row > _LOWEST_ROW else 1.5, seconds, beside)
 
 
 def _label_width(name: str) -> float:
@@ -119,7 +125,7 @@ def _fitting(text: str, width: float, size: float) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
 
 
-def _block(d: Drawing, rows: list[Row], frame: _Frame, y: float, upto: float | None) -> float:
+def _block(d: Drawing, rows: list[Row], frame: _Frame, y: float, upto: float | None, asked: Mapping[str, Arrival]) -> float:
     """Rows and axis of one run. Returns the y under them."""
     if not rows:
         d.text(frame.left, y + 10, "No sequences: nothing has run yet.", fill=SOFT_INK)
@@ -127,7 +133,7 @@ def _block(d: Drawing, rows: list[Row], frame: _Frame, y: float, upto: float | N
     bottom = y + len(rows) * (frame.row + frame.gap)
     _axis(d, frame, y - 2, bottom)
     for row in rows:
-        _label(d, row, frame, y)
+        _label(d, row, frame, y, asked.get(row.name))
         _bar(d, row, frame, y, frame.seconds if upto is None else upto)
         y += frame.row + frame.gap
     if upto is not None and 0 <= upto < frame.seconds:
@@ -146,11 +152,19 @@ def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
         d.text(x, bottom + 10, words, 11, "middle", fill=SOFT_INK)
 
 
-def _label(d: Drawing, row: Row, frame: _Frame, y: float) -> None:
-    room, colour = frame.label_room - 6, color_of(row.name)
-    d.rect(frame.left, y, room, frame.row, colour, radius=2, title=row.name)
+def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | None) -> None:
+    room, colour = frame.label_room - 6 - frame.beside, color_of(row.name)
+    d.rect(frame.left, y, room, frame.row, colour, radius=2, title=say_request(request) if request else row.name)
     size = min(12.0, frame.row)
+    if request:
+        _beside(d, request, frame.left + room, y + frame.row / 2, size)
     d.text(frame.left + room / 2, y + frame.row / 2, _fitting(row.name, room - 4, 1.1 * size), size, "middle", bold=True, fill=text_on(colour))
+
+
+def _beside(d: Drawing, request: Arrival, x: float, y: float, size: float) -> None:
+    d.text(x + 9, y, str(request.tier), size, "middle")
+    if request.is_interactive:
+        d.rect(x + 15, y - 3, 6, 6, INK, radius=3)
 
 
 def _bar(d: Drawing, row: Row, frame: _Frame, y: float, upto: float) -> None:
@@ -175,7 +189,7 @@ def _span(d: Drawing, name: str, span: Span, start: float, end: float, y: float,
         d.lines(f"M{number(start)} {number(y + height / 2)}H{number(end)}", INK, 3)
 
 
-def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float) -> float:
+def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mapping[str, Arrival]) -> float:
     """The signs that occur. Returns the height of the finished sheet."""
     seen = {span.state for rows in charts.values() for row in rows for span in row.spans}
     states = [state for state in _SIGNS if state in seen or state in (WAITING, PREFILL, DECODE)]
@@ -194,7 +208,12 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float) -> float:
         if state == STALLED:
             d.lines(f"M{number(left)} {number(top + 9)}h24", INK, 3)
         d.text(left + 30, top + 9, text, 12, fill=SOFT_INK)
-    return y + 24 * (places[-1][0] + 1) + 6
+    y += 24 * (places[-1][0] + 1)
+    if asked:
+        d.rect(_MARGIN + 9, y + 6, 6, 6, INK, radius=3)
+        d.text(_MARGIN + 30, y + 9, "somebody reads along; the number beside a name is the tier", 12, fill=SOFT_INK)
+        y += 24
+    return y + 6
 
 
 def _count(count: int) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from lessons_lib.traffic import Arrival
 from lessons_lib.viz.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span
 from lessons_lib.viz.time_axis import say_seconds
 
@@ -22,6 +25,19 @@ def latency_words(rows: list[Row], upto: float | None) -> str:
     if not rows or len(done) < len(rows):
         return f"{len(done)} of {len(rows)} finished"
     return f"mean latency {say_seconds(sum(row.finished - row.arrival for row in done) / len(done))}"
+
+
+def say_request(request: Arrival) -> str:
+    """Who it is, for a policy."""
+    return f"{request.id}, tier {request.tier}{', somebody reads along' if request.is_interactive else ''}"
+
+
+def describe_requests(requests: Iterable[Arrival]) -> list[str]:
+    """Who is of which tier, and with whom somebody reads along: a sentence each. Empty if there are no requests."""
+    requests = list(requests)
+    tiers = {tier: [request.id for request in requests if request.tier == tier] for tier in sorted({request.tier for request in requests})}
+    told = [f"Tier {tier}: {_names(own)}." for tier, own in tiers.items()]
+    return [*told, f"Somebody reads along with {_names([request.id for request in requests if request.is_interactive])}."] if requests else []
 
 
 def describe_row(row: Row) -> str:

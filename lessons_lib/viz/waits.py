@@ -61,7 +61,7 @@ class _Panel:
 def draw_waits(runs: Mapping[str, Simulation], tiers: Mapping[str, int], title: str = "") -> Picture:
     """Queue time against arrival, the tiers apart; all panels on the same axes.
 
-    A few requests are points. Many are put in bins of arrival time: a line for the mean of each bin, and a pale area up to its longest wait.
+    A few requests are points. Many are put in bins of arrival time: a line for the mean of each bin, and a pale band from there to its longest wait.
 
     Args:
         tiers: sequence id -> tier, for every sequence of the runs.
@@ -153,12 +153,12 @@ def _draw_points(d: Drawing, panel: _Panel, by_tier: dict[int, np.ndarray]) -> N
 
 
 def _draw_bins(d: Drawing, panel: _Panel, by_tier: dict[int, list[Bin]]) -> None:
-    """All pale areas, then all lines, so that no area hides a line. Where two tiers wait alike, the wider line looks out under the other."""
+    """All pale bands, then all lines, so that no band hides a line. Where two tiers wait alike, the wider line looks out under the other."""
     tiers = list(reversed(by_tier.items()))
     for tier, bins in tiers:
         colour, tops = SERIES[tier % len(SERIES)], _path(panel, bins, "most")
-        left, right = panel.x(bins[0].arrival), panel.x(bins[-1].arrival)
-        d.lines(f"{tops}L{number(right)} {number(panel.bottom)}H{number(left)}z", "none", fill=mix(colour, PAPER, 0.8))
+        back = _path(panel, bins[::-1], "mean").replace("M", "L", 1)
+        d.lines(f"{tops}{back}z", "none", fill=mix(colour, PAPER, 0.8))
         d.lines(tops, mix(colour, PAPER, 0.45), 1)
     for tier, bins in tiers:
         d.lines(_path(panel, bins, "mean"), SERIES[tier % len(SERIES)], 2.2 + 2.4 * min(tier, 2))
@@ -179,7 +179,7 @@ def _legend(d: Drawing, tiers: list[int], is_binned: bool, y: float) -> float:
         draw_sign(d, x + 10, y + 8, tier, f"tier {tier}")
         d.text(x + 26, y + 8, f"tier {tier}" + (", the best" if tier == 0 else ""), 12)
         x += 60 + sans_width(f"tier {tier}, the best", 12)
-    how = "line: mean of those who came then; pale: up to the longest wait" if is_binned else "queue time, each request"
+    how = "line: mean of those who came then; pale band: from the mean to the longest wait" if is_binned else "queue time, each request"
     d.text(WIDTH - _MARGIN, y + 8, how if tiers else "", 12, "end", fill=SOFT_INK)
     return y + 28
 

@@ -41,6 +41,8 @@ CASES = (
     (0, 5, (104, 1, READ), (100, 0)),
     (0, 5, (100, 1), (106, 0, READ)),
     (0.5, 0.25, (1.5, 0, READ), (1.375, 0)),
+    (10, 4, (1.001, 0), (1.004, 0)),
+    (10, 4, (2.0001, 1, READ), (2.0004, 1, READ)),
 )
 
 
@@ -53,6 +55,10 @@ def check_priority_with_ageing(attempt) -> None:
 
 def _sequence(name: str, arrival: float, tier: int, interactive: bool = False):
     return a_sequence(name, 13, arrival=arrival, tier=tier, interactive=interactive)
+
+
+def _looked_at(sequence) -> tuple:
+    return sequence.arrival_time, sequence.tier, sequence.is_interactive
 
 
 def _limits(patience: float, head_start: float) -> str:
@@ -68,10 +74,13 @@ def _counts_as(sequence, patience: float, head_start: float) -> float:
 
 
 def _rank(policy, sequence, case: str):
-    state, told, numbers = state_of(sequence), _told(sequence), (policy.patience, policy.head_start)
+    state, own, told, numbers = state_of(sequence), _looked_at(sequence), _told(sequence), (policy.patience, policy.head_start)
     rank = call(policy.rank, sequence, case=case)
-    if state_of(sequence) != state or _told(sequence) != told:
+    if _looked_at(sequence) != own:
         what = f"your code changed the sequence: {told} became {_told(sequence)}."
+        raise Mistake(what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too.")
+    if state_of(sequence) != state:
+        what = "your code changed the sequence: its tokens, its blocks, or how far it is."
         raise Mistake(what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too.")
     if (policy.patience, policy.head_start) != numbers:
         what = f"your code changed the policy: {_limits(*numbers)} became {_limits(policy.patience, policy.head_start)}."

@@ -17,12 +17,12 @@ QUIZ = [
         choices=(
             Choice("Because the result would be wrong otherwise.", "The tokens are the same in any order. Only when they come differs."),
             Choice("Because a prompt must be computed in one step.", "It need not: a chunk of it will do."),
-            Choice("Because somebody reads the answer as it grows.", "A decode takes one token of the budget: it costs little, and leaving it out would be seen as a stop in the text.", right=True),
+            Choice("Because each takes one token, and without it its answer would end a step later.", "It costs little, and whether or not anybody reads along, its place and its blocks are free a step sooner.", right=True),
             Choice("Because decodes need no blocks.", "A decode writes a key and a value too, and needs a new block whenever its last one is full."),
         ),
     ),
     Question(
-        text="Blocks of 16, a pool of 20. Three sequences run, with 6 blocks promised to each; together they hold 7. A newcomer has a prompt of 20 and a cap of 13. What do the two rules say?",
+        text="Blocks of 16, a pool of 20, watermark 0. Three sequences run, with 6 blocks promised to each; together they hold 7. A newcomer has a prompt of 20 and a cap of 13. What do the two rules say?",
         choices=(
             Choice("Conservative: yes. Optimistic: yes.", "18 blocks are promised, and the newcomer would need 2 for 20 + 13 − 1 = 32 tokens: together 20 of 20. And 13 are free now.", right=True),
             Choice("Conservative: no. Optimistic: yes.", "20 + 13 − 1 = 32 tokens are 2 blocks, and 18 + 2 = 20. A pool that is promised to the last block is enough."),
