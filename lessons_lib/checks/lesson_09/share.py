@@ -145,7 +145,7 @@ RULES = (
     (lambda r, b: _each(_ones(r)) | _handed_out(_more(r), b), "The tokens of those that want one were not taken off the budget."),
     (lambda r, b: _each(_ones(r)) | _handed_out(_more(r), b - len(_ones(r))), "More want one token than there is room for. The last of them get none in this step."),
     (lambda r, b: _handed_out(r, b), "You go through `running` in one turn, and somebody who wants a single token stands behind a prompt. Serve all that want one first, then the others."),
-    (lambda r, b: _handed_out(_more(r) + _ones(r), b), "The prompts come first here, and the rest gets what they leave. Somebody reads the answers as they grow: those that want one token come first."),
+    (lambda r, b: _handed_out(_more(r) + _ones(r), b), "The prompts come first here, and the rest gets what they leave. Those that want one token come first: it costs little, and without it an answer ends a step later."),
     (lambda r, b: _handed_out(_ones(r), b), "Whoever wants more than one token got nothing. What is left of the budget is for prompts."),
     (lambda r, b: _handed_out(_more(r), b), "Whoever wants one token got nothing: 1 is a wish too."),
     (lambda r, b: _handed_out(_both(r), b, cut=False), "A prompt that does not fit as a whole still gets a chunk: as many tokens as are left of the budget. Otherwise a prompt longer than the budget never starts."),
