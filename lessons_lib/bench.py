@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.batch_result import BatchResult
-from lessons_lib.bench_engines import engines
+from lessons_lib.bench_engines import measure_ways, ways_table
 from lessons_lib.block_pool import BlockPool, BlockTable
 from lessons_lib.continuous_batching import batch_generate
 from lessons_lib.decoding_batches import decoding_paged, decoding_ragged
@@ -163,7 +163,7 @@ def main() -> None:
     print()
     print(own_time(options.repeats))
     print()
-    print(engines(min(options.repeats, 3)))  # each turn takes about four minutes
+    print(ways_table(measure_ways(options.repeats)))  # about four minutes a turn
     for requests in options.requests:
         print()
         print(throughput(requests, WORKLOADS.get(requests, (4, 8)), options.repeats))

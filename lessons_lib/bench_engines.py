@@ -1,13 +1,21 @@
 """Part of `make bench`: the engine beside the designs it grew from and beside Hugging Face's own ways, on the same requests.
 
-Every turn of every way is a process of its own. In one process that goes on, a way is slower after others have run, and not all are to the same extent.
+Every turn of every way is a process of its own. In one process that goes on, a way is slower after others have run, some more than others.
 """
 
+import argparse
+import datetime
+import json
 import multiprocessing
+import platform
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+
+import torch
+import transformers
 
 from lessons_lib.designs import DESIGNS
 from lessons_lib.hf_continuous import hugging_face_continuous
@@ -51,8 +59,13 @@ def serve_warm(name: str, size: int, requests: int) -> tuple[float, list[list[in
     return WAYS[name](model, tokenizer, skewed_workload(requests), size)
 
 
-def engines(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16, 64)) -> Table:
-    """New tokens a second of every way. The ways take turns, so that a slow minute of the machine falls on all; a figure is the median of its turns."""
+def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16, 64)) -> dict:
+    """Every way at every batch size. The ways take turns, so that a slow minute of the machine falls on all of them.
+
+    Returns:
+        dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the "seconds" of its median turn, and "same", how
+        many of its answers are those of one request at a time.
+    """
     turns = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]
     seconds, answers = {turn: [] for turn in turns}, {}
     # "spawn": nothing of this process, its memory and threads, goes over into the new one.
@@ -62,18 +75,48 @@ def engines(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16, 64))
                 elapsed, answers[turn] = processes.apply(serve_warm, (*turn, requests))
                 seconds[turn].append(elapsed)
     expected = answers[ALONE, 1]
-    new_tokens = sum(map(len, expected))
-    medians = {turn: statistics.median(times) for turn, times in seconds.items()}
-    engine = min(median for (name, _), median in medians.items() if name.startswith("engine"))
-    rows = [
-        [name, size, round(new_tokens / median), f"{medians[ALONE, 1] / median:.2f} ×", f"{median / engine:.2f} ×", same(answers[name, size], expected)]
-        for (name, size), median in medians.items()
+    ways = [
+        {"name": name, "size": size, "seconds": statistics.median(seconds[name, size]), "same": count_same(answers[name, size], expected)}
+        for name, size in turns
     ]
-    columns = ["way", "batch", "tokens/s", "to alone", "best engine to this", "same tokens"]
-    caption = f"{requests} requests with skewed lengths, {new_tokens} new tokens, bundled model, each in a process of its own, median of {repeats}"
+    return {"requests": requests, "repeats": repeats, "new_tokens": sum(map(len, expected)), "ways": ways}
+
+
+def count_same(answers: list[list[int]], expected: list[list[int]]) -> int:
+    return sum(own == other for own, other in zip(answers, expected))
+
+
+def ways_table(results: dict) -> Table:
+    """New tokens a second of every way."""
+    new_tokens, requests = results["new_tokens"], results["requests"]
+    seconds = {(way["name"], way["size"]): way["seconds"] for way in results["ways"]}
+    alone, engine = seconds[ALONE, 1], min(taken for (name, _), taken in seconds.items() if name.startswith("engine"))
+    rows = [
+        [name, size, f"{new_tokens / taken:,.0f}", f"{alone / taken:.2f} ×", f"{taken / engine:.2f} ×", f"{way['same']} of {requests}"]
+        for way, ((name, size), taken) in zip(results["ways"], seconds.items())
+    ]
+    columns = ["way", "batch", "tokens/s", "to alone", "best engine to this", "same answers"]
+    caption = f"{requests} requests with skewed lengths, {new_tokens:,} new tokens, bundled model, greedy; median of {results['repeats']}"
     return Table(columns, rows, caption)
 
 
-def same(answers: list[list[int]], expected: list[list[int]]) -> str:
-    equal = sum(own == other for own, other in zip(answers, expected))
-    return "yes" if equal == len(expected) else f"{equal} of {len(expected)}"
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m lessons_lib.bench_engines", description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--record", type=Path, help="a JSON file for the results")
+    parser.add_argument("--machine", default=f"{platform.machine()} machine, {torch.get_num_threads()} threads", help="its name in that file")
+    options = parser.parse_args()
+    results = measure_ways(options.repeats)
+    print(ways_table(results))
+    if options.record:
+        facts = {
+            "machine": options.machine,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+            "date": datetime.date.today().isoformat(),
+            "command": "python -m lessons_lib.bench_engines --record FILE",
+        }
+        options.record.write_text(json.dumps(facts | results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -129,6 +129,26 @@ def recorded_engine() -> RecordedEngine:
     return RecordedEngine(_provenance(facts), tuple(facts["modes"]), tuple(facts["swapping"]), peers["tokens_per_s"], peers["provenance"])
 
 
+@dataclass(frozen=True)
+class RecordedWays:
+    """Every way of serving on the same requests, on a CPU.
+
+    Attributes:
+        provenance: machine, versions, command and date, in one line.
+        results: see `bench_engines.measure_ways`.
+    """
+
+    provenance: str
+    results: dict
+
+
+@lru_cache(maxsize=None)
+def recorded_ways() -> RecordedWays:
+    """Lesson 11's engine beside all others: `python -m lessons_lib.bench_engines --record FILE`."""
+    facts = json.loads((FOLDER / "cpu_engines.json").read_text(encoding="utf-8"))
+    return RecordedWays(_provenance(facts), facts)
+
+
 def _provenance(facts: dict) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return f"recorded on one {facts['machine']}, {facts['date']}, {versions}: {facts['command']}"
@@ -155,6 +175,19 @@ def engine_markdown() -> str:
     rates = [(rate, name) for name, rate in recording.peers.items()]
     rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
     lines = [["output tokens a second", ""], ["---", "---:"], *([name, f"{rate:,.0f}"] for rate, name in sorted(rates))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def ways_markdown() -> str:
+    """The ways of serving on a CPU as the README shows them, slowest first: each at the batch size that suits it best."""
+    results = recorded_ways().results
+    fastest = {}
+    for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):
+        fastest[way["name"]] = way
+    alone = fastest["one at a time"]["seconds"]
+    lines = [["64 requests on a CPU", "batch", "output tokens a second", "times one at a time"], ["---", "---:", "---:", "---:"]]
+    for way in sorted(fastest.values(), key=lambda way: way["seconds"], reverse=True):
+        lines.append([way["name"].replace("|", "\\|"), str(way["size"]), f"{results['new_tokens'] / way['seconds']:,.0f}", f"{alone / way['seconds']:.1f}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -5,7 +5,7 @@ import re
 from lessons_lib.authoring.build import lesson_files
 from lessons_lib.authoring.cover import COVER, cover
 from lessons_lib.authoring.execute import LIBRARY
-from lessons_lib.recorded import engine_markdown, summary_markdown
+from lessons_lib.recorded import engine_markdown, summary_markdown, ways_markdown
 
 README = (LIBRARY / "README.md").read_text(encoding="utf-8")
 
@@ -33,6 +33,7 @@ def test_the_kernel_times_are_the_recorded_ones():
 
 def test_the_engine_s_rates_are_the_recorded_ones():
     assert engine_markdown() in README
+    assert ways_markdown() in README
 
 
 def test_the_picture_is_that_of_a_run_of_today():
