@@ -11,6 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -68,12 +69,12 @@ def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16,
     """
     turns = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]
     seconds, answers = {turn: [] for turn in turns}, {}
-    # "spawn": nothing of this process, its memory and threads, goes over into the new one.
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as processes:
-        for _ in range(repeats):
-            for turn in turns:
-                elapsed, answers[turn] = processes.apply(serve_warm, (*turn, requests))
-                seconds[turn].append(elapsed)
+    for _ in range(repeats):
+        for turn in turns:
+            # "spawn": nothing of this process, its memory and threads, goes over into the new one.
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                elapsed, answers[turn] = process.submit(serve_warm, *turn, requests).result()
+            seconds[turn].append(elapsed)
     expected = answers[ALONE, 1]
     ways = [
         {"name": name, "size": size, "seconds": statistics.median(seconds[name, size]), "same": count_same(answers[name, size], expected)}

@@ -1,6 +1,6 @@
 """The table of all ways of serving: what is recorded is complete, right, and what the course says of itself."""
 
-from lessons_lib.bench_engines import ALONE, HF_ALONE, WAYS, count_same, ways_table
+from lessons_lib.bench_engines import ALONE, HF_ALONE, WAYS, count_same, measure_ways, ways_table
 from lessons_lib.recorded import recorded_ways, ways_markdown
 
 
@@ -40,6 +40,12 @@ def test_the_tables_say_what_was_measured():
     lines = ways_markdown().splitlines()
     assert len(lines) == 2 + len(WAYS) and lines[-1].startswith("| engine, fused | 64 |")
     assert all(line.replace("\\|", "").count("|") == 5 for line in lines), "a bar inside a cell would be a column more"
+
+
+def test_both_ways_of_one_request_at_a_time_are_measured():
+    results = measure_ways(repeats=1, requests=1, sizes=())
+    assert [way["name"] for way in results["ways"]] == [HF_ALONE, ALONE]
+    assert results["new_tokens"] > 0 and all(way["seconds"] > 0 and way["same"] == 1 for way in results["ways"])
 
 
 def test_answers_are_compared_one_by_one():
