@@ -38,7 +38,7 @@ class StrictPriority:
 
 
 class PriorityWithAgeing:
-    """The best tier first, and who waits at a screen before who does not; but waiting counts too, in seconds like the others.
+    """The best tier first, and readers at a screen before jobs; but waiting counts too, in seconds like the others.
 
     Everybody who waits ages alike, so the order of two sequences never changes once both have come: a sequence ranks as if it had come
     `patience` seconds later for each tier that it is below the best, and `head_start` seconds earlier if it is interactive.

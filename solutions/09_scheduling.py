@@ -589,8 +589,8 @@ A tier says what a customer pays. It does not say whether somebody sits at a scr
 
 > **interactive request**: one whose answer somebody reads as it grows.
 
-Who reads along notices every wait. Of a job that runs over night, nobody notices when it begins. So an interactive request gets a head start: it
-stands as if it had waited for `head_start` seconds already when it comes. Now all that matters is in one unit, seconds of waiting: the arrival, the
+Who reads along notices every wait. Of a job that runs overnight, nobody notices when it begins. So an interactive request gets a head start: it
+stands as if it had waited for `head_start` seconds already when it comes. Now all that this policy looks at is in one unit, seconds of waiting: the arrival, the
 tier, and the reader. The head start counts in the queue only. Once they run, all decodes are treated alike: `share_budget` does not ask who reads.
 
 Must the queue be sorted again as time goes by? No. Everybody who waits gets older by the same, so the order of two requests never changes. It is
@@ -648,12 +648,12 @@ Table(
 # %% [markdown]
 """
 In its own tier, a job gives way only to readers who come within one head start after it. So in the second row the odd one waits 0.2 s longer than in
-the first, and no longer than that in a longer stream: ageing puts a bound to what readers may do, too.
+the first, and no longer than that in a longer stream: ageing puts a bound on what readers may do, too.
 
-Being one tier lower costs a patience. To readers of the tier above, the odd one gives way for both together, 0.7 s, as the last row shows. If it is
+Each lower tier costs one patience. To readers of the tier above, the odd one gives way for both together, 0.7 s, as the last row shows. If it is
 interactive itself, and the others are not, it waits 0.2 s less than it would otherwise.
 
-These are bounds to the order. How many seconds they make depends on how fast those in front are served. Here the short ones are served about as fast
+These are bounds on the order. How many seconds they make depends on how fast those in front are served. Here the short ones are served about as fast
 as they come, so one second of arrivals takes about one second to serve.
 
 ### Balanced lengths
@@ -666,14 +666,14 @@ and has a method `choose` besides `rank`:
 # %%
 print(inspect.getsource(BalancedLengths.choose))
 with_ageing = {
-    "ageing, patience 0.2 s": served(PriorityWithAgeing(0.2)),
+    "ageing 0.2 s": served(PriorityWithAgeing(0.2)),
     "ageing 0.2 s, head start 0.3 s": served(PriorityWithAgeing(0.2, head_start=0.3)),
 }
 balanced = {"balanced lengths, target 50": served(BalancedLengths(target=50))}
 
 # %% [markdown]
 """
-All six on one time axis. Ageing is there twice, without a head start and with one:
+All six on the same time scale. Ageing is there twice, without a head start and with one:
 """
 
 # %%
@@ -685,7 +685,7 @@ Table(columns=WAITS, rows=[row_of(name, run) for name, run in six.items()])
 
 # %% [markdown]
 """
-With a patience of 0.2 s, E and G pass the tier 1 that came before them, and H comes too late for that. F still waits longest.
+With a patience of 0.2 s, E and G pass the tier 1 that came before them. When H comes, C, D and F have waited longer than that, and H goes last.
 
 With a head start of 0.3 s, F, G and H, which are interactive, come in before C and D. The head start is longer than the patience, so F of tier 1 even
 goes before E of tier 0, the job that came a moment before it. C, D and E pay for that with a longer wait. The mean falls, because those with
@@ -945,7 +945,7 @@ Table(
 # %% [markdown]
 """
 The mean over all hardly changes: what readers gain, jobs pay, in both tiers. A head start of 2 s is longer than the patience, so the readers of
-tier 1 wait less than the jobs of tier 0.
+tier 1 wait less than the jobs of tier 0. The gaps are smaller than the head start: who waits for nobody can gain no more.
 
 ### The ledger
 """

@@ -317,7 +317,7 @@ Table(
 """
 The bytes alone would be on their way in a few milliseconds. It is the many small pieces that make swapping slow, and larger blocks make it faster. So
 it depends on the block size, the model, and the machine; here the two meet between 16 and 64 tokens a block. Other numbers shift that point. Both
-prices grow in proportion to the length of the sequence here, so the length decides little. (The line charges for the tokens attended to once a
+prices grow in proportion to the length of the sequence here, so the length decides little. (`StepCost` charges for the tokens attended to once a
 sequence. The attention of a real prefill grows with the square of the length, so recomputing a very long one is dearer than reckoned.)
 
 `cheaper(scheduler, victim)` asks for both prices, and can be used as `should_swap`.
@@ -366,9 +366,12 @@ Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "pr
 
 # %% [markdown]
 """
-Few bytes come nowhere near the 50 GB a second that we assumed: starting the copies takes longer than they take. The prefill of this small model takes
-about as long for 128 tokens as for 2,048, since the CPU starts its operations one by one (lesson 11 comes to that). So swap is ahead at each of these
-lengths. With a larger model both would grow, and the question is open again: measure it.
+A few MB come nowhere near the 50 GB a second that we assumed, since about a millisecond goes by whatever their number. The many small pieces are gone,
+which was the remedy that we looked for.
+
+As a step of its own, recomputing is dearer at each of these lengths. But look at its first rows: up to 2,048 tokens a prefill takes about as long as
+for 128, because the CPU starts the operations of this small model one by one (lesson 11 comes to that). In a step that runs anyway that time is spent
+already, and a short sequence may be cheaper to recompute than the table says. With a larger model both would grow: measure it.
 
 ## Watermarks
 

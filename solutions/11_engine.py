@@ -788,7 +788,7 @@ Dashboard(live)
 """
 ### Where the time of a step goes
 
-Each step was timed in its five parts. What is not the forward pass is the engine's own time: planning, sampling, book-keeping.
+Each step was timed in its five parts. What is not the forward pass is the engine's own time: planning, moving blocks, sampling, book-keeping.
 """
 
 # %% tags=["measured"]
@@ -802,7 +802,7 @@ print(f"the engine's own share: {engine.metrics.own_share:.1%}")
 On a CPU the model takes nearly all the time. If yours says otherwise, look at the largest part that is not the model. On a GPU the model is so fast
 that the same book-keeping counts: we come to that.
 
-And what does the model do all that time? It starts hundreds of small operations. `fused_runner` makes a runner that computes the same model with
+And what does the model do all that time? It multiplies matrices, and around that it starts hundreds of small operations. `fused_runner` makes a runner that computes the same model with
 fewer: queries, keys and values are one product with a joined matrix, the gate and up projections of the MLP likewise, and each norm is one operation.
 
 The products themselves can be had in two ways: the tokens times the weights, or the weights times the tokens, and the result turned back. Both
@@ -831,8 +831,8 @@ Table(columns=["tokens", "tokens × weights, ms", "weights × tokens, ms"], rows
 
 # %% [markdown]
 """
-From how many tokens on the second way is no gain depends on the machine. Now fewer operations and turned products together, in a step of four
-stories:
+Where the second way stops paying depends on the machine, and on how many threads it computes with; `product` changes over where it stopped paying with two. Now
+fewer operations and turned products together, in a step of four stories:
 """
 
 # %% tags=["measured"]
@@ -1078,9 +1078,9 @@ ways_table(recorded_ways().results)
 
 # %% [markdown]
 """
-With 64 requests more can be told apart. With 64 places instead of 16, static waves and the paged row gain, and the dense slots lose, since each of
-their rows is as long as the longest. The engine does about what the paged row does, though it plans every step, looks for shared beginnings and
-could preempt. With the fused model it is the fastest of all.
+"sdpa" and "paged|eager" are the two kinds of attention of Hugging Face's continuous batching that need no GPU. With 64 requests more can be told
+apart. With 64 places nobody waits, and all ways gain by that but the loop and the dense slots. The engine is no slower than the paged row, though it
+plans every step, looks for shared beginnings and could preempt. With the fused model it is the fastest of all.
 
 On the GPU, the same benchmark as above, and what other engines reached on such a machine:
 """
@@ -1091,7 +1091,7 @@ draw_bars(everybody, "tokens/s", title="The same benchmark on one H200", note=re
 
 # %% [markdown]
 """
-Read this with care. The model is small and every answer is greedy, so the CPU's work for each step decides, and ours has little to do but this. vLLM
+Read this with care. The model is small and every answer is greedy, so the CPU's work for each step decides, and our engine does little else. vLLM
 does more in a step, for more kinds of models and requests, and its figures are from other runs.
 
 ### The ledger

@@ -23,7 +23,7 @@ _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
 _NARROW = 7  # pixels; narrower chunks of a prefill share a frame
 _MOST_TOLD = 12  # sequences of which the words tell everything
 _GRID = "#E6E6E6"
-_BESIDE = 22  # pixels beside a name, for its tier and whether somebody reads along
+_BESIDE = 24  # pixels beside a name, for its tier and whether somebody reads along
 _SIGNS = {
     WAITING: "waits",
     PREFILL: "prefill",
@@ -164,7 +164,7 @@ def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | Non
 def _beside(d: Drawing, request: Arrival, x: float, y: float, size: float) -> None:
     d.text(x + 9, y, str(request.tier), size, "middle")
     if request.is_interactive:
-        d.rect(x + 15, y - 3, 6, 6, INK, radius=3)
+        d.rect(x + 17, y - 3, 6, 6, INK, radius=3)
 
 
 def _bar(d: Drawing, row: Row, frame: _Frame, y: float, upto: float) -> None:
