@@ -185,7 +185,7 @@ def ways_markdown() -> str:
     for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):
         fastest[way["name"]] = way
     alone = fastest["one at a time"]["seconds"]
-    lines = [["64 requests on a CPU", "batch", "output tokens a second", "times one at a time"], ["---", "---:", "---:", "---:"]]
+    lines = [[f"{results['requests']} requests on a CPU", "batch", "output tokens a second", "times one at a time"], ["---", "---:", "---:", "---:"]]
     for way in sorted(fastest.values(), key=lambda way: way["seconds"], reverse=True):
         lines.append([way["name"].replace("|", "\\|"), str(way["size"]), f"{results['new_tokens'] / way['seconds']:,.0f}", f"{alone / way['seconds']:.1f}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -70,6 +70,29 @@ def run_out(engine, most_steps=2000):
     raise AssertionError(f"not done after {most_steps} steps")
 
 
+class Broken(RuntimeError):
+    pass
+
+
+def run_out_with_a_listener_that_raises(engine, check):
+    """Steps until nobody is left, `check()` after each, while a listener raises after every other step. Returns (id -> output, how often it raised)."""
+    outputs, errors = {}, 0
+
+    def listener(step):
+        if engine.metrics.steps % 2:
+            raise Broken("listener")
+
+    engine.listeners.append(listener)
+    while engine.has_unfinished():
+        try:
+            outputs |= {output.request_id: output for output in engine.step()}
+        except Broken:
+            errors += 1
+        check()
+    engine.listeners.remove(listener)
+    return outputs, errors
+
+
 def check_that_nothing_is_left(engine):
     scheduler = engine.scheduler
     audit(scheduler)

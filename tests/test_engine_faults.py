@@ -1,7 +1,7 @@
 """Faults of the model and of callbacks: whoever is concerned fails with the error, everybody else gets the right tokens, nothing is lost."""
 
 import pytest
-from engine_cases import alone, an_engine, check_that_nothing_is_left, greedy, run_out
+from engine_cases import Broken, alone, an_engine, check_that_nothing_is_left, greedy, run_out, run_out_with_a_listener_that_raises
 
 from lessons_lib import engine as engine_module
 from lessons_lib.pool_audit import audit
@@ -10,10 +10,6 @@ from lessons_lib.sampling import SamplingParams
 PROMPTS = {f"r{n}": [n + 1, 2 * n + 3, 5] * (n % 3 + 1) for n in range(6)}
 TIGHT = dict(num_blocks=12, max_num_seqs=5, max_num_batched_tokens=12)
 CAP = 14
-
-
-class Broken(RuntimeError):
-    pass
 
 
 def an_engine_at_work(params=None, **config):
@@ -293,19 +289,7 @@ def test_a_stream_raises_even_if_it_failed_in_the_steps_of_another():
 
 def test_a_listener_that_raises_loses_no_answer():
     engine = an_engine_at_work()
-    outputs, errors = {}, 0
-
-    def listener(step):
-        if engine.metrics.steps % 2:
-            raise Broken("listener")
-
-    engine.listeners.append(listener)
-    while engine.has_unfinished():
-        try:
-            outputs |= {output.request_id: output for output in engine.step()}
-        except Broken:
-            errors += 1
-        audit(engine.scheduler)
+    outputs, errors = run_out_with_a_listener_that_raises(engine, lambda: audit(engine.scheduler))
     assert errors
     check_answers(outputs, ())
     check_that_nothing_is_left(engine)

@@ -6,7 +6,7 @@ from functools import partial
 
 import engine_cases
 import pytest
-from engine_cases import alone, check_that_nothing_is_left, greedy, letter
+from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter, run_out_with_a_listener_that_raises
 
 from lessons_lib import engine as engine_module
 from lessons_lib.cuda_graphs import rerun
@@ -73,10 +73,6 @@ def run_out(engine, most_steps=2000):
             outputs[output.request_id] = output
         check_books(engine)
     raise AssertionError(f"not done after {most_steps} steps")
-
-
-class Broken(RuntimeError):
-    pass
 
 
 def a_workload(seed, looked_at=0.1, count=30):
@@ -327,22 +323,10 @@ def test_logits_that_are_no_numbers_fail_their_own_request(an_engine, temperatur
 
 
 def test_a_listener_that_raises_loses_no_answer(an_engine):
-    engine, outputs, errors = an_engine(), {}, 0
+    engine = an_engine()
     prompts = at_work(engine)
-
-    def listener(step):
-        if engine.metrics.steps % 2:
-            raise Broken("listener")
-
-    engine.listeners.append(listener)
-    while engine.has_unfinished():
-        try:
-            outputs |= {output.request_id: output for output in engine.step()}
-        except Broken:
-            errors += 1
-        check_books(engine)
+    outputs, errors = run_out_with_a_listener_that_raises(engine, lambda: check_books(engine))
     assert errors > 3
-    engine.listeners.clear()
     check_failed(outputs | run_out(engine), prompts, set())
 
 
