@@ -70,8 +70,10 @@ def check_python(version, others=()):
         remedy = "This machine also has %s: run `make lab PYTHON=%s`." % (" and ".join(others), others[0])
     else:
         remedy = "Install one of these from https://www.python.org/downloads/, then `make lab PYTHON=python3.12`."
-    raise SetupError("Python %d.%d cannot run this course; it needs Python 3.10, 3.11, 3.12 or 3.13.\n%s"
-                     % (version[0], version[1], remedy))
+    raise SetupError(
+        "Python %d.%d cannot run this course; it needs Python 3.10, 3.11, 3.12 or 3.13.\n%s"
+        % (version[0], version[1], remedy)
+    )
 
 
 def usable_pythons():
@@ -84,10 +86,12 @@ def check_venv_module(find_spec, version):
     """Refuse a Python that cannot make a virtual environment (Debian and Ubuntu ship it apart)."""
     missing = [name for name in ("venv", "ensurepip") if find_spec(name) is None]
     if missing:
-        raise SetupError("This Python has no `%s` module, so it cannot make a virtual environment.\n"
-                         "Debian, Ubuntu: `sudo apt install python3-venv` (or python%d.%d-venv), then run the same "
-                         "command again.\nElsewhere: install Python from https://www.python.org/downloads/."
-                         % (missing[0], version[0], version[1]))
+        raise SetupError(
+            "This Python has no `%s` module, so it cannot make a virtual environment.\n"
+            "Debian, Ubuntu: `sudo apt install python3-venv` (or python%d.%d-venv), then run the same "
+            "command again.\nElsewhere: install Python from https://www.python.org/downloads/."
+            % (missing[0], version[0], version[1])
+        )
 
 
 def check_writable(root):
@@ -98,18 +102,22 @@ def check_writable(root):
     except (IOError, OSError) as error:
         if _is_disk_full(str(error)):
             raise SetupError(disk_full_message(root))
-        raise SetupError("Cannot write in %s (%s), and the course installs itself there.\n"
-                         "Copy the whole folder to a place of your own, such as your home folder, and run the same "
-                         "command there." % (root, error.strerror or error))
+        raise SetupError(
+            "Cannot write in %s (%s), and the course installs itself there.\n"
+            "Copy the whole folder to a place of your own, such as your home folder, and run the same "
+            "command there." % (root, error.strerror or error)
+        )
 
 
 def check_disk(root, needed_gb, free_gb=None):
     """Refuse an install that will not fit. `free_gb` is measured unless given."""
     free_gb = free_gigabytes(root) if free_gb is None else free_gb
     if free_gb < needed_gb:
-        raise SetupError("Too little disk space: %.1f GB free in %s, about %.1f GB needed.\n"
-                         "Free some space, or move the course to a larger disk, and run the same command again. "
-                         "Nothing was installed." % (free_gb, root, needed_gb))
+        raise SetupError(
+            "Too little disk space: %.1f GB free in %s, about %.1f GB needed.\n"
+            "Free some space, or move the course to a larger disk, and run the same command again. "
+            "Nothing was installed." % (free_gb, root, needed_gb)
+        )
 
 
 def free_gigabytes(root):
@@ -131,6 +139,7 @@ def reachable(url, seconds=PROBE_SECONDS):
 
     def probe():
         from urllib.request import urlopen
+
         try:
             urlopen(url, timeout=seconds).close()
             answered.append(True)
@@ -163,9 +172,15 @@ def choose_torch_index(wanted, platform, gpu, probe):
         return None, "NVIDIA GPU found: taking torch with CUDA (several GB).", True
     if probe(CPU_INDEX + "/torch/"):
         return CPU_INDEX, "No NVIDIA GPU: taking the CPU build of torch from %s." % CPU_INDEX, False
-    return None, ("No NVIDIA GPU, but %s does not answer: taking torch as your pip is set up to find it.\n"
-                  "(From PyPI that is the build with CUDA: several GB more, which a machine without a GPU never uses.)"
-                  % CPU_INDEX), True
+    return (
+        None,
+        (
+            "No NVIDIA GPU, but %s does not answer: taking torch as your pip is set up to find it.\n"
+            "(From PyPI that is the build with CUDA: several GB more, which a machine without a GPU never uses.)"
+            % CPU_INDEX
+        ),
+        True,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -225,13 +240,18 @@ def install(env, extra, torch_index="", say=print):
         if env.is_ready(extra):  # another call installed it while we waited
             return
         before = env.read_stamp()
-        usable = (before.get("root") == env.root
-                  and _succeeds([env.python, "-c", _SAME_PYTHON % tuple(sys.version_info[:2])]))
+        usable = before.get("root") == env.root and _succeeds(
+            [env.python, "-c", _SAME_PYTHON % tuple(sys.version_info[:2])]
+        )
         if not usable:
             from importlib.util import find_spec
+
             check_venv_module(find_spec, sys.version_info)
             if os.path.exists(env.folder):
-                say("Removing %s: its install did not finish, or it was made by another Python or elsewhere." % env.folder)
+                say(
+                    "Removing %s: its install did not finish, or it was made by another Python or elsewhere."
+                    % env.folder
+                )
                 shutil.rmtree(env.folder)
         extra = "test" if usable and before.get("extra") == "test" else extra
 
@@ -241,8 +261,10 @@ def install(env, extra, torch_index="", say=print):
         if sentence:
             say(sentence)
         if may_pull_cuda and not usable and free_gigabytes(env.root) < CUDA_INSTALL_GB:
-            say("Note: %.1f GB are free; torch with CUDA may need %.0f. With `make lab TORCH_INDEX=%s` it needs %.0f."
-                % (free_gigabytes(env.root), CUDA_INSTALL_GB, CPU_INDEX, FIRST_INSTALL_GB))
+            say(
+                "Note: %.1f GB are free; torch with CUDA may need %.0f. With `make lab TORCH_INDEX=%s` it needs %.0f."
+                % (free_gigabytes(env.root), CUDA_INSTALL_GB, CPU_INDEX, FIRST_INSTALL_GB)
+            )
 
         if not usable:
             _run_or_explain([sys.executable, "-m", "venv", env.folder], env.root)
@@ -320,11 +342,24 @@ def _run_or_explain(command, root):
         raise explain_failure("".join(said), root)
 
 
-NO_NETWORK = ("Name or service not known", "Temporary failure in name resolution", "getaddrinfo failed",
-              "nodename nor servname", "Failed to establish a new connection", "NewConnectionError",
-              "Network is unreachable", "No route to host", "ConnectTimeoutError", "Connection timed out",
-              "ProxyError", "Cannot connect to proxy", "Read timed out", "No address associated with hostname",
-              "Failed to resolve", "Could not resolve host")
+NO_NETWORK = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "getaddrinfo failed",
+    "nodename nor servname",
+    "Failed to establish a new connection",
+    "NewConnectionError",
+    "Network is unreachable",
+    "No route to host",
+    "ConnectTimeoutError",
+    "Connection timed out",
+    "ProxyError",
+    "Cannot connect to proxy",
+    "Read timed out",
+    "No address associated with hostname",
+    "Failed to resolve",
+    "Could not resolve host",
+)
 
 
 def explain_failure(said, root):
@@ -333,23 +368,30 @@ def explain_failure(said, root):
     if _is_disk_full(said):
         return SetupError(disk_full_message(root))
     if any(sign in said for sign in NO_NETWORK):
-        return NoNetwork("The packages could not be fetched: no network, or the package index does not answer.\n"
-                         "Check the connection (behind a proxy: set HTTPS_PROXY; with a mirror: set PIP_INDEX_URL). "
-                         + again)
+        return NoNetwork(
+            "The packages could not be fetched: no network, or the package index does not answer.\n"
+            "Check the connection (behind a proxy: set HTTPS_PROXY; with a mirror: set PIP_INDEX_URL). " + again
+        )
     if "Permission denied" in said or "Read-only file system" in said:
-        return SetupError("The install was not allowed to write. Copy the whole course folder (%s) to a place of your "
-                          "own, such as your home folder, and run the same command there." % root)
+        return SetupError(
+            "The install was not allowed to write. Copy the whole course folder (%s) to a place of your "
+            "own, such as your home folder, and run the same command there." % root
+        )
     if "No matching distribution found" in said:
-        return SetupError("A package has no build for this Python or this machine (its name stands above).\n"
-                          "Try another supported Python, for example `make lab PYTHON=python3.12`; for a 32-bit or "
-                          "very old system torch has no build at all.")
+        return SetupError(
+            "A package has no build for this Python or this machine (its name stands above).\n"
+            "Try another supported Python, for example `make lab PYTHON=python3.12`; for a 32-bit or "
+            "very old system torch has no build at all."
+        )
     return SetupError("The install failed; the reason stands above. Mend it. " + again)
 
 
 def disk_full_message(root):
-    return ("The disk is full: %s or the folder for temporary files (%s) has no space left.\n"
-            "Free about %.0f GB (`pip cache purge` may help; TMPDIR=/a/larger/disk moves the temporary files), then "
-            "run the same command again." % (root, tempfile.gettempdir(), FIRST_INSTALL_GB))
+    return (
+        "The disk is full: %s or the folder for temporary files (%s) has no space left.\n"
+        "Free about %.0f GB (`pip cache purge` may help; TMPDIR=/a/larger/disk moves the temporary files), then "
+        "run the same command again." % (root, tempfile.gettempdir(), FIRST_INSTALL_GB)
+    )
 
 
 def _is_disk_full(text):
@@ -365,10 +407,14 @@ def choose_port(wanted, first=8888, tries=50):
     """The port JupyterLab shall use: the wanted one if it is free, else an error; by default the first free one."""
     if wanted:
         if not wanted.isdigit() or not 0 < int(wanted) < 65536:
-            raise SetupError("PORT=%s is not a port: give a number from 1 to 65535, e.g. `make lab PORT=9999`." % wanted)
+            raise SetupError(
+                "PORT=%s is not a port: give a number from 1 to 65535, e.g. `make lab PORT=9999`." % wanted
+            )
         if not _port_is_free(int(wanted)):
-            raise SetupError("Port %s is in use. Choose another one, e.g. `make lab PORT=%d`; or leave PORT out and a "
-                             "free one is found." % (wanted, int(wanted) % 65535 + 1))
+            raise SetupError(
+                "Port %s is in use. Choose another one, e.g. `make lab PORT=%d`; or leave PORT out and a "
+                "free one is found." % (wanted, int(wanted) % 65535 + 1)
+            )
         return int(wanted)
     for port in range(first, first + tries):
         if _port_is_free(port):
@@ -397,8 +443,16 @@ def has_screen(platform, environ):
 def lab_command(python, root, port, screen, uid, extra_arguments=()):
     """The command that starts JupyterLab on lesson 00."""
     page = "/lab/tree/" + FIRST_LESSON if os.path.exists(os.path.join(root, FIRST_LESSON)) else "/lab"
-    command = [python, "-m", "jupyterlab", "--port=%d" % port, "--port-retries=0", "--ServerApp.root_dir=" + root,
-               "--LabApp.default_url=" + page, "--log-level=WARN"]
+    command = [
+        python,
+        "-m",
+        "jupyterlab",
+        "--port=%d" % port,
+        "--port-retries=0",
+        "--ServerApp.root_dir=" + root,
+        "--LabApp.default_url=" + page,
+        "--log-level=WARN",
+    ]
     if not screen:
         command.append("--no-browser")
     if uid == 0:
@@ -447,11 +501,13 @@ def main(arguments):
     if command == "lab":
         start_lab(env, port, rest)
     elif command == "test":  # two processes; the last -n counts, so ARGS="-n 0" gives one
-        _become([env.python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] + rest, env.root)
+        _become(
+            [env.python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] + rest, env.root
+        )
     elif command == "notebooks":
-        _become([env.python, "-m", "lessons_lib.authoring"] + rest, env.root)
+        _become([env.python, "-m", "tools.authoring"] + rest, env.root)
     else:
-        _become([env.python, "-m", "lessons_lib." + command] + rest, env.root)
+        _become([env.python, "-m", "tools." + command] + rest, env.root)
 
 
 if __name__ == "__main__":

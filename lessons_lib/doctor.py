@@ -50,8 +50,12 @@ def check_python(version: tuple[int, int, int], executable: str, missing_modules
     if not (3, 10) <= version[:2] < (3, 14):
         return Finding("Python", found, FAIL, "the course needs 3.10 to 3.13: `make lab PYTHON=python3.12`")
     if missing_modules:
-        return Finding("Python", f"{found}, built without {', '.join(missing_modules)}", FAIL,
-                       "use the Python of your system or of python.org: `make lab PYTHON=/usr/bin/python3`")
+        return Finding(
+            "Python",
+            f"{found}, built without {', '.join(missing_modules)}",
+            FAIL,
+            "use the Python of your system or of python.org: `make lab PYTHON=/usr/bin/python3`",
+        )
     return Finding("Python", found)
 
 
@@ -63,11 +67,19 @@ def check_package(requirement: str, installed: str | None, import_error: str = "
     if installed is None:
         return Finding(wanted.name, "not installed", FAIL, "`make lab` installs it")
     if not wanted.specifier.contains(installed, prereleases=True):
-        return Finding(wanted.name, f"{installed}, but the course needs {wanted.specifier}", FAIL,
-                       "remove the folder .venv, then `make lab`")
+        return Finding(
+            wanted.name,
+            f"{installed}, but the course needs {wanted.specifier}",
+            FAIL,
+            "remove the folder .venv, then `make lab`",
+        )
     if import_error:
-        return Finding(wanted.name, f"{installed}, but importing it fails: {import_error}", FAIL,
-                       "remove the folder .venv, then `make lab`")
+        return Finding(
+            wanted.name,
+            f"{installed}, but importing it fails: {import_error}",
+            FAIL,
+            "remove the folder .venv, then `make lab`",
+        )
     return Finding(wanted.name, installed)
 
 
@@ -76,38 +88,69 @@ def check_gpu(driver_says: str | None, torch_sees: str | None, torch_build: str)
     if torch_sees:
         return Finding("GPU", f"{torch_sees} (torch for {torch_build})")
     if driver_says and torch_build == "CPU":
-        return Finding("GPU", f"{driver_says}, but this torch is built for the CPU alone", NOTE,
-                       "remove the folder .venv, then `make lab TORCH_INDEX=none`")
+        return Finding(
+            "GPU",
+            f"{driver_says}, but this torch is built for the CPU alone",
+            NOTE,
+            "remove the folder .venv, then `make lab TORCH_INDEX=none`",
+        )
     if driver_says:
-        return Finding("GPU", f"{driver_says}, but torch for {torch_build} cannot use it", NOTE,
-                       "update the NVIDIA driver, or take a torch for its CUDA: `make lab TORCH_INDEX=...`, see "
-                       "https://pytorch.org/get-started/locally/")
+        return Finding(
+            "GPU",
+            f"{driver_says}, but torch for {torch_build} cannot use it",
+            NOTE,
+            "update the NVIDIA driver, or take a torch for its CUDA: `make lab TORCH_INDEX=...`, see "
+            "https://pytorch.org/get-started/locally/",
+        )
     return Finding("GPU", "none; every lesson runs on the CPU")
 
 
-def check_triton(system: str, installed: str | None, gpu: str | None, capability: tuple[int, int] | None,
-                 compiler: str | None, interpret: bool) -> Finding:
+def check_triton(
+    system: str,
+    installed: str | None,
+    gpu: str | None,
+    capability: tuple[int, int] | None,
+    compiler: str | None,
+    interpret: bool,
+) -> Finding:
     """Will kernels be compiled for a GPU or interpreted on the CPU, and why?
 
     capability: of the NVIDIA GPU (None for others); compiler: path of a C compiler; interpret: TRITON_INTERPRET=1.
     """
     if system != "Linux":
-        return Finding("Triton", f"does not exist for {system}; all lessons work but the kernel lessons (07, 08)", NOTE,
-                       "for those use Linux, WSL or a container")
+        return Finding(
+            "Triton",
+            f"does not exist for {system}; all lessons work but the kernel lessons (07, 08)",
+            NOTE,
+            "for those use Linux, WSL or a container",
+        )
     if installed is None:
-        return Finding("Triton", "not installed; all lessons work but the kernel lessons (07, 08)", NOTE,
-                       "`make lab` installs it")
+        return Finding(
+            "Triton", "not installed; all lessons work but the kernel lessons (07, 08)", NOTE, "`make lab` installs it"
+        )
     if interpret:
-        return Finding("Triton", f"{installed}, will interpret kernels, because TRITON_INTERPRET is set"
-                       + (" (although there is a GPU)" if gpu else ""))
+        return Finding(
+            "Triton",
+            f"{installed}, will interpret kernels, because TRITON_INTERPRET is set"
+            + (" (although there is a GPU)" if gpu else ""),
+        )
     if gpu is None:
         return Finding("Triton", f"{installed}, will interpret kernels on the CPU, because torch sees no GPU")
     if capability is not None and capability < (8, 0):
-        return Finding("Triton", f"{installed}, but {gpu} (compute capability {capability[0]}.{capability[1]}) is older "
-                       "than the 8.0 that Triton supports", NOTE, "set TRITON_INTERPRET=1 to interpret kernels instead")
+        return Finding(
+            "Triton",
+            f"{installed}, but {gpu} (compute capability {capability[0]}.{capability[1]}) is older "
+            "than the 8.0 that Triton supports",
+            NOTE,
+            "set TRITON_INTERPRET=1 to interpret kernels instead",
+        )
     if compiler is None:
-        return Finding("Triton", f"{installed}, would compile for {gpu}, but there is no C compiler", NOTE,
-                       "Debian, Ubuntu: `apt install gcc`; or set TRITON_INTERPRET=1 to interpret kernels")
+        return Finding(
+            "Triton",
+            f"{installed}, would compile for {gpu}, but there is no C compiler",
+            NOTE,
+            "Debian, Ubuntu: `apt install gcc`; or set TRITON_INTERPRET=1 to interpret kernels",
+        )
     return Finding("Triton", f"{installed}, will compile kernels for {gpu}")
 
 
@@ -130,9 +173,13 @@ def check_teacher_tools(nbgrader: str | None) -> Finding:
 
 def check_browser(chromium: str | None) -> Finding:
     if chromium is None:
-        return Finding("Chromium", "not found; only the browser tests need it, they will be skipped", NOTE,
-                       "Debian: `apt install chromium`; elsewhere: `.venv/bin/python -m playwright install chromium`, or "
-                       "set CHROMIUM to its path")
+        return Finding(
+            "Chromium",
+            "not found; only the browser tests need it, they will be skipped",
+            NOTE,
+            "Debian: `apt install chromium`; elsewhere: `.venv/bin/python -m playwright install chromium`, or "
+            "set CHROMIUM to its path",
+        )
     return Finding("Chromium", chromium)
 
 
@@ -174,11 +221,20 @@ def find_chromium(environ=os.environ) -> str | None:
         if path:
             return path
     folder = environ.get("PLAYWRIGHT_BROWSERS_PATH")
-    folders = [Path(folder)] if folder else [Path.home() / ".cache/ms-playwright",
-                                            Path.home() / "Library/Caches/ms-playwright",
-                                            Path.home() / "AppData/Local/ms-playwright"]
-    for pattern in ("chromium-*/chrome-linux*/chrome", "chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
-                    "chromium-*/chrome-win*/chrome.exe"):
+    folders = (
+        [Path(folder)]
+        if folder
+        else [
+            Path.home() / ".cache/ms-playwright",
+            Path.home() / "Library/Caches/ms-playwright",
+            Path.home() / "AppData/Local/ms-playwright",
+        ]
+    )
+    for pattern in (
+        "chromium-*/chrome-linux*/chrome",
+        "chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
+        "chromium-*/chrome-win*/chrome.exe",
+    ):
         for folder in folders:
             if matches := sorted(folder.glob(pattern)):
                 return str(matches[-1])
@@ -187,8 +243,9 @@ def find_chromium(environ=os.environ) -> str | None:
 
 def gpu_the_driver_names() -> str | None:
     try:
-        names = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True,
-                               text=True, timeout=20)
+        names = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return names.stdout.strip().splitlines()[0] if names.returncode == 0 and names.stdout.strip() else None
@@ -205,8 +262,10 @@ def total_memory_gb() -> float | None:
 def look() -> list[Finding]:
     """Every finding about this machine. Takes seconds, because it imports torch and transformers."""
     absent = tuple(name for name in ("sqlite3", "ssl", "ctypes", "bz2", "lzma") if error_of_import(name))
-    findings = [check_python(sys.version_info[:3], sys.executable, absent),
-                check_machine(os.cpu_count() or 1, total_memory_gb(), shutil.disk_usage(ROOT).free / 1e9)]
+    findings = [
+        check_python(sys.version_info[:3], sys.executable, absent),
+        check_machine(os.cpu_count() or 1, total_memory_gb(), shutil.disk_usage(ROOT).free / 1e9),
+    ]
     missing = tuple(name for name in ("lessons_lib", "packaging", "torch") if version_of(name) is None)
     findings.append(check_install(missing))
     if missing:
@@ -234,8 +293,16 @@ def look() -> list[Finding]:
             capability = torch.cuda.get_device_capability() if torch.version.cuda else None
     findings.append(check_gpu(gpu_the_driver_names(), gpu, build))
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    findings.append(check_triton(platform.system(), version_of("triton"), gpu, capability, compiler,
-                                 os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")))
+    findings.append(
+        check_triton(
+            platform.system(),
+            version_of("triton"),
+            gpu,
+            capability,
+            compiler,
+            os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"),
+        )
+    )
     findings.append(check_teacher_tools(version_of("nbgrader")))
     findings.append(check_browser(find_chromium()))
     return findings

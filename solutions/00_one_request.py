@@ -21,9 +21,9 @@ import inspect
 import torch
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.model import load_model
-from lessons_lib.stories import STORIES
-from lessons_lib.viz.table import Table
+from lessons_lib.measuring import STORIES
+from lessons_lib.models import load_model
+from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} layers, {tokenizer.vocab_size:,} tokens in the vocabulary")
@@ -120,7 +120,7 @@ With a limit of 6 and the end token 4 it returns `[74, 91, 74, 4]`.
 """
 
 # %% exercise="00.1"
-from lessons_lib.generate import greedy_without_cache
+from lessons_lib.batching.greedy import greedy_without_cache
 
 # %% [markdown]
 """
@@ -139,9 +139,9 @@ The words *KV cache*, *prefill* and *decode* in the picture are explained below;
 """
 
 # %%
-from lessons_lib.recording import record_steps
-from lessons_lib.viz.cache_growth import cache_growth_table, draw_cache_growth
-from lessons_lib.viz.stepper import Stepper
+from lessons_lib.recording.cache_growth import record_steps
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.cache import cache_growth_table, draw_cache_growth
 
 plain = record_steps(model, tokenizer, prompt_ids, 8, greedy=greedy_without_cache)
 Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
@@ -153,7 +153,7 @@ of the passes, for A's prompt and for answers of 30, 60 and 120 tokens.
 """
 
 # %%
-from lessons_lib.watch import watch_forwards
+from lessons_lib.recording import watch_forwards
 
 with watch_forwards(model) as plain_passes:
     greedy_without_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
@@ -182,7 +182,7 @@ computes the prompt once as it is and once with four more tokens, and compares t
 """
 
 # %%
-from lessons_lib.generate import prefill
+from lessons_lib.batching import prefill
 
 _, short = prefill(model, prompt_ids)
 _, long = prefill(model, prompt_ids + answer[:4])
@@ -229,7 +229,7 @@ The model counts positions from the cache: 74 lands at position 3 without your d
 """
 
 # %% exercise="00.2"
-from lessons_lib.generate import decode_step
+from lessons_lib.batching.greedy import decode_step
 
 # %% [markdown]
 """
@@ -254,7 +254,7 @@ may already be the end token.
 """
 
 # %% exercise="00.3"
-from lessons_lib.generate import greedy_with_cache
+from lessons_lib.batching.greedy import greedy_with_cache
 
 # %% [markdown]
 """
@@ -359,7 +359,7 @@ Prefill and decode are calls of the same model. Yet they strain a machine in dif
 """
 
 # %%
-from lessons_lib.cost import forward_cost
+from lessons_lib.measuring import forward_cost
 
 rows = []
 for name, new, cached in (("decode", 1, 64), ("decode", 1, 512), ("prefill", 64, 0), ("prefill", 256, 0), ("prefill", 512, 0)):
@@ -386,7 +386,7 @@ such a GPU usually serves, while our model computes in float32 with numbers twic
 """
 
 # %% tags=["measured"]
-from lessons_lib.regimes import PassShape, machine_rates, pass_seconds
+from lessons_lib.measuring import PassShape, machine_rates, pass_seconds
 
 best_operations, best_bytes = machine_rates(model)
 print(f"this machine: {best_operations / 1e9:.0f} billion operations/s, {best_bytes / 1e9:.0f} billion bytes/s: {best_operations / best_bytes:.0f} operations a byte")
@@ -440,7 +440,7 @@ the best rates above is reached. Those rates were measured a moment earlier: on 
 """
 
 # %% tags=["measured"]
-from lessons_lib.regimes import larger_model
+from lessons_lib.measuring import larger_model
 
 larger = larger_model(model)
 shapes = [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=128)]
@@ -497,14 +497,14 @@ The cache buys time with memory. How much? Attention has several heads. Each wor
 """
 
 # %%
-from lessons_lib.model import kv_head_size
+from lessons_lib.models import kv_head_size
 
 kv_heads, head_dim = kv_head_size(model.config)
 print(f"{model.config.num_hidden_layers} layers, {model.config.num_attention_heads} query heads over {kv_heads} KV heads of size {head_dim}, {model.dtype}")
 predict("00.c", ...)
 
 # %% exercise="00.4"
-from lessons_lib.model import cache_bytes_per_token
+from lessons_lib.models.loading import cache_bytes_per_token
 
 # %% [markdown]
 """
@@ -558,7 +558,7 @@ One table goes through the course: the same six requests, served in every way th
 """
 
 # %% tags=["measured"]
-from lessons_lib.ledger import ledger
+from lessons_lib.measuring import ledger
 
 ledger(model, tokenizer, "00")
 

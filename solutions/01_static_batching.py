@@ -21,21 +21,23 @@ from unittest.mock import patch
 import torch
 from transformers import DynamicCache
 
-from lessons_lib import static_batching
+from lessons_lib.batching import (
+    generate_one_by_one,
+    greedy_with_cache,
+    left_out,
+    static_batching,
+    static_generate,
+    waves,
+)
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.generate import generate_one_by_one, greedy_with_cache
-from lessons_lib.ledger import ledger
-from lessons_lib.metrics import request_times
-from lessons_lib.model import load_model
-from lessons_lib.static_batching import left_out, static_generate, waves
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, request_times
+from lessons_lib.models import load_model, tiny_model
+from lessons_lib.recording import watch_forwards
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.batches import draw_padded_batch
 from lessons_lib.viz.charts import bar_chart
-from lessons_lib.viz.padded_batch import draw_padded_batch
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
-from lessons_lib.viz.timeline import draw_timeline
-from lessons_lib.watch import watch_forwards
+from lessons_lib.viz.tables import Table
+from lessons_lib.viz.timelines import draw_timeline
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -126,7 +128,7 @@ by comparing tokens.
 """
 
 # %% exercise="01.1"
-from lessons_lib.static_batching import pad_left
+from lessons_lib.batching.static_batching import pad_left
 
 # %% [markdown]
 """
@@ -160,7 +162,7 @@ A running sum helps: `tensor.cumsum(dim=1)`.
 """
 
 # %% exercise="01.2"
-from lessons_lib.static_batching import positions_from_mask
+from lessons_lib.batching.static_batching import positions_from_mask
 
 # %%
 position_ids = positions_from_mask(attention_mask)
@@ -210,7 +212,7 @@ The helper `waves(items, batch_size)` cuts a list into waves. You may use it: `w
 """
 
 # %% exercise="01.3"
-from lessons_lib.static_batching import wave_steps
+from lessons_lib.batching.static_batching import wave_steps
 
 # %%
 steps = sum(wave_steps(lengths, batch_size=4))
@@ -281,7 +283,7 @@ An example: a model that continues the first prompt with 4, 8, 15, 16 and the se
 """
 
 # %% exercise="01.4"
-from lessons_lib.static_batching import generate_wave
+from lessons_lib.batching.static_batching import generate_wave
 
 # %% [markdown]
 """

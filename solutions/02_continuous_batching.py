@@ -21,19 +21,15 @@ from time import perf_counter
 import torch
 from IPython.display import display
 
+from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, batch_generate, decode_all, forward, static_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.continuous_batching import SlotBatch, batch_generate, decode_all, forward
-from lessons_lib.ledger import ledger
-from lessons_lib.metrics import batch_metrics, request_times
-from lessons_lib.model import cache_bytes_per_token, load_model
-from lessons_lib.slot_cache import SlotCache, SlotLayer
-from lessons_lib.static_batching import static_generate
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
+from lessons_lib.models import cache_bytes_per_token, load_model
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.batches import draw_slot_rows
 from lessons_lib.viz.charts import bar_chart
-from lessons_lib.viz.slot_rows import draw_slot_rows
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
-from lessons_lib.viz.timeline import draw_compare, draw_timeline
+from lessons_lib.viz.tables import Table
+from lessons_lib.viz.timelines import draw_compare, draw_timeline
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -158,9 +154,9 @@ A waiting or finished request takes no token at all. You need no test of your ow
 # %% exercise="02.1"
 from dataclasses import dataclass, field
 
-from lessons_lib.request import NEXT_STATES, IllegalTransition, RequestState
+from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
 
-from lessons_lib.request import Request
+from lessons_lib.batching.request import Request
 
 # %% [markdown]
 """
@@ -197,9 +193,9 @@ which takes the last of `free`. With two slots: `acquire("A")` returns 0, `acqui
 """
 
 # %% exercise="02.2" given="__init__"
-from lessons_lib.slots import NoFreeSlot
+from lessons_lib.batching.slots import NoFreeSlot
 
-from lessons_lib.slots import SlotManager
+from lessons_lib.batching.slots import SlotManager
 
 # %%
 manager = SlotManager(4)
@@ -279,7 +275,7 @@ of tensors broadcasts.
 """
 
 # %% exercise="02.3"
-from lessons_lib.slot_cache import cache_mask
+from lessons_lib.batching.slot_cache import cache_mask
 
 # %% [markdown]
 """
@@ -332,7 +328,7 @@ first token, which goes to `append_token`. One call, one chunk, one request: the
 """
 
 # %% exercise="02.4"
-from lessons_lib.continuous_batching import prefill_chunk
+from lessons_lib.batching.continuous_batching import prefill_chunk
 
 # %%
 b = Request("B", prompt_ids["B"], max_new_tokens=60, eos_token_id=tokenizer.eos_token_id)
@@ -378,7 +374,7 @@ slot and its first chunk, and B gets a token. What static batching did is one co
 """
 
 # %% exercise="02.5"
-from lessons_lib.continuous_batching import step
+from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """

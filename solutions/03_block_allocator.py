@@ -20,22 +20,18 @@ from time import perf_counter
 import torch
 from transformers import LlamaConfig
 
-from lessons_lib import block_pool as reference
-from lessons_lib.block_pool import block_bytes, slot_of
+from lessons_lib.batching import batch_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.continuous_batching import batch_generate
-from lessons_lib.fragmentation import contiguous_use, final_tokens, paged_use, tokens_held, waste
-from lessons_lib.ledger import ledger
-from lessons_lib.model import cache_bytes_per_token, load_model
-from lessons_lib.pool_recording import replay
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
+from lessons_lib.kv_cache import block_bytes, block_pool as reference, slot_of
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
+from lessons_lib.models import cache_bytes_per_token, load_model
+from lessons_lib.recording.fragmentation import contiguous_use, final_tokens, paged_use, tokens_held, waste
+from lessons_lib.recording.pool_states import replay
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.memory_map import draw_memory
-from lessons_lib.viz.pool_grid import draw_pool
-from lessons_lib.viz.pool_playground import PoolPlayground
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
-from lessons_lib.workload import skewed_workload
+from lessons_lib.viz.pool import PoolPlayground, draw_pool
+from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 prompt_tokens = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(NAMES, PROMPTS)}
@@ -269,9 +265,9 @@ order of the request's tokens, and leaves it as it is. Why it puts the last bloc
 # %% exercise="03.1" given="__init__ utilisation"
 from collections import deque
 
-from lessons_lib.block_pool import OutOfBlocks
+from lessons_lib.kv_cache.block_pool import OutOfBlocks
 
-from lessons_lib.block_pool import BlockPool
+from lessons_lib.kv_cache.block_pool import BlockPool
 
 # %%
 pool = BlockPool(6, 16)
@@ -328,7 +324,7 @@ At 16 tokens a block, 128 tokens fill exactly 8 blocks: positions 0 to 127. The 
 """
 
 # %% exercise="03.2"
-from lessons_lib.block_pool import blocks_for
+from lessons_lib.kv_cache.block_pool import blocks_for
 
 # %%
 for name, tokens in prompt_tokens.items():
@@ -361,9 +357,9 @@ room, or none of them is counted.
 """
 
 # %% exercise="03.3" given="__init__"
-from lessons_lib.block_pool import TableFull
+from lessons_lib.kv_cache.block_pool import TableFull
 
-from lessons_lib.block_pool import BlockTable
+from lessons_lib.kv_cache.block_pool import BlockTable
 
 # %%
 pool = BlockPool(10, 16)
@@ -444,7 +440,7 @@ Two tensors do it: the positions (`torch.arange`), and the table (`torch.tensor(
 """
 
 # %% exercise="03.4"
-from lessons_lib.block_pool import slot_mapping
+from lessons_lib.kv_cache.block_pool import slot_mapping
 
 # %%
 pool = BlockPool(24, 16)
@@ -470,7 +466,7 @@ negative budget raises `ValueError`. Example: a block of the bundled model at 16
 """
 
 # %% exercise="03.5"
-from lessons_lib.block_pool import blocks_in_budget
+from lessons_lib.kv_cache.block_pool import blocks_in_budget
 
 # %%
 llama = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)

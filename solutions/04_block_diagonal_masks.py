@@ -23,19 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
+from lessons_lib.attention import PADDING, Tags, not_in_the_future, not_padding, same_sequence
+from lessons_lib.batching import generate_in_one_row, greedy_with_cache
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.generate import greedy_with_cache
-from lessons_lib.ledger import ledger
-from lessons_lib.mask_text import mask_text, read_pair, read_row
-from lessons_lib.masks import PADDING, Tags, not_in_the_future, not_padding, same_sequence
-from lessons_lib.model import load_model
-from lessons_lib.one_row import generate_in_one_row
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
+from lessons_lib.models import load_model, tiny_model
+from lessons_lib.recording import mask_text, read_pair, read_row
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.mask_explorer import MaskExplorer
-from lessons_lib.viz.mask_grid import draw_mask
-from lessons_lib.viz.table import Table
+from lessons_lib.viz.masks import MaskExplorer, draw_mask
+from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # in float32: the proofs below compare the last digits
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
@@ -147,9 +143,9 @@ one axis and hold int64, also when there is no token at all. (`torch.tensor([])`
 # %% exercise="04.1"
 import torch
 
-from lessons_lib.masks import Tags
+from lessons_lib.attention.masks import Tags
 
-from lessons_lib.masks import tag_tokens
+from lessons_lib.attention.masks import tag_tokens
 
 # %% [markdown]
 """
@@ -270,9 +266,9 @@ any order, so the place in the row tells nothing. The row of a padding query is 
 """
 
 # %% exercise="04.2"
-from lessons_lib.masks import PADDING
+from lessons_lib.attention.masks import PADDING
 
-from lessons_lib.masks import block_diagonal_mask
+from lessons_lib.attention.masks import block_diagonal_mask
 
 # %%
 six = tag_tokens([len(ids) for ids in prompt_ids.values()])
@@ -373,7 +369,7 @@ Two helpers: `tensor.masked_fill(where, number)` returns a copy with the number 
 # %% exercise="04.3"
 import torch
 
-from lessons_lib.masks import additive_mask
+from lessons_lib.attention.masks import additive_mask
 
 # %% [markdown]
 """
@@ -443,7 +439,7 @@ Example: for the prompts of C and E, two tensors of shape `[3, 4096]` and `[5, 4
 # %% exercise="04.4"
 import torch
 
-from lessons_lib.one_row import packed_logits
+from lessons_lib.batching.packed_logits import packed_logits
 
 # %%
 for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])):
@@ -493,7 +489,7 @@ tokens, on the bundled model and on three tiny random models.
 """
 
 # %%
-from lessons_lib.masks import RULES, combine  # the three rules; and `combine(rules, queries, keys)`, which joins some of them by `&`
+from lessons_lib.attention.masks import RULES, combine  # the three rules; and `combine(rules, queries, keys)`, which joins some of them by `&`
 
 
 def without(rule):

@@ -23,24 +23,35 @@ import torch
 from IPython.display import display
 from transformers import DynamicCache
 
+from lessons_lib.attention import (
+    PackedBatch,
+    cache_of,
+    concatenate_caches,
+    copied_tokens,
+    key_tags,
+    packed_mask,
+    tag_tokens,
+    unpack,
+)
+from lessons_lib.batching import (
+    RaggedBatch,
+    Request,
+    admit,
+    batch_generate,
+    forward,
+    loop_forward,
+    ragged_generate,
+    retire,
+    static_generate,
+)
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.continuous_batching import batch_generate
-from lessons_lib.ledger import ledger
-from lessons_lib.mask_text import mask_text
-from lessons_lib.masks import tag_tokens
-from lessons_lib.model import cache_bytes_per_token, load_model
-from lessons_lib.packed_recording import packed_text
-from lessons_lib.packing import PackedBatch, cache_of, concatenate_caches, copied_tokens, key_tags, packed_mask, unpack
-from lessons_lib.ragged_batching import RaggedBatch, admit, forward, loop_forward, ragged_generate, retire
-from lessons_lib.request import Request
-from lessons_lib.static_batching import static_generate
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
+from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
+from lessons_lib.recording import count_operators, mask_text, packed_text
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.batches import draw_packed_step
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.packed_row import draw_packed_step
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
-from lessons_lib.watch import count_operators
+from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -177,7 +188,7 @@ mistake; they give empty tensors, but for `cu_seqlens_q`, which is [0]. Say `dty
 """
 
 # %% exercise="05.1"
-from lessons_lib.packing import pack
+from lessons_lib.attention.packing import pack
 
 # %% [markdown]
 """
@@ -247,7 +258,7 @@ C0 C1 C2 C3, and E gets E0 to E6. Return a list of B caches, in the order of the
 """
 
 # %% exercise="05.2"
-from lessons_lib.packing import scatter_cache
+from lessons_lib.attention.packing import scatter_cache
 
 # %% [markdown]
 """
@@ -272,7 +283,7 @@ axis in front.
 """
 
 # %% exercise="05.3"
-from lessons_lib.packing import packed_forward
+from lessons_lib.attention.packing import packed_forward
 
 # %% [markdown]
 """
@@ -339,7 +350,7 @@ is gone after the step, and A is in `batch.running`, with a prompt that the next
 """
 
 # %% exercise="05.4"
-from lessons_lib.ragged_batching import ragged_step
+from lessons_lib.batching.ragged_batching import ragged_step
 
 # %% [markdown]
 """

@@ -20,29 +20,53 @@ from IPython.display import display
 from transformers import AttentionInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from lessons_lib.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
+from lessons_lib.attention import (
+    PagedPass,
+    Partial,
+    add_block_naive,
+    attention_in_place,
+    attention_of,
+    attention_one_by_one,
+    cache_of,
+    concatenate_caches,
+    log_sum_exp,
+    nothing_seen,
+    pack,
+    packed_forward,
+    paged_forward,
+    plan_groups,
+)
+from lessons_lib.batching import (
+    PagedBatch,
+    Request,
+    blocks_at_most,
+    forward_in_blocks,
+    padded_tables,
+    paged_generate,
+    paged_step,
+    ragged_generate,
+    ragged_step,
+)
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.decoding_batches import decoding_paged, decoding_ragged
-from lessons_lib.ledger import ledger
-from lessons_lib.model import cache_bytes_per_token, kv_head_size, load_model
-from lessons_lib.online_softmax import Partial, add_block_naive, attention_of, log_sum_exp, nothing_seen
-from lessons_lib.packing import cache_of, concatenate_caches, pack, packed_forward
-from lessons_lib.paged_attention import attention_in_place, attention_one_by_one, plan_groups
-from lessons_lib.paged_batching import PagedBatch, blocks_at_most, forward_in_blocks, padded_tables, paged_generate, paged_step
-from lessons_lib.paged_model import PagedPass, paged_forward
-from lessons_lib.paged_recording import paged_step_text
-from lessons_lib.ragged_batching import ragged_generate, ragged_step
-from lessons_lib.random_rows import random_row
-from lessons_lib.request import Request
-from lessons_lib.softmax_recording import record_blocks
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
-from lessons_lib.timing import median_ms
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.kv_cache import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
+from lessons_lib.measuring import (
+    MAX_NEW_TOKENS,
+    NAMES,
+    PROMPTS,
+    STORIES,
+    decoding_paged,
+    decoding_ragged,
+    ledger,
+    median_ms,
+    random_row,
+)
+from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
+from lessons_lib.recording import paged_step_text, record_blocks
+from lessons_lib.viz import Stepper
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.pool_access import draw_pool_access
-from lessons_lib.viz.softmax_blocks import draw_softmax_step
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
+from lessons_lib.viz.pool import draw_pool_access
+from lessons_lib.viz.softmax import draw_softmax_step
+from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -163,9 +187,9 @@ Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of o
 """
 
 # %% exercise="06.1" given="__init__"
-from lessons_lib.model import kv_head_size
+from lessons_lib.models.loading import kv_head_size
 
-from lessons_lib.paged_cache import PagedKVCache
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 # %% [markdown]
 """
@@ -361,7 +385,7 @@ the output 0.368 × 23.68 + 30 = 38.71. Their quotient, 25.75, is the attention.
 """
 
 # %% exercise="06.2"
-from lessons_lib.online_softmax import add_block
+from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
@@ -468,9 +492,9 @@ Example, one query, values of one number: `one` has maximum 2, total 1.5, output
 """
 
 # %% exercise="06.3"
-from lessons_lib.online_softmax import Partial
+from lessons_lib.attention.online_softmax import Partial
 
-from lessons_lib.online_softmax import merge
+from lessons_lib.attention.online_softmax import merge
 
 # %%
 half = 3 * BLOCK
@@ -574,7 +598,7 @@ forbids them. Why a real key? In a cell without a token anything may lie, even N
 # %% exercise="06.4"
 import torch.nn.functional as F
 
-from lessons_lib.paged_attention import paged_attention
+from lessons_lib.attention.paged_attention import paged_attention
 
 # %% [markdown]
 """
@@ -649,7 +673,7 @@ have.
 """
 
 # %% exercise="06.5"
-from lessons_lib.paged_model import paged_attention_forward
+from lessons_lib.attention.hf_backend import paged_attention_forward
 
 # %% [markdown]
 """

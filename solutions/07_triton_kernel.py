@@ -18,24 +18,20 @@ from types import SimpleNamespace
 
 import torch
 
-import lessons_lib.triton_mode  # before Triton: decides whether kernels are compiled or interpreted
+import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled or interpreted
 import triton
 import triton.language as tl
-from lessons_lib.block_pool import BlockPool, BlockTable, slot_mapping
+from lessons_lib.attention import add_block, attention_in_place, paged_attention, plan_groups
+from lessons_lib.batching import padded_tables, paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernel_recording import OutOfBounds, record_kernel
-from lessons_lib.model import cache_bytes_per_token, kv_head_size, load_model
-from lessons_lib.online_softmax import add_block
-from lessons_lib.paged_attention import attention_in_place, paged_attention, plan_groups
-from lessons_lib.paged_batching import paged_generate, padded_tables
-from lessons_lib.paged_cache import PagedKVCache
-from lessons_lib.paged_kernels import decode_heads, one_head_kernel, write_cache
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.triton_mode import how_kernels_run, kernel_device
-from lessons_lib.viz.kernel_access import draw_program
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
+from lessons_lib.kernels import decode_heads, how_kernels_run, kernel_device, one_head_kernel, write_cache
+from lessons_lib.kv_cache import BlockPool, BlockTable, PagedKVCache, slot_mapping
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS
+from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
+from lessons_lib.recording import OutOfBounds, record_kernel
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.programs import draw_program
+from lessons_lib.viz.tables import Table
 
 DEVICE = kernel_device()  # where tensors for kernels must lie
 model, tokenizer = load_model(device=DEVICE, dtype=torch.float32)
@@ -161,7 +157,7 @@ you are done: the compiler refuses it.
 """
 
 # %% exercise="07.1"
-from lessons_lib.triton_basics import add_kernel
+from lessons_lib.kernels.basics import add_kernel
 
 # %%
 add_kernel[(3,)](x, y, out, length, BLOCK=BLOCK)
@@ -237,7 +233,7 @@ Example: for the row 0, 1, 2 the weights before the division are 0.135, 0.368 an
 """
 
 # %% exercise="07.2"
-from lessons_lib.triton_basics import softmax_kernel
+from lessons_lib.kernels.basics import softmax_kernel
 
 # %%
 wide = 10 * torch.randn(5, 20, generator=torch.Generator().manual_seed(7))
@@ -261,7 +257,7 @@ So there are two loads. The first gets a number; the second uses that number in 
 """
 
 # %% exercise="07.3"
-from lessons_lib.triton_basics import gather_kernel
+from lessons_lib.kernels.basics import gather_kernel
 
 # %% [markdown]
 """
@@ -352,7 +348,7 @@ Example: with `slot_mapping` = [6, 1], program 0 copies line 0 of `new` to slot 
 """
 
 # %% exercise="07.4"
-from lessons_lib.paged_kernels import write_kernel
+from lessons_lib.kernels.simple_paged import write_kernel
 
 # %% [markdown]
 """
@@ -450,7 +446,7 @@ of two, so no further mask is needed. The query is float32, so what is computed 
 """
 
 # %% exercise="07.5"
-from lessons_lib.paged_kernels import attend_blocks
+from lessons_lib.kernels.simple_paged import attend_blocks
 
 # %% [markdown]
 """
@@ -512,7 +508,7 @@ tile, and as float32, also where `q` holds float16: `tl.load(...).to(tl.float32)
 """
 
 # %% exercise="07.6"
-from lessons_lib.paged_kernels import decode_heads_kernel
+from lessons_lib.kernels.simple_paged import decode_heads_kernel
 
 # %% [markdown]
 """

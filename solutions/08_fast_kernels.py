@@ -12,7 +12,7 @@ each, beside those that production uses.
 """
 
 # %%
-import lessons_lib.triton_mode  # before Triton: decides whether kernels are compiled or interpreted
+import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled or interpreted
 
 import inspect
 
@@ -22,15 +22,22 @@ import triton.language as tl
 from IPython.display import display
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernel_recording import Recorder
-from lessons_lib.kernel_variants import VARIANTS, with_functions
-from lessons_lib.kernels import decode_kernel, places_of, prefill_kernel
-from lessons_lib.recorded import OURS, recorded_attention, recorded_production
-from lessons_lib.roofline import Work, attainable
-from lessons_lib.triton_attention import decode, launch_decode, launch_prefill
-from lessons_lib.triton_mode import how_kernels_run, kernel_device
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
+from lessons_lib.kernels import (
+    VARIANTS,
+    decode,
+    decode_kernel,
+    how_kernels_run,
+    kernel_device,
+    launch_decode,
+    launch_prefill,
+    places_of,
+    prefill_kernel,
+    with_functions,
+)
+from lessons_lib.measuring import OURS, Work, attainable, recorded_attention, recorded_production
+from lessons_lib.recording import Recorder
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.tables import Table
 
 # %% tags=["measured"]
 print(how_kernels_run())
@@ -132,7 +139,7 @@ As in the other lessons, `hint("08.1")` in a cell of its own helps on, in three 
 """
 
 # %% exercise="08.1"
-from lessons_lib.roofline import attention_work
+from lessons_lib.measuring.roofline import attention_work
 
 # %% [markdown]
 """
@@ -140,7 +147,7 @@ The cases of the benchmark, counted with your function.
 """
 
 # %%
-from lessons_lib.gpu_bench.cases import CASES
+from lessons_lib.measuring import CASES
 
 SHAPES = {case.name: case for case in CASES}
 
@@ -203,7 +210,7 @@ copy, and then PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel
 """
 
 # %%
-from lessons_lib.viz.roofline_chart import RooflinePoint, draw_roofline
+from lessons_lib.viz.charts import RooflinePoint, draw_roofline
 
 WAYS = (OURS, "gather + SDPA", SEVEN)
 even = recorded.case("decode 32,8,128; batch 64, context 2048")
@@ -233,10 +240,10 @@ We count it on real keys. C, D and B decode, and in one layer we note what atten
 """
 
 # %%
-from lessons_lib.model import kv_head_size, load_model
-from lessons_lib.paged_batching import paged_generate
-from lessons_lib.paged_model import plan_attention
-from lessons_lib.stories import NAMES, PROMPTS
+from lessons_lib.attention import plan_attention
+from lessons_lib.batching import paged_generate
+from lessons_lib.measuring import NAMES, PROMPTS
+from lessons_lib.models import kv_head_size, load_model
 
 model, tokenizer = load_model(device="cpu")
 KV_HEADS, HEAD_DIM = kv_head_size(model.config)
@@ -270,8 +277,8 @@ print("block tables", tables.tolist())
 """
 
 # %%
-from lessons_lib.paged_kernels import decode_heads, decode_heads_kernel
-from lessons_lib.viz.kernel_access import draw_program
+from lessons_lib.kernels import decode_heads, decode_heads_kernel
+from lessons_lib.viz.programs import draw_program
 
 
 def cache_bytes(recording):
@@ -367,7 +374,7 @@ But the scores are multiplied by `scale` anyway. So whoever starts the kernel ha
 """
 
 # %%
-from lessons_lib.triton_attention import LOG2_E
+from lessons_lib.kernels import LOG2_E
 
 print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}")
 
@@ -404,7 +411,7 @@ new sum is 0.75 + 1.25 = 2, and `acc` is 10.
 """
 
 # %% exercise="08.2"
-from lessons_lib.kernels import online_softmax
+from lessons_lib.kernels.paged_flash import online_softmax
 
 # %% [markdown]
 """
@@ -482,7 +489,7 @@ How many programs are there? One for each KV head of each sequence. Here is what
 """
 
 # %%
-from lessons_lib.viz.program_grid import draw_programs
+from lessons_lib.viz.charts import draw_programs
 
 BATCHES, CONTEXTS = (1, 4, 16, 64, 256), (512, 2048, 8192, 32768)
 draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 1, title="Sequences not split: programs for each processor")
@@ -504,7 +511,7 @@ library's rule aims at eight programs a processor, but it gives no program fewer
 """
 
 # %%
-from lessons_lib.triton_attention import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT, keys_a_split
+from lessons_lib.kernels import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT, keys_a_split
 
 print(inspect.getsource(keys_a_split))
 print(f"FEWEST_KEYS_A_SPLIT = {FEWEST_KEYS_A_SPLIT}, MOST_KEYS_A_SPLIT = {MOST_KEYS_A_SPLIT}")
@@ -576,7 +583,7 @@ Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The wei
 """
 
 # %% exercise="08.3"
-from lessons_lib.kernels import merge_kernel
+from lessons_lib.kernels.paged_flash import merge_kernel
 
 # %% [markdown]
 """
@@ -615,7 +622,7 @@ finds no tokens, and ends. T // TOKENS + B tiles are enough for T tokens of B se
 """
 
 # %%
-from lessons_lib.packing import pack
+from lessons_lib.attention import pack
 
 TOKENS = 4
 row = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
@@ -649,7 +656,7 @@ Example: with `cu_seqlens_q` [0, 8, 13, 15] and TOKENS = 4, the sequences begin 
 """
 
 # %% exercise="08.4"
-from lessons_lib.kernels import sequence_of
+from lessons_lib.kernels.paged_flash import sequence_of
 
 # %% [markdown]
 """
@@ -718,8 +725,8 @@ So we swept once, by hand, over both kernels, and wrote the winners into two fun
 # %%
 from dataclasses import asdict
 
-from lessons_lib.triton_attention import decode_tiles, prefill_tiles
-from lessons_lib.viz.tile_sweep import draw_sweep
+from lessons_lib.kernels import decode_tiles, prefill_tiles
+from lessons_lib.viz.charts import draw_sweep
 
 tiles_of = {even.name: decode_tiles(128 * 2), long.name: prefill_tiles(128 * 2, torch.bfloat16)}  # heads of 128 numbers, 2 bytes each
 for case in (even, long):
@@ -791,9 +798,9 @@ a block, and one more, and NaN in every cell of the pool that holds no token.
 # %%
 import random
 
-from lessons_lib.block_pool import BlockPool, BlockTable, blocks_for
-from lessons_lib.paged_attention import attention_one_by_one
-from lessons_lib.paged_batching import padded_tables
+from lessons_lib.attention import attention_one_by_one
+from lessons_lib.batching import padded_tables
+from lessons_lib.kv_cache import BlockPool, BlockTable, blocks_for
 
 my_prefill_kernel = with_functions(prefill_kernel, online_softmax=online_softmax, sequence_of=sequence_of)
 
@@ -847,7 +854,7 @@ And in a whole model: greedy tokens through the library's Triton backend, and th
 # %%
 from types import SimpleNamespace
 
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models import VOCAB_SIZE, tiny_model
 
 
 def my_backend(packed, block_tables, block_size):
@@ -873,9 +880,7 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 
 # %% tags=["measured"]
-from lessons_lib.gpu_bench.cases import make_inputs
-from lessons_lib.gpu_bench.peers import PEERS
-from lessons_lib.gpu_bench.timing import microseconds
+from lessons_lib.measuring import PEERS, make_inputs, microseconds
 
 MINE_TOO = ("decode 32,8,128; batch 1, context 8192", "decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
 if device == "cuda":
@@ -933,7 +938,7 @@ And production's kernels, timed in another run on the same kind of machine:
 """
 
 # %%
-from lessons_lib.viz.bars import draw_bars
+from lessons_lib.viz.charts import draw_bars
 
 production = recorded_production()
 print(production.provenance)
@@ -1009,7 +1014,7 @@ There is no row for the ledger in this lesson. The ledger counts tokens, bytes a
 ## What is still wrong
 
 **Tiles of one GPU.** The sweep was made on one machine, with heads of 128 numbers in bfloat16. Elsewhere these tiles work, and others may be faster.
-`python -m lessons_lib.gpu_bench` measures it where you are.
+`python -m tools.gpu_bench` measures it where you are.
 
 **Keys in 16 bits.** A decode is bound by bytes. Keys and values in 8 bits are half of them. Engines do that (FP8), with a factor for each head or
 tensor to keep the range.

@@ -20,29 +20,41 @@ from types import SimpleNamespace
 
 import torch
 
-from lessons_lib.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.batching import paged_generate, ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.ledger import ledger
-from lessons_lib.model import load_model
-from lessons_lib.model_runner import ModelRunner, serve_greedily
-from lessons_lib.paged_batching import paged_generate
-from lessons_lib.policies import BalancedLengths, FirstComeFirstServed, ShortestJobFirst, StrictPriority, WaitingQueue
-from lessons_lib.prompts import BadRequest
-from lessons_lib.ragged_batching import ragged_generate
-from lessons_lib.scheduler import Deadlock, Scheduler, StepPlan, optimistic
-from lessons_lib.sequence import Sequence
-from lessons_lib.serving_statistics import jain_index, slowdowns, spread, summary, times_of
-from lessons_lib.simulator import StepCost, fit_cost, simulate, simulate_static
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
-from lessons_lib.timing import median_ms
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.traffic import Arrival, bursty_arrivals, reversed_estimates, traffic
-from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.distributions import draw_distributions
-from lessons_lib.viz.gantt import draw_gantts
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
-from lessons_lib.viz.waits import draw_waits
+from lessons_lib.engine import ModelRunner, serve_greedily
+from lessons_lib.kv_cache import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, median_ms
+from lessons_lib.models import BadRequest, VOCAB_SIZE, load_model, tiny_model
+from lessons_lib.scheduling import (
+    Arrival,
+    BalancedLengths,
+    Deadlock,
+    FirstComeFirstServed,
+    Scheduler,
+    Sequence,
+    ShortestJobFirst,
+    StepCost,
+    StepPlan,
+    StrictPriority,
+    WaitingQueue,
+    bursty_arrivals,
+    fit_cost,
+    jain_index,
+    optimistic,
+    reversed_estimates,
+    simulate,
+    simulate_static,
+    slowdowns,
+    spread,
+    summary,
+    times_of,
+    traffic,
+)
+from lessons_lib.viz import Stepper
+from lessons_lib.viz.charts import draw_distributions, draw_waits, line_chart
+from lessons_lib.viz.tables import Table
+from lessons_lib.viz.timelines import draw_gantts
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
@@ -183,7 +195,7 @@ nothing, and with a budget of 1 only A gets a token.
 """
 
 # %% exercise="09.1"
-from lessons_lib.scheduler import share_budget
+from lessons_lib.scheduling.scheduler import share_budget
 
 # %% [markdown]
 """
@@ -256,9 +268,9 @@ at present does not matter.
 """
 
 # %% exercise="09.2"
-from lessons_lib.block_pool import blocks_for
+from lessons_lib.kv_cache.block_pool import blocks_for
 
-from lessons_lib.scheduler import conservative
+from lessons_lib.scheduling.scheduler import conservative
 
 # %% [markdown]
 """
@@ -358,7 +370,7 @@ tokens, and 2 more blocks. The third gives it 5 tokens and 2 blocks, and D has i
 # %% exercise="09.3" given="__init__ add has_unfinished schedule serve_running missing_blocks admit update computed remove release"
 from collections.abc import Callable
 
-from lessons_lib.scheduler import Scheduler
+from lessons_lib.scheduling.scheduler import Scheduler
 
 # %% [markdown]
 """
@@ -607,7 +619,7 @@ interactive, came at 2 s and ranks as 2 − 4 = −2: a rank may be negative. Wi
 """
 
 # %% exercise="09.4" given="__init__"
-from lessons_lib.policies import PriorityWithAgeing
+from lessons_lib.scheduling.policies import PriorityWithAgeing
 
 # %% [markdown]
 """

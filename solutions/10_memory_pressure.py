@@ -16,31 +16,19 @@ import inspect
 import random
 from types import SimpleNamespace
 
-from lessons_lib.block_moves import apply_moves
-from lessons_lib.block_pool import BlockPool, blocks_for
+from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.ledger import ledger
-from lessons_lib.memory_recording import recorded_step, serve_recorded
-from lessons_lib.model import load_model
-from lessons_lib.model_runner import ModelRunner
-from lessons_lib.paged_cache import PagedKVCache
-from lessons_lib.policies import FirstComeFirstServed, ShortestJobFirst, StrictPriority
-from lessons_lib.preemption import SWAP_IN, SWAP_OUT, Move, PreemptiveScheduler, always_swap, copy_before_write, fork, never_swap
-from lessons_lib.preemption_cost import PreemptionCost
-from lessons_lib.prefix_cache import PrefixCache
-from lessons_lib.ragged_batching import ragged_generate
-from lessons_lib.recorded import recorded_engine
-from lessons_lib.scheduler import Deadlock, Scheduler, StepPlan, conservative, optimistic, share_budget
-from lessons_lib.sequence import Sequence
-from lessons_lib.simulator import StepCost, simulate
-from lessons_lib.stories import STORIES
-from lessons_lib.timing import median_ms
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
-from lessons_lib.traffic import traffic
+from lessons_lib.engine import ModelRunner
+from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, apply_moves, blocks_for
+from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_engine
+from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
+from lessons_lib.recording import recorded_step, serve_recorded
+from lessons_lib.kv_cache import Move, SWAP_IN
+from lessons_lib.scheduling import Deadlock, FirstComeFirstServed, PreemptionCost, PreemptiveScheduler, SWAP_OUT, Scheduler, Sequence, ShortestJobFirst, StepCost, StepPlan, StrictPriority, always_swap, conservative, copy_before_write, fork, never_swap, optimistic, share_budget, simulate, traffic
+from lessons_lib.viz import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pressure import draw_pressure
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.table import Table
+from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 END = frozenset({tokenizer.eos_token_id})
@@ -151,7 +139,7 @@ so the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If
 """
 
 # %% exercise="10.1"
-from lessons_lib.preemption import last_in_rank
+from lessons_lib.scheduling.preemption import last_in_rank
 
 # %% [markdown]
 """
@@ -556,7 +544,7 @@ behind bytes.
 import hashlib
 from array import array
 
-from lessons_lib.prefix_cache import block_hash
+from lessons_lib.kv_cache.prefix_cache import block_hash
 
 # %% [markdown]
 """
@@ -630,10 +618,10 @@ Example with six blocks. X allocates three and gets [0, 1, 2]; they get the name
 """
 
 # %% exercise="10.3" given="__init__ allocate give_name is_own"
-from lessons_lib.block_pool import BlockPool
-from lessons_lib.prefix_cache import LruQueue
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.prefix_cache import LruQueue
 
-from lessons_lib.prefix_cache import PrefixCache
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 # %% [markdown]
 """
@@ -713,7 +701,7 @@ tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequenc
 """
 
 # %% exercise="10.4"
-from lessons_lib.preemption import take_cached
+from lessons_lib.scheduling.preemption import take_cached
 
 # %% [markdown]
 """

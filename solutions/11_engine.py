@@ -23,38 +23,52 @@ from time import perf_counter
 import torch
 from IPython.display import display
 
-from lessons_lib.bench_engines import ways_table
+from lessons_lib.attention import write_and_attend
+from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.cuda_graphs import GraphKey, GraphStore, ladder, next_size, rerun
-from lessons_lib.designs import DESIGNS
-from lessons_lib.engine import EngineConfig, LLMEngine
-from lessons_lib.fused_model import FEW_TOKENS, fused_runner
-from lessons_lib.generate import generate_one_by_one
-from lessons_lib.gpu_runner import GpuRunner
-from lessons_lib.hf_continuous import hugging_face_continuous
-from lessons_lib.ledger import ledger
-from lessons_lib.model import cache_bytes_per_token, load_model
-from lessons_lib.model_runner import ModelRunner
-from lessons_lib.overlap import OverlappedSteps, serve_overlapped
-from lessons_lib.paged_operator import write_and_attend
-from lessons_lib.pool_audit import audit
-from lessons_lib.preemption import PreemptiveScheduler
-from lessons_lib.prefix_cache import PrefixCache
-from lessons_lib.prometheus import prometheus_text
-from lessons_lib.recorded import recorded_engine, recorded_ways
-from lessons_lib.sampling import SamplingParams, random_number
-from lessons_lib.sequence import Sequence
-from lessons_lib.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
-from lessons_lib.text_stream import TextStream
-from lessons_lib.timing import median_ms
-from lessons_lib.tuning import block_size_costs, engine_fits
-from lessons_lib.viz.bars import draw_bars
+from lessons_lib.engine import (
+    EngineConfig,
+    FEW_TOKENS,
+    GpuRunner,
+    GraphKey,
+    GraphStore,
+    LLMEngine,
+    ModelRunner,
+    OverlappedSteps,
+    SamplingParams,
+    TextStream,
+    fused_runner,
+    ladder,
+    next_size,
+    prometheus_text,
+    random_number,
+    rerun,
+    serve_overlapped,
+)
+from lessons_lib.kv_cache import PrefixCache, audit
+from lessons_lib.measuring import (
+    DESIGNS,
+    MAX_NEW_TOKENS,
+    NAMES,
+    PROMPTS,
+    STORIES,
+    Workload,
+    block_size_costs,
+    engine_fits,
+    hugging_face_continuous,
+    ledger,
+    median_ms,
+    recorded_engine,
+    recorded_ways,
+    skewed_workload,
+    ways_table,
+)
+from lessons_lib.models import cache_bytes_per_token, load_model
+from lessons_lib.recording import count_operators
+from lessons_lib.scheduling import PreemptiveScheduler, Sequence
+from lessons_lib.viz.charts import draw_bars, draw_step_parts, draw_token_bars
 from lessons_lib.viz.dashboard import Dashboard, draw_dashboard
-from lessons_lib.viz.step_parts import draw_step_parts
-from lessons_lib.viz.table import Table
-from lessons_lib.viz.token_bars import draw_token_bars
-from lessons_lib.watch import count_operators
-from lessons_lib.workload import Workload, skewed_workload
+from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
@@ -246,7 +260,7 @@ goes. The result is 0.625, 0.375, 0, 0 of the tokens 1, 3, 0, 2.
 # %% exercise="11.1"
 import torch
 
-from lessons_lib.sampling import token_probabilities
+from lessons_lib.engine.sampling import token_probabilities
 
 # %% [markdown]
 """
@@ -307,7 +321,7 @@ Example: probabilities 0.5, 0.25, 0.125, 0.125 of the tokens 7, 3, 9, 1. The num
 # %% exercise="11.2"
 import torch
 
-from lessons_lib.sampling import draw
+from lessons_lib.engine.sampling import draw
 
 # %% [markdown]
 """
@@ -444,7 +458,7 @@ Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END
 """
 
 # %% exercise="11.3"
-from lessons_lib.text_stream import releasable
+from lessons_lib.engine.detokenizer import releasable
 
 # %% [markdown]
 """
@@ -704,7 +718,7 @@ Example: `most` = 8, and sizes up to 5 fit. Of 1 to 8, try 4: yes. Of 5 to 8, tr
 """
 
 # %% exercise="11.4"
-from lessons_lib.tuning import largest_that_fits
+from lessons_lib.measuring.tuning import largest_that_fits
 
 # %% tags=["measured"]
 tries = []

@@ -29,7 +29,9 @@ def _own_progress_file(tmp_path, monkeypatch):
     monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "progress.json"))
 
 
-@pytest.fixture(scope="module")  # while it is open, its event loop runs in this thread, where no other test may have one
+@pytest.fixture(
+    scope="module"
+)  # while it is open, its event loop runs in this thread, where no other test may have one
 def chromium():
     """A headless Chromium (playwright Browser)."""
     from browser import start_chromium, why_no_browser  # needs what notebooks need, which tests of kernels do without
@@ -60,8 +62,12 @@ def pytest_collection_modifyitems(items):
 
 def pytest_terminal_summary(terminalreporter):
     """Print what tests measured: `record_property("measured", "stepper answered in 20 ms")`."""
-    lines = [f"{report.nodeid}: {value}" for report in terminalreporter.stats.get("passed", [])
-             for name, value in report.user_properties if name == "measured"]
+    lines = [
+        f"{report.nodeid}: {value}"
+        for report in terminalreporter.stats.get("passed", [])
+        for name, value in report.user_properties
+        if name == "measured"
+    ]
     if lines:
         terminalreporter.section("measured")
         for line in lines:

@@ -84,7 +84,9 @@ def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
 
 
 def _not_yours(exercise: Exercise) -> Panel:
-    line = f"An earlier check put it in place of yours. Run the cell with your own `{exercise.name}` again, then this one."
+    line = (
+        f"An earlier check put it in place of yours. Run the cell with your own `{exercise.name}` again, then this one."
+    )
     return Panel("open", f"{exercise.id} `{exercise.name}`: this is the reference, not yours.", [line])
 
 
@@ -101,7 +103,9 @@ def _refuse_wrong_kind(exercise: Exercise, attempt: object) -> None:
 
 def _where(error: BaseException) -> list[str]:
     """The learner's own line, which is the last frame outside this package."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "ipykernel" in f.filename or "<ipython" in f.filename]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if "ipykernel" in f.filename or "<ipython" in f.filename
+    ]
     return [f"In your line {frames[-1].lineno}: `{frames[-1].line}`"] if frames and frames[-1].line else []
 
 

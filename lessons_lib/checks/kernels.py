@@ -9,33 +9,81 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.compile_check import why_not_compiled
-from lessons_lib.kernel_recording import KernelRecording, OutOfBounds, ProgramRun, record_kernel
+from lessons_lib.kernels.compile_check import why_not_compiled
+from lessons_lib.recording.kernel_accesses import KernelRecording, OutOfBounds, ProgramRun, record_kernel
 
 LIMIT_32 = 2**31
 
 # Words of an exception -> the idea behind it.
 EXCEPTIONS = (
-    ("range must be a power of 2", "`tl.arange(0, N)` takes only a power of two. Make the tile as long as the constant in capitals, and mask what is too much."),
-    ("must be a power of 2", "The sides of a tile are powers of two. The constants in capitals are; other numbers are not."),
-    ("must be of type tl.constexpr", "The length of a tile must be known when the kernel is compiled: `tl.arange(0, N)` takes a constant in capitals, not an argument such as a length."),
-    ("incompatible dimensions", "Two tiles of unequal length can not be added. `a[:, None]` makes a column and `b[None, :]` a row; a column and a row give a rectangle."),
-    ("cannot make_shape_compatible", "Two tiles of unequal shape met. `a[:, None]` makes a column and `b[None, :]` a row; a column and a row give a rectangle."),
-    ("pointer<fp32> and triton.language.f", "An address was multiplied with numbers. Load the numbers first, `tl.load(pointer + place)`; what a function takes as a tile is not handed over as a pointer."),
-    ("operands of type pointer", "A pointer takes whole numbers only: pointer + offsets. Of an address itself nothing can be computed; `tl.load` gets the number that lies there. And `/` gives a fraction: use `//`."),
+    (
+        "range must be a power of 2",
+        "`tl.arange(0, N)` takes only a power of two. Make the tile as long as the constant in capitals, and mask what is too much.",
+    ),
+    (
+        "must be a power of 2",
+        "The sides of a tile are powers of two. The constants in capitals are; other numbers are not.",
+    ),
+    (
+        "must be of type tl.constexpr",
+        "The length of a tile must be known when the kernel is compiled: `tl.arange(0, N)` takes a constant in capitals, not an argument such as a length.",
+    ),
+    (
+        "incompatible dimensions",
+        "Two tiles of unequal length can not be added. `a[:, None]` makes a column and `b[None, :]` a row; a column and a row give a rectangle.",
+    ),
+    (
+        "cannot make_shape_compatible",
+        "Two tiles of unequal shape met. `a[:, None]` makes a column and `b[None, :]` a row; a column and a row give a rectangle.",
+    ),
+    (
+        "pointer<fp32> and triton.language.f",
+        "An address was multiplied with numbers. Load the numbers first, `tl.load(pointer + place)`; what a function takes as a tile is not handed over as a pointer.",
+    ),
+    (
+        "operands of type pointer",
+        "A pointer takes whole numbers only: pointer + offsets. Of an address itself nothing can be computed; `tl.load` gets the number that lies there. And `/` gives a fraction: use `//`.",
+    ),
     ("pointers together", "Two addresses can not be added. `tl.load` gets the numbers that lie there; add those."),
     ("'int' object is not iterable", "A pointer has no `[i]`. The number i behind it is `tl.load(pointer + i)`."),
-    ("if pointer argument is not a block", "You store many numbers to one address. Give one address for each number: `out + place`, where `place` is a tile."),
-    ("unsupported ptr type", "`tl.load` and `tl.store` take an address. This is a number, one that was loaded already, perhaps: hand on the pointer, moved to where the numbers begin."),
+    (
+        "if pointer argument is not a block",
+        "You store many numbers to one address. Give one address for each number: `out + place`, where `place` is a tile.",
+    ),
+    (
+        "unsupported ptr type",
+        "`tl.load` and `tl.store` take an address. This is a number, one that was loaded already, perhaps: hand on the pointer, moved to where the numbers begin.",
+    ),
     ("zeros() missing", "`tl.zeros` takes the shape and the type: `tl.zeros([HEAD_DIM], tl.float32)`."),
-    ("required positional argument", "A function that a kernel calls is given all its arguments, in order, the constants in capitals too."),
-    ("list index out of range", "A pointer has no shape. What a kernel has to know of lengths and strides it is given as arguments."),
-    ("must be Tensor, not tensor", "Inside a kernel only functions of `tl` work, such as `tl.exp`, `tl.sum` and `tl.maximum`. PyTorch does not know tiles."),
-    ("operand type(s) for @", "A product of matrices is not `@` here. A score is the sum of query × key: `tl.sum(query[None, :] * block_keys, axis=1)`."),
+    (
+        "required positional argument",
+        "A function that a kernel calls is given all its arguments, in order, the constants in capitals too.",
+    ),
+    (
+        "list index out of range",
+        "A pointer has no shape. What a kernel has to know of lengths and strides it is given as arguments.",
+    ),
+    (
+        "must be Tensor, not tensor",
+        "Inside a kernel only functions of `tl` work, such as `tl.exp`, `tl.sum` and `tl.maximum`. PyTorch does not know tiles.",
+    ),
+    (
+        "operand type(s) for @",
+        "A product of matrices is not `@` here. A score is the sum of query × key: `tl.sum(query[None, :] * block_keys, axis=1)`.",
+    ),
     ("cannot convert none", "A function that a kernel calls must return its result. Yours returned nothing."),
-    ("expected pointer argument to have shape", "The tile that is stored and the tile of its addresses have different shapes."),
-    ("axis", "A tile `[N]` has only axis 0; a rectangle `[M, N]` has axis 0, down its columns, and axis 1, along its rows."),
-    ("shape", "The shapes of two tiles do not fit. `tl.sum(..., axis=...)` takes an axis away; `[:, None]` and `[None, :]` add one."),
+    (
+        "expected pointer argument to have shape",
+        "The tile that is stored and the tile of its addresses have different shapes.",
+    ),
+    (
+        "axis",
+        "A tile `[N]` has only axis 0; a rectangle `[M, N]` has axis 0, down its columns, and axis 1, along its rows.",
+    ),
+    (
+        "shape",
+        "The shapes of two tiles do not fit. `tl.sum(..., axis=...)` takes an axis away; `[:, None]` and `[None, :]` add one.",
+    ),
 )
 
 # Words of the compiler -> the idea behind them.
@@ -45,22 +93,37 @@ REFUSALS = (
         "What a loop changes keeps the type and the shape that it began with. Begin with 0.0, not with 0, which is a whole number; and with a tile of zeros, not with a "
         "number, where the loop makes a tile.",
     ),
-    ("re-assigned to", "What a loop or an `if` changes keeps its type and its shape: 0.0, not 0; a tile, not a number."),
+    (
+        "re-assigned to",
+        "What a loop or an `if` changes keeps its type and its shape: 0.0, not 0; a tile, not a number.",
+    ),
     (
         "boolean value of tensor",
         "An `if` needs one yes or no, and this is a tile of them. The interpreter takes the `if` for a yes; the compiler refuses it. Which places are left out is said by `mask=`, "
         "and `tl.where` chooses number by number.",
     ),
-    ("loop body should only have one block", "`return` stands inside the loop, so the first turn is the last. Move it behind the loop, as far to the left as `for`."),
-    ("`return` statements inside", "`return` can not stand inside a loop. Let the loop run to its end, and return behind it."),
+    (
+        "loop body should only have one block",
+        "`return` stands inside the loop, so the first turn is the last. Move it behind the loop, as far to the left as `for`.",
+    ),
+    (
+        "`return` statements inside",
+        "`return` can not stand inside a loop. Let the loop run to its end, and return behind it.",
+    ),
     ("ast node type: break", "A kernel's loop has no `break`. Say in `range(...)` where it ends."),
     ("ast node type: continue", "A kernel's loop has no `continue`. Use a mask, or `tl.where`."),
     ("is not string", "`print` of a value alone works in the interpreter only. Take it out when you are done."),
     ("f-string", "`print` with an f-string works in the interpreter only. Take it out when you are done."),
     ("global variable", "A kernel sees its arguments, and other kernels. Whatever else it needs is an argument."),
-    ("is not defined", "A name that first comes up inside a loop or an `if` does not exist behind it: give it a value before. And only `tl` and the arguments are known in a kernel."),
+    (
+        "is not defined",
+        "A name that first comes up inside a loop or an `if` does not exist behind it: give it a value before. And only `tl` and the arguments are known in a kernel.",
+    ),
 )
-NAMED_BY_THE_COMPILER = ("boolean value of tensor", "loop body should only have one block")  # its words are better than what the wrong results look like
+NAMED_BY_THE_COMPILER = (
+    "boolean value of tensor",
+    "loop body should only have one block",
+)  # its words are better than what the wrong results look like
 
 
 def compiled_too(test: Callable[[], None], attempt, *launches: tuple[tuple, dict], kernel=None) -> None:
@@ -79,7 +142,9 @@ def compiled_too(test: Callable[[], None], attempt, *launches: tuple[tuple, dict
     except Mistake as mistake:
         said = _refusal(attempt, launches, kernel) if hasattr(attempt, "fn") else None
         if said and any(words in said.text.lower() for words in NAMED_BY_THE_COMPILER):
-            raise Mistake(mistake.what, case=f"{mistake.case} In your line `{said.line}`.", idea=_idea(said.text)) from None
+            raise Mistake(
+                mistake.what, case=f"{mistake.case} In your line `{said.line}`.", idea=_idea(said.text)
+            ) from None
         raise
     if said := _refusal(attempt, launches, kernel):
         line = f" In your line `{said.line}`." if said.line else ""
@@ -94,7 +159,10 @@ def _refusal(attempt, launches, kernel):
 
 def _idea(text: str) -> str:
     known = next((idea for words, idea in REFUSALS if words in text.lower()), "")
-    return known or "The interpreter is Python. The compiler knows single numbers, tiles, pointers, functions of `tl`, `if` for single numbers, `for` over a `range`, and `while`."
+    return (
+        known
+        or "The interpreter is Python. The compiler knows single numbers, tiles, pointers, functions of `tl`, `if` for single numbers, `for` over a `range`, and `while`."
+    )
 
 
 def run(attempt, grid: tuple[int, ...], *args, case: str, wild=lambda error: "", **constants) -> KernelRecording:
@@ -122,7 +190,10 @@ def run_through(attempt, kernel, grid, *args, case: str, wild=lambda error: "", 
         which = f"{error.ids}" if len(error.ids) > 1 else f"{error.ids[0]}"
         there = f"it has the numbers 0 to {error.count - 1:,}" if error.count else "it is empty"
         what = f"program {which} would {error.kind} number {error.number:,} of `{error.tensor}`; {there}."
-        idea = wild(error) or "Look at the mask, and at the strides. On a GPU nobody stops this: it reads or destroys what belongs to others."
+        idea = (
+            wild(error)
+            or "Look at the mask, and at the strides. On a GPU nobody stops this: it reads or destroys what belongs to others."
+        )
         raise Mistake(what, case=_with_line(case, error, attempt), idea=idea) from None
     except Exception as error:
         if idea := _explained(error):
@@ -139,15 +210,22 @@ def refuse_undecorated(attempt) -> None:
     """
     if not hasattr(attempt, "fn"):
         what = f"`{getattr(attempt, '__name__', 'this')}` is a plain Python function, not a kernel."
-        raise Mistake(what, idea="Put the line `@triton.jit` above `def`. It makes the function into something that a GPU, or the interpreter, can run.")
+        raise Mistake(
+            what,
+            idea="Put the line `@triton.jit` above `def`. It makes the function into something that a GPU, or the interpreter, can run.",
+        )
 
 
 def _explained(error: Exception) -> str:
     if isinstance(error, NameError):
         return ""  # says all there is to say
     said = str(error).lower()
-    if "object is not iterable" in said and any(frame.name in ("zeros", "full") for frame in traceback.extract_tb(error.__traceback__)):
-        return "The shape of a tile is a list, also if it has one side: `tl.zeros([HEAD_DIM], tl.float32)`, with brackets."
+    if "object is not iterable" in said and any(
+        frame.name in ("zeros", "full") for frame in traceback.extract_tb(error.__traceback__)
+    ):
+        return (
+            "The shape of a tile is a list, also if it has one side: `tl.zeros([HEAD_DIM], tl.float32)`, with brackets."
+        )
     return next((idea for words, idea in EXCEPTIONS if words.lower() in said), "")
 
 
@@ -187,7 +265,11 @@ def refuse_wrong_tensors(recording: KernelRecording, wanted: str, case: str) -> 
     if stored - {wanted}:
         name = min(stored - {wanted})
         what = f"your kernel stores to `{name}`. Its result belongs to `{wanted}`."
-        raise Mistake(what, case=case, idea=f"`tl.store({wanted} + ..., ...)`: the first argument says where to. Whoever launches the kernel still needs `{name}`.")
+        raise Mistake(
+            what,
+            case=case,
+            idea=f"`tl.store({wanted} + ..., ...)`: the first argument says where to. Whoever launches the kernel still needs `{name}`.",
+        )
     if wanted not in stored:
         idea = f"A kernel returns nothing; what it does not store is lost. `tl.store({wanted} + place, result)`."
         raise Mistake(f"nothing was stored to `{wanted}`.", case=case, idea=idea)

@@ -9,9 +9,15 @@ from lessons_lib.checks.panel import Panel
 def predict(key: str, guess: object = ...) -> None:
     """Keep the learner's number under `key`; `...` means no number yet."""
     if guess is ...:
-        return Panel("open", "Your prediction", ["Put a number in place of `...` and run this cell. A wrong one teaches more than none."]).show()
+        return Panel(
+            "open",
+            "Your prediction",
+            ["Put a number in place of `...` and run this cell. A wrong one teaches more than none."],
+        ).show()
     if isinstance(guess, bool) or not isinstance(guess, Real) or guess != guess:
-        return Panel("wrong", "Your prediction", [f"A prediction is a number; this is {guess!r}. Units are left out."]).show()
+        return Panel(
+            "wrong", "Your prediction", [f"A prediction is a number; this is {guess!r}. Units are left out."]
+        ).show()
     record = progress.load()
     record["predictions"][key] = float(guess)
     progress.save(record)
@@ -42,7 +48,11 @@ def _how_far(guess: float, measured: float) -> str:
 def _points(guess: float, measured: float) -> str:
     """Shares are compared by their difference: 58 % for 53 % is 5 points too high."""
     points = abs(guess - measured)
-    return "That is right." if points < 0.5 else f"You are {points:.0f} points too {'high' if guess > measured else 'low'}."
+    return (
+        "That is right."
+        if points < 0.5
+        else f"You are {points:.0f} points too {'high' if guess > measured else 'low'}."
+    )
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from lessons_lib.checks.registry import exercises_of, lesson_numbers
-from lessons_lib.viz.table import Table
+from lessons_lib.viz.tables.table import Table
 
 
 def progress_file() -> Path:

@@ -22,7 +22,9 @@ class Quiz:
         for number, question in enumerate(self.questions, start=1):
             choices = [f"   {letter}) {choice.text}" for letter, choice in zip("abcdefgh", question.choices)]
             blocks.append("\n".join([f"{number}. {question.text}", *choices]))
-        answers = ", ".join(f"{number} {_right_letter(question)}" for number, question in enumerate(self.questions, start=1))
+        answers = ", ".join(
+            f"{number} {_right_letter(question)}" for number, question in enumerate(self.questions, start=1)
+        )
         return "\n\n".join([*blocks, f"Right: {answers}"])
 
     def _repr_html_(self) -> str:

@@ -8,7 +8,7 @@ from html import escape
 
 import ipywidgets as widgets
 
-from lessons_lib.viz.picture import Picture, live_html, still_bundle
+from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
 
 _CACHED = 64  # pictures kept, so that going back costs nothing
 

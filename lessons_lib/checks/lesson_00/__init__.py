@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="00.1",
         title="Greedy decoding without a cache",
-        reference="lessons_lib.generate:greedy_without_cache",
+        reference="lessons_lib.batching.greedy:greedy_without_cache",
         test=test_greedy_without_cache,
         hints=(
             "The model maps a sequence to logits, one row for each position. The row of the last position scores the token that comes next. "
@@ -27,7 +27,7 @@ EXERCISES = [
     Exercise(
         id="00.2",
         title="One decode step",
-        reference="lessons_lib.generate:decode_step",
+        reference="lessons_lib.batching.greedy:decode_step",
         test=test_decode_step,
         hints=(
             "Everything the model needs to know of the older tokens is in the cache. Only one token is not in it yet: `last_token`.",
@@ -39,7 +39,7 @@ EXERCISES = [
     Exercise(
         id="00.3",
         title="Greedy decoding with a cache",
-        reference="lessons_lib.generate:greedy_with_cache",
+        reference="lessons_lib.batching.greedy:greedy_with_cache",
         test=test_greedy_with_cache,
         hints=(
             "The prompt goes through the model once. After that each step feeds the one token that the step before produced.",
@@ -52,7 +52,7 @@ EXERCISES = [
     Exercise(
         id="00.4",
         title="Bytes of cache that one token takes",
-        reference="lessons_lib.model:cache_bytes_per_token",
+        reference="lessons_lib.models.loading:cache_bytes_per_token",
         test=test_cache_bytes_per_token,
         points=1,
         hints=(

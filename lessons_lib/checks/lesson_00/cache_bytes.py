@@ -6,11 +6,18 @@ import torch
 from transformers import AutoConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.model import BUNDLED_MODEL, cache_bytes_per_token, kv_head_size
+from lessons_lib.models.loading import BUNDLED_MODEL, cache_bytes_per_token, kv_head_size
 
 
 def _llama(**changes) -> LlamaConfig:
-    shape = dict(num_hidden_layers=1, hidden_size=8, num_attention_heads=1, num_key_value_heads=1, intermediate_size=16, vocab_size=32)
+    shape = dict(
+        num_hidden_layers=1,
+        hidden_size=8,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        intermediate_size=16,
+        vocab_size=32,
+    )
     return LlamaConfig(**(shape | changes))
 
 
@@ -19,7 +26,11 @@ BYTES_CASES = (
     (_llama(), 1, "one layer, one KV head of size 8, 1 byte a number."),
     (_llama(), 2, "one layer, one KV head of size 8, 2 bytes a number (bfloat16)."),
     (_llama(num_hidden_layers=3), 2, "3 layers, one KV head of size 8, 2 bytes a number."),
-    (_llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=4), 2, "one layer, 4 KV heads of size 8, 2 bytes a number."),
+    (
+        _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=4),
+        2,
+        "one layer, 4 KV heads of size 8, 2 bytes a number.",
+    ),
     (
         _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=2),
         2,
@@ -123,9 +134,16 @@ def _bytes(config, size: int, heads: int, width: int) -> int:
 
 def _refuse_no_number(got, case: str) -> None:
     if got is None:
-        raise Mistake("your function returned None; it should return a number of bytes.", case=case, idea="Is there a `return` at its end?")
+        raise Mistake(
+            "your function returned None; it should return a number of bytes.",
+            case=case,
+            idea="Is there a `return` at its end?",
+        )
     if isinstance(got, (torch.Tensor, str, list, tuple, dict)) or not hasattr(got, "__mul__"):
-        raise Mistake(f"your function returned {type(got).__name__} {short(got)}; it should return a number of bytes, an int.", case=case)
+        raise Mistake(
+            f"your function returned {type(got).__name__} {short(got)}; it should return a number of bytes, an int.",
+            case=case,
+        )
 
 
 def _plain(number) -> str:

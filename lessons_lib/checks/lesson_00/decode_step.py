@@ -5,10 +5,10 @@ import operator
 
 import torch
 
+from lessons_lib.batching.greedy import prefill
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_00.greedy import PROMPT, Case, number_of_tokens, watched
-from lessons_lib.generate import prefill
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
 def test_decode_step(attempt) -> None:
@@ -31,7 +31,9 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
     held, now = before.get_seq_length(), cache.get_seq_length()
     if len(passes) > 1:
         raise Mistake(
-            f"a decode step is one forward pass; yours made {len(passes)}.", case=case, idea="Call the model once, with `last_token` alone."
+            f"a decode step is one forward pass; yours made {len(passes)}.",
+            case=case,
+            idea="Call the model once, with `last_token` alone.",
         )
     fed = passes[0].input_ids if passes else [[token]]
     if len(fed) == 1 and len(fed[0]) > 1:
@@ -70,7 +72,9 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
             case=case,
             idea="The last token goes in. What comes out are logits for the token *after* it: take the largest.",
         )
-    shifted = model(torch.tensor([[token]]), past_key_values=copy.deepcopy(before), position_ids=torch.tensor([[0]])).logits[0, -1]
+    shifted = model(
+        torch.tensor([[token]]), past_key_values=copy.deepcopy(before), position_ids=torch.tensor([[0]])
+    ).logits[0, -1]
     if got == int(shifted.argmax()):
         raise Mistake(
             f"the token should be {expected}; yours is {got}, which comes out when `last_token` is placed at position 0.",
@@ -80,7 +84,11 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
     logits = model(torch.tensor([[token]]), past_key_values=copy.deepcopy(before)).logits[0, -1]
     rank = int((logits > logits[got]).sum())
     if rank == VOCAB_SIZE - 1:
-        raise Mistake(f"the token should be {expected}; yours is {got}, the one with the *smallest* logit.", case=case, idea="Greedy takes the largest.")
+        raise Mistake(
+            f"the token should be {expected}; yours is {got}, the one with the *smallest* logit.",
+            case=case,
+            idea="Greedy takes the largest.",
+        )
     raise Mistake(
         f"the token should be {expected}; yours is {got}, number {rank + 1} of {VOCAB_SIZE} by its logit.",
         case=case,
@@ -90,7 +98,11 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
 
 def _as_token(got, case: str) -> int:
     if got is None:
-        raise Mistake("your step returned None; it should return the next token, an int.", case=case, idea="Is there a `return` at its end?")
+        raise Mistake(
+            "your step returned None; it should return the next token, an int.",
+            case=case,
+            idea="Is there a `return` at its end?",
+        )
     if isinstance(got, (tuple, list)):
         raise Mistake(
             f"your step returned a {type(got).__name__} of {len(got)}; it should return the next token alone, an int.",
@@ -98,7 +110,11 @@ def _as_token(got, case: str) -> int:
             idea="The cache need not be returned: the model changes it in place.",
         )
     if isinstance(got, torch.Tensor) and got.numel() == 1:
-        raise Mistake(f"your step returned a tensor that holds {got.item()}; it should return an int.", case=case, idea="`int(...)` makes a number of it.")
+        raise Mistake(
+            f"your step returned a tensor that holds {got.item()}; it should return an int.",
+            case=case,
+            idea="`int(...)` makes a number of it.",
+        )
     if isinstance(got, torch.Tensor):
         raise Mistake(
             f"your step returned a tensor of shape {list(got.shape)}; it should return the next token, an int.",
@@ -106,5 +122,7 @@ def _as_token(got, case: str) -> int:
             idea="Logits are scores, one for each token of the vocabulary. The next token is the index of the largest: `argmax`.",
         )
     if not hasattr(got, "__index__"):
-        raise Mistake(f"your step returned {type(got).__name__} {short(got)}; it should return the next token, an int.", case=case)
+        raise Mistake(
+            f"your step returned {type(got).__name__} {short(got)}; it should return the next token, an int.", case=case
+        )
     return operator.index(got)

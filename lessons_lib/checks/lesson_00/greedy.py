@@ -8,10 +8,10 @@ from functools import lru_cache
 import torch
 from transformers import Cache
 
+from lessons_lib.batching.greedy import greedy_without_cache
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.generate import greedy_without_cache
-from lessons_lib.tiny_models import tiny_model
-from lessons_lib.watch import watch_forwards
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.recording.forward_passes import watch_forwards
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Case:
 
     def __str__(self) -> str:
         end = "" if self.eos is None else f", eos_token_id={self.eos}"
-        return f"prompt_ids={list(self.prompt)}, max_new_tokens={self.max_new_tokens}{end}, on a tiny {self.family} model."
+        return (
+            f"prompt_ids={list(self.prompt)}, max_new_tokens={self.max_new_tokens}{end}, on a tiny {self.family} model."
+        )
 
     def expected(self) -> list[int]:
         return list(_reference_answer(self))
@@ -42,7 +44,9 @@ class Case:
 @contextmanager
 def watched(model, case: str):
     """Records the forward passes, and names a wrong input or an argmax of the wrong shape before PyTorch complains of it."""
-    hook = model.register_forward_pre_hook(lambda module, args, kwargs: _refuse_wrong_input(args, kwargs, case), with_kwargs=True)
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: _refuse_wrong_input(args, kwargs, case), with_kwargs=True
+    )
     try:
         with watch_forwards(model) as passes:
             yield passes
@@ -117,20 +121,28 @@ def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
         if got == expected[:-1]:
             refuse(f"The end token, {case.eos}, is missing. It is part of the answer: append it, then stop.")
         if len(got) > len(expected) and got[: len(expected)] == expected and case.eos == 0:
-            refuse("The end token is 0 here, which Python takes for False. Write `token == eos_token_id`, without `if eos_token_id` before it.")
+            refuse(
+                "The end token is 0 here, which Python takes for False. Write `token == eos_token_id`, without `if eos_token_id` before it."
+            )
         if len(got) > len(expected) and got[: len(expected)] == expected:
             when = "as the first new token" if len(expected) == 1 else f"as new token {len(expected)}"
             refuse(f"The end token, {case.eos}, came {when}. Stop there: what follows belongs to no story.")
     if case.eos in prompt and got == expected[: len(got)]:
-        refuse(f"You seem to stop because the *prompt* holds the end token, {case.eos}. Only a new token can end the answer.")
+        refuse(
+            f"You seem to stop because the *prompt* holds the end token, {case.eos}. Only a new token can end the answer."
+        )
     if len(got) < len(expected) and got == expected[: len(got)]:
         probe = replace(case, max_new_tokens=7, eos=None)
         length = len(probe.run(attempt)[0])
         if length == max(7 - len(prompt), 0):
-            refuse(f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens is the number of *new* tokens.")
+            refuse(
+                f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens is the number of *new* tokens."
+            )
         refuse(f"{number_of_tokens(len(expected) - len(got))} too few: max_new_tokens is {case.max_new_tokens}.")
     if len(got) > len(expected) and got[: len(expected)] == expected:
-        refuse(f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does your loop test the length before it adds a token, or after?")
+        refuse(
+            f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does your loop test the length before it adds a token, or after?"
+        )
 
 
 def first_difference(got: list[int], case: Case) -> Mistake:
@@ -149,7 +161,11 @@ def number_of_tokens(count: int) -> str:
 
 def as_token_list(got, case: str) -> list[int]:
     if got is None:
-        raise Mistake("your function returned None; it should return a list of ints.", case=case, idea="Is there a `return` at its end?")
+        raise Mistake(
+            "your function returned None; it should return a list of ints.",
+            case=case,
+            idea="Is there a `return` at its end?",
+        )
     if isinstance(got, torch.Tensor):
         raise Mistake(
             f"your function returned a tensor of shape {list(got.shape)}; it should return a list of ints.",
@@ -157,7 +173,9 @@ def as_token_list(got, case: str) -> list[int]:
             idea="Collect the tokens in a list, each as a plain number: `int(...)`.",
         )
     if not isinstance(got, list):
-        raise Mistake(f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.", case=case)
+        raise Mistake(
+            f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.", case=case
+        )
     for index, token in enumerate(got):
         if isinstance(token, torch.Tensor) or not hasattr(token, "__index__"):
             raise Mistake(

@@ -5,7 +5,14 @@ from dataclasses import replace
 from transformers import Cache
 
 from lessons_lib.checks.exercise import Mistake, short
-from lessons_lib.checks.lesson_00.greedy import GREEDY_CASES, Case, as_token_list, first_difference, name_wrong_ends, number_of_tokens
+from lessons_lib.checks.lesson_00.greedy import (
+    GREEDY_CASES,
+    Case,
+    as_token_list,
+    first_difference,
+    name_wrong_ends,
+    number_of_tokens,
+)
 
 
 def test_greedy_with_cache(attempt) -> None:

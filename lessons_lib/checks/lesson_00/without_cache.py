@@ -4,7 +4,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_00.greedy import GREEDY_CASES, Case, as_token_list, first_difference, name_wrong_ends
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
 def test_greedy_without_cache(attempt) -> None:

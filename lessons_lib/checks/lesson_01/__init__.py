@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="01.1",
         title="pad to a rectangle",
-        reference="lessons_lib.static_batching:pad_left",
+        reference="lessons_lib.batching.static_batching:pad_left",
         test=test_pad_left,
         hints=(
             "A rectangle needs rows of one length. The longest prompt sets it; the others get padding in front, and the mask says how much.",
@@ -26,7 +26,7 @@ EXERCISES = [
     Exercise(
         id="01.2",
         title="positions from the mask",
-        reference="lessons_lib.static_batching:positions_from_mask",
+        reference="lessons_lib.batching.static_batching:positions_from_mask",
         test=test_positions_from_mask,
         hints=(
             "The position of a token is the number of real tokens before it in its own row. The mask has a 1 for each real token.",
@@ -38,7 +38,7 @@ EXERCISES = [
     Exercise(
         id="01.3",
         title="steps of each wave",
-        reference="lessons_lib.static_batching:wave_steps",
+        reference="lessons_lib.batching.static_batching:wave_steps",
         test=test_wave_steps,
         hints=(
             "One step gives one token to every row of the wave. So the row that wants most tokens decides how many steps there are.",
@@ -49,7 +49,7 @@ EXERCISES = [
     Exercise(
         id="01.4",
         title="the loop over one wave",
-        reference="lessons_lib.static_batching:generate_wave",
+        reference="lessons_lib.batching.static_batching:generate_wave",
         test=test_generate_wave,
         points=4,
         hints=(

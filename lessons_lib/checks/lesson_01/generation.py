@@ -5,11 +5,11 @@ from numbers import Integral
 
 import torch
 
+from lessons_lib.batching.greedy import greedy_with_cache
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.passes import Seen, WaveCase, name_wrong_inputs, recorded, refuse_extra_work
 from lessons_lib.checks.lesson_01.words import count, kind
-from lessons_lib.generate import greedy_with_cache
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.models.tiny_models import tiny_model
 
 # On these prompts the tiny gpt2 model never says a token twice, so that a mistake in any step shows.
 FIRST, SECOND, THIRD = (80, 13, 34), (90, 70), (81, 42, 14, 90, 71)
@@ -63,13 +63,21 @@ def test_generate_wave(attempt) -> None:
 
 def _run_wave(attempt, case: WaveCase, want):
     model = tiny_model(case.family)
-    arguments = [[list(ids) for ids in case.prompts], list(case.caps), case.pad] + ([] if case.eos is None else [case.eos])
+    arguments = [[list(ids) for ids in case.prompts], list(case.caps), case.pad] + (
+        [] if case.eos is None else [case.eos]
+    )
     with recorded(model) as seen:
         try:
             return call(attempt, model, *arguments, case=str(case)), seen
         except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
             if not isinstance(error, NotImplementedError):
-                name_wrong_inputs(case, want, seen, len(seen.shapes), f" PyTorch said: {str(error)[:120]}" if _is_from_pytorch(error) else "")
+                name_wrong_inputs(
+                    case,
+                    want,
+                    seen,
+                    len(seen.shapes),
+                    f" PyTorch said: {str(error)[:120]}" if _is_from_pytorch(error) else "",
+                )
                 _name_wrong_argmax(case, seen, error)
             raise
 
@@ -79,20 +87,36 @@ def _is_from_pytorch(error: Exception) -> bool:
     trace = error.__traceback__
     while trace.tb_next:
         trace = trace.tb_next
-    return isinstance(error, RuntimeError) or trace.tb_frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "transformers")
+    return isinstance(error, RuntimeError) or trace.tb_frame.f_globals.get("__name__", "").split(".")[0] in (
+        "torch",
+        "transformers",
+    )
 
 
 def _name_wrong_argmax(case: WaveCase, seen: Seen, error: Exception) -> None:
     """What the model was given is right; the learner's code stumbled over what was made of the logits."""
     text = str(error)
     rows, columns = seen.shapes[-1] if seen.shapes and seen.shapes[-1] else (len(case.prompts), 1)
-    if any(words in text for words in ("0-d tensor", "0-dim", "of dimension 0", "'int' object is not iterable", "'int' object is not subscriptable")):
+    if any(
+        words in text
+        for words in (
+            "0-d tensor",
+            "0-dim",
+            "of dimension 0",
+            "'int' object is not iterable",
+            "'int' object is not subscriptable",
+        )
+    ):
         raise Mistake(
             f"your code stopped at the first token: {text[:120]}.",
             case=str(case),
             idea="Is there an `.argmax()` without `dim`? It gives one number for the whole batch. `.argmax(dim=-1)` gives one token for each row.",
         ) from None
-    if "converted to Scalar" in text or "only integer tensors of a single element" in text or "only one element tensors" in text:
+    if (
+        "converted to Scalar" in text
+        or "only integer tensors of a single element" in text
+        or "only one element tensors" in text
+    ):
         raise Mistake(
             f"your code took several numbers for one token: {text[:120]}.",
             case=str(case),
@@ -115,7 +139,11 @@ def _as_rows(got, case: WaveCase) -> list[list[int]]:
                 idea="One list for each row, also when the wave has only one row. `.tolist()` turns a tensor into a list.",
             )
     if len(got) != len(case.prompts):
-        raise Mistake(f"{count(len(case.prompts), 'prompt')} should give {count(len(case.prompts), 'answer')}; yours are {len(got)}.", case=str(case), idea="One answer a row, in the order of the prompts.")
+        raise Mistake(
+            f"{count(len(case.prompts), 'prompt')} should give {count(len(case.prompts), 'answer')}; yours are {len(got)}.",
+            case=str(case),
+            idea="One answer a row, in the order of the prompts.",
+        )
     for token in (token for answer in got for token in answer):
         _refuse_non_integer(token, case)
     if len(got) > 1 and any(got[row] is got[0] for row in range(1, len(got))):
@@ -141,7 +169,11 @@ def _refuse_non_integer(token, case: WaveCase) -> None:
             idea="A loop over a tensor hands out tensors. `for row, token in enumerate(next_tokens.tolist())` hands out ints.",
         )
     if isinstance(token, bool) or not isinstance(token, Integral):
-        raise Mistake(f"answers should hold token ids, which are integers; yours hold {kind(token)}.", case=str(case), idea="`next_tokens.tolist()` gives one int a row.")
+        raise Mistake(
+            f"answers should hold token ids, which are integers; yours hold {kind(token)}.",
+            case=str(case),
+            idea="`next_tokens.tolist()` gives one int a row.",
+        )
 
 
 def _name_wave_mistake(case: WaveCase, want, got, seen: Seen) -> None:
@@ -178,11 +210,15 @@ def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
             return "You append padding to a row that has ended. Its answer stays as it was while the others go on."
         if len(seen.forwards) > max(map(len, want)):
             return "The row goes on after the end token. Do you compare each new token with `eos_token_id`? When they are equal, the row has ended."
-        return "You append tokens after the end token. The row is still computed, but its further tokens are thrown away."
+        return (
+            "You append tokens after the end token. The row is still computed, but its further tokens are thrown away."
+        )
     if len(set(case.caps)) > 1 and len(answer) == max(case.caps):
         return "You use one cap for all rows. Row i may have `caps[i]` tokens; while others go on, its tokens are thrown away."
     if len(answer) == len(expected) + 1:
-        return "One token too many: the prefill's token counts as well. Ask whether a row is full right after appending."
+        return (
+            "One token too many: the prefill's token counts as well. Ask whether a row is full right after appending."
+        )
     return "Your row goes on past its cap. Stop appending when it holds `caps[row]` tokens."
 
 
@@ -193,7 +229,9 @@ def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
         return f"You stop at the padding token, {case.pad}. The model may say it as any other token; only `eos_token_id`, here {case.eos}, ends an answer."
     others = [len(w) for i, w in enumerate(want) if i != row]
     if case.eos in case.prompts[row] and len(answer) <= 1:
-        return "You stop at an end token that stands in the prompt or in the padding. Only a new token can end an answer."
+        return (
+            "You stop at an end token that stands in the prompt or in the padding. Only a new token can end an answer."
+        )
     if case.eos is not None and expected[-1] == case.eos and len(answer) == len(expected) - 1:
         return "The end token is missing. It is part of the answer: append first, then ask whether it was the last."
     if len(set(case.caps)) > 1 and len(answer) == min(case.caps):

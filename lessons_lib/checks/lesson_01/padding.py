@@ -2,9 +2,9 @@
 
 import torch
 
+from lessons_lib.batching.static_batching import pad_left
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import kind
-from lessons_lib.static_batching import pad_left
 
 PAD = 9  # not 0, so that padding with a 0 of one's own is seen
 
@@ -73,14 +73,22 @@ def _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_
             idea="You seem to have a request in every column. A request is a row.",
         )
     if input_ids.dim() != 2 or len(input_ids) != rows:
-        raise Mistake(f"`input_ids` should have shape [{rows}, {columns}]; yours has {list(input_ids.shape)}.", case=case, idea="One row a prompt.")
+        raise Mistake(
+            f"`input_ids` should have shape [{rows}, {columns}]; yours has {list(input_ids.shape)}.",
+            case=case,
+            idea="One row a prompt.",
+        )
     if input_ids.shape[1] != columns:
         idea = (
             "You seem to cut prompts to a shorter one. No token may be lost: the rectangle is as wide as the longest prompt."
             if input_ids.shape[1] < columns
             else "You seem to pad to some length of your own. Every further column is computed for all rows, for nothing."
         )
-        raise Mistake(f"the longest prompt has {columns} tokens, so there should be {columns} columns; yours are {input_ids.shape[1]}.", case=case, idea=idea)
+        raise Mistake(
+            f"the longest prompt has {columns} tokens, so there should be {columns} columns; yours are {input_ids.shape[1]}.",
+            case=case,
+            idea=idea,
+        )
     if got != want:
         _name_wrong_ids(prompts, pad, got, want, case)
     if mask.shape != expected_mask.shape:
@@ -99,7 +107,9 @@ def _name_wrong_ids(prompts, pad, got, want, case: str) -> None:
     if got[row] == prompts[row] + [pad] * (columns - len(prompts[row])):
         idea = "You pad on the right. The next token is read off the last column, and there this row has padding. Put the padding on the left."
     elif sorted(map(sorted, got)) == sorted(map(sorted, want)) and got != want and sorted(got) == sorted(want):
-        idea = "You seem to sort the prompts. Row i belongs to request i: the caller hands the answers back in that order."
+        idea = (
+            "You seem to sort the prompts. Row i belongs to request i: the caller hands the answers back in that order."
+        )
     elif sorted(got[row]) == sorted(want[row]):
         idea = "The right tokens in the wrong order. Only padding is put in front; the prompt itself stays as it was."
     elif got[row][-len(prompts[row]) :] == prompts[row]:
@@ -116,7 +126,9 @@ def _name_wrong_mask(prompts, pad, got, want, case: str) -> None:
         idea = "Your mask is 1 everywhere, so the model would read the padding as if it were text. It is 0 on padding."
     elif all(g == 1 - w for line, wanted in zip(got, want) for g, w in zip(line, wanted)):
         idea = "Your mask is inverted. 1 means: a token, look at it. 0 means: padding, do not look."
-    elif pad in prompts[row] and got[row] == [int(token != pad) for token in [pad] * (len(want[row]) - len(prompts[row])) + prompts[row]]:
+    elif pad in prompts[row] and got[row] == [
+        int(token != pad) for token in [pad] * (len(want[row]) - len(prompts[row])) + prompts[row]
+    ]:
         idea = (
             f"You seem to compare tokens with `pad_token_id`. This prompt holds token {pad} as text, and it must be seen. "
             "What is padding follows from the lengths, not from the tokens."

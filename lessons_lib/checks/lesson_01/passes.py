@@ -7,7 +7,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_01.words import count
-from lessons_lib.watch import Forward, watch_forwards
+from lessons_lib.recording.forward_passes import Forward, watch_forwards
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,11 @@ def _wrong_call(case: WaveCase, want, number: int, name: str, longest: int, ids,
     shape, rows = seen.shapes[number], len(case.prompts)
     if shape is not None and len(shape) != 2:
         wanted = f"[{rows}, {longest}], all prompts" if number == 0 else f"[{rows}, 1], one column"
-        idea = "`pad_left` gives a rectangle; feed it as it is." if number == 0 else "One new token a row has shape [B]; `next_tokens[:, None]` makes the column [B, 1] of it. It comes from `.logits[:, -1]`, the last column."
+        idea = (
+            "`pad_left` gives a rectangle; feed it as it is."
+            if number == 0
+            else "One new token a row has shape [B]; `next_tokens[:, None]` makes the column [B, 1] of it. It comes from `.logits[:, -1]`, the last column."
+        )
         return f"{name} fed `input_ids` of shape {shape}; it should be {wanted}.", idea
     if seen.largest[number] >= seen.vocabulary:
         return (
@@ -100,15 +104,24 @@ def _wrong_tokens(case: WaveCase, want, number: int, name: str, longest: int, id
         return None
     if number == 0:
         if len(ids) == 1 and len(case.prompts) > 1:
-            return f"{name} fed 1 row; it should feed all {len(case.prompts)} rows at once.", "A wave is one batch: one forward pass for all its rows."
+            return (
+                f"{name} fed 1 row; it should feed all {len(case.prompts)} rows at once.",
+                "A wave is one batch: one forward pass for all its rows.",
+            )
         lasts = [line[-1] for line in ids]
         if len(ids) == len(case.prompts) and lasts != [prompt[-1] for prompt in case.prompts]:
-            return f"{name} has the tokens {lasts} in its last column; the last token of every prompt belongs there.", "Pad on the left, with `pad_left`."
+            return (
+                f"{name} has the tokens {lasts} in its last column; the last token of every prompt belongs there.",
+                "Pad on the left, with `pad_left`.",
+            )
         return None
     cached = seen.forwards[number].cached
     if not seen.forwards[number].keeps_cache:
         if len(ids[0]) == 1:
-            return f"{name} fed one token and no cache.", "Without `past_key_values` the model knows nothing of the tokens before. Give it the cache of the prefill."
+            return (
+                f"{name} fed one token and no cache.",
+                "Without `past_key_values` the model knows nothing of the tokens before. Give it the cache of the prefill.",
+            )
         return None
     if len(ids[0]) != 1:
         return (
@@ -119,8 +132,14 @@ def _wrong_tokens(case: WaveCase, want, number: int, name: str, longest: int, id
     for row, answer in enumerate(want):
         if len(fed) == len(want) and number < len(answer) and fed[row] != answer[number - 1]:
             if fed[row] == case.prompts[row][-1]:
-                return f"{name} fed token {fed[row]} to row {row}; it should feed {answer[number - 1]}.", "You feed the last token of the prompt again. Feed the token that the pass before produced."
-            return f"{name} fed token {fed[row]} to row {row}; it should feed {answer[number - 1]}, the token that the pass before produced.", "The input of a decode step is each row's newest token: `next_tokens[:, None]`."
+                return (
+                    f"{name} fed token {fed[row]} to row {row}; it should feed {answer[number - 1]}.",
+                    "You feed the last token of the prompt again. Feed the token that the pass before produced.",
+                )
+            return (
+                f"{name} fed token {fed[row]} to row {row}; it should feed {answer[number - 1]}, the token that the pass before produced.",
+                "The input of a decode step is each row's newest token: `next_tokens[:, None]`.",
+            )
     return None
 
 
@@ -131,7 +150,10 @@ def _wrong_mask(case: WaveCase, want, number: int, name: str, longest: int, ids,
     if not rows_as_given or mask is None and not padded:
         return None
     if mask is None:
-        return f"{name} had no `attention_mask`.", "Without it the shorter rows read their padding as if it were text. Pass the mask in every forward pass."
+        return (
+            f"{name} had no `attention_mask`.",
+            "Without it the shorter rows read their padding as if it were text. Pass the mask in every forward pass.",
+        )
     expected = [[0] * (longest - len(prompt)) + [1] * (len(prompt) + number) for prompt in case.prompts]
     if mask == expected:
         return None
@@ -143,7 +165,10 @@ def _wrong_mask(case: WaveCase, want, number: int, name: str, longest: int, ids,
             if len(mask[0]) >= longest
             else "The mask is about everything that the new token may look at, what is in the cache too, not about the new token alone."
         )
-        return f"{name} had a mask of {count(len(mask[0]), 'column')}; {_cells(number, longest)}, so it needs {longest + number}.", idea
+        return (
+            f"{name} had a mask of {count(len(mask[0]), 'column')}; {_cells(number, longest)}, so it needs {longest + number}.",
+            idea,
+        )
     row = next(r for r in range(len(mask)) if mask[r] != expected[r])
     if all(g == 1 - w for line, wanted in zip(mask, expected) for g, w in zip(line, wanted)):
         idea = "It is inverted: 1 is for tokens, 0 for padding."
@@ -164,7 +189,10 @@ def _wrong_positions(case: WaveCase, want, number: int, name: str, longest: int,
     if positions is None:
         if not padded:
             return None
-        return f"{name} had no `position_ids`.", "Left to itself, the model counts columns, padding included. Pass each row's own positions in every forward pass."
+        return (
+            f"{name} had no `position_ids`.",
+            "Left to itself, the model counts columns, padding included. Pass each row's own positions in every forward pass.",
+        )
     if len(positions) != len(case.prompts):
         return None
     for row, prompt in enumerate(case.prompts):
@@ -176,11 +204,20 @@ def _wrong_positions(case: WaveCase, want, number: int, name: str, longest: int,
         if number and len(got) != 1:
             return what, "One new token has one position. Keep only the last column of the positions and add 1."
         if number and got == [expected[0] - number] or number > 1 and got == [len(prompt)]:
-            return what, "Your positions stand still. Every new token is one further than the one before: add 1 in each step."
+            return (
+                what,
+                "Your positions stand still. Every new token is one further than the one before: add 1 in each step.",
+            )
         if number and got == [longest + number - 1]:
-            return what, "You give every row the position of the longest one, so padding is counted. Go on from each row's own last position."
+            return (
+                what,
+                "You give every row the position of the longest one, so padding is counted. Go on from each row's own last position.",
+            )
         if number and got[0] == 0:
-            return what, "You begin to count at 0 again. The new token comes after the prompt: the last position of the row, plus 1."
+            return (
+                what,
+                "You begin to count at 0 again. The new token comes after the prompt: the last position of the row, plus 1.",
+            )
         return what, "The position of a token is the number of real tokens before it in its own row."
     return None
 
@@ -205,7 +242,11 @@ def refuse_extra_work(case: WaveCase, want, seen: Seen) -> None:
             if alone
             else "You go on after the last row has ended. Ask before every pass whether a row is still running."
         )
-        raise Mistake(f"the answers are right, but the wave took {count(len(seen.forwards), 'forward pass')}; its longest answer needs {needed}.", case=str(case), idea=idea)
+        raise Mistake(
+            f"the answers are right, but the wave took {count(len(seen.forwards), 'forward pass')}; its longest answer needs {needed}.",
+            case=str(case),
+            idea=idea,
+        )
 
 
 def _cells(number: int, longest: int) -> str:

@@ -20,7 +20,11 @@ def test_positions_from_mask(attempt) -> None:
         case = f"attention_mask = {mask}"
         got = call(attempt, torch.tensor(mask), case=case)
         if not isinstance(got, torch.Tensor):
-            raise Mistake(f"it should return a tensor; yours returned {kind(got)}.", case=case, idea="Stay with tensor methods, such as `attention_mask.cumsum(dim=1)`.")
+            raise Mistake(
+                f"it should return a tensor; yours returned {kind(got)}.",
+                case=case,
+                idea="Stay with tensor methods, such as `attention_mask.cumsum(dim=1)`.",
+            )
         if list(got.shape) != [len(mask), len(mask[0])]:
             raise Mistake(
                 f"positions should have the shape of the mask, {[len(mask), len(mask[0])]}; yours have {list(got.shape)}.",
@@ -28,7 +32,11 @@ def test_positions_from_mask(attempt) -> None:
                 idea="Every cell of the rectangle gets a position, row by row.",
             )
         if got.is_floating_point() or got.dtype == torch.bool:
-            raise Mistake(f"positions should be int64; yours are {got.dtype}.", case=case, idea="A position is an index, so it is a whole number. `.long()` converts.")
+            raise Mistake(
+                f"positions should be int64; yours are {got.dtype}.",
+                case=case,
+                idea="A position is an index, so it is a whole number. `.long()` converts.",
+            )
         _compare_positions(mask, got.tolist(), case)
 
 

@@ -14,7 +14,7 @@ EXERCISES = [
     Exercise(
         id="02.1",
         title="a request and its states",
-        reference="lessons_lib.request:Request",
+        reference="lessons_lib.batching.request:Request",
         test=check_request,
         hints=(
             "`move_to` asks one question: does the set `NEXT_STATES[self.state]` hold the new state? `append_token` asks two: is it the "
@@ -30,7 +30,7 @@ EXERCISES = [
     Exercise(
         id="02.2",
         title="the slot manager",
-        reference="lessons_lib.slots:SlotManager",
+        reference="lessons_lib.batching.slots:SlotManager",
         test=check_slot_manager,
         hints=(
             "Every slot is in one of two places: in `free`, or in `slot_of` under the request that holds it. Both methods move it from one "
@@ -44,7 +44,7 @@ EXERCISES = [
     Exercise(
         id="02.3",
         title="the mask of every row",
-        reference="lessons_lib.slot_cache:cache_mask",
+        reference="lessons_lib.batching.slot_cache:cache_mask",
         test=check_cache_mask,
         hints=(
             "Column c of a row holds the token at position c of that row's request. A new token at position p may see the columns 0 to p. "
@@ -58,7 +58,7 @@ EXERCISES = [
     Exercise(
         id="02.4",
         title="one chunk of a prompt",
-        reference="lessons_lib.continuous_batching:prefill_chunk",
+        reference="lessons_lib.batching.continuous_batching:prefill_chunk",
         test=check_prefill_chunk,
         hints=(
             "`request.num_computed_tokens` is a bookmark in the prompt: the chunk begins there, and you move it to where the chunk ends.",
@@ -71,7 +71,7 @@ EXERCISES = [
     Exercise(
         id="02.5",
         title="one step of continuous batching",
-        reference="lessons_lib.continuous_batching:step",
+        reference="lessons_lib.batching.continuous_batching:step",
         test=check_step,
         hints=(
             "Four things: release, admit, decode, one chunk. The last two are a call each. Who sits where is settled before anything is computed.",

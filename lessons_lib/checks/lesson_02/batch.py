@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from lessons_lib.continuous_batching import SlotBatch
-from lessons_lib.generate import greedy_with_cache
-from lessons_lib.request import Request, RequestState
-from lessons_lib.slot_cache import SlotCache
-from lessons_lib.slots import SlotManager
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.batching.continuous_batching import SlotBatch
+from lessons_lib.batching.greedy import greedy_with_cache
+from lessons_lib.batching.request import Request, RequestState
+from lessons_lib.batching.slot_cache import SlotCache
+from lessons_lib.batching.slots import SlotManager
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ def watch_slot_passes(batch: SlotBatch):
         tokens = args[0] if args else kwargs["input_ids"]
         positions = kwargs.get("position_ids")
         positions = view.positions if positions is None else positions
-        seen.append(SeenPass(tokens.tolist(), positions.tolist(), list(range(view.rows.start, view.rows.stop)), view.num_keys))
+        seen.append(
+            SeenPass(tokens.tolist(), positions.tolist(), list(range(view.rows.start, view.rows.stop)), view.num_keys)
+        )
 
     hook = batch.model.register_forward_pre_hook(before, with_kwargs=True)
     try:

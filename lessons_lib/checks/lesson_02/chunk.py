@@ -2,14 +2,22 @@
 
 import torch
 
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone, make_batch, watch_slot_passes
-from lessons_lib.request import Request, RequestState
 
 
 def check_prefill_chunk(attempt) -> None:
     # (prompt tokens, prefill_step, cap)
-    for prompt_length, prefill_step, cap in ((3, 8, 4), (5, 2, 4), (4, 2, 4), (3, 3, 4), (3, 8, 1), (9, 4, 4), (6, 1, 4)):
+    for prompt_length, prefill_step, cap in (
+        (3, 8, 4),
+        (5, 2, 4),
+        (4, 2, 4),
+        (3, 3, 4),
+        (3, 8, 1),
+        (9, 4, 4),
+        (6, 1, 4),
+    ):
         _check_one_prompt(attempt, prompt_length, prefill_step, cap)
     _check_which_prompt(attempt)
     _check_nobody_prefills(attempt)
@@ -53,7 +61,11 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
         )
     tokens, want = fed.tokens[0], prompt[start:end]
     if tokens != want:
-        raise Mistake(f"call {number} should feed {len(want)} tokens, {short(want)}; yours fed {len(tokens)}, {short(tokens)}.", case, _why_tokens(tokens, request, start, end))
+        raise Mistake(
+            f"call {number} should feed {len(want)} tokens, {short(want)}; yours fed {len(tokens)}, {short(tokens)}.",
+            case,
+            _why_tokens(tokens, request, start, end),
+        )
     positions = fed.positions[0]
     if positions != list(range(start, end)):
         restarted = start and positions == list(range(end - start))
@@ -62,7 +74,9 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
             if restarted
             else "A prompt's token number i has position i, counted from the start of the prompt."
         )
-        raise Mistake(f"the chunk's positions should be {list(range(start, end))}; yours are {short(positions)}.", case, idea)
+        raise Mistake(
+            f"the chunk's positions should be {list(range(start, end))}; yours are {short(positions)}.", case, idea
+        )
     if fed.num_keys < end:
         raise Mistake(
             f"the pass looks at {fed.num_keys} cache columns; this chunk must see {end}: all tokens of the prompt up to its own end.",
@@ -108,7 +122,8 @@ def _check_after_chunk(request: Request, end: int, prompt_length: int, first_tok
         raise Mistake(
             f"all {prompt_length} prompt tokens are computed; A should have its first token. It has none.",
             case=case,
-            idea=exact + "The prompt is complete when as many tokens are computed as it has; then append the token that the logits name.",
+            idea=exact
+            + "The prompt is complete when as many tokens are computed as it has; then append the token that the logits name.",
         )
     if list(request.output_ids) != [first_token]:
         raise Mistake(
@@ -148,7 +163,9 @@ def _check_which_prompt(attempt) -> None:
         idea = "First come, first served. `batch.slots_in(RequestState.PREFILLING)` lists the slots in the order of admission, not by number."
         if done["C"]:
             idea = "You took the newest. If newcomers go first, a prompt may never be completed. The first of `batch.slots_in(RequestState.PREFILLING)` is the oldest."
-        raise Mistake(f"A was admitted first and should get the chunk; computed tokens are {done}.", case=case, idea=idea)
+        raise Mistake(
+            f"A was admitted first and should get the chunk; computed tokens are {done}.", case=case, idea=idea
+        )
     if any(fed.slots != [1] for fed in seen):
         raise Mistake(f"A sits in slot 1; the pass computed {_slots(seen[0].slots)}.", case=case)
 

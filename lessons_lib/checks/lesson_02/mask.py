@@ -2,8 +2,8 @@
 
 import torch
 
+from lessons_lib.batching.slot_cache import cache_mask
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.slot_cache import cache_mask
 
 # (positions, num_keys), smallest first. Row by row: what the row's new tokens are.
 MASK_CASES = (
@@ -54,7 +54,11 @@ def _breaks_on_a_chunk(attempt) -> bool:
 
 def _check_mask_kind(attempt, got, want, case: str) -> None:
     if not isinstance(got, torch.Tensor):
-        raise Mistake(f"the mask should be a torch tensor; yours is {type(got).__name__}.", case=case, idea="Attention takes tensors.")
+        raise Mistake(
+            f"the mask should be a torch tensor; yours is {type(got).__name__}.",
+            case=case,
+            idea="Attention takes tensors.",
+        )
     if got.shape != want.shape:
         idea = "The four sizes are [rows, 1, new tokens, num_keys]."
         if got.shape == want[:, 0].shape:
@@ -64,7 +68,9 @@ def _check_mask_kind(attempt, got, want, case: str) -> None:
         raise Mistake(f"the shape should be {list(want.shape)}; yours is {list(got.shape)}.", case=case, idea=idea)
     if got.dtype != torch.bool:
         idea = "With bool, True means may look. Numbers would be added to the attention scores instead, which hides nothing."
-        raise Mistake(f"the mask should hold bool; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea)
+        raise Mistake(
+            f"the mask should hold bool; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
+        )
 
 
 def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
@@ -74,7 +80,11 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
     new = positions.shape[1]
     recognised = (
         (~(columns <= own), "it is the right one turned round", "True means that the token may look."),
-        (columns < own, "no token sees itself", "A token's own key lies in the column of its own position, and it reads that one too: `<=`, not `<`."),
+        (
+            columns < own,
+            "no token sees itself",
+            "A token's own key lies in the column of its own position, and it reads that one too: `<=`, not `<`.",
+        ),
         (
             torch.ones_like(columns <= own),
             "every token sees every column",

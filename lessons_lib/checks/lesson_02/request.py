@@ -1,7 +1,7 @@
 """Judges 02.1, `Request`: which states may follow each other, and when an answer ends."""
 
+from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.request import NEXT_STATES, IllegalTransition, RequestState
 
 WAITING, PREFILLING, DECODING, FINISHED = RequestState
 
@@ -76,12 +76,22 @@ def _check_refused_moves(attempt) -> None:
                 idea="The caller must be able to tell this refusal from every other error: `raise IllegalTransition(...)`.",
             ) from None
         if request.state is before:
-            what, idea = "nothing happened", "A refusal that nobody hears hides the mistake in the caller. Raise `IllegalTransition`."
+            what, idea = (
+                "nothing happened",
+                "A refusal that nobody hears hides the mistake in the caller. Raise `IllegalTransition`.",
+            )
             if before is after:
                 idea = "Staying where one is counts as a move too, and no state may follow itself. Raise `IllegalTransition`."
         else:
-            what, idea = "yours made the move", "Every pair that `NEXT_STATES` does not hold must be refused, not only some of them."
-        raise Mistake(f"{before.value} → {after.value} is illegal and should raise IllegalTransition; {what}.", case=case, idea=idea)
+            what, idea = (
+                "yours made the move",
+                "Every pair that `NEXT_STATES` does not hold must be refused, not only some of them.",
+            )
+        raise Mistake(
+            f"{before.value} → {after.value} is illegal and should raise IllegalTransition; {what}.",
+            case=case,
+            idea=idea,
+        )
 
 
 def _append(request, token: int, before: str):
@@ -91,7 +101,9 @@ def _append(request, token: int, before: str):
         call(request.append_token, token, case=case)
     except IllegalTransition:
         idea = "Move on only when the state changes: from prefilling to decoding, or to finished."
-        raise Mistake("`append_token` raised IllegalTransition on a request that may take a token.", case=case, idea=idea) from None
+        raise Mistake(
+            "`append_token` raised IllegalTransition on a request that may take a token.", case=case, idea=idea
+        ) from None
     return case
 
 
@@ -113,7 +125,9 @@ def _check_first_tokens(attempt) -> None:
             )
             raise Mistake(f"A should be decoding; it is {_word(request.state)}.", case=case, idea=idea)
         if request.finish_reason is not None:
-            raise Mistake(f"A has not finished; its finish_reason should be None and is {request.finish_reason!r}.", case=case)
+            raise Mistake(
+                f"A has not finished; its finish_reason should be None and is {request.finish_reason!r}.", case=case
+            )
 
 
 # (state, answer so far, cap, end token, token, reason)
@@ -132,7 +146,9 @@ ENDINGS = (
 def _check_endings(attempt) -> None:
     for state, answer, cap, eos, token, reason in ENDINGS:
         request = _request_in(attempt, state, answer, cap, eos)
-        case = _append(request, token, f"request A is {state.value} with the answer {answer}, cap {cap}, end token {eos}")
+        case = _append(
+            request, token, f"request A is {state.value} with the answer {answer}, cap {cap}, end token {eos}"
+        )
         if reason is None:
             if request.state is not DECODING:
                 raise Mistake(
@@ -152,7 +168,9 @@ def _check_ending(request, answer, cap, eos, token, reason, case) -> None:
             if left_out
             else "The token that finishes a request goes into `output_ids` too, once."
         )
-        raise Mistake(f"the answer should be {[*answer, token]}; yours is {short(request.output_ids)}.", case=case, idea=idea)
+        raise Mistake(
+            f"the answer should be {[*answer, token]}; yours is {short(request.output_ids)}.", case=case, idea=idea
+        )
     if request.state is not FINISHED:
         if eos == 0 and token == 0:
             idea = "0 is a token id like any other, but Python takes it for False. Compare with `==`; do not ask `if self.eos_token_id`."

@@ -2,8 +2,8 @@
 
 from random import Random
 
+from lessons_lib.batching.slots import NoFreeSlot
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.slots import NoFreeSlot
 
 
 def check_slot_manager(attempt) -> None:
@@ -117,15 +117,31 @@ def _check_refusals(attempt) -> None:
     del slots["A"]
     twice = manager_case + '`manager.release("A")` once more.'
     _expect_value_error(
-        manager.release, "A", manager, slots, twice,
+        manager.release,
+        "A",
+        manager,
+        slots,
+        twice,
         "releasing A a second time",
         "Its slot would stand in `free` twice, and two requests would get the same row. Look whether the request holds a slot.",
     )
     unknown = manager_case + '`manager.release("Z")`; Z never had a slot.'
-    _expect_value_error(manager.release, "Z", manager, slots, unknown, "releasing a request without a slot", "Look it up in `slot_of` first.")
+    _expect_value_error(
+        manager.release,
+        "Z",
+        manager,
+        slots,
+        unknown,
+        "releasing a request without a slot",
+        "Look it up in `slot_of` first.",
+    )
     again = manager_case + '`manager.acquire("B")`; B has a slot already.'
     _expect_value_error(
-        manager.acquire, "B", manager, slots, again,
+        manager.acquire,
+        "B",
+        manager,
+        slots,
+        again,
         "acquiring a slot for B, which has one,",
         "The entry of B's first slot in `slot_of` would be lost, and with it the slot: nobody could release it.",
     )

@@ -4,11 +4,11 @@ from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 
+from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone, make_batch, watch_slot_passes
-from lessons_lib.continuous_batching import SlotBatch, batch_generate
-from lessons_lib.request import Request, RequestState
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
 def check_step(attempt) -> None:
@@ -32,7 +32,9 @@ def _watch_ids(batch: SlotBatch, case: str):
         if not isinstance(value, str):
             got = f"the request {value.id} itself" if isinstance(value, Request) else f"{short(value)}"
             what = f"{method} takes the request's id, a string such as 'A'; yours gave it {got}."
-            raise Mistake(what, case=case, idea=f"The slot manager finds the slot by the id: `batch.slots.{method}(request.id)`.")
+            raise Mistake(
+                what, case=case, idea=f"The slot manager finds the slot by the id: `batch.slots.{method}(request.id)`."
+            )
 
     def watched_acquire(request_id):
         check_id("acquire", request_id)
@@ -113,7 +115,9 @@ def _check_all_slots_filled(attempt) -> None:
             idea="First come, first served: `batch.waiting.popleft()` takes from the front of the queue; `pop()` takes from its end.",
         )
     if [request.id for request in batch.waiting] != ["D"]:
-        raise Mistake(f"D alone should wait; yours has {[request.id for request in batch.waiting]} in the queue.", case=case)
+        raise Mistake(
+            f"D alone should wait; yours has {[request.id for request in batch.waiting]} in the queue.", case=case
+        )
 
 
 def _check_slot_changes_hands(attempt) -> None:
@@ -145,7 +149,10 @@ def _check_slot_changes_hands(attempt) -> None:
             "`batch.slots.release` its id.",
         )
     if not second.output_ids:
-        raise Mistake(f"B took the slot in step 3 but got no chunk; it has {second.num_computed_tokens} computed tokens.", case=case)
+        raise Mistake(
+            f"B took the slot in step 3 but got no chunk; it has {second.num_computed_tokens} computed tokens.",
+            case=case,
+        )
 
 
 def _check_slot_falls_free(attempt) -> None:
@@ -155,7 +162,11 @@ def _check_slot_falls_free(attempt) -> None:
     _turn(attempt, batch, case)
     seated = [request.id for request in batch.running.values()]
     if seated != ["B"]:
-        raise Mistake(f"B alone should sit in a slot; yours has {', '.join(seated) or 'nobody'}.", case=case, idea="A finished request leaves, whether somebody waits or not.")
+        raise Mistake(
+            f"B alone should sit in a slot; yours has {', '.join(seated) or 'nobody'}.",
+            case=case,
+            idea="A finished request leaves, whether somebody waits or not.",
+        )
 
 
 def _check_no_barrier(attempt) -> None:

@@ -14,7 +14,7 @@ EXERCISES = [
     Exercise(
         id="03.1",
         title="the block pool",
-        reference="lessons_lib.block_pool:BlockPool",
+        reference="lessons_lib.kv_cache.block_pool:BlockPool",
         test=check_block_pool,
         hints=(
             "Every block is in one of two places: in `free_queue` or in `used`. Both methods move blocks from one to the other, and only after "
@@ -32,7 +32,7 @@ EXERCISES = [
     Exercise(
         id="03.2",
         title="how many blocks",
-        reference="lessons_lib.block_pool:blocks_for",
+        reference="lessons_lib.kv_cache.block_pool:blocks_for",
         test=check_blocks_for,
         hints=(
             "Divide, and round up: a block that is begun is a block. When nothing is left over, there is nothing to round.",
@@ -45,7 +45,7 @@ EXERCISES = [
     Exercise(
         id="03.3",
         title="the block table",
-        reference="lessons_lib.block_pool:BlockTable",
+        reference="lessons_lib.kv_cache.block_pool:BlockTable",
         test=check_block_table,
         hints=(
             "Do not think about when a block gets full. Ask how many blocks *all* the tokens need, those stored and the new ones, and take "
@@ -62,7 +62,7 @@ EXERCISES = [
     Exercise(
         id="03.4",
         title="the slot mapping",
-        reference="lessons_lib.block_pool:slot_mapping",
+        reference="lessons_lib.kv_cache.block_pool:slot_mapping",
         test=check_slot_mapping,
         hints=(
             "It is the formula of `slot_of`, with a tensor of positions in place of one position. `//`, `%`, `*` and `+` work on all elements, and "
@@ -77,7 +77,7 @@ EXERCISES = [
     Exercise(
         id="03.5",
         title="blocks in a budget",
-        reference="lessons_lib.block_pool:blocks_in_budget",
+        reference="lessons_lib.kv_cache.block_pool:blocks_in_budget",
         test=check_blocks_in_budget,
         hints=(
             "How often does one block fit in the budget, whole?",

@@ -2,20 +2,24 @@
 
 from collections.abc import Callable
 
-from lessons_lib.block_pool import OutOfBlocks, TableFull
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.kv_cache.block_pool import OutOfBlocks, TableFull
 
 REFUSALS = (OutOfBlocks, TableFull, ValueError, LookupError, ArithmeticError, AssertionError, TypeError, AttributeError)
 
 
 def counted(number: int, noun: str) -> str:
-    """"1 block", "2 blocks"."""
+    """ "1 block", "2 blocks"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def is_whole(value: object) -> bool:
     """An int of any kind, numpy's and torch's too, but no bool."""
-    return hasattr(value, "__index__") and type(value).__name__ not in ("bool", "bool_", "Tensor") or _is_whole_tensor(value)
+    return (
+        hasattr(value, "__index__")
+        and type(value).__name__ not in ("bool", "bool_", "Tensor")
+        or _is_whole_tensor(value)
+    )
 
 
 def _is_whole_tensor(value: object) -> bool:
@@ -33,11 +37,16 @@ def used_of(pool) -> set:
 def _part(pool, name: str):
     part = getattr(pool, name, None)
     if part is None:
-        raise Mistake(f"the pool has no `{name}` any more.", idea="Keep the two containers of the given `__init__`: `free_queue` and `used`.")
+        raise Mistake(
+            f"the pool has no `{name}` any more.",
+            idea="Keep the two containers of the given `__init__`: `free_queue` and `used`.",
+        )
     return part
 
 
-def refused(error: type[Exception], method: Callable, *args, doing: str, case: str, idea: str, unchanged: Callable[[], None]) -> None:
+def refused(
+    error: type[Exception], method: Callable, *args, doing: str, case: str, idea: str, unchanged: Callable[[], None]
+) -> None:
     """The call must raise `error`, and `unchanged` must find everything as it was.
 
     Args:

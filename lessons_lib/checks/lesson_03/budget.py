@@ -2,11 +2,11 @@
 
 from transformers import LlamaConfig
 
-from lessons_lib.block_pool import block_bytes, blocks_in_budget
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_whole, refused
-from lessons_lib.model import cache_bytes_per_token, kv_head_size
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.kv_cache.block_pool import block_bytes, blocks_in_budget
+from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
+from lessons_lib.models.tiny_models import tiny_model
 
 
 def check_blocks_in_budget(attempt) -> None:
@@ -53,7 +53,9 @@ def _check_one(attempt, config, size: int, budget, bytes_per_number: int) -> Non
         raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number.")
     if not is_whole(got):
         idea = "Whole blocks only: `//` rounds down. When the budget is a float, `//` gives a float too: make an int of it."
-        raise Mistake(f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case, idea=idea)
+        raise Mistake(
+            f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case, idea=idea
+        )
     if int(got) != want:
         what = f"{counted(want, 'block')} fit{'s' if want == 1 else ''}; yours says {int(got)}."
         raise Mistake(what, case=case, idea=_why(int(got), want, config, size, budget, bytes_per_number))
@@ -67,7 +69,10 @@ def _why(got: int, want: int, config, size: int, budget, bytes_per_number: int) 
         (block_bytes(config, size), "That counts 4 bytes a number. Pass `bytes_per_number` on to `block_bytes`."),
         (one // 2, "A token leaves a key *and* a value, in every layer. `block_bytes` counts both."),
         (one // config.num_hidden_layers, "Every block is there in every layer. `block_bytes` counts all of them."),
-        (query_heads, "That counts the query heads. Only KV heads leave something in the cache, and this model has fewer of them."),
+        (
+            query_heads,
+            "That counts the query heads. Only KV heads leave something in the cache, and this model has fewer of them.",
+        ),
     )
     for wrong, why in recognised:
         if got == int(budget // wrong) != want:

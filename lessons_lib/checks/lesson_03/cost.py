@@ -62,7 +62,17 @@ class _WatchedSet(set):
             yield block
 
 
-for _name in ("copy", "__sub__", "__or__", "__ror__", "__xor__", "__rxor__", "difference", "union", "symmetric_difference"):
+for _name in (
+    "copy",
+    "__sub__",
+    "__or__",
+    "__ror__",
+    "__xor__",
+    "__rxor__",
+    "difference",
+    "union",
+    "symmetric_difference",
+):
     setattr(_WatchedSet, _name, _whole(_name))
 
 
@@ -78,7 +88,9 @@ def check_cost(attempt) -> None:
             used = pool.used = _WatchedSet(pool.used)
         if method == "allocate":
             call(pool.allocate, 1, case="")
-            whole_queue = search = "`popleft()` takes the front without looking at the rest. Don't copy or slice the queue."
+            whole_queue = search = (
+                "`popleft()` takes the front without looking at the rest. Don't copy or slice the queue."
+            )
         else:
             call(pool.free, [0], case="")
             whole_queue = "Don't make another queue: `extend` adds at the end of the one that is there."
@@ -86,7 +98,12 @@ def check_cost(attempt) -> None:
         doing = "`allocate(1)`" if method == "allocate" else "`free([0])`"
         if queue is not None:
             rebuilt = pool.free_queue is not queue
-            _refuse_walk(rebuilt or queue.looked_at > 10, doing, "`free_queue`, 499 or 500 blocks", whole_queue if rebuilt else search)
+            _refuse_walk(
+                rebuilt or queue.looked_at > 10,
+                doing,
+                "`free_queue`, 499 or 500 blocks",
+                whole_queue if rebuilt else search,
+            )
         if used is not None:
             rebuilt = pool.used is not used
             idea = "Ask `block in self.used`: a set finds a block without a search. Don't make a list or a copy of it."

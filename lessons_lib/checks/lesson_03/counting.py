@@ -40,7 +40,9 @@ def _check_kind(attempt, got, want: int, case: str) -> None:
         if got == int(got) and isinstance(further, float) and further != int(further):
             got, want, case = further, 9, "`blocks_for(129, 16)`."
         if got == int(got):
-            idea = "A count is an int: the pool can't loop over `range(8.0)`. Use `//`, or `int(...)` on the whole number."
+            idea = (
+                "A count is an int: the pool can't loop over `range(8.0)`. Use `//`, or `int(...)` on the whole number."
+            )
         else:
             idea = "`/` gives a fraction, but a request holds whole blocks: a block that is begun is a block. Round up, with whole numbers."
         raise Mistake(f"the answer should be the int {want}; yours is the float {float(got):g}.", case=case, idea=idea)
@@ -64,7 +66,9 @@ def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size:
     elif rest and got == want - 1:
         idea = f"{full} blocks hold {full * block_size} tokens. The other {rest} need a block too, though it does not get full."
     elif rest and got == want + 1:
-        idea = f"{want} blocks hold {want * block_size} tokens, which is enough. Does your rounding up take place twice?"
+        idea = (
+            f"{want} blocks hold {want * block_size} tokens, which is enough. Does your rounding up take place twice?"
+        )
     elif got == rest:
         idea = "That is the rest, `%`: the tokens in the last block. How many blocks are there?"
     elif got == -(-num_tokens // 16):
@@ -76,7 +80,9 @@ def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size:
 
 def _why_down(attempt) -> str:
     if _gives(attempt, 130) == 9:
-        return "You seem to add a little too little before you divide: a rest of one token must reach the next block too."
+        return (
+            "You seem to add a little too little before you divide: a rest of one token must reach the next block too."
+        )
     if _gives(attempt, 143) == 9:
         return "`round` goes to the nearest number, down as well as up: always round up."
     return "`//` rounds down and drops the block that is not full: round up."

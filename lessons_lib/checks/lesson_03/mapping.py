@@ -5,8 +5,8 @@ from random import Random
 
 import torch
 
-from lessons_lib.block_pool import slot_of
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.kv_cache.block_pool import slot_of
 
 # (blocks, block size, start, end), smallest first.
 CASES = [
@@ -39,7 +39,11 @@ def check_slot_mapping(attempt) -> None:
         try:
             got = call(attempt, list(blocks), size, start, end, case=case)
         except IndexError as error:
-            asked = f"these positions have slots, {short(want)}" if want else "no position is asked for, so the answer is empty"
+            asked = (
+                f"these positions have slots, {short(want)}"
+                if want
+                else "no position is asked for, so the answer is empty"
+            )
             raise Mistake(
                 f"{asked}; yours raised IndexError: {str(error)[:120]}",
                 case=case,
@@ -76,7 +80,9 @@ def _check_kind(got, want: list[int], case: str) -> None:
         )
 
 
-def _name_wrong_slots(got: list[int], blocks: list[int], size: int, start: int, end: int, want: list[int], case: str) -> Mistake:
+def _name_wrong_slots(
+    got: list[int], blocks: list[int], size: int, start: int, end: int, want: list[int], case: str
+) -> Mistake:
     """Recognise wrong slots by what they equal."""
     positions = range(start, end)
 
@@ -87,19 +93,50 @@ def _name_wrong_slots(got: list[int], blocks: list[int], size: int, start: int, 
             return None
 
     recognised = (
-        (list(positions), "Those are the positions. The table says where each block lies: position // block size is the *place in the table*."),
-        (formula(lambda p: blocks[p // size] + p % size), "A block number is no slot: the blocks before it have `block_size` slots each. Multiply."),
-        (formula(lambda p: blocks[p // size] * size), "That is the first slot of each block. Add the offset in the block, position % block size."),
-        (formula(lambda p: blocks[p // size] * size + p), "The offset begins at 0 again in every block: position % block size, not the position."),
-        (formula(lambda p: blocks[p // size] * size + (p - start) % size), "The offset counts from the start of the request, not from `start`."),
-        (formula(lambda p: blocks[p % size] * size + p // size), "`//` and `%` have changed places: `//` says which block, `%` which cell in it."),
-        (formula(lambda p: slot_of(blocks, size, p - start)), "You begin at the table's first block. Position `start` may lie further on."),
-        (formula(lambda p: blocks[p // size]), "Those are the blocks. Which slot of the block? Block × block size + offset."),
+        (
+            list(positions),
+            "Those are the positions. The table says where each block lies: position // block size is the *place in the table*.",
+        ),
+        (
+            formula(lambda p: blocks[p // size] + p % size),
+            "A block number is no slot: the blocks before it have `block_size` slots each. Multiply.",
+        ),
+        (
+            formula(lambda p: blocks[p // size] * size),
+            "That is the first slot of each block. Add the offset in the block, position % block size.",
+        ),
+        (
+            formula(lambda p: blocks[p // size] * size + p),
+            "The offset begins at 0 again in every block: position % block size, not the position.",
+        ),
+        (
+            formula(lambda p: blocks[p // size] * size + (p - start) % size),
+            "The offset counts from the start of the request, not from `start`.",
+        ),
+        (
+            formula(lambda p: blocks[p % size] * size + p // size),
+            "`//` and `%` have changed places: `//` says which block, `%` which cell in it.",
+        ),
+        (
+            formula(lambda p: slot_of(blocks, size, p - start)),
+            "You begin at the table's first block. Position `start` may lie further on.",
+        ),
+        (
+            formula(lambda p: blocks[p // size]),
+            "Those are the blocks. Which slot of the block? Block × block size + offset.",
+        ),
         (formula(lambda p: blocks[p // size] * 16 + p % 16), "That is right for blocks of 16. Use `block_size`."),
-        (formula(lambda p: sorted(blocks)[p // size] * size + p % size), "You sorted the blocks. Their order is the order of the request's tokens."),
+        (
+            formula(lambda p: sorted(blocks)[p // size] * size + p % size),
+            "You sorted the blocks. Their order is the order of the request's tokens.",
+        ),
     )
     idea = next((why for wrong, why in recognised if got == wrong), "")
-    if not idea and max(want, default=0) >= 2**15 and any(mine != right and (mine - right) % 2**16 == 0 for mine, right in zip(got, want)):
+    if (
+        not idea
+        and max(want, default=0) >= 2**15
+        and any(mine != right and (mine - right) % 2**16 == 0 for mine, right in zip(got, want))
+    ):
         idea = "Does it overflow on the way? Make both tensors of int64."
     if len(got) != len(want) and not idea:
         idea = "`end` is not asked for, as in `range(start, end)`; `start` is."
@@ -107,7 +144,11 @@ def _name_wrong_slots(got: list[int], blocks: list[int], size: int, start: int, 
             idea = "Those begin at position 0. Only the positions from `start` on are asked for."
         elif len(got) == len(blocks) * size:
             idea = "Those are all slots of the table. Only the positions from `start` to `end - 1` are asked for."
-        return Mistake(f"{len(want)} slots are asked for, {short(want)}; yours gave {len(got)}: {short(got)}.", case=case, idea=idea)
+        return Mistake(
+            f"{len(want)} slots are asked for, {short(want)}; yours gave {len(got)}: {short(got)}.",
+            case=case,
+            idea=idea,
+        )
     first = next((i for i, (mine, right) in enumerate(zip(got, want)) if mine != right), 0)
     p = start + first
     return Mistake(
@@ -138,8 +179,14 @@ def _check_refusals(attempt) -> None:
         except (ValueError, RuntimeError, KeyError, AssertionError) as error:
             if isinstance(error, NotImplementedError):
                 raise
-            raise Mistake(f"positions without a cell should raise IndexError; yours raised {type(error).__name__}.", case=case, idea=idea) from None
-        raise Mistake(f"positions without a cell should raise IndexError; yours returned {short(got)}.", case=case, idea=idea)
+            raise Mistake(
+                f"positions without a cell should raise IndexError; yours raised {type(error).__name__}.",
+                case=case,
+                idea=idea,
+            ) from None
+        raise Mistake(
+            f"positions without a cell should raise IndexError; yours returned {short(got)}.", case=case, idea=idea
+        )
 
 
 class _WatchedList(list):

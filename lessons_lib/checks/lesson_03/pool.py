@@ -3,10 +3,10 @@
 from collections import deque
 from random import Random
 
-from lessons_lib.block_pool import OutOfBlocks
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_whole, queue_of, refused, used_of
 from lessons_lib.checks.lesson_03.cost import check_cost
+from lessons_lib.kv_cache.block_pool import OutOfBlocks
 
 
 def check_block_pool(attempt) -> None:
@@ -49,14 +49,21 @@ def _check_answer(got, count: int, free: list[int], case: str) -> None:
             idea="The caller needs the numbers: they go into its block table.",
         )
     if not isinstance(got, (list, tuple, deque)):
-        idea = "A set has no order, and the order of the blocks is the order of the request's tokens." if isinstance(got, (set, frozenset)) else ""
+        idea = (
+            "A set has no order, and the order of the blocks is the order of the request's tokens."
+            if isinstance(got, (set, frozenset))
+            else ""
+        )
         raise Mistake(
             f"`allocate({count})` should return a list, {short(free[:count])}; yours returned {type(got).__name__}: {short(got)}.",
             case=case,
             idea=idea or "A list always, for one block too: `[0]`, not `0`.",
         )
     if len(got) != count:
-        raise Mistake(f"`allocate({count})` should return {counted(count, 'block')}; yours returned {len(got)}: {short(list(got))}.", case=case)
+        raise Mistake(
+            f"`allocate({count})` should return {counted(count, 'block')}; yours returned {len(got)}: {short(list(got))}.",
+            case=case,
+        )
     if not all(is_whole(block) for block in got):
         raise Mistake(f"a block is an int, its number; yours returned {short(list(got))}.", case=case)
 
@@ -131,13 +138,30 @@ def _check_taking_back(attempt) -> None:
 def _name_wrong_order(queue: list[int], case: str) -> None:
     """Recognise the order in which the three blocks were put back."""
     recognised = {
-        (4, 0, 1, 2): "The blocks come in the order of the request's tokens. Put them back from the last to the first, `reversed(blocks)`, so that "
+        (
+            4,
+            0,
+            1,
+            2,
+        ): "The blocks come in the order of the request's tokens. Put them back from the last to the first, `reversed(blocks)`, so that "
         "the request's tail is handed out before its beginning.",
-        (2, 1, 0, 4): "They went to the front of the queue. They join the end, behind block 4, which has been free for longer.",
-        (0, 1, 2, 4): "They went to the front of the queue, or it was sorted. They join the end, behind block 4, last block first.",
+        (
+            2,
+            1,
+            0,
+            4,
+        ): "They went to the front of the queue. They join the end, behind block 4, which has been free for longer.",
+        (
+            0,
+            1,
+            2,
+            4,
+        ): "They went to the front of the queue, or it was sorted. They join the end, behind block 4, last block first.",
     }
     if tuple(queue) in recognised:
-        raise Mistake(f"the free queue should be [4, 2, 1, 0]; yours is {queue}.", case=case, idea=recognised[tuple(queue)])
+        raise Mistake(
+            f"the free queue should be [4, 2, 1, 0]; yours is {queue}.", case=case, idea=recognised[tuple(queue)]
+        )
 
 
 def _check_refusals(attempt) -> None:
@@ -148,7 +172,11 @@ def _check_refusals(attempt) -> None:
         ([4], "freeing block 4, which is free,", lost),
         ([0, 4], "freeing block 0 and, with it, block 4, which is free,", lost),
         ([1, 1], "naming block 1 twice", both + lost),
-        ([2, 9], "freeing block 9, which this pool does not have,", "It belongs to another pool, or to none. Look whether it is in `used`."),
+        (
+            [2, 9],
+            "freeing block 9, which this pool does not have,",
+            "It belongs to another pool, or to none. Look whether it is in `used`.",
+        ),
         ([-1], "freeing block -1", "No block has that number. Look whether it is in `used`."),
     )
     for blocks, doing, idea in cases:
@@ -181,4 +209,8 @@ def _check_long_run(attempt) -> None:
             _check_books(pool, free + blocks[::-1], {block for piece in held for block in piece}, case)
         else:
             count = rng.randint(0, min(4, len(free)))
-            held.append(_allocate(pool, count, f"turn {number} of a long run with 12 blocks; queue {free}; `allocate({count})`."))
+            held.append(
+                _allocate(
+                    pool, count, f"turn {number} of a long run with 12 blocks; queue {free}; `allocate({count})`."
+                )
+            )

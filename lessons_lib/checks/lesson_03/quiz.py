@@ -27,7 +27,11 @@ QUIZ = [
         text="Block size 16. A request has 144 tokens in its table and gets one more. What happens?",
         choices=(
             Choice("Nothing is allocated: its ninth block has room.", "144 = 9 × 16: the ninth block is exactly full."),
-            Choice("It takes a tenth block.", "Position 144 is the first cell of block 144 // 16 = 9 of its table, the tenth.", right=True),
+            Choice(
+                "It takes a tenth block.",
+                "Position 144 is the first cell of block 144 // 16 = 9 of its table, the tenth.",
+                right=True,
+            ),
             Choice(
                 "It took its tenth block with the token before.",
                 "Position 143 is the last cell of the ninth block. A table takes a block when a token needs it, not before.",
@@ -37,8 +41,13 @@ QUIZ = [
     Question(
         text="A request's table is [7, 2, 5], the block size is 4. Where do the key and value of position 6 go?",
         choices=(
-            Choice("To slot 10.", "6 // 4 = 1 is the second block of the table, number 2. 2 × 4 + 6 % 4 = 10.", right=True),
-            Choice("To slot 6.", "That is the position in the request. The table says where the request's second block lies in the pool."),
+            Choice(
+                "To slot 10.", "6 // 4 = 1 is the second block of the table, number 2. 2 × 4 + 6 % 4 = 10.", right=True
+            ),
+            Choice(
+                "To slot 6.",
+                "That is the position in the request. The table says where the request's second block lies in the pool.",
+            ),
             Choice(
                 "To slot 4.",
                 "That is 2 + 2, the block's number and the offset. There are two blocks of 4 slots before block 2: multiply by the block size.",
@@ -49,7 +58,10 @@ QUIZ = [
     Question(
         text="Why does the pool take a request's blocks back last block first?",
         choices=(
-            Choice("It is faster: the end of the queue is nearer to the last block.", "Both ways put the same number of blocks at the end of the queue."),
+            Choice(
+                "It is faster: the end of the queue is nearer to the last block.",
+                "Both ways put the same number of blocks at the end of the queue.",
+            ),
             Choice(
                 "Otherwise the free blocks would not lie next to each other, and no long request would fit.",
                 "They need not. That is the point of the table: any free block will do.",
@@ -84,13 +96,19 @@ QUIZ = [
     Question(
         text="A pool of 20 blocks. A asks for 3 blocks, and 2 are free. Why does `allocate` refuse instead of giving the 2?",
         choices=(
-            Choice("Two blocks are too few to be worth a call: each call takes time between two steps.", "A call for one block is the usual one, while a request decodes."),
+            Choice(
+                "Two blocks are too few to be worth a call: each call takes time between two steps.",
+                "A call for one block is the usual one, while a request decodes.",
+            ),
             Choice(
                 "A could not take its step with two, and others that could would lack them.",
                 "All or nothing: a refused call leaves everything as it was, and the caller can decide who waits.",
                 right=True,
             ),
-            Choice("The two and the third, once it is free, would not lie next to each other.", "They never need to: the table says where each of them lies."),
+            Choice(
+                "The two and the third, once it is free, would not lie next to each other.",
+                "They never need to: the table says where each of them lies.",
+            ),
         ),
     ),
 ]

@@ -2,10 +2,10 @@
 
 from random import Random
 
-from lessons_lib.block_pool import BlockPool, OutOfBlocks, TableFull, blocks_for
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_whole, queue_of, refused, used_of
 from lessons_lib.checks.lesson_03.table_reasons import WHY_REFUSED, why_count
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, TableFull, blocks_for
 
 
 def check_block_table(attempt) -> None:
@@ -78,7 +78,9 @@ def _check_same(table, tokens: int, case: str) -> None:
     """After a refused call: the blocks that `tokens` tokens need, and not one more."""
     held, want = len(_blocks_of(table, case)), blocks_for(tokens, table.pool.block_size)
     if held != want or table.num_tokens != tokens:
-        raise Mistake(f"the table had {tokens} tokens in {want} blocks; now it has {short(table.num_tokens)} tokens in {held} blocks.")
+        raise Mistake(
+            f"the table had {tokens} tokens in {want} blocks; now it has {short(table.num_tokens)} tokens in {held} blocks."
+        )
     _check_pool(table.pool, [table], case)
 
 
@@ -137,7 +139,9 @@ def _check_no_block_left(attempt) -> None:
 def _check_limit(attempt) -> None:
     table = attempt(BlockPool(9, 16), 2)
     _append(table, 32, 32, "block size 16, max_blocks 2, an empty table; `append(32)`: exactly what fits.")
-    idea = "Compare the blocks needed with `self.max_blocks` before you ask the pool. None means that there is no limit."
+    idea = (
+        "Compare the blocks needed with `self.max_blocks` before you ask the pool. None means that there is no limit."
+    )
     for limit, stored, count in ((2, 32, 1), (2, 0, 33), (0, 0, 1)):
         table = attempt(BlockPool(9, 16), max_blocks=limit)
         case = f"a pool of 9 free blocks of 16; a table with max_blocks {limit}, {stored} tokens stored; `append({count})`."
@@ -157,7 +161,15 @@ def _check_wrong_count(attempt) -> None:
     case = "block size 16, 20 tokens stored; `append(-5)`."
     _append(table, 20, 20, case)
     idea = "A table only grows, until it is released. With 15 tokens left it would hold a block too many."
-    refused(ValueError, table.append, -5, doing="appending -5 tokens", case=case, idea=idea, unchanged=lambda: _check_same(table, 20, case))
+    refused(
+        ValueError,
+        table.append,
+        -5,
+        doing="appending -5 tokens",
+        case=case,
+        idea=idea,
+        unchanged=lambda: _check_same(table, 20, case),
+    )
 
 
 class _CountingPool(BlockPool):
@@ -187,7 +199,11 @@ def _check_release(attempt) -> None:
             "the free queue should be [3, 4, 2, 1, 0] afterwards; yours is [3, 4, 0, 1, 2].",
             case=case,
             idea="`pool.free` takes the blocks in the order of the tokens and turns them round itself. "
-            + ("You gave them back one at a time, so there was nothing to turn: give it the whole list." if pool.calls > 1 else "You turned them once more."),
+            + (
+                "You gave them back one at a time, so there was nothing to turn: give it the whole list."
+                if pool.calls > 1
+                else "You turned them once more."
+            ),
         )
     if _blocks_of(table, case):
         raise Mistake(
@@ -206,7 +222,9 @@ def _check_release(attempt) -> None:
     try:
         call(table.release, case=case + " Then `append(17)`, and `release()` twice.")
     except ValueError as error:
-        raise Mistake(f"releasing an empty table should do nothing; yours raised ValueError: {error}", case=case) from None
+        raise Mistake(
+            f"releasing an empty table should do nothing; yours raised ValueError: {error}", case=case
+        ) from None
     _check_table(table, 0, case + " Then `append(17)`, and `release()` twice.")
 
 
@@ -219,7 +237,9 @@ def _check_long_run(attempt) -> None:
         table, count = tables[name], rng.choice((1, 1, 1, 3, 9))
         held = {other: tokens[other] for other in tables}
         if rng.random() < 0.15:
-            case = f"turn {number} of a long run, three tables on 10 blocks of 4, holding {held} tokens; release {name}."
+            case = (
+                f"turn {number} of a long run, three tables on 10 blocks of 4, holding {held} tokens; release {name}."
+            )
             call(table.release, case=case)
             tokens[name] = 0
         else:

@@ -1,7 +1,7 @@
 """Why an answer to 03.3 is wrong: a refusal that was not due, or a wrong number of blocks."""
 
-from lessons_lib.block_pool import OutOfBlocks, TableFull, blocks_for
 from lessons_lib.checks.lesson_03.books import counted
+from lessons_lib.kv_cache.block_pool import OutOfBlocks, TableFull, blocks_for
 
 WHY_REFUSED = {
     TableFull: "The table may hold `max_blocks` blocks, that many too. Refuse when *more* are needed; None means that there is no limit.",

@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="04.1",
         title="a sequence id and a position on every token",
-        reference="lessons_lib.masks:tag_tokens",
+        reference="lessons_lib.attention.masks:tag_tokens",
         test=check_tag_tokens,
         hints=(
             "Build two plain lists, one entry for each token, and turn each into a tensor at the end. Both go sequence by sequence: sequence i "
@@ -28,7 +28,7 @@ EXERCISES = [
     Exercise(
         id="04.2",
         title="the mask from three comparisons",
-        reference="lessons_lib.masks:block_diagonal_mask",
+        reference="lessons_lib.attention.masks:block_diagonal_mask",
         test=check_block_diagonal_mask,
         hints=(
             "Each rule is one comparison, and a cell is True where all three hold. A row of the mask is a query, a column is a key.",
@@ -44,7 +44,7 @@ EXERCISES = [
     Exercise(
         id="04.3",
         title="the mask as numbers",
-        reference="lessons_lib.masks:additive_mask",
+        reference="lessons_lib.attention.masks:additive_mask",
         test=check_additive_mask,
         hints=(
             "Adding 0 changes no score. What is added elsewhere must be so low that nothing is left of the score, and it must be a number.",
@@ -57,7 +57,7 @@ EXERCISES = [
     Exercise(
         id="04.4",
         title="several sequences in one forward pass",
-        reference="lessons_lib.one_row:packed_logits",
+        reference="lessons_lib.batching.packed_logits:packed_logits",
         test=check_packed_logits,
         hints=(
             "Three things go to the model: the tokens of all sequences one behind the other, a position for each, and the mask of all pairs. "

@@ -4,9 +4,9 @@ import math
 
 import torch
 
+from lessons_lib.attention.masks import additive_mask
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import kind
-from lessons_lib.masks import additive_mask
 
 T, F = True, False
 # (mask, dtype), smallest first; None leaves the dtype out
@@ -49,7 +49,11 @@ def _numbers_of(attempt, mask, given, case: str):
 
 def _check_kind(got, mask, want, case: str) -> None:
     if not isinstance(got, torch.Tensor):
-        raise Mistake(f"it should return a tensor; yours returned {kind(got)}.", case=case, idea="It is added to the scores, which are a tensor.")
+        raise Mistake(
+            f"it should return a tensor; yours returned {kind(got)}.",
+            case=case,
+            idea="It is added to the scores, which are a tensor.",
+        )
     if got.shape != mask.shape:
         raise Mistake(
             f"the shape should be that of the mask, {list(mask.shape)}; yours is {list(got.shape)}.",

@@ -5,12 +5,12 @@ from random import Random
 
 import torch
 
+from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_01.words import kind
 from lessons_lib.checks.lesson_04.rows import drawn
 from lessons_lib.checks.lesson_04.wrong_masks import KNOWN, UNKNOWN, WrongRule
-from lessons_lib.mask_text import letters, read_pair
-from lessons_lib.masks import PADDING, RULES, Tags, combine
+from lessons_lib.recording.mask_text import letters, read_pair
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,10 @@ class MaskCase:
     words: str
 
     def tags(self) -> tuple[Tags, Tags]:
-        return tuple(Tags(*(torch.tensor([pair[i] for pair in pairs], dtype=torch.int64) for i in (0, 1))) for pairs in (self.queries, self.keys))
+        return tuple(
+            Tags(*(torch.tensor([pair[i] for pair in pairs], dtype=torch.int64) for i in (0, 1)))
+            for pairs in (self.queries, self.keys)
+        )
 
     def __str__(self) -> str:
         return self.words
@@ -44,7 +47,11 @@ PAD2 = _sequence(PADDING, 0, 1)
 MASK_CASES = (
     MaskCase(_sequence(0, 1), A3, "one query, A at position 1; keys are A at 0, 1, 2."),
     MaskCase(*_square(A3), "queries and keys are the same three tokens, A at 0, 1, 2."),
-    MaskCase(_sequence(0, 2) + _sequence(1, 1), A3 + B2, "two decodes: queries are A at 2 and B at 1; keys are A at 0, 1, 2 and B at 0, 1."),
+    MaskCase(
+        _sequence(0, 2) + _sequence(1, 1),
+        A3 + B2,
+        "two decodes: queries are A at 2 and B at 1; keys are A at 0, 1, 2 and B at 0, 1.",
+    ),
     MaskCase(*_square(A3, B2), "queries and keys are A at 0, 1, 2 and B at 0, 1."),
     MaskCase(*_square(B2, A3), "queries and keys are B at 0, 1 and A at 0, 1, 2; B comes first in the row."),
     MaskCase(
@@ -74,14 +81,21 @@ def _random_case(rng: Random) -> MaskCase:
         new += _sequence(seq_id, *range(start, start + length))
     queries = new + list(_sequence(PADDING, *range(rng.randrange(3))))
     keys = rng.sample(cached + queries, len(cached) + len(queries))
-    return MaskCase(tuple(queries), tuple(keys), f"{len(queries)} queries and {len(keys)} keys of several sequences, keys in any order.")
+    return MaskCase(
+        tuple(queries),
+        tuple(keys),
+        f"{len(queries)} queries and {len(keys)} keys of several sequences, keys in any order.",
+    )
 
 
 def _check_case(attempt, case: MaskCase) -> None:
     queries, keys = case.tags()
     before = [tensor.clone() for tags in (queries, keys) for tensor in (tags.seq_ids, tags.positions)]
     got = _mask_of(attempt, queries, keys, case)
-    if not all(torch.equal(old, new) for old, new in zip(before, (queries.seq_ids, queries.positions, keys.seq_ids, keys.positions))):
+    if not all(
+        torch.equal(old, new)
+        for old, new in zip(before, (queries.seq_ids, queries.positions, keys.seq_ids, keys.positions))
+    ):
         raise Mistake(
             "your code changed the tags that it was given.",
             case=str(case),
@@ -128,13 +142,23 @@ def _check_kind(attempt, got, want, queries: Tags, keys: Tags, case: str) -> Non
                 "keys stay as they are."
             )
         elif list(got.shape)[-2:] == list(want.shape):
-            idea = "The axes for the batch and the heads are put in later, by `packed_logits`. Here it is [queries, keys]."
+            idea = (
+                "The axes for the batch and the heads are put in later, by `packed_logits`. Here it is [queries, keys]."
+            )
         elif list(got.shape) == [len(queries)] * 2:
             idea = "You make a square of the queries. With a cache there are more keys than queries."
-        raise Mistake(f"the shape should be [{len(queries)}, {len(keys)}], queries by keys; yours is {list(got.shape)}.", case=case, idea=idea)
+        raise Mistake(
+            f"the shape should be [{len(queries)}, {len(keys)}], queries by keys; yours is {list(got.shape)}.",
+            case=case,
+            idea=idea,
+        )
     if got.dtype != torch.bool:
-        idea = "True means may attend. Numbers come in the next exercise, where they mean something else: 0 for allowed."
-        raise Mistake(f"the mask should hold bool; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea)
+        idea = (
+            "True means may attend. Numbers come in the next exercise, where they mean something else: 0 for allowed."
+        )
+        raise Mistake(
+            f"the mask should hold bool; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
+        )
 
 
 def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:

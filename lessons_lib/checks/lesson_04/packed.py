@@ -4,12 +4,12 @@ from random import Random
 
 import torch
 
+from lessons_lib.attention.masks import Tags
+from lessons_lib.batching.packed_logits import packed_logits
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_01.words import count, kind
 from lessons_lib.checks.lesson_04.packed_inputs import name_wrong_inputs, name_wrong_row, recorded
-from lessons_lib.masks import Tags
-from lessons_lib.one_row import packed_logits
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 # Rounding moves the tiny models' logits by less than 1e-4; the smallest mistake by more than 0.1.
 TOLERANCE = 1e-2
@@ -75,8 +75,16 @@ def _pieces_of(attempt, model, sequences: list[list[int]], case: str, **mask) ->
 def _check_pieces(result, sequences: list[list[int]], case: str) -> None:
     lengths = [len(sequence) for sequence in sequences]
     if isinstance(result, torch.Tensor) or not isinstance(result, (list, tuple)):
-        idea = "Cut the row's logits into pieces: `list(logits.split(lengths))`." if isinstance(result, torch.Tensor) else "Return the pieces in a list."
-        raise Mistake(f"it should return a list of {count(len(lengths), 'tensor')}; yours returned {kind(result)}.", case=case, idea=idea)
+        idea = (
+            "Cut the row's logits into pieces: `list(logits.split(lengths))`."
+            if isinstance(result, torch.Tensor)
+            else "Return the pieces in a list."
+        )
+        raise Mistake(
+            f"it should return a list of {count(len(lengths), 'tensor')}; yours returned {kind(result)}.",
+            case=case,
+            idea=idea,
+        )
     if len(result) != len(lengths) or not all(isinstance(piece, torch.Tensor) for piece in result):
         idea = "One tensor for each sequence, in their order."
         if len(result) == sum(lengths) != len(lengths):
@@ -109,7 +117,9 @@ def _why_shape(shape: list[int], length: int, total: int) -> str:
     return "The pieces are as long as the sequences, in their order: `logits.split(lengths)`."
 
 
-def _name_wrong_logits(attempt, model, sequences: list[list[int]], number: int, pieces: list[torch.Tensor], case: str) -> Mistake:
+def _name_wrong_logits(
+    attempt, model, sequences: list[list[int]], number: int, pieces: list[torch.Tensor], case: str
+) -> Mistake:
     with recorded(model) as seen:
         attempt(model, [list(sequence) for sequence in sequences])
     name_wrong_inputs(seen, sequences, case)

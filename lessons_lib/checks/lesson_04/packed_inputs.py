@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from lessons_lib.attention.masks import Tags, block_diagonal_mask, combine, not_in_the_future, same_sequence, tag_tokens
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_01.words import count, kind
 from lessons_lib.checks.lesson_04.rows import drawn
-from lessons_lib.masks import Tags, block_diagonal_mask, combine, not_in_the_future, same_sequence, tag_tokens
 
 # A number that is added to a score leaves a weight worth speaking of if it is above this.
 _HIDES = -20.0
@@ -26,7 +26,9 @@ def recorded(model):
     seen = Seen()
 
     def note(module, args, kwargs):
-        seen.passes.append({"input_ids": args[0] if args else kwargs.get("input_ids"), **kwargs, "by_position": len(args)})
+        seen.passes.append(
+            {"input_ids": args[0] if args else kwargs.get("input_ids"), **kwargs, "by_position": len(args)}
+        )
 
     hook = model.register_forward_pre_hook(note, with_kwargs=True)
     try:
@@ -55,7 +57,9 @@ def name_wrong_row(seen: Seen, sequences: list[list[int]], case: str) -> None:
         idea = "All tokens of all sequences, and nothing else."
         if list(ids.shape) == [len(row)]:
             idea = "The model wants a batch axis in front: `torch.tensor([row])`."
-        raise Mistake(f"`input_ids` should have shape [1, {len(row)}]; yours has {list(ids.shape)}.", case=case, idea=idea)
+        raise Mistake(
+            f"`input_ids` should have shape [1, {len(row)}]; yours has {list(ids.shape)}.", case=case, idea=idea
+        )
     if ids[0].tolist() != row:
         raise Mistake(
             f"the row should be {short(row)}; yours is {short(ids[0])}.",
@@ -70,7 +74,9 @@ def name_wrong_inputs(seen: Seen, sequences: list[list[int]], case: str) -> None
         return
     name_wrong_row(seen, sequences, case)
     given, total = seen.passes[0], sum(map(len, sequences))
-    fault = _wrong_positions(given.get("position_ids"), sequences, total) or _wrong_mask(given.get("attention_mask"), sequences, total)
+    fault = _wrong_positions(given.get("position_ids"), sequences, total) or _wrong_mask(
+        given.get("attention_mask"), sequences, total
+    )
     if fault:
         raise Mistake(fault[0], case=case, idea=fault[1])
 
@@ -91,16 +97,25 @@ def _wrong_positions(positions, sequences: list[list[int]], total: int):
     idea = "Each token stands at a position of its own sequence: `tags.positions`, with a batch axis in front."
     if got == list(range(total)):
         idea = "They go on through the row, as if it were one text. In every sequence they begin at 0 again, as `tags.positions` has them."
-    return f"the positions should be {short([want])}; yours are {kind(positions) if not isinstance(positions, torch.Tensor) else short(positions)}.", idea
+    return (
+        f"the positions should be {short([want])}; yours are {kind(positions) if not isinstance(positions, torch.Tensor) else short(positions)}.",
+        idea,
+    )
 
 
 def _wrong_mask(mask, sequences: list[list[int]], total: int):
     tags = tag_tokens([len(sequence) for sequence in sequences])
     want = block_diagonal_mask(tags, tags)
     if mask is None:
-        return "the model was given no `attention_mask`.", "Without it all tokens of the row are one text. Pass `mask(tags, tags)`, with two axes in front."
+        return (
+            "the model was given no `attention_mask`.",
+            "Without it all tokens of the row are one text. Pass `mask(tags, tags)`, with two axes in front.",
+        )
     if not isinstance(mask, torch.Tensor):
-        return f"`attention_mask` should be a tensor; yours is {kind(mask)}.", "Call `mask` with the tags of queries and keys: `mask(tags, tags)`."
+        return (
+            f"`attention_mask` should be a tensor; yours is {kind(mask)}.",
+            "Call `mask` with the tags of queries and keys: `mask(tags, tags)`.",
+        )
     if list(mask.shape) != [1, 1, total, total]:
         idea = "A mask of pairs has four axes: batch, heads, queries, keys. Put two in front: `mask(tags, tags)[None, None]`."
         if mask.dim() == 2:
@@ -108,7 +123,10 @@ def _wrong_mask(mask, sequences: list[list[int]], total: int):
         return f"`attention_mask` should have shape [1, 1, {total}, {total}]; yours has {list(mask.shape)}.", idea
     if mask.dtype not in (torch.bool, torch.float32):
         dtype = str(mask.dtype).removeprefix("torch.")
-        return f"`attention_mask` should hold bool, or float32 as `additive_mask` makes it; yours holds {dtype}.", "Pass on what `mask(tags, tags)` gives."
+        return (
+            f"`attention_mask` should hold bool, or float32 as `additive_mask` makes it; yours holds {dtype}.",
+            "Pass on what `mask(tags, tags)` gives.",
+        )
     got = mask[0, 0].cpu()
     if mask.dtype == torch.float32 and got.min() > _HIDES:
         what = f"the first row of `attention_mask` holds the numbers {short(got[0])}. None of them is low enough to hide a key."
@@ -132,8 +150,14 @@ def _wrong_cells(allowed, want, tags: Tags):
         (want.T, "It is transposed. A row is a query, a column is a key, as `mask(tags, tags)` gives them."),
         (combine([not_in_the_future], tags, tags), "Sequences see each other. The rule of the sequence is missing."),
         (combine([same_sequence], tags, tags), "Tokens see later tokens. The causal rule is missing."),
-        (torch.ones_like(want).tril(), "That is the mask of one single text. The tags tell the sequences apart: `mask(tags, tags)`."),
+        (
+            torch.ones_like(want).tril(),
+            "That is the mask of one single text. The tags tell the sequences apart: `mask(tags, tags)`.",
+        ),
     ):
         if torch.equal(allowed, wrong):
             return what, idea
-    return what, "Pass on what `mask(tags, tags)` gives. Queries and keys are the same tokens here, so both get the same tags."
+    return (
+        what,
+        "Pass on what `mask(tags, tags)` gives. Queries and keys are the same tokens here, so both get the same tags.",
+    )

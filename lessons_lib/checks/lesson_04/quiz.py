@@ -16,7 +16,10 @@ QUIZ = [
                 "The causal rule: A's token stands further left in the row.",
                 "The causal rule compares positions, and 0 is not after 1. It would allow this pair.",
             ),
-            Choice("The padding rule.", "Neither of the two is padding. That rule asks only whether the key belongs to nobody."),
+            Choice(
+                "The padding rule.",
+                "Neither of the two is padding. That rule asks only whether the key belongs to nobody.",
+            ),
         ),
     ),
     Question(
@@ -25,7 +28,9 @@ QUIZ = [
             Choice("[22, 22]", "Tokens in the cache are not computed again. They are keys, and ask nothing."),
             Choice("[8, 8]", "The new tokens must see the cached ones too, so there are more keys than queries."),
             Choice("[3, 22]", "Queries are tokens, not sequences. The third sequence brings six."),
-            Choice("[8, 22]", "Queries are the 1 + 1 + 6 new tokens; keys are those and the 14 in the cache.", right=True),
+            Choice(
+                "[8, 22]", "Queries are the 1 + 1 + 6 new tokens; keys are those and the 14 in the cache.", right=True
+            ),
         ),
     ),
     Question(
@@ -41,14 +46,20 @@ QUIZ = [
                 "The rules overlap here. The padding rule empties the padding's own rows, which a reader of the mask then sees at once.",
                 right=True,
             ),
-            Choice("They turn to NaN.", "NaN comes from rows in which everything is forbidden. Leaving out a rule forbids less."),
+            Choice(
+                "They turn to NaN.",
+                "NaN comes from rows in which everything is forbidden. Leaving out a rule forbids less.",
+            ),
         ),
     ),
     Question(
         text="In layer 1 a padding query's row is forbidden throughout, with minus infinity. Why can the stories be NaN after layer 2, though "
         "none of them may attend to padding?",
         choices=(
-            Choice("The mask holds for layer 1 only: from layer 2 on, stories may read padding.", "Every layer gets the same mask."),
+            Choice(
+                "The mask holds for layer 1 only: from layer 2 on, stories may read padding.",
+                "Every layer gets the same mask.",
+            ),
             Choice(
                 "Minus infinity plus a score overflows, in the rows of the stories as well.",
                 "Minus infinity plus any number is minus infinity. In a row with at least one allowed key it does no harm.",
@@ -83,7 +94,10 @@ QUIZ = [
     Question(
         text="You pack twice as many sequences of the same length into a row. How do the cells of the mask grow, and how the allowed ones?",
         choices=(
-            Choice("Both double.", "The mask has a cell for every pair of tokens. Twice the tokens is four times the pairs."),
+            Choice(
+                "Both double.",
+                "The mask has a cell for every pair of tokens. Twice the tokens is four times the pairs.",
+            ),
             Choice(
                 "Cells four times, allowed ones twice.",
                 "Each new sequence adds its own triangle of allowed cells. All the rest that it adds is forbidden.",

@@ -57,7 +57,11 @@ def _check_case(attempt, lengths: list[int], starts: list[int] | None) -> None:
             idea=_why_count(positions, lengths, starts),
         )
     if seq_ids != want_ids:
-        raise Mistake(f"the sequence ids should be {want_ids}; yours are {short(seq_ids)}.", case=case, idea=_why_ids(seq_ids, lengths))
+        raise Mistake(
+            f"the sequence ids should be {want_ids}; yours are {short(seq_ids)}.",
+            case=case,
+            idea=_why_ids(seq_ids, lengths),
+        )
 
 
 def _numbers(tags, name: str, case: str) -> list[int]:
@@ -79,7 +83,9 @@ def _numbers(tags, name: str, case: str) -> list[int]:
         idea = "Both are whole numbers. Say `dtype=torch.int64`."
         if not len(tensor):
             idea = "`torch.tensor([])` has nothing to tell the type from and makes float32. Say `dtype=torch.int64`."
-        raise Mistake(f"`{name}` should hold int64; yours holds {str(tensor.dtype).removeprefix('torch.')}.", case=case, idea=idea)
+        raise Mistake(
+            f"`{name}` should hold int64; yours holds {str(tensor.dtype).removeprefix('torch.')}.", case=case, idea=idea
+        )
     if tensor.dim() != 1:
         raise Mistake(
             f"`{name}` should have one axis, a number for each token; yours has shape {list(tensor.shape)}.",
@@ -121,7 +127,9 @@ def _why_count(positions: list[int], lengths: list[int], starts: list[int]) -> s
     if len(positions) == sum(lengths) + len(lengths):
         return "One too many for each sequence. `range(start, start + length)` stops before its end by itself."
     if len(positions) == sum(lengths) + sum(starts):
-        return "You tag the tokens in the cache as well. They aren't in this row; `starts` only says how many there are."
+        return (
+            "You tag the tokens in the cache as well. They aren't in this row; `starts` only says how many there are."
+        )
     return "A sequence adds as many tags as it has tokens in the row."
 
 

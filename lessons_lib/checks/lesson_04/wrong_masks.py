@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lessons_lib.masks import PADDING, RULES, Tags, combine
+from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,25 @@ def _right(queries: Tags, keys: Tags):
     return combine(RULES, queries, keys)
 
 
-_USE_POSITIONS = (
-    "Where a token stands in the row says nothing about its place in its sequence, least of all with keys in a cache. Compare `positions`."
-)
+_USE_POSITIONS = "Where a token stands in the row says nothing about its place in its sequence, least of all with keys in a cache. Compare `positions`."
 
 KNOWN = (
     WrongRule(lambda q, k: ~_right(q, k), "everything is turned round", "True means that the query may attend."),
-    WrongRule(lambda q, k: torch.ones_like(_right(q, k)), "everything is allowed", "A cell is True only where all three rules allow it."),
+    WrongRule(
+        lambda q, k: torch.ones_like(_right(q, k)),
+        "everything is allowed",
+        "A cell is True only where all three rules allow it.",
+    ),
     WrongRule(
         lambda q, k: _token(q, k) | _own(q, k) | (_distance(q, k) <= 0),
         "a cell is True where one of the rules allows it",
         "All three must allow: join them by `&`, not by `|`.",
     ),
-    WrongRule(lambda q, k: torch.zeros_like(_right(q, k)), "nothing is allowed", "A token attends at least to itself, unless it is padding."),
+    WrongRule(
+        lambda q, k: torch.zeros_like(_right(q, k)),
+        "nothing is allowed",
+        "A token attends at least to itself, unless it is padding.",
+    ),
     WrongRule(
         lambda q, k: _own(q, k) & (_distance(q, k) <= 0),
         "padding attends to padding",
@@ -97,7 +103,9 @@ KNOWN = (
         "a token attends to the sequences before its own",
         "Sequence ids are names, not sizes: compare them with `==`.",
     ),
-    WrongRule(lambda q, k: _token(q, k) & _own(q, k) & _by_place(q, k), "places in the row are compared", _USE_POSITIONS),
+    WrongRule(
+        lambda q, k: _token(q, k) & _own(q, k) & _by_place(q, k), "places in the row are compared", _USE_POSITIONS
+    ),
     WrongRule(
         lambda q, k: _token(q, k) & _own(q, k) & _by_place(q, k, from_the_end=True),
         "places in the row are compared, counted from its end",

@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="05.1",
         title="one row without padding",
-        reference="lessons_lib.packing:pack",
+        reference="lessons_lib.attention.packing:pack",
         test=check_pack,
         hints=(
             "Three fields have an entry for each token of the row, three have one for each sequence. The first three are the sequences' pieces, one "
@@ -29,7 +29,7 @@ EXERCISES = [
     Exercise(
         id="05.2",
         title="the caches taken apart",
-        reference="lessons_lib.packing:scatter_cache",
+        reference="lessons_lib.attention.packing:scatter_cache",
         test=check_scatter_cache,
         hints=(
             "The joined cache is a row of 2 × B pieces: the cached tokens of each sequence, then the new tokens of each. Sequence i owns piece i and piece B + i.",
@@ -43,7 +43,7 @@ EXERCISES = [
     Exercise(
         id="05.3",
         title="one pass over the row",
-        reference="lessons_lib.packing:packed_forward",
+        reference="lessons_lib.attention.packing:packed_forward",
         test=check_packed_forward,
         hints=(
             "One call of `model`. Everything it needs is in `packed` and `cache`; you only bring it into the shapes of a batch with one row.",
@@ -57,7 +57,7 @@ EXERCISES = [
     Exercise(
         id="05.4",
         title="one step of the ragged batch",
-        reference="lessons_lib.ragged_batching:ragged_step",
+        reference="lessons_lib.batching.ragged_batching:ragged_step",
         test=check_ragged_step,
         hints=(
             "You need not ask whether a request prefills or decodes. In both cases the row takes the tokens that are known and not computed: a whole prompt, "

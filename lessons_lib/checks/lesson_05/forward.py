@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from transformers import DynamicCache
 
+from lessons_lib.attention.packing import PackedBatch, concatenate_caches, pack, packed_mask
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_05.requests import a_request
-from lessons_lib.packing import PackedBatch, concatenate_caches, pack, packed_mask
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 # (family, cached tokens, new tokens) of each sequence, smallest first.
 CASES = (
@@ -42,8 +42,12 @@ def _watch(model):
     """Records the passes through the model's layers, however they are reached."""
     seen = Seen()
     hooks = [
-        model.base_model.register_forward_pre_hook(lambda module, args, kwargs: seen.passes.append(dict(zip(("input_ids",), args)) | kwargs), with_kwargs=True),
-        model.get_output_embeddings().register_forward_pre_hook(lambda module, args: seen.logits_of.append(args[0].numel() // args[0].shape[-1])),
+        model.base_model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.passes.append(dict(zip(("input_ids",), args)) | kwargs), with_kwargs=True
+        ),
+        model.get_output_embeddings().register_forward_pre_hook(
+            lambda module, args: seen.logits_of.append(args[0].numel() // args[0].shape[-1])
+        ),
     ]
     try:
         yield seen
@@ -107,9 +111,17 @@ def _check_passes(seen: Seen, packed: PackedBatch, case: str) -> None:
 def _checked_shape(got, packed: PackedBatch, case: str) -> torch.Tensor:
     want = [len(packed.new_lens), VOCAB_SIZE]
     if hasattr(got, "logits"):
-        raise Mistake(f"you returned the model's whole output, {type(got).__name__}.", case=case, idea="Its logits are in `.logits`, of shape [1, sequences, vocabulary].")
+        raise Mistake(
+            f"you returned the model's whole output, {type(got).__name__}.",
+            case=case,
+            idea="Its logits are in `.logits`, of shape [1, sequences, vocabulary].",
+        )
     if not isinstance(got, torch.Tensor):
-        raise Mistake(f"the logits should be a tensor; yours are {type(got).__name__}.", case=case, idea="Return what the model has in `.logits`, without its first axis.")
+        raise Mistake(
+            f"the logits should be a tensor; yours are {type(got).__name__}.",
+            case=case,
+            idea="Return what the model has in `.logits`, without its first axis.",
+        )
     if list(got.shape) == want:
         return got
     idea = "One line of logits for each sequence: those after its last token."
@@ -137,28 +149,46 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
         what = "the model was not given the cache, so no new token can see what came before it."
         raise Mistake(what, case=case, idea="`past_key_values=cache`. The mask has a column for each of its tokens.")
     if positions is None:
-        what = "the model was not given positions. Without them it counts on through the row, as if it were one sequence."
+        what = (
+            "the model was not given positions. Without them it counts on through the row, as if it were one sequence."
+        )
         raise Mistake(what, case=case, idea="`position_ids=packed.positions[None]`.")
     if positions.flatten().tolist() != packed.positions.tolist():
-        raise Mistake(f"the positions should be {short(packed.positions)}; the model was given {short(positions.flatten())}.", case=case, idea="`packed.positions` has them.")
+        raise Mistake(
+            f"the positions should be {short(packed.positions)}; the model was given {short(positions.flatten())}.",
+            case=case,
+            idea="`packed.positions` has them.",
+        )
     want = packed_mask(packed)
     if mask is None:
         what = "the model was not given a mask, so a token attends to all sequences that lie before it in the cache and in the row."
-        raise Mistake(what, case=case, idea="`attention_mask=packed_mask(packed)`, with two axes in front, for the rows and the heads.")
+        raise Mistake(
+            what,
+            case=case,
+            idea="`attention_mask=packed_mask(packed)`, with two axes in front, for the rows and the heads.",
+        )
     if not isinstance(mask, torch.Tensor) or list(mask.shape) != [1, 1, *want.shape]:
         shape = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
         idea = "Rows, heads, queries, keys: `packed_mask(packed)[None, None]`. A mask with two axes is taken for a padding mask, as in lesson 01."
-        raise Mistake(f"the mask should have the shape {[1, 1, *want.shape]}; the model was given {shape}.", case=case, idea=idea)
+        raise Mistake(
+            f"the mask should have the shape {[1, 1, *want.shape]}; the model was given {shape}.", case=case, idea=idea
+        )
     allowed = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] > -1
     if mask.dtype != torch.bool and not bool((mask <= 0).all()):
         idea = "With bool, True means may attend. Numbers are added to the attention scores, and a 1 hides nothing."
         raise Mistake("the mask should hold bool; the model was given numbers.", case=case, idea=idea)
     if not torch.equal(allowed.cpu(), want):
-        raise Mistake("the mask lets tokens attend to others than those of their own sequence up to their own position.", case=case, idea="`packed_mask(packed)` is the mask of this pass.")
+        raise Mistake(
+            "the mask lets tokens attend to others than those of their own sequence up to their own position.",
+            case=case,
+            idea="`packed_mask(packed)` is the mask of this pass.",
+        )
 
 
 def _name_wrong_logits(got, want, alone, names: str, case: str) -> Mistake:
-    wrong = next(index for index in range(len(want)) if not torch.allclose(got[index], want[index], atol=2e-3, rtol=1e-3))
+    wrong = next(
+        index for index in range(len(want)) if not torch.allclose(got[index], want[index], atol=2e-3, rtol=1e-3)
+    )
     far = float((got[wrong] - want[wrong]).abs().max())
     idea = "Row i of the result is what the model says after the last new token of sequence i."
     for other, (_, logits) in enumerate(alone):

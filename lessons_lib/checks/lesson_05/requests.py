@@ -3,10 +3,10 @@
 from functools import lru_cache
 from random import Random
 
-from lessons_lib.generate import greedy_with_cache
-from lessons_lib.ragged_batching import RaggedBatch
-from lessons_lib.request import Request
-from lessons_lib.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.batching.greedy import greedy_with_cache
+from lessons_lib.batching.ragged_batching import RaggedBatch
+from lessons_lib.batching.request import Request
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
 def a_request(name: str, prompt_length: int, cap: int = 3, eos_token_id: int | None = None) -> Request:

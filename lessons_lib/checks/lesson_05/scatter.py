@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import torch
 
+from lessons_lib.attention.packing import cache_of, pack
+from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_05.requests import answer_alone, ragged_requests
-from lessons_lib.packing import cache_of, pack
-from lessons_lib.ragged_batching import ragged_generate
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.models.tiny_models import tiny_model
 
 # (cached tokens, new tokens) of each sequence, smallest first.
 CASES = (
@@ -84,7 +84,11 @@ def _scattered(attempt, joined, packed, case: str):
 def _check_kind(got, count: int, case: str) -> None:
     if not isinstance(got, (list, tuple)):
         idea = "Return a list with one cache for each sequence, in the order of the row."
-        raise Mistake(f"`scatter_cache` should return a list of caches; yours returned {type(got).__name__}.", case=case, idea=idea)
+        raise Mistake(
+            f"`scatter_cache` should return a list of caches; yours returned {type(got).__name__}.",
+            case=case,
+            idea=idea,
+        )
     if len(got) != count:
         idea = "Every sequence of the row gets a cache, also one that had nothing cached before: its new tokens are in the joined cache."
         if len(got) == LAYERS:
@@ -93,7 +97,11 @@ def _check_kind(got, count: int, case: str) -> None:
     for sequence, cache in enumerate(got):
         if not hasattr(cache, "layers") or not hasattr(cache, "get_seq_length"):
             idea = "`cache_of(...)` makes a DynamicCache of a (keys, values) pair for each layer."
-            raise Mistake(f"{_letter(sequence)}'s cache should be a DynamicCache; yours is {type(cache).__name__}.", case=case, idea=idea)
+            raise Mistake(
+                f"{_letter(sequence)}'s cache should be a DynamicCache; yours is {type(cache).__name__}.",
+                case=case,
+                idea=idea,
+            )
     if len({id(cache) for cache in got}) < count:
         idea = "`[DynamicCache()] * n` is one object n times. Each sequence needs a cache of its own."
         raise Mistake("two sequences got the same cache object.", case=case, idea=idea)
@@ -103,31 +111,53 @@ def _check_cache(cache, sequence: int, cached: list[int], new: list[int], case: 
     letter, length = _letter(sequence), cached[sequence] + new[sequence]
     if len(cache.layers) != LAYERS:
         idea = "Each layer of the model has keys and values of its own; a cache without some of them is of no use."
-        raise Mistake(f"{letter}'s cache should have {LAYERS} layers; yours has {len(cache.layers)}.", case=case, idea=idea)
+        raise Mistake(
+            f"{letter}'s cache should have {LAYERS} layers; yours has {len(cache.layers)}.", case=case, idea=idea
+        )
     want = [100 * sequence + position for position in range(length)]
     for layer in range(LAYERS):
         for what in ("keys", "values"):
             found = getattr(cache.layers[layer], what, None)
             expected = _keys(want, layer) if what == "keys" else -_keys(want, layer) - 1
-            if not (isinstance(found, torch.Tensor) and found.shape == expected.shape and torch.equal(found.float(), expected)):
+            if not (
+                isinstance(found, torch.Tensor)
+                and found.shape == expected.shape
+                and torch.equal(found.float(), expected)
+            ):
                 raise _name_wrong_tokens(found, what, layer, sequence, cached, new, case)
     if cache.get_seq_length() != length:
         idea = "A layer must know that it holds something. `cache_of` sees to that."
-        raise Mistake(f"{letter}'s cache says that it holds {cache.get_seq_length()} tokens; it should say {length}.", case=case, idea=idea)
+        raise Mistake(
+            f"{letter}'s cache says that it holds {cache.get_seq_length()} tokens; it should say {length}.",
+            case=case,
+            idea=idea,
+        )
 
 
-def _name_wrong_tokens(found, what: str, layer: int, sequence: int, cached: list[int], new: list[int], case: str) -> Mistake:
+def _name_wrong_tokens(
+    found, what: str, layer: int, sequence: int, cached: list[int], new: list[int], case: str
+) -> Mistake:
     letter = _letter(sequence)
     where = f"{letter}'s cache, {what} of layer {layer}"
-    if not isinstance(found, torch.Tensor) or found.dim() != 4 or (found.shape[0], *found.shape[1::2]) != (1, KV_HEADS, HEAD_DIM):
+    if (
+        not isinstance(found, torch.Tensor)
+        or found.dim() != 4
+        or (found.shape[0], *found.shape[1::2]) != (1, KV_HEADS, HEAD_DIM)
+    ):
         shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         length = cached[sequence] + new[sequence]
         idea = "The tokens are the third axis: split and concatenate with `dim=2`."
-        return Mistake(f"{where}: the shape should be {[1, KV_HEADS, length, HEAD_DIM]}; yours is {shape}.", case=case, idea=idea)
+        return Mistake(
+            f"{where}: the shape should be {[1, KV_HEADS, length, HEAD_DIM]}; yours is {shape}.", case=case, idea=idea
+        )
     numbers = found[0, 0, :, 0].float().nan_to_num()
     if bool((numbers < 0).any()) != (what == "values") and len(numbers):
         other = "values" if what == "keys" else "keys"
-        return Mistake(f"{where}: these are {other}.", case=case, idea="A layer holds keys and values; each goes back to its own place.")
+        return Mistake(
+            f"{where}: these are {other}.",
+            case=case,
+            idea="A layer holds keys and values; each goes back to its own place.",
+        )
     codes = [round(float(-number - 1 if what == "values" else number)) for number in numbers]
     layers = {code // 1000 for code in codes}
     if layers != {layer} and codes:
@@ -135,9 +165,17 @@ def _name_wrong_tokens(found, what: str, layer: int, sequence: int, cached: list
         return Mistake(f"{where}: these come from layer {', '.join(map(str, sorted(layers)))}.", case=case, idea=idea)
     codes = [code - 1000 * layer for code in codes]
     if codes == [100 * sequence + position for position in range(cached[sequence] + new[sequence])]:
-        return Mistake(f"{where}: the right tokens, but not with all their numbers.", case=case, idea="Cut along the axis of the tokens only.")
+        return Mistake(
+            f"{where}: the right tokens, but not with all their numbers.",
+            case=case,
+            idea="Cut along the axis of the tokens only.",
+        )
     want = [100 * sequence + position for position in range(cached[sequence] + new[sequence])]
-    return Mistake(f"{where}: it should hold {_tokens(want)}; yours holds {_tokens(codes) or 'nothing'}.", case=case, idea=_why_tokens(codes, sequence, cached, new))
+    return Mistake(
+        f"{where}: it should hold {_tokens(want)}; yours holds {_tokens(codes) or 'nothing'}.",
+        case=case,
+        idea=_why_tokens(codes, sequence, cached, new),
+    )
 
 
 def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[int]) -> str:
@@ -148,14 +186,35 @@ def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[in
     old_start, new_start = sum(cached[:sequence]), sum(new[:sequence])
     old = row[old_start : old_start + cached[sequence]]
     recognised = (
-        (own[cached[sequence] :], "The cached tokens are lost. The next pass needs all of them: put the old ones in front of the new."),
-        (own[: cached[sequence]], "The new tokens are lost. They lie behind everything that was cached: take the sequence's piece of that part too."),
-        (own[cached[sequence] :] + own[: cached[sequence]], "The new tokens stand before the old ones. A cache keeps its tokens in the order of their positions."),
-        (row[start:end], "You cut the row as if each sequence's tokens lay together. First come the cached tokens of all sequences, then the new ones of all."),
-        (old + row[new_start : new_start + new[sequence]], "You took the new tokens from the front of the joined cache. They begin behind all that was cached."),
+        (
+            own[cached[sequence] :],
+            "The cached tokens are lost. The next pass needs all of them: put the old ones in front of the new.",
+        ),
+        (
+            own[: cached[sequence]],
+            "The new tokens are lost. They lie behind everything that was cached: take the sequence's piece of that part too.",
+        ),
+        (
+            own[cached[sequence] :] + own[: cached[sequence]],
+            "The new tokens stand before the old ones. A cache keeps its tokens in the order of their positions.",
+        ),
+        (
+            row[start:end],
+            "You cut the row as if each sequence's tokens lay together. First come the cached tokens of all sequences, then the new ones of all.",
+        ),
+        (
+            old + row[new_start : new_start + new[sequence]],
+            "You took the new tokens from the front of the joined cache. They begin behind all that was cached.",
+        ),
         (row, "That is the whole joined cache. Each sequence takes its own pieces only."),
-        (old + row[len(row) - new[sequence] :], "You took the end of the joined cache for every sequence. The new tokens of sequence i come behind those of the sequences before it."),
-        (row[: cached[sequence]] + own[cached[sequence] :], "You took the cached tokens from the front for every sequence. Those of sequence i lie behind those of the sequences before it."),
+        (
+            old + row[len(row) - new[sequence] :],
+            "You took the end of the joined cache for every sequence. The new tokens of sequence i come behind those of the sequences before it.",
+        ),
+        (
+            row[: cached[sequence]] + own[cached[sequence] :],
+            "You took the cached tokens from the front for every sequence. Those of sequence i lie behind those of the sequences before it.",
+        ),
     )
     for other in range(len(new)):
         if other != sequence and codes == [100 * other + position for position in range(cached[other] + new[other])]:
@@ -180,9 +239,22 @@ def _check_in_use(attempt) -> None:
     prompts, caps = ragged_requests(5, seed=3)
     case = f"five requests with prompts of {[len(prompt) for prompt in prompts]} tokens and caps {caps}, at most three in a row, through `ragged_generate`."
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None)
-    got = call(ragged_generate, tiny_model("qwen2"), tokenizer, prompts, case=case, max_new_tokens=caps, max_num_seqs=3, scatter_cache=attempt)
+    got = call(
+        ragged_generate,
+        tiny_model("qwen2"),
+        tokenizer,
+        prompts,
+        case=case,
+        max_new_tokens=caps,
+        max_num_seqs=3,
+        scatter_cache=attempt,
+    )
     for name, (prompt, cap, answer) in enumerate(zip(prompts, caps, got.outputs)):
         want = answer_alone(tuple(prompt), cap)
         if answer != want:
             what = f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}."
-            raise Mistake(what, case=case, idea="Does a later step change what an earlier one stored? A cache must not share its tensors with another.")
+            raise Mistake(
+                what,
+                case=case,
+                idea="Does a later step change what an earlier one stored? A cache must not share its tensors with another.",
+            )

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import torch
 
+from lessons_lib.attention.packing import PackedBatch
+from lessons_lib.batching.ragged_batching import RaggedBatch, forward, loop_forward, ragged_generate
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_05.requests import a_request, answer_alone, make_batch, ragged_requests
-from lessons_lib.packing import PackedBatch
-from lessons_lib.ragged_batching import RaggedBatch, forward, loop_forward, ragged_generate
-from lessons_lib.request import Request, RequestState
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.models.tiny_models import tiny_model
 
 
 def check_ragged_step(attempt) -> None:
@@ -26,7 +26,9 @@ def check_ragged_step(attempt) -> None:
     _check_answers(attempt)
 
 
-def _turn(attempt, batch: RaggedBatch, case: str, want: dict[str, tuple[list[int], int]] | None = None, idea: str = "") -> None:
+def _turn(
+    attempt, batch: RaggedBatch, case: str, want: dict[str, tuple[list[int], int]] | None = None, idea: str = ""
+) -> None:
     """One step, with one call of `forward`.
 
     Args:
@@ -42,13 +44,25 @@ def _turn(attempt, batch: RaggedBatch, case: str, want: dict[str, tuple[list[int
             raise Mistake("a step should make one row; yours began a second.", case=case, idea=idea)
         if not all(hasattr(packed, name) for name in ("input_ids", "cu_seqlens_q", "context_lens")):
             idea = "`pack(new_tokens, cached_lens)` makes the PackedBatch that `forward` takes."
-            raise Mistake(f"`forward` takes the batch and a PackedBatch; yours gave it {type(packed).__name__}.", case=case, idea=idea)
+            raise Mistake(
+                f"`forward` takes the batch and a PackedBatch; yours gave it {type(packed).__name__}.",
+                case=case,
+                idea=idea,
+            )
         if len(batch.running) < len(running):
             idea = "A pass for each request is a loop, not a batch: `batch.running` stays as it is, and one row has a piece for everybody in it."
-            raise Mistake(f"{len(running)} requests were running; when `forward` was called, {len(batch.running)} of them were left.", case=case, idea=idea)
+            raise Mistake(
+                f"{len(running)} requests were running; when `forward` was called, {len(batch.running)} of them were left.",
+                case=case,
+                idea=idea,
+            )
         if len(packed.new_lens) != len(batch.running):
             idea = "`forward` joins the caches of all running requests, so the row must have a piece for each of them: the whole prompt of one, a single token of another."
-            raise Mistake(f"{len(batch.running)} requests are running; the row has pieces of {len(packed.new_lens)}.", case=case, idea=idea)
+            raise Mistake(
+                f"{len(batch.running)} requests are running; the row has pieces of {len(packed.new_lens)}.",
+                case=case,
+                idea=idea,
+            )
         if want is not None:
             _check_row(packed, want, case, row_idea)
         return forward(batch, packed)
@@ -66,13 +80,21 @@ def _turn(attempt, batch: RaggedBatch, case: str, want: dict[str, tuple[list[int
     for name, (request, before) in prompts.items():
         if request.prompt_ids != before:
             idea = "`request.prompt_ids += ...` changes the list in the request. `prompt_ids + output_ids` makes a new one."
-            raise Mistake(f"{name}'s prompt had {len(before)} tokens before the step and has {len(request.prompt_ids)} after it.", case=case, idea=idea)
+            raise Mistake(
+                f"{name}'s prompt had {len(before)} tokens before the step and has {len(request.prompt_ids)} after it.",
+                case=case,
+                idea=idea,
+            )
     if not seen:
         if any(request.output_ids for request in running) and batch.packed is not None:
             idea = "The caller may bring another way to compute the row, as `loop_forward` below. Call `forward(batch, packed)` by that name."
             raise Mistake("your step did not use the `forward` that it was given.", case=case, idea=idea)
         what = f"{len(running)} running and {len(waited)} waiting, but nothing was computed."
-        raise Mistake(what, case=case, idea="Pack what each running request has not computed yet, and call `forward(batch, packed)`.")
+        raise Mistake(
+            what,
+            case=case,
+            idea="Pack what each running request has not computed yet, and call `forward(batch, packed)`.",
+        )
 
 
 def _check_row(packed: PackedBatch, want: dict[str, tuple[list[int], int]], case: str, idea: str) -> None:
@@ -81,10 +103,16 @@ def _check_row(packed: PackedBatch, want: dict[str, tuple[list[int], int]], case
     for index, (name, (tokens, cached)) in enumerate(want.items()):
         got = packed.input_ids.tolist()[bounds[index] : bounds[index + 1]]
         if got != tokens:
-            raise Mistake(f"{name}'s piece of the row should be {short(tokens)}; yours is {short(got)}.", case=case, idea=idea)
+            raise Mistake(
+                f"{name}'s piece of the row should be {short(tokens)}; yours is {short(got)}.", case=case, idea=idea
+            )
         if packed.cached_lens[index] != cached:
             what = f"{name} has {cached} tokens in its cache; `pack` was told {packed.cached_lens[index]}."
-            raise Mistake(what, case=case, idea="`request.num_computed_tokens` says how many tokens of this request are in the cache.")
+            raise Mistake(
+                what,
+                case=case,
+                idea="`request.num_computed_tokens` says how many tokens of this request are in the cache.",
+            )
 
 
 def _check_request(request: Request, want: list[int], computed: int, case: str) -> None:
@@ -99,7 +127,9 @@ def _check_request(request: Request, want: list[int], computed: int, case: str) 
             idea = "One row gives one token to each request. Append it once."
         elif not any(request.output_ids):
             idea = "The logits are [requests, vocabulary]. `argmax(dim=-1)` looks for the best token of each request; `dim=0` looks for the best request of each token."
-        raise Mistake(f"{request.id} should have {short(want)}; it has {short(request.output_ids)}.", case=case, idea=idea)
+        raise Mistake(
+            f"{request.id} should have {short(want)}; it has {short(request.output_ids)}.", case=case, idea=idea
+        )
     if request.num_computed_tokens != computed:
         idea = "It counts the tokens whose keys and values are in the cache: it grows by the number of tokens that this request had in the row."
         if request.num_computed_tokens == computed + 1:
@@ -121,7 +151,11 @@ def _check_prefill(attempt) -> None:
     _check_request(request, answer_alone(tuple(request.prompt_ids), 3)[:1], 3, case)
     if request.state is not RequestState.DECODING:
         idea = "`request.append_token(token)` takes the token and moves the request on. Use it in place of `output_ids.append`."
-        raise Mistake(f"with its first token, of 3 allowed, A should be decoding; it is {request.state.value}.", case=case, idea=idea)
+        raise Mistake(
+            f"with its first token, of 3 allowed, A should be decoding; it is {request.state.value}.",
+            case=case,
+            idea=idea,
+        )
 
 
 def _check_decode(attempt) -> None:
@@ -172,18 +206,32 @@ def _check_place_is_given_on(attempt) -> None:
             idea = "A leaves one step later: you seem to retire at the start of a step. Do it at the end, once the tokens are handed out, so that the next row is full."
         raise Mistake("A has finished and should have left; it is still in `batch.running`.", case=case, idea=idea)
     if "A" in batch.caches:
-        raise Mistake("A has left, but its cache is still in `batch.caches`.", case=case, idea="`retire(batch)` removes both. A cache that nobody removes is memory lost.")
+        raise Mistake(
+            "A has left, but its cache is still in `batch.caches`.",
+            case=case,
+            idea="`retire(batch)` removes both. A cache that nobody removes is memory lost.",
+        )
     if "B" not in running:
         idea = "End the step with `admit(batch)`: then the next row has B's prompt in it, and no step goes by with an empty place."
         if "C" in _running_after_two_steps(attempt):
             idea = "A newcomer comes in one step later: you seem to admit before you retire. Free the place first, and then give it away."
-        raise Mistake("A's place is free and B waits; after the step B should be in `batch.running`. It still waits.", case=case, idea=idea)
+        raise Mistake(
+            "A's place is free and B waits; after the step B should be in `batch.running`. It still waits.",
+            case=case,
+            idea=idea,
+        )
     if second.state is not RequestState.PREFILLING or "B" not in batch.caches:
         idea = "A request that comes in begins to prefill and gets an empty cache. `admit(batch)` does all of that."
-        raise Mistake(f"B is in the batch, but is {second.state.value} and has {'a' if 'B' in batch.caches else 'no'} cache.", case=case, idea=idea)
+        raise Mistake(
+            f"B is in the batch, but is {second.state.value} and has {'a' if 'B' in batch.caches else 'no'} cache.",
+            case=case,
+            idea=idea,
+        )
     if second.output_ids:
         idea = "B came in after this step's row was computed; its prompt is in the next row."
-        raise Mistake(f"B was admitted at the end of the step and has {short(second.output_ids)} already.", case=case, idea=idea)
+        raise Mistake(
+            f"B was admitted at the end of the step and has {short(second.output_ids)} already.", case=case, idea=idea
+        )
 
 
 def _running_after_two_steps(attempt) -> list[str]:
@@ -207,7 +255,11 @@ def _check_two_leave(attempt) -> None:
         idea = "Everybody who has finished leaves, and every free place is given away: `retire(batch)` and `admit(batch)` do it for all."
         if any(request.state is RequestState.FINISHED for request in batch.running):
             idea = "A list must not lose members while a `for` goes over it: the one behind is skipped. Hand out all tokens first, then retire."
-        raise Mistake(f"C, D and E should be running after the step; yours has {', '.join(running) or 'nobody'}.", case=case, idea=idea)
+        raise Mistake(
+            f"C, D and E should be running after the step; yours has {', '.join(running) or 'nobody'}.",
+            case=case,
+            idea=idea,
+        )
 
 
 def _check_nobody_waits(attempt) -> None:
@@ -228,7 +280,11 @@ def _check_no_barrier(attempt) -> None:
         _turn(attempt, batch, case)
     if [len(request.output_ids) for request in requests] != [3, 2, 1]:
         what = f"after three steps A, B and C should have 3, 2 and 1 tokens; they have {', '.join(str(len(r.output_ids)) for r in requests)}."
-        raise Mistake(what, case=case, idea="C takes B's place while A goes on. Waiting until all have finished would be the batch barrier.")
+        raise Mistake(
+            what,
+            case=case,
+            idea="C takes B's place while A goes on. Waiting until all have finished would be the batch barrier.",
+        )
 
 
 def _check_answers(attempt) -> None:

@@ -14,7 +14,7 @@ EXERCISES = [
     Exercise(
         id="06.1",
         title="a cache in blocks",
-        reference="lessons_lib.paged_cache:PagedKVCache",
+        reference="lessons_lib.kv_cache.paged_kv_cache:PagedKVCache",
         test=check_paged_cache,
         hints=(
             "A slot is the number of a row, once blocks and cells are looked at as one long axis. Both methods then are indexing with a list of numbers.",
@@ -27,13 +27,13 @@ EXERCISES = [
     Exercise(
         id="06.2",
         title="a softmax block by block",
-        reference="lessons_lib.online_softmax:add_block",
+        reference="lessons_lib.attention.online_softmax:add_block",
         test=check_add_block,
         hints=(
             "The old sums are relative to the old maximum, the new weights to the new one. One factor for each query brings the old sums along.",
             "New maximum: the larger one of `seen.maximum` and the largest score of each line (`dim=1`). What is subtracted: that maximum, or 0 where it is minus "
             "infinity. Weights and factor are exponentials of differences. In [Q, K] and [Q, D], a number of each query needs an axis more: `x[:, None]`.",
-            "`maximum = torch.maximum(seen.maximum, scores.max(dim=1).values)`; `reference = maximum.masked_fill(maximum == float(\"-inf\"), 0.0)`; "
+            '`maximum = torch.maximum(seen.maximum, scores.max(dim=1).values)`; `reference = maximum.masked_fill(maximum == float("-inf"), 0.0)`; '
             "`weights = (scores - reference[:, None]).exp()`; `rescale = (seen.maximum - reference).exp()`. Then `Partial(maximum, seen.total * rescale + "
             "weights.sum(dim=1), ...)`.",
         ),
@@ -42,7 +42,7 @@ EXERCISES = [
     Exercise(
         id="06.3",
         title="two parts merged",
-        reference="lessons_lib.online_softmax:merge",
+        reference="lessons_lib.attention.online_softmax:merge",
         test=check_merge,
         hints=(
             "As in `add_block`, only that both sides are sums: each is brought to the larger maximum by a factor of its own.",
@@ -55,7 +55,7 @@ EXERCISES = [
     Exercise(
         id="06.4",
         title="attention of a whole row",
-        reference="lessons_lib.paged_attention:paged_attention",
+        reference="lessons_lib.attention.paged_attention:paged_attention",
         test=check_paged_attention,
         hints=(
             "Each group is one call of PyTorch's attention. Around it: pick queries and keys into rectangles, and put the results back into the row.",
@@ -69,7 +69,7 @@ EXERCISES = [
     Exercise(
         id="06.5",
         title="the function a model calls",
-        reference="lessons_lib.paged_model:paged_attention_forward",
+        reference="lessons_lib.attention.hf_backend:paged_attention_forward",
         test=check_paged_attention_forward,
         hints=(
             "Write, then attend. The rest is shapes: the model's tensors have a row axis in front, and heads before tokens; ours have neither.",

@@ -2,22 +2,77 @@
 
 import torch
 
+from lessons_lib.attention.online_softmax import Partial, add_block, nothing_seen
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_06.partials import FILLED_IN, NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
-from lessons_lib.online_softmax import Partial, add_block, nothing_seen
+from lessons_lib.checks.lesson_06.partials import (
+    FILLED_IN,
+    NONE,
+    check_is_partial,
+    check_unchanged,
+    clone,
+    partial,
+    same,
+    told,
+    wrong_field,
+)
 
 # (words, seen, scores, values), smallest first. The block that nothing comes before is not the first case: its −∞ would hide other mistakes behind NaN.
 CASES = (
-    ("seen: maximum 2, total 1.5, output 20; then a larger score: scores [3], value [30].", partial([2], [1.5], [[20]]), [[3.0]], [[30.0]]),
-    ("seen: maximum 2, total 1.5, output 20; then smaller scores: [1, 0], values [30] and [40].", partial([2], [1.5], [[20]]), [[1.0, 0.0]], [[30.0], [40.0]]),
+    (
+        "seen: maximum 2, total 1.5, output 20; then a larger score: scores [3], value [30].",
+        partial([2], [1.5], [[20]]),
+        [[3.0]],
+        [[30.0]],
+    ),
+    (
+        "seen: maximum 2, total 1.5, output 20; then smaller scores: [1, 0], values [30] and [40].",
+        partial([2], [1.5], [[20]]),
+        [[1.0, 0.0]],
+        [[30.0], [40.0]],
+    ),
     ("the first block: scores [1, 2], values [10] and [20].", nothing_seen(1, 1), [[1.0, 2.0]], [[10.0], [20.0]]),
-    ("two queries with the maxima 2 and 5; scores [4, 3] and [1, 2].", partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]), [[4.0, 3.0], [1.0, 2.0]], [[10.0, 1.0], [20.0, 2.0]]),
-    ("seen: maximum 2, total 1.5, output 20; in the block, the second key is forbidden: scores [3, -inf].", partial([2], [1.5], [[20]]), [[3.0, NONE]], [[30.0], [40.0]]),
-    ("seen: maximum 2, total 1.5, output 20; all keys of the block are forbidden: scores [-inf, -inf].", partial([2], [1.5], [[20]]), [[NONE, NONE]], [[30.0], [40.0]]),
-    ("nothing seen, and all keys of the block are forbidden: scores [-inf, -inf].", nothing_seen(1, 1), [[NONE, NONE]], [[30.0], [40.0]]),
-    ("nothing seen; the first of two queries may see no key, the second has the scores [1, 2].", nothing_seen(2, 1), [[NONE, NONE], [1.0, 2.0]], [[10.0], [20.0]]),
-    ("large scores: seen maximum 200, total 1, output 10; scores [300, 299].", partial([200], [1], [[10]]), [[300.0, 299.0]], [[10.0], [20.0]]),
-    ("scores far below zero: nothing seen; scores [-300, -301].", nothing_seen(1, 1), [[-300.0, -301.0]], [[10.0], [20.0]]),
+    (
+        "two queries with the maxima 2 and 5; scores [4, 3] and [1, 2].",
+        partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]),
+        [[4.0, 3.0], [1.0, 2.0]],
+        [[10.0, 1.0], [20.0, 2.0]],
+    ),
+    (
+        "seen: maximum 2, total 1.5, output 20; in the block, the second key is forbidden: scores [3, -inf].",
+        partial([2], [1.5], [[20]]),
+        [[3.0, NONE]],
+        [[30.0], [40.0]],
+    ),
+    (
+        "seen: maximum 2, total 1.5, output 20; all keys of the block are forbidden: scores [-inf, -inf].",
+        partial([2], [1.5], [[20]]),
+        [[NONE, NONE]],
+        [[30.0], [40.0]],
+    ),
+    (
+        "nothing seen, and all keys of the block are forbidden: scores [-inf, -inf].",
+        nothing_seen(1, 1),
+        [[NONE, NONE]],
+        [[30.0], [40.0]],
+    ),
+    (
+        "nothing seen; the first of two queries may see no key, the second has the scores [1, 2].",
+        nothing_seen(2, 1),
+        [[NONE, NONE], [1.0, 2.0]],
+        [[10.0], [20.0]],
+    ),
+    (
+        "large scores: seen maximum 200, total 1, output 10; scores [300, 299].",
+        partial([200], [1], [[10]]),
+        [[300.0, 299.0]],
+        [[10.0], [20.0]],
+    ),
+    (
+        "scores far below zero: nothing seen; scores [-300, -301].",
+        nothing_seen(1, 1),
+        [[-300.0, -301.0]],
+        [[10.0], [20.0]],
+    ),
 )
 
 
@@ -25,7 +80,9 @@ def check_add_block(attempt) -> None:
     for case, seen, scores, values in CASES:
         _check_one(attempt, seen, torch.tensor(scores), torch.tensor(values), case)
     generator = torch.Generator().manual_seed(6)
-    for number, (queries, size, dtype) in enumerate([(1, 4, torch.float32), (3, 7, torch.float32), (5, 2, torch.float64)]):
+    for number, (queries, size, dtype) in enumerate(
+        [(1, 4, torch.float32), (3, 7, torch.float32), (5, 2, torch.float64)]
+    ):
         _check_many_blocks(attempt, queries, size, dtype, 30.0 * number + 1, generator)
 
 
@@ -38,7 +95,11 @@ def _check_one(attempt, seen: Partial, scores, values, case: str) -> None:
     wrong = wrong_field(got, want)
     if wrong:
         found, expected = getattr(got, wrong), getattr(want, wrong)
-        raise Mistake(f"`{wrong}` should be {told(expected)}; yours is {told(found)}.", case=case, idea=_why(wrong, found, expected, seen, scores, values, got))
+        raise Mistake(
+            f"`{wrong}` should be {told(expected)}; yours is {told(found)}.",
+            case=case,
+            idea=_why(wrong, found, expected, seen, scores, values, got),
+        )
 
 
 def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partial) -> str:
@@ -46,7 +107,7 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     maximum = torch.maximum(seen.maximum, block_maximum)
     if bool(found.isnan().any()):
         if bool((maximum == NONE).any()):
-            return "−∞ − (−∞) is NaN. Where the new maximum is minus infinity, subtract 0 instead: `maximum.masked_fill(maximum == float(\"-inf\"), 0.0)`."
+            return '−∞ − (−∞) is NaN. Where the new maximum is minus infinity, subtract 0 instead: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.'
         first = (seen.maximum == NONE) & (maximum < -80)
         if bool(first.any()):
             new = told(maximum[first][:1])[1:-1]
@@ -64,10 +125,22 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
         if same(found, reference):
             return FILLED_IN
         for guess, idea in (
-            (block_maximum, "That is the largest score of this block. A larger one may have come before: take the larger of the two, query by query."),
-            (seen.maximum, "The maximum did not move. It is the largest score of all keys so far, this block's included."),
-            (scores.max().expand_as(found), "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block."),
-            (maximum.max().expand_as(found), "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block."),
+            (
+                block_maximum,
+                "That is the largest score of this block. A larger one may have come before: take the larger of the two, query by query.",
+            ),
+            (
+                seen.maximum,
+                "The maximum did not move. It is the largest score of all keys so far, this block's included.",
+            ),
+            (
+                scores.max().expand_as(found),
+                "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block.",
+            ),
+            (
+                maximum.max().expand_as(found),
+                "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block.",
+            ),
             (scores.min(dim=1).values, "That is the smallest score of the block."),
         ):
             if same(found, guess):
@@ -82,20 +155,40 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     if not bool(seen.total.any()) and not bool(found.any()):
         return "The block's part is missing. Was it multiplied by the factor as well? For the first block that is exp(−∞) = 0. Only what was there before is rescaled."
     for guess, idea in (
-        (old + own, f"The old {wrong} was not rescaled. It is relative to the old maximum: multiply it by exp(old maximum − new maximum)."),
+        (
+            old + own,
+            f"The old {wrong} was not rescaled. It is relative to the old maximum: multiply it by exp(old maximum − new maximum).",
+        ),
         (own, f"What was added up before is gone. The new {wrong} is the old one, rescaled, plus the block's part."),
         (old * by, "The block's part is missing."),
-        (old / by + own, "The factor is upside down: exp(old maximum − new maximum), which is at most 1. A larger maximum makes what was there count for less."),
-        (old * by + of_block, "The block's weights are relative to the block's own maximum. Subtract the new maximum, the one of all keys so far."),
+        (
+            old / by + own,
+            "The factor is upside down: exp(old maximum − new maximum), which is at most 1. A larger maximum makes what was there count for less.",
+        ),
+        (
+            old * by + of_block,
+            "The block's weights are relative to the block's own maximum. Subtract the new maximum, the one of all keys so far.",
+        ),
         (old + bare, "These are bare exponentials. Subtract the new maximum from every score first."),
-        (old * by + bare, "The block's weights are bare exponentials. Subtract the new maximum from every score first."),
-        ((old + own) * by, "Only what was there before is rescaled. The block's weights are relative to the new maximum already."),
-        (expected / got.total if wrong == "total" else expected / got.total[:, None], "The output was divided by the total. Only sums can be added up further: dividing comes last, in `attention_of`."),
+        (
+            old * by + bare,
+            "The block's weights are bare exponentials. Subtract the new maximum from every score first.",
+        ),
+        (
+            (old + own) * by,
+            "Only what was there before is rescaled. The block's weights are relative to the new maximum already.",
+        ),
+        (
+            expected / got.total if wrong == "total" else expected / got.total[:, None],
+            "The output was divided by the total. Only sums can be added up further: dividing comes last, in `attention_of`.",
+        ),
     ):
         if guess.shape == found.shape and same(found, guess):
             return idea
     if wrong == "output":
-        return "output × factor + weights @ values, with the factor as a column: `factor[:, None]` has the shape [Q, 1]."
+        return (
+            "output × factor + weights @ values, with the factor as a column: `factor[:, None]` has the shape [Q, 1]."
+        )
     return "total × factor + the sum of the weights along the keys, `dim=1`."
 
 
@@ -106,11 +199,17 @@ def _check_many_blocks(attempt, queries: int, size: int, dtype, spread: float, g
     hidden = torch.rand(queries, keys, generator=generator) < 0.4
     hidden[:, 2] = False
     scores, values = scores.masked_fill(hidden, NONE), torch.randn(keys, 3, generator=generator, dtype=dtype)
-    case = f"{queries} queries and {keys} keys in blocks of {size}, some keys forbidden, scores up to {scores.max():.0f}."
+    case = (
+        f"{queries} queries and {keys} keys in blocks of {size}, some keys forbidden, scores up to {scores.max():.0f}."
+    )
     seen = nothing_seen(queries, 3, dtype)
     for own_scores, own_values in zip(scores.split(size, dim=1), values.split(size)):
         seen = call(attempt, seen, own_scores, own_values, case=case)
     found, expected = seen.output / seen.total[:, None], scores.softmax(dim=1) @ values
     if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
         far = float((found - expected).abs().max())
-        raise Mistake(f"after all blocks, output / total should be the attention; it is off by up to {far:.2g}.", case=case, idea="Does a block change something that a later one relies on?")
+        raise Mistake(
+            f"after all blocks, output / total should be the attention; it is off by up to {far:.2g}.",
+            case=case,
+            idea="Does a block change something that a later one relies on?",
+        )

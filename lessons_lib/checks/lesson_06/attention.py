@@ -6,11 +6,11 @@ from random import Random
 import torch
 import torch.nn.functional as F
 
+from lessons_lib.attention.packing import unpack
+from lessons_lib.attention.paged_attention import attention_one_by_one
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_06.operators import CountOperators
-from lessons_lib.packing import unpack
-from lessons_lib.paged_attention import attention_one_by_one
-from lessons_lib.random_rows import RandomRow, random_row
+from lessons_lib.measuring.random_batches import RandomRow, random_row
 
 # (cached, new) of each sequence, query heads, KV heads, block size; smallest first.
 CASES = (
@@ -35,7 +35,9 @@ def check_paged_attention(attempt) -> None:
         _check_row(attempt, [(2, 1), (0, 3)], 4, 2, 4, seed=50, dtype=dtype)
     rng = Random(6)
     for number in range(12):
-        lens = [(rng.choice((0, 0, 1, 7, 15, 16, 40)), rng.choice((1, 1, 1, 2, 9, 17))) for _ in range(rng.randint(1, 8))]
+        lens = [
+            (rng.choice((0, 0, 1, 7, 15, 16, 40)), rng.choice((1, 1, 1, 2, 9, 17))) for _ in range(rng.randint(1, 8))
+        ]
         _check_row(attempt, lens, *rng.choice(((4, 2), (3, 3), (6, 1))), rng.choice((1, 4, 16)), seed=100 + number)
 
 
@@ -43,7 +45,9 @@ def _check_row(attempt, lens, query_heads: int, kv_heads: int, block_size: int, 
     names = "ABCDEFGH"
     told = ", ".join(f"{name} with {new} new after {cached}" for name, (cached, new) in zip(names, lens))
     heads = f"{query_heads} query head{'s' if query_heads > 1 else ''}, {kv_heads} KV head{'s' if kv_heads > 1 else ''}"
-    case = f"one row of {told}; {heads}, blocks of {block_size}" + (f", all in {_kind(dtype)}." if dtype != torch.float32 else ".")
+    case = f"one row of {told}; {heads}, blocks of {block_size}" + (
+        f", all in {_kind(dtype)}." if dtype != torch.float32 else "."
+    )
     row = random_row(lens, query_heads, kv_heads, block_size, seed, dtype=dtype)
     before = row.keys.clone(), row.values.clone()
     try:
@@ -54,7 +58,11 @@ def _check_row(attempt, lens, query_heads: int, kv_heads: int, block_size: int, 
             raise
         raise Mistake(f"PyTorch refused: {' '.join(str(error).split())[:200]}", case=case, idea=idea) from None
     if any(not torch.equal(old.nan_to_num(7), now.nan_to_num(7)) for old, now in zip(before, (row.keys, row.values))):
-        raise Mistake("your code changed the cache.", case=case, idea="The cache is only read here. A tensor made by indexing with `group.slots` is a copy, and may be changed; a view may not.")
+        raise Mistake(
+            "your code changed the cache.",
+            case=case,
+            idea="The cache is only read here. A tensor made by indexing with `group.slots` is a copy, and may be changed; a view may not.",
+        )
     exact = replace(row, **{name: getattr(row, name).double() for name in ("query", "keys", "values")})
     want = attention_one_by_one(exact.query, exact.keys, exact.values, row.packed, row.block_tables, row.scale)
     _check_shape(got, want, row.query.dtype, case)
@@ -64,7 +72,11 @@ def _check_row(attempt, lens, query_heads: int, kv_heads: int, block_size: int, 
     pieces = zip(names, unpack(row.packed, got), unpack(row.packed, want))
     name, found, expected = next((n, f, e) for n, f, e in pieces if not torch.allclose(f, e, rtol=1e-3, atol=room))
     what = f"the output of {name} is not that of {name} alone"
-    what += ": it holds NaN." if bool(found.isnan().any()) else f"; it differs by up to {float((found - expected).abs().max()):.2g}."
+    what += (
+        ": it holds NaN."
+        if bool(found.isnan().any())
+        else f"; it differs by up to {float((found - expected).abs().max()):.2g}."
+    )
     raise Mistake(what, case=case, idea=_why(got, want, exact))
 
 
@@ -83,11 +95,17 @@ def _check_no_loop(attempt) -> None:
         case = f"one row of {number} decodes after 5 tokens each, all in one group; 4 query heads, 2 KV heads, blocks of 4."
         with CountOperators() as operators:
             _call(attempt, random_row([(5, 1)] * number, 4, 2, 4), case)
-        counts.append(sum(any(part in name for part in ("scaled_dot_product", "mm", "softmax")) for name in operators.names))
+        counts.append(
+            sum(any(part in name for part in ("scaled_dot_product", "mm", "softmax")) for name in operators.names)
+        )
     few, many = counts
     if many >= few + 6:
         what = f"for 2 sequences your code computed {few} products and attentions, and for 8 of the same length {many}: there is a loop over the sequences."
-        raise Mistake(what, case=case, idea="A group is a rectangle so that one call computes all its sequences: `keys.flatten(0, 1)[group.slots]` is [S, K, KV heads, head size] at once.")
+        raise Mistake(
+            what,
+            case=case,
+            idea="A group is a rectangle so that one call computes all its sequences: `keys.flatten(0, 1)[group.slots]` is [S, K, KV heads, head size] at once.",
+        )
 
 
 def _why_it_stopped(error: str) -> str:
@@ -101,7 +119,10 @@ def _why_it_stopped(error: str) -> str:
         )
     if "dtype" in error or "scalar type" in error:
         return "Everything is in one type, that of the query. Make the output like it, `torch.empty_like(query)`, and turn nothing into another type."
-    if any(words in error for words in ("size of tensor", "must match", "shape", "expand", "sizes", "Number of heads", "imension")):
+    if any(
+        words in error
+        for words in ("size of tensor", "must match", "shape", "expand", "sizes", "Number of heads", "imension")
+    ):
         return "For scaled_dot_product_attention the heads come before the tokens: q [S, query heads, Q, head size], k and v [S, KV heads, K, head size], and `enable_gqa=True`."
     return ""
 
@@ -112,10 +133,18 @@ def _kind(dtype) -> str:
 
 def _check_shape(got, want: torch.Tensor, dtype, case: str) -> None:
     if not isinstance(got, torch.Tensor):
-        raise Mistake(f"a tensor should come back; yours returned {type(got).__name__}.", case=case, idea="Make the output before the loop, `torch.empty_like(query)`, fill in the groups, and return it.")
+        raise Mistake(
+            f"a tensor should come back; yours returned {type(got).__name__}.",
+            case=case,
+            idea="Make the output before the loop, `torch.empty_like(query)`, fill in the groups, and return it.",
+        )
     if got.shape == want.shape:
         if got.dtype != dtype:
-            raise Mistake(f"the output should be {_kind(dtype)}, as the query is; yours is {_kind(got.dtype)}.", case=case, idea="The layer multiplies it by its weights, and wants one type for both.")
+            raise Mistake(
+                f"the output should be {_kind(dtype)}, as the query is; yours is {_kind(got.dtype)}.",
+                case=case,
+                idea="The layer multiplies it by its weights, and wants one type for both.",
+            )
         return
     idea = "The output has the shape of the query: a line for each token of the row, in the order of the row."
     if got.dim() == 4:
@@ -124,10 +153,14 @@ def _check_shape(got, want: torch.Tensor, dtype, case: str) -> None:
         idea = "The heads stay apart here; the model joins them afterwards."
     elif got.shape == want.transpose(0, 1).shape:
         idea = "Tokens come first, then heads. Transpose back after the attention."
-    raise Mistake(f"the output should have the shape {list(want.shape)}; yours has {list(got.shape)}.", case=case, idea=idea)
+    raise Mistake(
+        f"the output should have the shape {list(want.shape)}; yours has {list(got.shape)}.", case=case, idea=idea
+    )
 
 
-def _variant(row: RandomRow, mask=True, scale=None, causal=False, swapped=False, repeat=False, keys_too=False, back=True) -> torch.Tensor:
+def _variant(
+    row: RandomRow, mask=True, scale=None, causal=False, swapped=False, repeat=False, keys_too=False, back=True
+) -> torch.Tensor:
     """The attention, with one thing done wrong."""
     out = row.query.clone() * 0
     for group in row.groups:
@@ -138,7 +171,13 @@ def _variant(row: RandomRow, mask=True, scale=None, causal=False, swapped=False,
             k, v = (part.repeat(1, q.shape[1] // part.shape[1], 1, 1) for part in (k, v))
         own_mask = None if causal or not mask else group.mask
         attended = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=own_mask, is_causal=causal, scale=row.scale if scale is None else scale or None, enable_gqa=not repeat
+            q,
+            k,
+            v,
+            attn_mask=own_mask,
+            is_causal=causal,
+            scale=row.scale if scale is None else scale or None,
+            enable_gqa=not repeat,
         )
         attended = attended.transpose(1, 2) if back else attended.reshape(*group.rows.shape, *q.shape[1::2])
         out[group.rows[group.is_query]] = attended[group.is_query]
@@ -150,15 +189,33 @@ def _why(got: torch.Tensor, want: torch.Tensor, row: RandomRow) -> str:
     if bool(got.isnan().any()):
         return "Cells of the pool that hold no token may hold anything, here NaN. Pick the keys by `group.slots`: those are slots of real tokens only, in all places."
     for guess, idea in (
-        (_variant(row, scale=0.0), "The scores were multiplied by 1 / sqrt(head size). Hand over `scale=scale`: the model knows its own."),
+        (
+            _variant(row, scale=0.0),
+            "The scores were multiplied by 1 / sqrt(head size). Hand over `scale=scale`: the model knows its own.",
+        ),
         (_variant(row, scale=1.0), "The scores were not multiplied by `scale`."),
-        (_variant(row, scale=row.scale**2), "The scores were multiplied by `scale` twice. `scaled_dot_product_attention(..., scale=scale)` does it."),
-        (_variant(row, mask=False), "Every query attended to all keys of the rectangle, also to later tokens and to the filling. Hand over `attn_mask=group.mask`."),
-        (_variant(row, causal=True), "`is_causal=True` lets query i see the keys 0 to i. But a query's keys include the cached ones. `group.mask` knows where each query stands."),
+        (
+            _variant(row, scale=row.scale**2),
+            "The scores were multiplied by `scale` twice. `scaled_dot_product_attention(..., scale=scale)` does it.",
+        ),
+        (
+            _variant(row, mask=False),
+            "Every query attended to all keys of the rectangle, also to later tokens and to the filling. Hand over `attn_mask=group.mask`.",
+        ),
+        (
+            _variant(row, causal=True),
+            "`is_causal=True` lets query i see the keys 0 to i. But a query's keys include the cached ones. `group.mask` knows where each query stands.",
+        ),
         (_variant(row, swapped=True), "Keys and values are exchanged."),
         (_variant(row, keys_too=True), "The values are the keys. Gather from `values` as well."),
-        (_variant(row, repeat=True), "Query heads 0 and 1 share KV head 0, and so on: neighbours share. `enable_gqa=True` does it; by hand it is `repeat_interleave`, not `repeat`."),
-        (_variant(row, back=False), "Heads and tokens were mixed up on the way back. Swap them with `attended.transpose(1, 2)`; `reshape` and `view` only cut the same numbers elsewhere."),
+        (
+            _variant(row, repeat=True),
+            "Query heads 0 and 1 share KV head 0, and so on: neighbours share. `enable_gqa=True` does it; by hand it is `repeat_interleave`, not `repeat`.",
+        ),
+        (
+            _variant(row, back=False),
+            "Heads and tokens were mixed up on the way back. Swap them with `attended.transpose(1, 2)`; `reshape` and `view` only cut the same numbers elsewhere.",
+        ),
     ):
         if torch.allclose(got, guess, rtol=1e-3, atol=1e-4):
             return idea

@@ -6,8 +6,8 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_06.operators import CountOperators
-from lessons_lib.model import kv_head_size
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.tiny_models import tiny_model
 
 BLOCK_SIZE, NUM_BLOCKS = 4, 3
 EMPTY = -1.0
@@ -73,7 +73,11 @@ def _check_write(attempt, slots: list[int], layer: int) -> None:
         for other, tensor in enumerate(tensors):
             if other != layer and bool((tensor != EMPTY).any()):
                 also = "too" if bool((tensors[layer] != EMPTY).any()) else f"instead of layer {layer}"
-                raise Mistake(f"layer {other} was changed {also}.", case=case, idea=f"Each layer has a tensor of its own: `self.{name}s[layer]`.")
+                raise Mistake(
+                    f"layer {other} was changed {also}.",
+                    case=case,
+                    idea=f"Each layer has a tensor of its own: `self.{name}s[layer]`.",
+                )
         _check_written(name, tensors[layer], rows, values if name == "key" else keys, slots, case)
 
 
@@ -85,10 +89,18 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
         block, offset = divmod(slot, BLOCK_SIZE)
         what = f"the {name} of token {token} should lie at slot {slot}, that is cell {offset} of block {block}; "
         if torch.equal(cells[slot], of_the_other[token]):
-            raise Mistake(what + f"there lies its {'value' if name == 'key' else 'key'}.", case=case, idea="Keys go to `self.keys[layer]`, values to `self.values[layer]`.")
+            raise Mistake(
+                what + f"there lies its {'value' if name == 'key' else 'key'}.",
+                case=case,
+                idea="Keys go to `self.keys[layer]`, values to `self.values[layer]`.",
+            )
         found = [place for place, cell in enumerate(cells) if torch.equal(cell, rows[token])]
         if not bool((cells != EMPTY).any()):
-            idea = "Was it written into a copy? " if name == "key" else "The keys are there. The values are written in the same way. "
+            idea = (
+                "Was it written into a copy? "
+                if name == "key"
+                else "The keys are there. The values are written in the same way. "
+            )
             idea += f"`self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes through it; `view[slot_mapping]` alone is a copy, "
             idea += "and so is every `tensor[...]` with a tensor or list in the brackets that another `[...]` follows."
             raise Mistake(what + "nothing was written.", case=case, idea=idea)
@@ -101,7 +113,11 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
             if found == [(slots[0] + token) % len(cells)]:
                 idea = "You wrote the tokens one behind the other from the first slot on. Every token has a slot of its own in `slot_mapping`."
             raise Mistake(what + f"it lies at slot {found[0]}.", case=case, idea=idea)
-        raise Mistake(what + f"there lies {short(cells[slot].flatten()[:4])}.", case=case, idea="Each row goes as it is, with all its heads, to its slot.")
+        raise Mistake(
+            what + f"there lies {short(cells[slot].flatten()[:4])}.",
+            case=case,
+            idea="Each row goes as it is, with all its heads, to its slot.",
+        )
     stray = [slot for slot in range(len(cells)) if slot not in slots and bool((cells[slot] != EMPTY).any())]
     if stray:
         idea = "The other cells belong to other tokens, perhaps of other requests. A write touches the slots of the new tokens and nothing else."
@@ -120,7 +136,11 @@ def _check_no_loop(attempt) -> None:
     few, many = counts
     if many >= few + 36:
         what = f"writing 4 tokens took {few} PyTorch operators, and writing 40 tokens {many}: there is a loop over the tokens."
-        raise Mistake(what, case=case, idea="All rows go to their places at once: `tensor[slot_mapping] = rows`, on the flattened view. Every layer of every pass calls this.")
+        raise Mistake(
+            what,
+            case=case,
+            idea="All rows go to their places at once: `tensor[slot_mapping] = rows`, on the flattened view. Every layer of every pass calls this.",
+        )
 
 
 def _check_read(attempt, blocks: list[int], num_tokens: int, layer: int) -> None:
@@ -131,13 +151,21 @@ def _check_read(attempt, blocks: list[int], num_tokens: int, layer: int) -> None
             tensor.add_(50_000)
     got = call(cache.read, layer, list(blocks), num_tokens, case=case)
     if not isinstance(got, (tuple, list)) or len(got) != 2:
-        raise Mistake(f"`read` should return a pair, (keys, values); yours returned {_kind(got)}.", case=case, idea="Both are needed: scores come from the keys, the output from the values.")
+        raise Mistake(
+            f"`read` should return a pair, (keys, values); yours returned {_kind(got)}.",
+            case=case,
+            idea="Both are needed: scores come from the keys, the output from the values.",
+        )
     slots = [block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)][:num_tokens]
     all_keys, all_values = _codes(NUM_BLOCKS * BLOCK_SIZE)
     for name, found, every in (("keys", got[0], all_keys), ("values", got[1], all_values)):
         want = every[slots]
         if not isinstance(found, torch.Tensor):
-            raise Mistake(f"the {name} should be a tensor; yours are {type(found).__name__}.", case=case, idea="`tensor[blocks]` gives a tensor with the blocks in this order.")
+            raise Mistake(
+                f"the {name} should be a tensor; yours are {type(found).__name__}.",
+                case=case,
+                idea="`tensor[blocks]` gives a tensor with the blocks in this order.",
+            )
         if found.shape != want.shape or not torch.equal(found, want):
             idea = _read_idea(found, want, blocks, num_tokens, all_keys, all_values)
             raise Mistake(_wrong_read(name, found, want, slots, every), case=case, idea=idea)
@@ -149,7 +177,9 @@ def _kind(got) -> str:
 
 def _slots_in(found: torch.Tensor, every: torch.Tensor) -> list:
     """Which slots' content a result holds, from its first number; a "?" for what is in no slot."""
-    return [int(row.flatten()[0] // 1000) - 1 if bool((every == row).flatten(1).all(dim=1).any()) else "?" for row in found]
+    return [
+        int(row.flatten()[0] // 1000) - 1 if bool((every == row).flatten(1).all(dim=1).any()) else "?" for row in found
+    ]
 
 
 def _wrong_read(name: str, found: torch.Tensor, want: torch.Tensor, slots: list[int], every: torch.Tensor) -> str:
@@ -162,11 +192,17 @@ def _wrong_read(name: str, found: torch.Tensor, want: torch.Tensor, slots: list[
 
 def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
     if found.dim() == 4:
-        return "`tensor[blocks]` still has an axis for the blocks. `.flatten(0, 1)` puts their cells one behind the other."
+        return (
+            "`tensor[blocks]` still has an axis for the blocks. `.flatten(0, 1)` puts their cells one behind the other."
+        )
     if found.shape[1:] != want.shape[1:]:
         return "One entry for each token, with all KV heads."
     for every, other in ((all_keys, all_values), (all_values, all_keys)):
-        if found.shape == want.shape and torch.equal(found, every[_in_order(blocks)[:num_tokens]]) and torch.equal(want, other[_in_order(blocks)[:num_tokens]]):
+        if (
+            found.shape == want.shape
+            and torch.equal(found, every[_in_order(blocks)[:num_tokens]])
+            and torch.equal(want, other[_in_order(blocks)[:num_tokens]])
+        ):
             return "You gave the keys for the values, or the other way round. The pair is (keys, values)."
     if len(found) > len(want):
         return "The last block is not full. What lies in its other cells is no token of this sequence: keep the first `num_tokens`."
@@ -192,9 +228,16 @@ def _check_random(attempt) -> None:
         cache = attempt(config, 12, block_size)
         order = rng.sample(range(12), 12)
         tables = {"A": order[:5], "B": order[5:8], "C": order[8:]}
-        lengths = {name: rng.randint((len(blocks) - 1) * block_size + 1, len(blocks) * block_size) for name, blocks in tables.items()}
+        lengths = {
+            name: rng.randint((len(blocks) - 1) * block_size + 1, len(blocks) * block_size)
+            for name, blocks in tables.items()
+        }
         case = f"blocks of {block_size}: A, B and C with {list(lengths.values())} tokens written in one go, then read."
-        slots = [blocks[p // block_size] * block_size + p % block_size for name, blocks in tables.items() for p in range(lengths[name])]
+        slots = [
+            blocks[p // block_size] * block_size + p % block_size
+            for name, blocks in tables.items()
+            for p in range(lengths[name])
+        ]
         keys, values = _codes(len(slots))
         call(cache.write, 1, keys, values, torch.tensor(slots), case=case)
         start = 0
@@ -203,4 +246,8 @@ def _check_random(attempt) -> None:
             start += lengths[name]
             got = call(cache.read, 1, list(blocks), lengths[name], case=case)
             if not torch.equal(got[0], keys[own]) or not torch.equal(got[1], values[own]):
-                raise Mistake(f"{name}'s tokens read back are not those that were written.", case=case, idea="The block size may be any number from 1; take it from the cache.")
+                raise Mistake(
+                    f"{name}'s tokens read back are not those that were written.",
+                    case=case,
+                    idea="The block size may be any number from 1; take it from the cache.",
+                )

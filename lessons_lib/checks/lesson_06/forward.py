@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import torch
 from transformers import AttentionInterface
 
-from lessons_lib.block_pool import BlockPool, BlockTable, slot_mapping
+from lessons_lib.attention.hf_backend import PagedPass
+from lessons_lib.attention.packing import pack
+from lessons_lib.attention.paged_attention import plan_torch
+from lessons_lib.batching.paged_batching import padded_tables
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.model import kv_head_size
-from lessons_lib.packing import pack
-from lessons_lib.paged_attention import plan_torch
-from lessons_lib.paged_batching import padded_tables
-from lessons_lib.paged_cache import PagedKVCache
-from lessons_lib.paged_model import PagedPass
-from lessons_lib.tiny_models import tiny_model
+from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, slot_mapping
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.tiny_models import tiny_model
 
 TOKENS, QUERY_HEADS = 3, 4
 SLOTS = [5, 6, 0]
@@ -38,7 +38,11 @@ class WatchedCache(PagedKVCache):
     def write(self, layer, keys, values, slot_mapping):
         self.calls.made.append("write")
         self.calls.layer, self.calls.written = layer, (keys, values, slot_mapping)
-        if isinstance(keys, torch.Tensor) and keys.shape == (TOKENS, *self.keys[0].shape[2:]) and keys.shape == values.shape:
+        if (
+            isinstance(keys, torch.Tensor)
+            and keys.shape == (TOKENS, *self.keys[0].shape[2:])
+            and keys.shape == values.shape
+        ):
             super().write(layer, keys, values, slot_mapping)
 
 
@@ -80,24 +84,52 @@ def _check_layer(attempt, layer: int, scaling: float | None) -> None:
 
 def _check_written(calls: Calls, layer: int, key, value, case: str) -> None:
     if "write" not in calls.made:
-        raise Mistake("nothing was written to the cache.", case=case, idea="Without its keys there, no later token can look at these tokens: `paged.cache.write(layer, keys, values, paged.slot_mapping)`.")
+        raise Mistake(
+            "nothing was written to the cache.",
+            case=case,
+            idea="Without its keys there, no later token can look at these tokens: `paged.cache.write(layer, keys, values, paged.slot_mapping)`.",
+        )
     if calls.made[0] == "attend":
-        raise Mistake("the attention was computed before the new keys were written.", case=case, idea="A token attends to itself too, so its key must be in the cache first: write, then attend.")
+        raise Mistake(
+            "the attention was computed before the new keys were written.",
+            case=case,
+            idea="A token attends to itself too, so its key must be in the cache first: write, then attend.",
+        )
     if calls.made.count("write") > 1:
-        raise Mistake(f"`write` was called {calls.made.count('write')} times.", case=case, idea="One call writes all tokens of the row to this layer.")
+        raise Mistake(
+            f"`write` was called {calls.made.count('write')} times.",
+            case=case,
+            idea="One call writes all tokens of the row to this layer.",
+        )
     if calls.layer != layer:
-        raise Mistake(f"this is layer {layer}; the cache was written in layer {calls.layer}.", case=case, idea="`module.layer_idx` is the number of the layer that calls.")
+        raise Mistake(
+            f"this is layer {layer}; the cache was written in layer {calls.layer}.",
+            case=case,
+            idea="`module.layer_idx` is the number of the layer that calls.",
+        )
     keys, values, slots = calls.written
     if not isinstance(slots, torch.Tensor) or slots.tolist() != SLOTS:
-        raise Mistake(f"the slots should be {SLOTS}; `write` was given {short(slots)}.", case=case, idea="`paged.slot_mapping` has them.")
+        raise Mistake(
+            f"the slots should be {SLOTS}; `write` was given {short(slots)}.",
+            case=case,
+            idea="`paged.slot_mapping` has them.",
+        )
     for name, found, source, other in (("keys", keys, key, value), ("values", values, value, key)):
         want = source[0].transpose(0, 1)
         if not isinstance(found, torch.Tensor) or found.shape != want.shape:
             shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
             idea = "The layer's tensors have an axis for rows in front, and heads before tokens. `key[0].transpose(0, 1)` is [T, KV heads, head size]."
-            raise Mistake(f"`write` wants the {name} as {list(want.shape)}, [T, KV heads, head size]; it was given {shape}.", case=case, idea=idea)
+            raise Mistake(
+                f"`write` wants the {name} as {list(want.shape)}, [T, KV heads, head size]; it was given {shape}.",
+                case=case,
+                idea=idea,
+            )
         if not torch.equal(found, want):
-            idea = "Keys first, then values." if torch.equal(found, other[0].transpose(0, 1)) else "Swap the axes with `transpose`; `reshape` and `view` would mix up tokens and heads."
+            idea = (
+                "Keys first, then values."
+                if torch.equal(found, other[0].transpose(0, 1))
+                else "Swap the axes with `transpose`; `reshape` and `view` would mix up tokens and heads."
+            )
             raise Mistake(f"the {name} given to `write` are not those of the layer.", case=case, idea=idea)
 
 
@@ -110,19 +142,32 @@ def _check_attended(calls: Calls, paged: PagedPass, layer: int, query, scaling, 
     want = query[0].transpose(0, 1)
     if not isinstance(found, torch.Tensor) or found.shape != want.shape:
         shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise Mistake(f"`attend` wants the query as {list(want.shape)}, [T, query heads, head size]; it was given {shape}.", case=case, idea="`query[0].transpose(0, 1)`.")
+        raise Mistake(
+            f"`attend` wants the query as {list(want.shape)}, [T, query heads, head size]; it was given {shape}.",
+            case=case,
+            idea="`query[0].transpose(0, 1)`.",
+        )
     if not torch.equal(found, want):
         idea = "Swap the axes with `transpose`; `reshape` and `view` would mix up tokens and heads."
         if scaling and torch.allclose(found, want * scaling):
             idea = "You multiplied it by the scale already; `attend` does that."
         raise Mistake("the query given to `attend` is not that of the layer.", case=case, idea=idea)
     for name, given, all_layers in (("keys", keys, paged.cache.keys), ("values", values, paged.cache.values)):
-        if isinstance(given, torch.Tensor) and given.data_ptr() == all_layers[layer].data_ptr() and given.shape == all_layers[layer].shape:
+        if (
+            isinstance(given, torch.Tensor)
+            and given.data_ptr() == all_layers[layer].data_ptr()
+            and given.shape == all_layers[layer].shape
+        ):
             continue
-        others = {"keys of the new tokens only": paged.cache.calls.written[0], "values of the new tokens only": paged.cache.calls.written[1]}
+        others = {
+            "keys of the new tokens only": paged.cache.calls.written[0],
+            "values of the new tokens only": paged.cache.calls.written[1],
+        }
         idea = f"`paged.cache.{name}[layer]`: the whole pool of this layer, as it lies there. `attend` knows the block tables."
         for words, tensor in others.items():
-            if isinstance(given, torch.Tensor) and torch.equal(given.flatten().sort().values, tensor.flatten().sort().values):
+            if isinstance(given, torch.Tensor) and torch.equal(
+                given.flatten().sort().values, tensor.flatten().sort().values
+            ):
                 idea = f"These are the {words}. What was cached before would be forgotten: hand over `paged.cache.{name}[layer]`."
         for number, tensor in enumerate(all_layers):
             if isinstance(given, torch.Tensor) and given.data_ptr() == tensor.data_ptr() and number != layer:
@@ -130,13 +175,21 @@ def _check_attended(calls: Calls, paged: PagedPass, layer: int, query, scaling, 
         raise Mistake(f"the {name} given to `attend` should be this layer's tensor of the cache.", case=case, idea=idea)
     wanted = query.shape[-1] ** -0.5 if scaling is None else scaling
     if not isinstance(scale, (int, float)) or abs(scale - wanted) > 1e-6:
-        idea = "The layer says what its scores are multiplied by: `scaling`." if scaling is not None else "If `scaling` is None, it is 1 / sqrt(head size): `query.shape[-1] ** -0.5`."
+        idea = (
+            "The layer says what its scores are multiplied by: `scaling`."
+            if scaling is not None
+            else "If `scaling` is None, it is 1 / sqrt(head size): `query.shape[-1] ** -0.5`."
+        )
         raise Mistake(f"the scale should be {wanted:.4g}; `attend` was given {scale!r}.", case=case, idea=idea)
 
 
 def _check_result(got, result: torch.Tensor, case: str) -> None:
     if not isinstance(got, (tuple, list)) or len(got) != 2:
-        raise Mistake(f"a pair should come back; yours returned {type(got).__name__}.", case=case, idea="The layer unpacks two things: `return attention[None], None`.")
+        raise Mistake(
+            f"a pair should come back; yours returned {type(got).__name__}.",
+            case=case,
+            idea="The layer unpacks two things: `return attention[None], None`.",
+        )
     found, weights = got
     want = result[None]
     if not isinstance(found, torch.Tensor) or found.shape != want.shape:
@@ -144,11 +197,21 @@ def _check_result(got, result: torch.Tensor, case: str) -> None:
         idea = "The row needs its axis in front: `attended[None]`."
         if isinstance(found, torch.Tensor) and found.shape == want.transpose(1, 2).shape:
             idea = "In the result, tokens come before heads, unlike in the query: `attend` returns it that way already."
-        raise Mistake(f"the attention should have the shape {list(want.shape)}; yours has {shape}.", case=case, idea=idea)
+        raise Mistake(
+            f"the attention should have the shape {list(want.shape)}; yours has {shape}.", case=case, idea=idea
+        )
     if not torch.equal(found, want):
-        raise Mistake("what came back is not what `attend` computed.", case=case, idea="Hand it on as it is, with an axis in front.")
+        raise Mistake(
+            "what came back is not what `attend` computed.",
+            case=case,
+            idea="Hand it on as it is, with an axis in front.",
+        )
     if weights is not None:
-        raise Mistake(f"the second of the pair should be None; yours is {type(weights).__name__}.", case=case, idea="There are no attention weights to hand over: they are never made for the whole row.")
+        raise Mistake(
+            f"the second of the pair should be None; yours is {type(weights).__name__}.",
+            case=case,
+            idea="There are no attention weights to hand over: they are never made for the whole row.",
+        )
 
 
 @contextmanager
@@ -175,13 +238,24 @@ def _check_in_model(attempt, family: str) -> None:
         packed = pack(new_tokens, [table.num_tokens for table in tables])
         for table, count in zip(tables, packed.new_lens):
             table.append(count)
-        slots = torch.cat([slot_mapping(t.blocks, 4, start, t.num_tokens) for t, start in zip(tables, packed.cached_lens)])
+        slots = torch.cat(
+            [slot_mapping(t.blocks, 4, start, t.num_tokens) for t, start in zip(tables, packed.cached_lens)]
+        )
         paged = PagedPass(cache, slots, plan_torch(packed, padded_tables(tables), 4))
-        arguments = dict(input_ids=packed.input_ids[None], position_ids=packed.positions[None], use_cache=False, logits_to_keep=packed.logits_index)
+        arguments = dict(
+            input_ids=packed.input_ids[None],
+            position_ids=packed.positions[None],
+            use_cache=False,
+            logits_to_keep=packed.logits_index,
+        )
         with _attention(model, attempt):
             got = call(lambda: model(**arguments, paged=paged), case=case).logits[0]
     for name, line, text in zip("AB", got, texts):
         want = model(input_ids=torch.tensor([text])).logits[0, -1]
         if not torch.allclose(line, want, rtol=1e-3, atol=2e-3):
             what = f"{name}'s logits should be those of {name} alone; they differ by up to {float((line - want).abs().max()):.2g}."
-            raise Mistake(what, case=case, idea="In each layer: write the new keys and values, then attend over the whole cache of this layer.")
+            raise Mistake(
+                what,
+                case=case,
+                idea="In each layer: write the new keys and values, then attend over the whole cache of this layer.",
+            )

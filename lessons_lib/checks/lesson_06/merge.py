@@ -2,13 +2,27 @@
 
 import torch
 
+from lessons_lib.attention.online_softmax import Partial, add_block, merge, nothing_seen
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_06.partials import FILLED_IN, NONE, check_is_partial, check_unchanged, clone, partial, same, told, wrong_field
-from lessons_lib.online_softmax import Partial, add_block, merge, nothing_seen
+from lessons_lib.checks.lesson_06.partials import (
+    FILLED_IN,
+    NONE,
+    check_is_partial,
+    check_unchanged,
+    clone,
+    partial,
+    same,
+    told,
+    wrong_field,
+)
 
 # (words, one, other), smallest first.
 CASES = (
-    ("the same maximum 2: totals 1.5 and 1, outputs 20 and 30.", partial([2], [1.5], [[20]]), partial([2], [1], [[30]])),
+    (
+        "the same maximum 2: totals 1.5 and 1, outputs 20 and 30.",
+        partial([2], [1.5], [[20]]),
+        partial([2], [1], [[30]]),
+    ),
     (
         "two queries. one: maxima 2 and 5, totals 1.5 and 1, outputs 20 and 7; other: maxima 3 and 4, totals 1 and 2, outputs 30 and 4.",
         partial([2, 5], [1.5, 1], [[20], [7]]),
@@ -22,7 +36,11 @@ CASES = (
     ("`other` has seen no key; one: maximum 2, total 1.5, output 20.", partial([2], [1.5], [[20]]), nothing_seen(1, 1)),
     ("`one` has seen no key; other: maximum 2, total 1.5, output 20.", nothing_seen(1, 1), partial([2], [1.5], [[20]])),
     ("neither has seen a key.", nothing_seen(1, 1), nothing_seen(1, 1)),
-    ("the first of two queries has seen no key in either part.", partial([NONE, 2], [0, 1.5], [[0], [20]]), partial([NONE, 3], [0, 1], [[0], [30]])),
+    (
+        "the first of two queries has seen no key in either part.",
+        partial([NONE, 2], [0, 1.5], [[0], [20]]),
+        partial([NONE, 3], [0, 1], [[0], [30]]),
+    ),
     ("large maxima, 300 and 200.", partial([300], [1.5], [[20]]), partial([200], [1], [[30]])),
     ("maxima far below zero, -300 and -301.", partial([-300], [1.5], [[20]]), partial([-301], [1], [[30]])),
 )
@@ -45,14 +63,18 @@ def _check_one(attempt, one: Partial, other: Partial, case: str) -> None:
     wrong = wrong_field(got, want)
     if wrong:
         found, expected = getattr(got, wrong), getattr(want, wrong)
-        raise Mistake(f"`{wrong}` should be {told(expected)}; yours is {told(found)}.", case=case, idea=_why(wrong, found, one, other))
+        raise Mistake(
+            f"`{wrong}` should be {told(expected)}; yours is {told(found)}.",
+            case=case,
+            idea=_why(wrong, found, one, other),
+        )
 
 
 def _why(wrong: str, found, one: Partial, other: Partial) -> str:
     maximum = torch.maximum(one.maximum, other.maximum)
     if bool(found.isnan().any()):
         if bool((maximum == NONE).any()):
-            return "−∞ − (−∞) is NaN. Where neither part has seen a key, subtract 0 instead: `maximum.masked_fill(maximum == float(\"-inf\"), 0.0)`."
+            return '−∞ − (−∞) is NaN. Where neither part has seen a key, subtract 0 instead: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.'
         return "A part that has seen no key has the total 0 and the maximum −∞. Dividing by its total, or multiplying by its maximum, is NaN."
     if bool(found.isinf().any()) and wrong != "maximum":
         return "An exponential overflowed. The factor of each part is exp(its own maximum − the larger one): never above 1."
@@ -63,8 +85,14 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
         for guess, idea in (
             (one.maximum, "That is the maximum of `one`. Either part may have the larger one."),
             (other.maximum, "That is the maximum of `other`. Either part may have the larger one."),
-            (one.maximum + other.maximum, "The largest score of both parts is the larger one of the two, not their sum."),
-            (torch.minimum(one.maximum, other.maximum), "That is the smaller one of the two. Relative to it, an exponential could overflow."),
+            (
+                one.maximum + other.maximum,
+                "The largest score of both parts is the larger one of the two, not their sum.",
+            ),
+            (
+                torch.minimum(one.maximum, other.maximum),
+                "That is the smaller one of the two. Relative to it, an exponential could overflow.",
+            ),
             (maximum.max().expand_as(found), "Each query has a maximum of its own."),
         ):
             if same(found, guess):
@@ -75,12 +103,30 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
         factors = [factor[:, None] for factor in factors]
     a, b = (getattr(part, wrong) for part in (one, other))
     for guess, idea in (
-        (a + b, "The two were added as they are. They are relative to different maxima: multiply each by exp(its own maximum − the larger one)."),
-        (a * factors[0] + b, "Only `one` was brought to the new maximum. `other` needs its factor too, where `one` has the larger maximum."),
-        (a + b * factors[1], "Only `other` was brought to the new maximum. `one` needs its factor too, where `other` has the larger maximum."),
-        (a * factors[1] + b * factors[0], "The factors are exchanged: each part is multiplied by exp(*its own* maximum − the larger one)."),
-        (a / factors[0] + b / factors[1], "The factors are upside down: exp(its own maximum − the larger one), at most 1."),
-        ((a * factors[0] + b * factors[1]) / 2, "This is a mean. Sums are added; dividing by the total comes last, and does the rest."),
+        (
+            a + b,
+            "The two were added as they are. They are relative to different maxima: multiply each by exp(its own maximum − the larger one).",
+        ),
+        (
+            a * factors[0] + b,
+            "Only `one` was brought to the new maximum. `other` needs its factor too, where `one` has the larger maximum.",
+        ),
+        (
+            a + b * factors[1],
+            "Only `other` was brought to the new maximum. `one` needs its factor too, where `other` has the larger maximum.",
+        ),
+        (
+            a * factors[1] + b * factors[0],
+            "The factors are exchanged: each part is multiplied by exp(*its own* maximum − the larger one).",
+        ),
+        (
+            a / factors[0] + b / factors[1],
+            "The factors are upside down: exp(its own maximum − the larger one), at most 1.",
+        ),
+        (
+            (a * factors[0] + b * factors[1]) / 2,
+            "This is a mean. Sums are added; dividing by the total comes last, and does the rest.",
+        ),
     ):
         if same(found, guess):
             return idea
@@ -109,4 +155,8 @@ def _check_many_parts(attempt, spread: float, generator) -> None:
         found = merged.output / merged.total[:, None]
         if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
             far = float((found - expected).abs().max())
-            raise Mistake(f"merged {how}, output / total should be the attention; it is off by up to {far:.2g}.", case=case, idea="The order in which parts are merged must not matter.")
+            raise Mistake(
+                f"merged {how}, output / total should be the attention; it is off by up to {far:.2g}.",
+                case=case,
+                idea="The order in which parts are merged must not matter.",
+            )

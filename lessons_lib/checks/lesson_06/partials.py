@@ -2,8 +2,8 @@
 
 import torch
 
+from lessons_lib.attention.online_softmax import Partial
 from lessons_lib.checks.exercise import Mistake, short
-from lessons_lib.online_softmax import Partial
 
 NONE = float("-inf")
 FILLED_IN = (
@@ -28,17 +28,29 @@ def check_is_partial(got, want: Partial, case: str) -> None:
     for name in ("maximum", "total", "output"):
         found, expected = getattr(got, name), getattr(want, name)
         if not isinstance(found, torch.Tensor):
-            raise Mistake(f"`{name}` should be a tensor; yours is {type(found).__name__}.", case=case, idea="Each query has a number of its own in it.")
+            raise Mistake(
+                f"`{name}` should be a tensor; yours is {type(found).__name__}.",
+                case=case,
+                idea="Each query has a number of its own in it.",
+            )
         if found.shape != expected.shape:
             idea = "`x.max(dim=1)` gives values and places: take `.values`. `x[:, None]` adds an axis where [Q] meets [Q, K] or [Q, D], and only there."
-            raise Mistake(f"`{name}` should have the shape {list(expected.shape)}; yours has {list(found.shape)}.", case=case, idea=idea)
+            raise Mistake(
+                f"`{name}` should have the shape {list(expected.shape)}; yours has {list(found.shape)}.",
+                case=case,
+                idea=idea,
+            )
 
 
 def check_unchanged(before: Partial, now: Partial, name: str, case: str) -> None:
     for field in ("maximum", "total", "output"):
         if not torch.equal(getattr(before, field), getattr(now, field)):
             idea = "`x *= factor` changes the tensor that the caller still holds; `x * factor` makes a new one. Return a new Partial."
-            raise Mistake(f"your code changed `{name}.{field}`, from {short(getattr(before, field))} to {short(getattr(now, field))}.", case=case, idea=idea)
+            raise Mistake(
+                f"your code changed `{name}.{field}`, from {short(getattr(before, field))} to {short(getattr(now, field))}.",
+                case=case,
+                idea=idea,
+            )
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -47,7 +59,9 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def wrong_field(got: Partial, want: Partial) -> str | None:
     """The first field that is not as it should be."""
-    return next((name for name in ("maximum", "total", "output") if not same(getattr(got, name), getattr(want, name))), None)
+    return next(
+        (name for name in ("maximum", "total", "output") if not same(getattr(got, name), getattr(want, name))), None
+    )
 
 
 def told(tensor: torch.Tensor) -> str:

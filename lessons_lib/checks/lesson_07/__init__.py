@@ -15,7 +15,7 @@ EXERCISES = [
     Exercise(
         id="07.1",
         title="addition, a tile for each program",
-        reference="lessons_lib.triton_basics:add_kernel",
+        reference="lessons_lib.kernels.basics:add_kernel",
         test=check_add_kernel,
         hints=(
             "All programs run the same lines. A program finds out by its number which part is its own, and the last one leaves out what is beyond the end.",
@@ -29,20 +29,20 @@ EXERCISES = [
     Exercise(
         id="07.2",
         title="softmax of each row",
-        reference="lessons_lib.triton_basics:softmax_kernel",
+        reference="lessons_lib.kernels.basics:softmax_kernel",
         test=check_softmax_kernel,
         hints=(
             "A program has one row, as a tile. The softmax of a tile is three lines. What remains is where the row lies, and what the places beyond its end hold.",
-            "`column` goes from 0 to COLUMNS − 1; mask those below `columns`. The row begins `row * stride_x` behind x. Load with `other=float(\"-inf\")`, subtract the "
+            '`column` goes from 0 to COLUMNS − 1; mask those below `columns`. The row begins `row * stride_x` behind x. Load with `other=float("-inf")`, subtract the '
             "largest score, take exponentials, divide by their sum, store at `row * stride_out`.",
-            "`scores = tl.load(x + row * stride_x + column, mask=is_column, other=float(\"-inf\"))`, then `weights = tl.exp(scores - tl.max(scores, axis=0))`, and store "
+            '`scores = tl.load(x + row * stride_x + column, mask=is_column, other=float("-inf"))`, then `weights = tl.exp(scores - tl.max(scores, axis=0))`, and store '
             "`weights / tl.sum(weights, axis=0)` with the same mask.",
         ),
     ),
     Exercise(
         id="07.3",
         title="gather: an address that is looked up",
-        reference="lessons_lib.triton_basics:gather_kernel",
+        reference="lessons_lib.kernels.basics:gather_kernel",
         test=check_gather_kernel,
         hints=(
             "Two loads, one after the other. The first gets a number from `index`. The second gets the row of that number.",
@@ -55,7 +55,7 @@ EXERCISES = [
     Exercise(
         id="07.4",
         title="the cache write",
-        reference="lessons_lib.paged_kernels:write_kernel",
+        reference="lessons_lib.kernels.simple_paged:write_kernel",
         test=check_write_kernel,
         hints=(
             "The gather of 07.3, turned round: read in order, write where the table says.",
@@ -69,7 +69,7 @@ EXERCISES = [
     Exercise(
         id="07.5",
         title="attention over a block table",
-        reference="lessons_lib.paged_kernels:attend_blocks",
+        reference="lessons_lib.kernels.simple_paged:attend_blocks",
         test=check_attend_blocks,
         hints=(
             "`add_block` of lesson 06 in a loop, with tiles in place of tensors. New are only the addresses: the block from the table, the mask of the last block.",
@@ -78,14 +78,14 @@ EXERCISES = [
             "rescaled, and added to; the maximum carried. After the loop: acc / row_sum.",
             "`block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)`, `is_key = first + offset < num_tokens`, `place = block * stride_block + offset[:, None] * stride_slot + "
             "dim[None, :]`. Keys: `tl.load(keys + place, mask=is_key[:, None], other=0.0)`. Scores: `tl.sum(query[None, :] * block_keys, axis=1) * scale`, then "
-            "`tl.where(is_key, scores, float(\"-inf\"))`. The block's part of acc: `tl.sum(weights[:, None] * block_values, axis=0)`.",
+            '`tl.where(is_key, scores, float("-inf"))`. The block\'s part of acc: `tl.sum(weights[:, None] * block_values, axis=0)`.',
         ),
         points=4,
     ),
     Exercise(
         id="07.6",
         title="all sequences, all heads",
-        reference="lessons_lib.paged_kernels:decode_heads_kernel",
+        reference="lessons_lib.kernels.simple_paged:decode_heads_kernel",
         test=check_decode_heads_kernel,
         hints=(
             "`one_head_kernel` with more pointers moved. Program (i, h) needs its query, its KV head, its row of the block tables, its length, and its place in out.",

@@ -33,7 +33,9 @@ def _check_case(attempt, length: int, size: int, block: int) -> None:
     x = torch.arange(1.0, size + 1)
     y = 10 * torch.arange(1.0, size + 1) + 0.5
     out = torch.full((size,), UNTOUCHED)
-    recording = run(attempt, (programs,), x, y, out, length, BLOCK=block, case=case, wild=lambda error: _wild(error, length, block))
+    recording = run(
+        attempt, (programs,), x, y, out, length, BLOCK=block, case=case, wild=lambda error: _wild(error, length, block)
+    )
     refuse_wrong_tensors(recording, "out", case)
     for number, program in enumerate(recording.programs):
         want = list(range(number * block, min((number + 1) * block, length)))
@@ -86,7 +88,14 @@ def _check_sums(got, x, y, case: str) -> None:
     if close(got, x + y):
         return
     idea = "Load both, add the two tiles, and store the sum."
-    for formed, name in ((x - y, "x − y"), (x * y, "x × y"), (x, "x alone"), (y, "y alone"), (x + x, "x + x"), (y + y, "y + y")):
+    for formed, name in (
+        (x - y, "x − y"),
+        (x * y, "x × y"),
+        (x, "x alone"),
+        (y, "y alone"),
+        (x + x, "x + x"),
+        (y + y, "y + y"),
+    ):
         if close(got, formed):
             idea = f"What you stored is {name}."
     raise Mistake(f"out should be {numbers_text(x + y)}; yours is {numbers_text(got)}.", case=case, idea=idea)

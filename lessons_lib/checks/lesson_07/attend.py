@@ -6,9 +6,9 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, Reads
 from lessons_lib.checks.kernels import LIMIT_32, cells, close, compiled_too, numbers_text, run_through, touched
-from lessons_lib.paged_kernels import one_head_kernel
+from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, Reads
+from lessons_lib.kernels.simple_paged import one_head_kernel
 
 HEAD_DIM = 8
 
@@ -26,12 +26,20 @@ class Layout:
 
 
 def check_attend_blocks(attempt) -> None:
-    compiled_too(lambda: _check_results(attempt), attempt, _launch(attempt, torch.float32), _launch(attempt, torch.float16), kernel=one_head_kernel)
+    compiled_too(
+        lambda: _check_results(attempt),
+        attempt,
+        _launch(attempt, torch.float32),
+        _launch(attempt, torch.float16),
+        kernel=one_head_kernel,
+    )
 
 
 def _launch(attempt, dtype) -> tuple[tuple, dict]:
     cache, table = torch.zeros(4, 4, HEAD_DIM, dtype=dtype), torch.zeros(2, dtype=torch.int32)
-    return (attempt, cache[0, 0], cache, cache, table, cache[0, 1], 7, 0.3, *cache.stride()[:2]), dict(HEAD_DIM=HEAD_DIM, BLOCK_SIZE=4)
+    return (attempt, cache[0, 0], cache, cache, table, cache[0, 1], 7, 0.3, *cache.stride()[:2]), dict(
+        HEAD_DIM=HEAD_DIM, BLOCK_SIZE=4
+    )
 
 
 def _check_results(attempt) -> None:
@@ -52,7 +60,16 @@ def _check_results(attempt) -> None:
         size = rng.choice((2, 8, 16))
         num_tokens = rng.randint(1, 5 * size)
         blocks = rng.sample(range(12), -(-num_tokens // size))
-        _check_case(attempt, num_tokens, blocks, "small", Layout(rng.choice((0, 2)), rng.choice((0, 1))), size, rng.choice((8, 16)), seed)
+        _check_case(
+            attempt,
+            num_tokens,
+            blocks,
+            "small",
+            Layout(rng.choice((0, 2)), rng.choice((0, 1))),
+            size,
+            rng.choice((8, 16)),
+            seed,
+        )
     _check_large_pool(attempt)
 
 
@@ -147,7 +164,14 @@ def _attend(attempt, one: OneHead, views, case: str):
     out = torch.full((head_dim,), float("nan"))
     arguments = (attempt, one.query, *views, table, out, one.num_tokens, one.scale, *views[0].stride()[:2])
     recording = run_through(
-        attempt, one_head_kernel, (1,), *arguments, HEAD_DIM=head_dim, BLOCK_SIZE=one.block_size, case=case, wild=lambda error: _wild(error, one, views[0])
+        attempt,
+        one_head_kernel,
+        (1,),
+        *arguments,
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=one.block_size,
+        case=case,
+        wild=lambda error: _wild(error, one, views[0]),
     )
     return out, recording
 
@@ -221,4 +245,6 @@ def _check_large_pool(attempt) -> None:
     except Mistake as mistake:
         raise Mistake(mistake.what, case=case, idea=idea) from None
     if not close(got, one.want(), 2e-3):
-        raise Mistake(f"the attention should be {numbers_text(one.want())}; yours is {numbers_text(got)}.", case=case, idea=idea)
+        raise Mistake(
+            f"the attention should be {numbers_text(one.want())}; yours is {numbers_text(got)}.", case=case, idea=idea
+        )

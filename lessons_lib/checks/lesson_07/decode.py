@@ -5,8 +5,17 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.kernels import (
+    cells,
+    close,
+    compiled_too,
+    numbers_text,
+    places,
+    refuse_wrong_tensors,
+    run,
+    touched,
+)
 from lessons_lib.checks.lesson_07.one_head import NOWHERE, OneHead, Reads
-from lessons_lib.checks.kernels import cells, close, compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
 
 BLOCK_SIZE, HEAD_DIM = 4, 4
 # How the caches lie in memory.
@@ -39,7 +48,16 @@ def _check_results(attempt) -> None:
     for seed, layout in enumerate((PLAIN, INTERLEAVED, HEADS_FIRST), start=1):
         kv_heads = rng.choice((1, 2))
         contexts = [rng.choice((1, BLOCK_SIZE, BLOCK_SIZE + 1, 11)) for _ in range(rng.randint(1, 3))]
-        _check_case(attempt, contexts, kv_heads * rng.choice((1, 3)), kv_heads, layout, seed % 2, seed=seed, dtype=torch.float16 if seed == 3 else torch.float32)
+        _check_case(
+            attempt,
+            contexts,
+            kv_heads * rng.choice((1, 3)),
+            kv_heads,
+            layout,
+            seed % 2,
+            seed=seed,
+            dtype=torch.float16 if seed == 3 else torch.float32,
+        )
 
 
 def _cache(num_blocks: int, kv_heads: int, layout: str, dtype) -> torch.Tensor:
@@ -50,7 +68,9 @@ def _cache(num_blocks: int, kv_heads: int, layout: str, dtype) -> torch.Tensor:
     return torch.full((num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM), float("nan"), dtype=dtype)
 
 
-def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, seed=0, dtype=torch.float32, alike=False) -> None:
+def _check_case(
+    attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, seed=0, dtype=torch.float32, alike=False
+) -> None:
     """`q_gap`: unused numbers behind each query head, as where q is a part of a larger tensor. `alike`: keys that differ little, with high scores."""
     rng, generator = Random(seed), torch.Generator().manual_seed(seed)
     counts = [-(-context // BLOCK_SIZE) for context in contexts]
@@ -61,7 +81,9 @@ def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, see
         for token in range(context):
             for cache in (k_cache, v_cache):
                 cell = 2 * torch.randn(kv_heads, HEAD_DIM, generator=generator)
-                cache[table[token // BLOCK_SIZE], token % BLOCK_SIZE] = (cell / 16 + 8 if alike and cache is k_cache else cell).to(dtype)
+                cache[table[token // BLOCK_SIZE], token % BLOCK_SIZE] = (
+                    cell / 16 + 8 if alike and cache is k_cache else cell
+                ).to(dtype)
     q = torch.full((len(contexts), q_heads, HEAD_DIM + q_gap), float("nan"), dtype=dtype)[..., :HEAD_DIM]
     q.copy_((8 if alike else 1) * torch.randn(len(contexts), q_heads, HEAD_DIM, generator=generator))
     out = torch.full((len(contexts), q_heads, HEAD_DIM + q_gap), -7.0, dtype=dtype)[..., :HEAD_DIM]
@@ -88,7 +110,9 @@ def _check_case(attempt, contexts, q_heads, kv_heads, layout=PLAIN, q_gap=0, see
         seq, head = program.ids
         keys, values = (cache[:, :, head // group] for cache in (k_cache, v_cache))
         one = OneHead(q[seq, head].float(), keys.float(), values.float(), tables[seq], contexts[seq], scale)
-        _check_program(recording, program, one, k_cache, tables, out, group, case, 2e-3 if dtype == torch.float16 else 1e-4)
+        _check_program(
+            recording, program, one, k_cache, tables, out, group, case, 2e-3 if dtype == torch.float16 else 1e-4
+        )
 
 
 def _wild(error, contexts, q_heads: int, kv_heads: int) -> str:
@@ -98,7 +122,9 @@ def _wild(error, contexts, q_heads: int, kv_heads: int) -> str:
     if error.tensor == "context_lens":
         return f"context_lens has one entry for each sequence, {len(contexts)} here: `tl.load(context_lens + seq)`."
     if error.tensor in ("q", "out"):
-        return "Axis 0 of the grid counts sequences, axis 1 query heads: `seq * stride_seq + head * stride_q_head + dim`."
+        return (
+            "Axis 0 of the grid counts sequences, axis 1 query heads: `seq * stride_seq + head * stride_q_head + dim`."
+        )
     if abs(error.number) > abs(NOWHERE) // 2:
         return "That comes of an entry of the block table that is not in use. Is it the table of this sequence, and are the tokens those of this sequence?"
     return (
@@ -107,15 +133,26 @@ def _wild(error, contexts, q_heads: int, kv_heads: int) -> str:
     )
 
 
-def _check_program(recording, program, one: OneHead, k_cache, tables, out, group: int, case: str, tolerance: float) -> None:
+def _check_program(
+    recording, program, one: OneHead, k_cache, tables, out, group: int, case: str, tolerance: float
+) -> None:
     seq, head = program.ids
     got, want = out[seq, head].float(), one.want()
     if close(got, want, tolerance):
         return
     what = f"out[{seq}, {head}] should be {numbers_text(want)}; yours is {numbers_text(got)}."
     if len(touched(recording, program, "store", "out")) < len(got):
-        raise Mistake(what, case=case, idea="A head has HEAD_DIM numbers: store the whole tile, `out + place` with `tl.arange(0, HEAD_DIM)` in it.")
-    for idea in (_query(recording, program), _length(recording, program), _table(recording, program), _kv_head(recording, program, k_cache, group, tables)):
+        raise Mistake(
+            what,
+            case=case,
+            idea="A head has HEAD_DIM numbers: store the whole tile, `out + place` with `tl.arange(0, HEAD_DIM)` in it.",
+        )
+    for idea in (
+        _query(recording, program),
+        _length(recording, program),
+        _table(recording, program),
+        _kv_head(recording, program, k_cache, group, tables),
+    ):
         if idea:
             raise Mistake(what, case=case, idea=idea)
     reads = _reads(recording, program)
@@ -172,7 +209,9 @@ def _query(recording, program) -> str:
         return "The query was not loaded: `tl.load(q + place)`."
     if len(loaded) == 1:
         return f"It used the query of sequence {loaded[0][0]}, head {loaded[0][1]}. Its own is at seq × stride_seq + head × stride_q_head."
-    return "The query was loaded from more than one head. Two heads lie `stride_q_head` apart, two sequences `stride_seq`."
+    return (
+        "The query was loaded from more than one head. Two heads lie `stride_q_head` apart, two sequences `stride_seq`."
+    )
 
 
 def _length(recording, program) -> str:
@@ -190,7 +229,9 @@ def _table(recording, program) -> str:
     if rows == [program.ids[0]] and looked_up[0][1] == 0:
         return ""
     if not rows:
-        return "No entry of the block tables was read. The table of sequence i begins i × stride_table behind the first."
+        return (
+            "No entry of the block tables was read. The table of sequence i begins i × stride_table behind the first."
+        )
     if rows == [program.ids[0]]:
         return "The table of this sequence is not read from its first entry on. It begins seq × stride_table behind the first of all."
     return f"It read the block table of sequence {places(rows)}. Its own begins seq × stride_table behind the first entry of all."
@@ -206,19 +247,30 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
                 f"Query head {head} began to read {name} at number {behind} of the slot, where no KV head begins. Divide first, then multiply: "
                 "`head // GROUP * stride_head` goes from left to right; `head * stride_head // GROUP` is something else."
             )
-        used = [_first_head(other, k_cache, tables[seq][0], tensor) for other in recording.programs if other.ids[0] == seq]
+        used = [
+            _first_head(other, k_cache, tables[seq][0], tensor) for other in recording.programs if other.ids[0] == seq
+        ]
         if used[head] in (head // group, None):
             continue
         said = f"Query head {head} used the {name} of KV head {used[head]}; its own is {head} // {group} = {head // group}. "
         if used == [other % kv_heads for other in range(q_heads)] and kv_heads > 1:
-            return said + "`head % number of KV heads` deals heads out in turns. Neighbours share: the first GROUP query heads have KV head 0, the next KV head 1."
+            return (
+                said
+                + "`head % number of KV heads` deals heads out in turns. Neighbours share: the first GROUP query heads have KV head 0, the next KV head 1."
+            )
         if used == [0] * q_heads:
-            return said + "KV head h begins h × stride_head behind the first number of the cache; keys and values both begin there."
+            return (
+                said
+                + "KV head h begins h × stride_head behind the first number of the cache; keys and values both begin there."
+            )
         if used == [other % group for other in range(q_heads)] and group < q_heads:
             return said + "`head % GROUP` counts inside a group. Which group it is says `head // GROUP`."
         if used == list(range(q_heads)):
             return said + "There are fewer KV heads than query heads; GROUP of these share one: head // GROUP."
-        return said + "GROUP query heads share one KV head, head // GROUP, and it begins that many × stride_head behind the first number."
+        return (
+            said
+            + "GROUP query heads share one KV head, head // GROUP, and it begins that many × stride_head behind the first number."
+        )
     return ""
 
 

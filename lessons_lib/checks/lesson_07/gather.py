@@ -39,7 +39,14 @@ def _check_case(attempt, rows: int, columns: int, index: list[int], gap_source: 
     strides = source.stride(0), out.stride(0)
     case = f"source with {rows} rows of {columns}, index {index}, COLUMNS = {size}, stride_source = {strides[0]}, stride_out = {strides[1]}."
     arguments = (source, torch.tensor(index, dtype=torch.int32), out, columns, *strides)
-    recording = run(attempt, (len(index),), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size, index, strides))
+    recording = run(
+        attempt,
+        (len(index),),
+        *arguments,
+        COLUMNS=size,
+        case=case,
+        wild=lambda error: _wild(error, columns, size, index, strides),
+    )
     refuse_wrong_tensors(recording, "out", case)
     for row, program in enumerate(recording.programs):
         stored = touched(recording, program, "store", "out")
@@ -104,5 +111,7 @@ def _wrong_row(recording, got, source, row: int, index: list[int], strides, case
     elif loaded and loaded[0] == wanted:
         idea = f"You began at number {wanted} of source. The index holds rows: multiply by `stride_source`."
     elif len(looked_up) > 1:
-        idea = "You looked up one entry of the index for each column. The whole row comes from one place: load one number."
+        idea = (
+            "You looked up one entry of the index for each column. The whole row comes from one place: load one number."
+        )
     return Mistake(what, case=case, idea=idea)

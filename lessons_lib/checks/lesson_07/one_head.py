@@ -38,14 +38,18 @@ class OneHead:
         return self._over(self.cells())
 
     def _parts(self, cells) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = (torch.stack([cache[block, slot] for block, slot in cells]).double() for cache in (self.keys, self.values))
+        keys, values = (
+            torch.stack([cache[block, slot] for block, slot in cells]).double() for cache in (self.keys, self.values)
+        )
         return keys @ self.query.double(), values
 
     def _over(self, cells, scale: float | None = None) -> torch.Tensor:
         scores, values = self._parts(cells)
         return (scores * (self.scale if scale is None else scale)).softmax(dim=0) @ values
 
-    def _online(self, carry=True, rescale_sum=True, rescale_acc=True, divide_each=False, divide=True, empty_weight=False) -> torch.Tensor:
+    def _online(
+        self, carry=True, rescale_sum=True, rescale_acc=True, divide_each=False, divide=True, empty_weight=False
+    ) -> torch.Tensor:
         """Block by block, with one thing left out. `empty_weight`: a masked key has a score of 0 and a value of 0."""
         row_max, row_sum, acc = -torch.inf, 0.0, torch.zeros(self.keys.shape[2], dtype=torch.float64)
         cells = self.cells()
@@ -54,7 +58,10 @@ class OneHead:
             scores = scores * self.scale
             if empty_weight and len(scores) < self.block_size:
                 missing = self.block_size - len(scores)
-                scores, values = torch.cat([scores, torch.zeros(missing).double()]), torch.cat([values, torch.zeros(missing, values.shape[1]).double()])
+                scores, values = (
+                    torch.cat([scores, torch.zeros(missing).double()]),
+                    torch.cat([values, torch.zeros(missing, values.shape[1]).double()]),
+                )
             new_max = max(row_max, scores.max().item())
             weights, rescale = (scores - new_max).exp(), torch.tensor(row_max - new_max, dtype=torch.float64).exp()
             row_sum = row_sum * (rescale if rescale_sum else 1) + weights.sum()
@@ -79,7 +86,10 @@ class OneHead:
         in_order = [(token // size, token % size) for token in range(self.num_tokens)]
         whole_blocks = [(block, slot) for block in self.table for slot in range(size)]
         yield "The scores are not multiplied by `scale`.", self._over(cells, 1.0)
-        yield "The scores are multiplied by `scale` twice. Once: either the query or the scores.", self._over(cells, self.scale**2)
+        yield (
+            "The scores are multiplied by `scale` twice. Once: either the query or the scores.",
+            self._over(cells, self.scale**2),
+        )
         yield "You divided by `scale`. It is 1 / sqrt(head size) already: multiply.", self._over(cells, 1 / self.scale)
         yield (
             "Keys beyond the last token took part. In the last block only the slots with `first + offset < num_tokens` hold keys: their scores must be "
@@ -89,7 +99,10 @@ class OneHead:
         if self.num_tokens > 1:
             yield NEWEST, self._over(cells[:-1])
         if self.num_tokens < len(whole_blocks):
-            yield "One key too many took part. Positions count from 0: `first + offset < num_tokens`, not `<=`.", self._over(whole_blocks[: self.num_tokens + 1])
+            yield (
+                "One key too many took part. Positions count from 0: `first + offset < num_tokens`, not `<=`.",
+                self._over(whole_blocks[: self.num_tokens + 1]),
+            )
         if self.num_tokens > size:
             last = (self.num_tokens - 1) // size * size
             yield (
@@ -97,7 +110,10 @@ class OneHead:
                 "exp(row_max − new_max) is 0 every time.",
                 self._over(cells[last:]),
             )
-            yield "Only the first block counts. Go on in steps of BLOCK_SIZE until all `num_tokens` are seen.", self._over(cells[:size])
+            yield (
+                "Only the first block counts. Go on in steps of BLOCK_SIZE until all `num_tokens` are seen.",
+                self._over(cells[:size]),
+            )
             yield (
                 "`acc` is not rescaled. What was added up before belongs to the old maximum; multiply it by exp(row_max − new_max), as `row_sum`.",
                 self._online(rescale_acc=False),
@@ -118,10 +134,13 @@ class OneHead:
             yield "You divide by `row_sum` in every turn. Divide once, behind the loop.", self._online(divide_each=True)
         if self.num_tokens % size:
             if self.num_tokens > size:
-                yield "The last block, which is not full, is left out. Count the blocks upwards, or go over the tokens in steps of BLOCK_SIZE.", self._over(cells[: self.num_tokens // size * size])
+                yield (
+                    "The last block, which is not full, is left out. Count the blocks upwards, or go over the tokens in steps of BLOCK_SIZE.",
+                    self._over(cells[: self.num_tokens // size * size]),
+                )
             yield (
                 "Slots without a token have a score of 0, and exp(0 − maximum) is a weight like others. Their score must be minus infinity: "
-                "`tl.where(is_key, scores, float(\"-inf\"))`.",
+                '`tl.where(is_key, scores, float("-inf"))`.',
                 self._online(empty_weight=True),
             )
         yield "The result is not divided by `row_sum`, the sum of the weights.", self._online(divide=False)
@@ -131,7 +150,10 @@ class OneHead:
                 "the table.",
                 self._over(in_order),
             )
-        yield "You took the keys for values: the weights multiply the values.", (scores * self.scale).softmax(dim=0) @ self._parts_of(self.keys, cells)
+        yield (
+            "You took the keys for values: the weights multiply the values.",
+            (scores * self.scale).softmax(dim=0) @ self._parts_of(self.keys, cells),
+        )
         value_scores = self._parts_of(self.values, cells) @ self.query.double() * self.scale
         yield "You took the values for keys: the scores are query · key.", value_scores.softmax(dim=0) @ values
         yield "Keys and values are exchanged.", value_scores.softmax(dim=0) @ self._parts_of(self.keys, cells)
@@ -143,7 +165,11 @@ class OneHead:
     def recognise(self, got: torch.Tensor) -> str:
         """The wrong idea that comes closest to this result, or "" if none gives it."""
         want = self.want()
-        near = [(float((got.double() - formed).abs().max()), idea) for idea, formed in self.wrong_ideas() if close(got, formed) and not close(formed, want)]
+        near = [
+            (float((got.double() - formed).abs().max()), idea)
+            for idea, formed in self.wrong_ideas()
+            if close(got, formed) and not close(formed, want)
+        ]
         return next((idea for distance, idea in near if distance <= min(near)[0] + 1e-6), "")
 
 
@@ -176,16 +202,26 @@ class Reads:
         blocks, needed = sorted({block for block, _ in self.keys}), sorted({block for block, _ in wanted})
         said = f"Read were the blocks {blocks}; the sequence lies in {needed}. "
         if self.turns >= len(needed) > len(blocks) and len(set(self.entries)) <= 1:
-            return said + "Every turn reads the same entry of the table. The block of position p stands in entry p // BLOCK_SIZE."
+            return (
+                said
+                + "Every turn reads the same entry of the table. The block of position p stands in entry p // BLOCK_SIZE."
+            )
         if blocks == sorted({token // size for token in range(one.num_tokens)}) and blocks != needed:
-            return said + "Those are the logical blocks of the sequence, 0, 1, ... Where each of them lies, its physical block, stands in the table."
+            return (
+                said
+                + "Those are the logical blocks of the sequence, 0, 1, ... Where each of them lies, its physical block, stands in the table."
+            )
         if self.key_numbers > len(set(self.keys)) * one.query.shape[0]:
             return "Numbers were read that are no part of this head's keys: slots lie `stride_slot` apart, KV heads `stride_head`, whatever lies between them."
         extra = set(self.keys) - set(wanted)
         if set(blocks) <= set(needed):
             if missing == wanted[-1:] and not extra:
                 return NEWEST
-            if set(missing) == {cell for cell in wanted if cell[0] == wanted[-1][0]} and len(wanted) % size and not extra:
+            if (
+                set(missing) == {cell for cell in wanted if cell[0] == wanted[-1][0]}
+                and len(wanted) % size
+                and not extra
+            ):
                 return "The last block is left out. It counts although it is not full: go over the tokens in steps of BLOCK_SIZE until all `num_tokens` are seen."
             if blocks == [one.table[0]]:
                 return said + "Go on in steps of BLOCK_SIZE until all `num_tokens` are seen."

@@ -13,5 +13,8 @@ def misplaced_row(recording, row: int, want, stored) -> tuple[str, str]:
     if row and stored == touched(recording, recording.programs[0], "store", "out"):
         return what, "Every program stores the same row. `tl.program_id(0)` is the number of its own."
     if set(stored) > set(want):
-        return what, "What lies behind the last column belongs to another row, or to somebody else. Give `tl.store` the mask `column < columns` too."
+        return (
+            what,
+            "What lies behind the last column belongs to another row, or to somebody else. Give `tl.store` the mask `column < columns` too.",
+        )
     return what, ""

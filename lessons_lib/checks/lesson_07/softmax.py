@@ -5,7 +5,16 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.kernels import cells, close, compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import (
+    cells,
+    close,
+    compiled_too,
+    numbers_text,
+    places,
+    refuse_wrong_tensors,
+    run,
+    touched,
+)
 from lessons_lib.checks.lesson_07.rows import misplaced_row
 
 UNTOUCHED = -7.0
@@ -45,7 +54,9 @@ def _check_case(attempt, scores: list[list[float]], gap_x: int = 0, gap_out: int
     shown = f" {scores}," if rows * columns <= 9 else ""
     case = f"{rows} row{'s' if rows > 1 else ''} of {columns},{shown} COLUMNS = {size}, stride_x = {x.stride(0)}, stride_out = {out.stride(0)}."
     arguments = (x, out, columns, x.stride(0), out.stride(0))
-    recording = run(attempt, (rows,), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size, x, out))
+    recording = run(
+        attempt, (rows,), *arguments, COLUMNS=size, case=case, wild=lambda error: _wild(error, columns, size, x, out)
+    )
     refuse_wrong_tensors(recording, "out", case)
     for row, program in enumerate(recording.programs):
         want = [row * out.stride(0) + column for column in range(columns)]
@@ -99,11 +110,26 @@ def _wrong_numbers(out, want, scores, row: int, size: int, case: str) -> Mistake
     padded = torch.cat([line, torch.zeros(size - len(line))])
     weights = (line - line.max()).exp()
     ideas = (
-        (padded.softmax(dim=0)[: len(line)], "The places beyond the row counted as scores of 0. `other=` says what a masked place holds: for a softmax minus infinity, whose exponential is 0."),
-        (line.exp() / (line.exp().sum() + size - len(line)), "The places beyond the row counted as scores of 0. `other=` says what a masked place holds: for a softmax minus infinity, whose exponential is 0."),
-        (weights / line.sum(), "You divided by the sum of the scores. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
-        (weights / (line - line.max()).sum(), "You divided by the sum of the scores. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
-        (weights / len(line), "You divided by the number of columns. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
+        (
+            padded.softmax(dim=0)[: len(line)],
+            "The places beyond the row counted as scores of 0. `other=` says what a masked place holds: for a softmax minus infinity, whose exponential is 0.",
+        ),
+        (
+            line.exp() / (line.exp().sum() + size - len(line)),
+            "The places beyond the row counted as scores of 0. `other=` says what a masked place holds: for a softmax minus infinity, whose exponential is 0.",
+        ),
+        (
+            weights / line.sum(),
+            "You divided by the sum of the scores. Divide by the sum of the weights, `tl.sum(weights, axis=0)`.",
+        ),
+        (
+            weights / (line - line.max()).sum(),
+            "You divided by the sum of the scores. Divide by the sum of the weights, `tl.sum(weights, axis=0)`.",
+        ),
+        (
+            weights / len(line),
+            "You divided by the number of columns. Divide by the sum of the weights, `tl.sum(weights, axis=0)`.",
+        ),
         (weights / size, "You divided by COLUMNS. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
         (weights, "The weights do not sum to 1. Divide by their sum, `tl.sum(weights, axis=0)`."),
         (line.exp(), "These are the exponentials. Subtract the largest score first, and divide by the sum afterwards."),
@@ -123,5 +149,5 @@ def _wrong_numbers(out, want, scores, row: int, size: int, case: str) -> Mistake
         elif line.max() - line.min() >= 100:
             idea = "exp(200) is infinity, and infinity / infinity is not a number. Subtract the largest score, so that no exponent is above 0."
     elif got.sum().item() < 0.999 and size > len(line):
-        idea = "The row sums to less than 1: places beyond the row took part in the sum. With `other=float(\"-inf\")` their weight is 0."
+        idea = 'The row sums to less than 1: places beyond the row took part in the sum. With `other=float("-inf")` their weight is 0.'
     return Mistake(what, case=case, idea=idea)

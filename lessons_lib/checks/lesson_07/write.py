@@ -23,7 +23,16 @@ def _check_results(attempt) -> None:
     for _ in range(4):
         blocks, block_size = rng.randint(1, 5), rng.choice((1, 4, 5))
         slots = rng.sample(range(blocks * block_size), rng.randint(1, min(5, blocks * block_size)))
-        _check_case(attempt, slots, rng.randint(1, 3), rng.choice((3, 4, 8)), blocks, block_size, rng.choice((0, 2)), rng.random() < 0.5)
+        _check_case(
+            attempt,
+            slots,
+            rng.randint(1, 3),
+            rng.choice((3, 4, 8)),
+            blocks,
+            block_size,
+            rng.choice((0, 2)),
+            rng.random() < 0.5,
+        )
 
 
 def _check_case(attempt, slots, heads=1, head_dim=4, blocks=2, block_size=4, gap=0, beside=False) -> None:
@@ -52,7 +61,11 @@ def _check_case(attempt, slots, heads=1, head_dim=4, blocks=2, block_size=4, gap
         if not torch.equal(got, new[token]):
             raise _wrong_line(recording, token, got, new, case)
     if not torch.equal(pool.nan_to_num(), expected.nan_to_num()):
-        raise Mistake("a cell of the cache was changed that belongs to no new token.", case=case, idea="Every program stores to its own slot, and to no other.")
+        raise Mistake(
+            "a cell of the cache was changed that belongs to no new token.",
+            case=case,
+            idea="Every program stores to its own slot, and to no other.",
+        )
 
 
 def _wild(error, slots, numbers: int, size: int, block_size: int, stride: int) -> str:
@@ -70,7 +83,9 @@ def _wild(error, slots, numbers: int, size: int, block_size: int, stride: int) -
     return "The slot is counted through the whole pool: its numbers begin `slot * stride_slot` behind the first."
 
 
-def _wrong_places(recording, token: int, want, stored, case: str, slots, numbers: int, size: int, block_size: int, stride: int) -> Mistake:
+def _wrong_places(
+    recording, token: int, want, stored, case: str, slots, numbers: int, size: int, block_size: int, stride: int
+) -> Mistake:
     slot = slots[token]
 
     def line(slot: int, step: int = stride) -> list[int]:
@@ -89,11 +104,15 @@ def _wrong_places(recording, token: int, want, stored, case: str, slots, numbers
     elif stored == line(slot // block_size) or stored == line(slot % block_size):
         idea = "You took the slot apart into block and offset. That is not needed: the slots of all blocks lie one behind the other, `stride_slot` apart."
     elif stored == line(slot, numbers):
-        idea = "That would be right if the slots lay without gaps. What parts two slots is `stride_slot`, not `numbers`."
+        idea = (
+            "That would be right if the slots lay without gaps. What parts two slots is `stride_slot`, not `numbers`."
+        )
     elif stored and stored[0] == slot:
         idea = f"You began at number {slot} of the cache. A slot has many numbers: multiply by `stride_slot`."
     elif set(stored) > set(want):
-        idea = "What lies behind a token's numbers belongs to the next slot. Give `tl.store` the mask `number < numbers`."
+        idea = (
+            "What lies behind a token's numbers belongs to the next slot. Give `tl.store` the mask `number < numbers`."
+        )
     elif set(stored) < set(want):
         idea = "Part of the token is missing: a token has all its KV heads, numbers 0 to `numbers` − 1."
     return Mistake(what, case=case, idea=idea)

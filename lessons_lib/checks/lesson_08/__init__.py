@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="08.1",
         title="bytes and operations",
-        reference="lessons_lib.roofline:attention_work",
+        reference="lessons_lib.measuring.roofline:attention_work",
         test=check_attention_work,
         hints=(
             "Two counts. What must move: keys and values of the whole contexts, queries and outputs of the new tokens. What must be computed: something for each pair of a new "
@@ -27,7 +27,7 @@ EXERCISES = [
     Exercise(
         id="08.2",
         title="the softmax of a tile",
-        reference="lessons_lib.kernels:online_softmax",
+        reference="lessons_lib.kernels.paged_flash:online_softmax",
         test=check_online_softmax,
         hints=(
             "It is `add_block` of lesson 06 for a tile, with two differences: powers of 2 in place of powers of e, and the values are added by whoever calls it.",
@@ -42,7 +42,7 @@ EXERCISES = [
     Exercise(
         id="08.3",
         title="splits merged",
-        reference="lessons_lib.kernels:merge_kernel",
+        reference="lessons_lib.kernels.paged_flash:merge_kernel",
         test=check_merge_kernel,
         hints=(
             "Every split has finished: its attention and its log-sum-exp lie in memory. The result is a weighted mean of the attentions, with the weights 2 to the log-sum-exp.",
@@ -57,7 +57,7 @@ EXERCISES = [
     Exercise(
         id="08.4",
         title="whose tile it is",
-        reference="lessons_lib.kernels:sequence_of",
+        reference="lessons_lib.kernels.paged_flash:sequence_of",
         test=check_sequence_of,
         time_limit=6.0,
         hints=(

@@ -45,7 +45,9 @@ def check_merge_kernel(attempt) -> None:
 def _launch(is_ragged: bool) -> tuple[tuple, dict]:
     pieces, lse, lens = torch.zeros(2, 2, 3, 4), torch.zeros(2, 2, 3), torch.ones(2, dtype=torch.int32)
     out = torch.zeros(2, 2, 4, dtype=torch.bfloat16)
-    return (pieces, lse, lens, lens, out, *out.stride()[:2]), dict(HEAD_DIM=4, DIM=4, SPLIT=4, NUM_SPLITS=3, SPLITS=4, RAGGED=is_ragged)
+    return (pieces, lse, lens, lens, out, *out.stride()[:2]), dict(
+        HEAD_DIM=4, DIM=4, SPLIT=4, NUM_SPLITS=3, SPLITS=4, RAGGED=is_ragged
+    )
 
 
 def _check_results(attempt) -> None:
@@ -92,7 +94,11 @@ def _merge(attempt, splits: Splits, gap: int):
     starts = torch.tensor(splits.bounds, dtype=torch.int32) if is_ragged else contexts
     lse = [[[round(x, 2) for x in line] for line in of_token] for of_token in splits.lse.tolist()]
     shown = f"log-sum-exps {lse}" if splits.lse.numel() <= 16 else f"log-sum-exps of shape {list(splits.lse.shape)}"
-    shown += f", attentions {[[float(f'{x:g}') for x in piece] for piece in splits.pieces.flatten(0, 2).tolist()]}" if splits.pieces.numel() <= 16 else ""
+    shown += (
+        f", attentions {[[float(f'{x:g}') for x in piece] for piece in splits.pieces.flatten(0, 2).tolist()]}"
+        if splits.pieces.numel() <= 16
+        else ""
+    )
     more = f", cu_seqlens_q {splits.bounds}" if is_ragged else ""
     case = (
         f"contexts {splits.contexts}, SPLIT = {splits.split}, NUM_SPLITS = {num_splits}{more}; {heads} head{'s' if heads > 1 else ''} of {head_dim} numbers; {shown}. "
@@ -162,10 +168,19 @@ def _why_read(read, tensor: str, seq: int, head: int, splits: Splits) -> str:
     if set(read) < own:
         return said + f"{used} splits have keys, and all of them count: `split < tl.cdiv(context_len, SPLIT)`."
     if used > 1 and heads > 1 and swapped <= set(read):
-        return said + "Head and split are swapped. The splits of one head lie next to each other: (token × heads + head) × NUM_SPLITS + split."
+        return (
+            said
+            + "Head and split are swapped. The splits of one head lie next to each other: (token × heads + head) × NUM_SPLITS + split."
+        )
     if {cell[0] for cell in read} != {token}:
-        return said + f"The token of this sequence is {token}: with RAGGED `cu_seqlens_q[seq]`, else `seq`. Each token has heads × NUM_SPLITS entries, and `tl.num_programs(0)` heads."
-    return said + "The line of a split is (token × heads + head) × NUM_SPLITS + split; a piece begins HEAD_DIM times that behind the first."
+        return (
+            said
+            + f"The token of this sequence is {token}: with RAGGED `cu_seqlens_q[seq]`, else `seq`. Each token has heads × NUM_SPLITS entries, and `tl.num_programs(0)` heads."
+        )
+    return (
+        said
+        + "The line of a split is (token × heads + head) × NUM_SPLITS + split; a piece begins HEAD_DIM times that behind the first."
+    )
 
 
 def _cell(line: int, heads: int, num_splits: int) -> tuple[int, int, int]:
@@ -177,10 +192,19 @@ def _wrong_ideas(splits: Splits, token: int, head: int, used: int) -> Iterator[t
     num_splits = splits.lse.shape[2]
     weights = (lse - lse.max()).exp2()
     natural = (lse - lse.max()).exp()
-    yield "This is the plain mean of the splits. A split counts by its share of the whole sum of exponentials, exp2(lse).", pieces.mean(dim=0)
-    yield "The log-sum-exps are in base 2, as everything in the decode kernel: `tl.exp2`, not `tl.exp`.", natural @ pieces / natural.sum()
+    yield (
+        "This is the plain mean of the splits. A split counts by its share of the whole sum of exponentials, exp2(lse).",
+        pieces.mean(dim=0),
+    )
+    yield (
+        "The log-sum-exps are in base 2, as everything in the decode kernel: `tl.exp2`, not `tl.exp`.",
+        natural @ pieces / natural.sum(),
+    )
     yield "The weighted sum is not divided by the sum of the weights.", weights @ pieces
-    yield "The weighted sum is not divided by the sum of the weights, and `tl.exp2` is wanted, not `tl.exp`.", natural @ pieces
+    yield (
+        "The weighted sum is not divided by the sum of the weights, and `tl.exp2` is wanted, not `tl.exp`.",
+        natural @ pieces,
+    )
     yield "You divided by the number of splits. Divide by the sum of the weights.", weights @ pieces / used
     yield "You took the log-sum-exps themselves for weights. The weight is exp2 of them.", lse @ pieces / lse.sum()
     yield "This is only the split that weighs most. The others have a share, too.", pieces[lse.argmax()]
@@ -190,7 +214,10 @@ def _wrong_ideas(splits: Splits, token: int, head: int, used: int) -> Iterator[t
     top = max(lse.max().item(), 0.0)
     for reference in (lse.max().item(), top):  # the maximum taken over the used splits, and over all
         own, hidden = (lse - reference).exp2(), (_power(num_splits) - used) * 2.0 ** (0 - reference)
-        yield 'Masked log-sum-exps count as 0 here, and exp2(0 − maximum) is a weight. Load them with `other=float("-inf")`: then their weight is 0.', own @ pieces / (own.sum() + hidden)
+        yield (
+            'Masked log-sum-exps count as 0 here, and exp2(0 − maximum) is a weight. Load them with `other=float("-inf")`: then their weight is 0.',
+            own @ pieces / (own.sum() + hidden),
+        )
 
 
 def _check_extent(recording, program, splits: Splits, case: str) -> None:
@@ -202,7 +229,11 @@ def _check_extent(recording, program, splits: Splits, case: str) -> None:
         foreign = sorted(read - {(token, head, split) for split in range(splits.lse.shape[2])})
         if foreign:
             what = f"program {program.ids} read (token, head, split) {foreign[0]} of `{tensor}`; it has token {token} and head {head}."
-            raise Mistake(what, case=case, idea=f"The tile has SPLITS places, a head NUM_SPLITS splits, and {used} of them have keys. Mask what is too much.")
+            raise Mistake(
+                what,
+                case=case,
+                idea=f"The tile has SPLITS places, a head NUM_SPLITS splits, and {used} of them have keys. Mask what is too much.",
+            )
 
 
 def _check_place(recording, program, splits: Splits, case: str) -> None:

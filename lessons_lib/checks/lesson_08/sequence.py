@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from random import Random
 
-import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
+# isort: split
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
+# isort: split
 import torch
 import triton
 import triton.language as tl
@@ -36,7 +38,12 @@ def each_tile_kernel(SEQUENCE_OF: tl.constexpr, cu_seqlens_q, out, num_seqs, TOK
 
 def check_sequence_of(attempt) -> None:
     entries = torch.zeros(4, dtype=torch.int32)
-    compiled_too(lambda: _check_results(attempt), attempt, ((attempt, entries, entries, 3), dict(TOKENS=4)), kernel=each_tile_kernel)
+    compiled_too(
+        lambda: _check_results(attempt),
+        attempt,
+        ((attempt, entries, entries, 3), dict(TOKENS=4)),
+        kernel=each_tile_kernel,
+    )
 
 
 def _check_results(attempt) -> None:
@@ -74,9 +81,7 @@ def _of_all_tiles(attempt, bounds: list[int], tokens: int, case: str) -> list[in
             wild=lambda error: _wild(error, bounds),
         )  # fmt: skip
     except TimeLimit:
-        current_case.text = (
-            f"{case} When `low` and `high` are neighbours, the middle of them, rounded down, is `low` again, and nothing moves any more. Search while they are more than 1 apart."
-        )
+        current_case.text = f"{case} When `low` and `high` are neighbours, the middle of them, rounded down, is `low` again, and nothing moves any more. Search while they are more than 1 apart."
         raise
     return out.tolist()
 
@@ -114,7 +119,9 @@ def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable
 
     def last(first: Callable[[int], int], most: int = count, strict: bool = False) -> Callable[[int], int]:
         """tile -> the last sequence that begins at or before it."""
-        return lambda tile: max([seq for seq in range(most) if (first(seq) < tile if strict else first(seq) <= tile)], default=0)
+        return lambda tile: max(
+            [seq for seq in range(most) if (first(seq) < tile if strict else first(seq) <= tile)], default=0
+        )
 
     right = [bounds[seq] // tokens + seq for seq in range(count)]
     yield (
@@ -123,13 +130,34 @@ def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable
         last(lambda seq: bounds[seq] // tokens),
     )
     yield "A sequence's first tile is its own: `<= tile`, not `< tile`.", last(lambda seq: right[seq], strict=True)
-    yield "`low` is the sequence that is sought: the last one whose first tile is at most this tile. `high` is one further.", lambda tile: last(lambda seq: right[seq])(tile) + 1
-    yield "This is one too few. After the loop, `low` is the answer.", lambda tile: last(lambda seq: right[seq])(tile) - 1
-    yield "The last sequence is never found: the search must begin with high = num_seqs, not num_seqs − 1.", last(lambda seq: right[seq], most=max(count - 1, 1))
-    yield "The first tile is rounded down: cu_seqlens_q[i] // TOKENS + i. You round up.", last(lambda seq: -(-bounds[seq] // tokens) + seq)
-    yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq])
-    yield "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.", last(lambda seq: bounds[seq] + seq)
-    yield "You search for the end of the sequence, not for its beginning: entry i + 1 is where sequence i ends.", last(lambda seq: bounds[seq + 1] // tokens + seq)
+    yield (
+        "`low` is the sequence that is sought: the last one whose first tile is at most this tile. `high` is one further.",
+        lambda tile: last(lambda seq: right[seq])(tile) + 1,
+    )
+    yield (
+        "This is one too few. After the loop, `low` is the answer.",
+        lambda tile: last(lambda seq: right[seq])(tile) - 1,
+    )
+    yield (
+        "The last sequence is never found: the search must begin with high = num_seqs, not num_seqs − 1.",
+        last(lambda seq: right[seq], most=max(count - 1, 1)),
+    )
+    yield (
+        "The first tile is rounded down: cu_seqlens_q[i] // TOKENS + i. You round up.",
+        last(lambda seq: -(-bounds[seq] // tokens) + seq),
+    )
+    yield (
+        "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.",
+        last(lambda seq: bounds[seq]),
+    )
+    yield (
+        "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.",
+        last(lambda seq: bounds[seq] + seq),
+    )
+    yield (
+        "You search for the end of the sequence, not for its beginning: entry i + 1 is where sequence i ends.",
+        last(lambda seq: bounds[seq + 1] // tokens + seq),
+    )
     yield (
         "The middle is never to be skipped: if its first tile is at most this tile, the middle may be the answer itself. So it becomes `low`, not `middle + 1`.",
         lambda tile: _skipping(right, tile),
@@ -137,7 +165,10 @@ def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable
     yield "That is always sequence 0.", lambda tile: 0
     yield "That is always the last sequence.", lambda tile: count - 1
     yield "That is the number of the tile. A sequence may have several tiles.", lambda tile: tile
-    yield "That is where the sequence begins in the row. Its number is wanted.", lambda tile: bounds[last(lambda seq: right[seq])(tile)]
+    yield (
+        "That is where the sequence begins in the row. Its number is wanted.",
+        lambda tile: bounds[last(lambda seq: right[seq])(tile)],
+    )
 
 
 def _skipping(first: list[int], tile: int) -> int:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-import lessons_lib.triton_mode  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
+# isort: split
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
+# isort: split
 import torch
 import triton
 import triton.language as tl
@@ -56,13 +58,17 @@ def one_turn_kernel(
 
 
 @triton.jit
-def turns_kernel(ONLINE: tl.constexpr, scores, state, out, turns, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr):
+def turns_kernel(
+    ONLINE: tl.constexpr, scores, state, out, turns, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr
+):
     """Several turns of the attempt in a loop, as in the decode kernel. Only compiled, and never run."""
     row, key, dim = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, DIM)
     row_max, row_sum = tl.load(state + row), tl.load(state + row)
     acc = tl.zeros([ROWS, DIM], tl.float32)
     for turn in range(turns):
-        weights, row_max, row_sum, acc = ONLINE(tl.load(scores + turn + row[:, None] * KEYS + key[None, :]), row_max, row_sum, acc)
+        weights, row_max, row_sum, acc = ONLINE(
+            tl.load(scores + turn + row[:, None] * KEYS + key[None, :]), row_max, row_sum, acc
+        )
         acc += tl.sum(weights, axis=1)[:, None]
     tl.store(out + row[:, None] * DIM + dim[None, :], acc / row_sum[:, None])
 
@@ -101,12 +107,27 @@ CASES = (
     ("the first turn: scores [1, 3].", Turn.of([[1, 3]])),
     ("seen before: maximum 2, sum 1.5, acc 20; then a larger score, [3, 1].", Turn.of([[3, 1]], [2], [1.5], [[20]])),
     ("seen before: maximum 2, sum 1.5, acc 20; then smaller scores, [1, 0].", Turn.of([[1, 0]], [2], [1.5], [[20]])),
-    ("two rows with the maxima 2 and 5; scores [4, 3] and [1, 2].", Turn.of([[4, 3], [1, 2]], [2, 5], [1.5, 1], [[20, 1, 5, 4], [7, 3, 2, 2]])),
-    ("four rows, two keys, the first turn: scores [4, 3], [1, 2], [0, 5] and [6, 6].", Turn.of([[4, 3], [1, 2], [0, 5], [6, 6]])),
-    ("seen before: maximum 2, sum 1.5, acc 20; the second key is masked: scores [3, -inf].", Turn.of([[3, NONE]], [2], [1.5], [[20]])),
-    ("seen before: maximum 2, sum 1.5, acc 20; both keys are masked: scores [-inf, -inf].", Turn.of([[NONE, NONE]], [2], [1.5], [[20]])),
+    (
+        "two rows with the maxima 2 and 5; scores [4, 3] and [1, 2].",
+        Turn.of([[4, 3], [1, 2]], [2, 5], [1.5, 1], [[20, 1, 5, 4], [7, 3, 2, 2]]),
+    ),
+    (
+        "four rows, two keys, the first turn: scores [4, 3], [1, 2], [0, 5] and [6, 6].",
+        Turn.of([[4, 3], [1, 2], [0, 5], [6, 6]]),
+    ),
+    (
+        "seen before: maximum 2, sum 1.5, acc 20; the second key is masked: scores [3, -inf].",
+        Turn.of([[3, NONE]], [2], [1.5], [[20]]),
+    ),
+    (
+        "seen before: maximum 2, sum 1.5, acc 20; both keys are masked: scores [-inf, -inf].",
+        Turn.of([[NONE, NONE]], [2], [1.5], [[20]]),
+    ),
     ("nothing seen before, and both keys are masked: scores [-inf, -inf].", Turn.of([[NONE, NONE]])),
-    ("nothing seen before; the first of two rows may see no key, the second has the scores [1, 2].", Turn.of([[NONE, NONE], [1, 2]])),
+    (
+        "nothing seen before; the first of two rows may see no key, the second has the scores [1, 2].",
+        Turn.of([[NONE, NONE], [1, 2]]),
+    ),
     ("large scores: seen maximum 300, sum 1, acc 10; scores [400, 399].", Turn.of([[400, 399]], [300], [1], [[10]])),
     ("scores far below zero, nothing seen before: [-400, -401].", Turn.of([[-400, -401]])),
 )
@@ -114,7 +135,12 @@ CASES = (
 
 def check_online_softmax(attempt) -> None:
     numbers = torch.zeros(4)
-    compiled_too(lambda: _check_results(attempt), attempt, ((attempt, numbers, numbers, numbers, 3), dict(ROWS=2, KEYS=4, DIM=8)), kernel=turns_kernel)
+    compiled_too(
+        lambda: _check_results(attempt),
+        attempt,
+        ((attempt, numbers, numbers, numbers, 3), dict(ROWS=2, KEYS=4, DIM=8)),
+        kernel=turns_kernel,
+    )
 
 
 def _check_results(attempt) -> None:
@@ -150,11 +176,17 @@ def _check_turn(attempt, turn: Turn, case: str) -> None:
             continue
         name = PARTS[index]
         idea = _why_nothing_seen(attempt, name, got, turn) or _why(name, got, turn)
-        raise Mistake(f"`{name}` should be {numbers_text(want[index])}; yours is {numbers_text(got[index])}.", case=case, idea=idea)
+        raise Mistake(
+            f"`{name}` should be {numbers_text(want[index])}; yours is {numbers_text(got[index])}.",
+            case=case,
+            idea=idea,
+        )
 
 
 def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
-    return torch.equal(got.isinf(), want.isinf()) and close(got.nan_to_num(nan=1e30, neginf=-1e9), want.nan_to_num(neginf=-1e9))
+    return torch.equal(got.isinf(), want.isinf()) and close(
+        got.nan_to_num(nan=1e30, neginf=-1e9), want.nan_to_num(neginf=-1e9)
+    )
 
 
 # All right ideas and wrong ones differ here: a larger score than before.
@@ -170,9 +202,11 @@ def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], turn: T
     except Exception:  # noqa: BLE001 - it fails in another way there
         return ""
     if name == "weights" and _same(got[0], turn.scores.exp2()) and _same(there[0], SEEN.want()[0]):
-        return "You subtract 0 where the *old* maximum is −∞. In the first turn it always is. Ask for the new one: `tl.where(new_max == float(\"-inf\"), 0.0, new_max)`."
+        return 'You subtract 0 where the *old* maximum is −∞. In the first turn it always is. Ask for the new one: `tl.where(new_max == float("-inf"), 0.0, new_max)`.'
     up = (SEEN.want()[1] - SEEN.row_max.double()).exp2()
-    if _same(there[2], SEEN.row_sum.double() * up + SEEN.want()[0].sum(dim=1)) or _same(there[3], SEEN.acc.double() * up[:, None]):
+    if _same(there[2], SEEN.row_sum.double() * up + SEEN.want()[0].sum(dim=1)) or _same(
+        there[3], SEEN.acc.double() * up[:, None]
+    ):
         return "The factor is upside down: exp2(old maximum − new maximum), at most 1, and 0 before the first key. Yours is exp2(new − old), which is infinite there."
     return ""
 
@@ -202,36 +236,77 @@ def _why(name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
             ((scores - reference[:, None]).exp(), "These are powers of e. The scores are in base 2 here: `tl.exp2`."),
             (scores.exp2(), "The maximum is not subtracted from the scores."),
             (scores.exp(), "The maximum is not subtracted from the scores, and `tl.exp2` is wanted, not `tl.exp`."),
-            ((scores - row_max.masked_fill(row_max == NONE, 0.0)[:, None]).exp2(), "You subtract the old maximum. The weights are relative to the new one."),
-            ((scores - own_max.masked_fill(own_max == NONE, 0.0)[:, None]).exp2(), "You subtract the largest score of this turn. The weights are relative to the largest of all keys so far, `new_max`."),
+            (
+                (scores - row_max.masked_fill(row_max == NONE, 0.0)[:, None]).exp2(),
+                "You subtract the old maximum. The weights are relative to the new one.",
+            ),
+            (
+                (scores - own_max.masked_fill(own_max == NONE, 0.0)[:, None]).exp2(),
+                "You subtract the largest score of this turn. The weights are relative to the largest of all keys so far, `new_max`.",
+            ),
             ((reference[:, None] - scores).exp2(), "The exponent is upside down: score minus maximum."),
-            (weights / weights.sum(dim=1, keepdim=True), "The weights are not to be divided yet. What is added up is divided once, behind the loop."),
+            (
+                weights / weights.sum(dim=1, keepdim=True),
+                "The weights are not to be divided yet. What is added up is divided once, behind the loop.",
+            ),
             (torch.ones_like(scores), "All weights are 1. Is something subtracted from itself?"),
         )
     elif name == "row_sum":
         guesses = (
-            (row_sum + weights.sum(dim=1), "The old sum is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max)."),
-            (weights.sum(dim=1), "What was added up before is gone. The new sum is the old one, rescaled, plus that of the weights."),
+            (
+                row_sum + weights.sum(dim=1),
+                "The old sum is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max).",
+            ),
+            (
+                weights.sum(dim=1),
+                "What was added up before is gone. The new sum is the old one, rescaled, plus that of the weights.",
+            ),
             (row_sum * rescale, "The weights of this turn are missing."),
-            (row_sum * up + weights.sum(dim=1), "The factor is upside down: exp2(old maximum − new maximum), at most 1."),
-            (row_sum * natural + weights.sum(dim=1), "The factor is a power of e. Everything is in base 2: `tl.exp2(row_max - new_max)`."),
-            ((row_sum + weights.sum(dim=1)) * rescale, "Only what was there before is rescaled. The weights are relative to the new maximum already."),
-            (row_sum * rescale + weights.sum(), "You added up the whole tile. Each row has a sum of its own: `axis=1`."),
-            (row_sum * rescale + weights.max(dim=1).values, "You added the largest weight. The sum is wanted: `tl.sum(weights, axis=1)`."),
+            (
+                row_sum * up + weights.sum(dim=1),
+                "The factor is upside down: exp2(old maximum − new maximum), at most 1.",
+            ),
+            (
+                row_sum * natural + weights.sum(dim=1),
+                "The factor is a power of e. Everything is in base 2: `tl.exp2(row_max - new_max)`.",
+            ),
+            (
+                (row_sum + weights.sum(dim=1)) * rescale,
+                "Only what was there before is rescaled. The weights are relative to the new maximum already.",
+            ),
+            (
+                row_sum * rescale + weights.sum(),
+                "You added up the whole tile. Each row has a sum of its own: `axis=1`.",
+            ),
+            (
+                row_sum * rescale + weights.max(dim=1).values,
+                "You added the largest weight. The sum is wanted: `tl.sum(weights, axis=1)`.",
+            ),
             (rescaled[:, 0], "That is `acc`. The order is weights, new_max, row_sum, acc."),
         )
     else:
         column = torch.ones_like(acc)
         guesses = (
-            (acc, "`acc` is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max), like the sum."),
+            (
+                acc,
+                "`acc` is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max), like the sum.",
+            ),
             (acc * up[:, None], "The factor is upside down: exp2(old maximum − new maximum), at most 1."),
-            (acc * natural[:, None], "The factor is a power of e. Everything is in base 2: `tl.exp2(row_max - new_max)`."),
+            (
+                acc * natural[:, None],
+                "The factor is a power of e. Everything is in base 2: `tl.exp2(row_max - new_max)`.",
+            ),
             (rescaled / total[:, None], "`acc` is not to be divided yet. That is done once, behind the loop."),
-            (rescaled + weights.sum(dim=1, keepdim=True), "Only rescale `acc` here. The values are not known to this function; the kernel adds weights · values afterwards."),
+            (
+                rescaled + weights.sum(dim=1, keepdim=True),
+                "Only rescale `acc` here. The values are not known to this function; the kernel adds weights · values afterwards.",
+            ),
             (column * rescale[:, None], "That is the factor. Multiply `acc` by it."),
         )
         if acc.shape[0] == acc.shape[1]:
-            guesses += ((acc * rescale[None, :], "You multiplied the columns. Each row has a factor: `rescale[:, None]`."),)
+            guesses += (
+                (acc * rescale[None, :], "You multiplied the columns. Each row has a factor: `rescale[:, None]`."),
+            )
     for guess, idea in guesses:
         if guess.shape == found.shape and _same(found, guess):
             return idea
@@ -249,7 +324,10 @@ def _why_maximum(found, scores, row_max, new_max, row_sum, total) -> str:
     for guess, idea in (
         (own, "That is the largest score of this turn. A larger one may have come before: `tl.maximum(row_max, ...)`."),
         (row_max, "The maximum did not move. It is the largest score of all keys so far, this turn's included."),
-        (torch.maximum(row_max, scores.max()), "Each row has a maximum of its own: `tl.max(scores, axis=1)`, along the keys."),
+        (
+            torch.maximum(row_max, scores.max()),
+            "Each row has a maximum of its own: `tl.max(scores, axis=1)`, along the keys.",
+        ),
         (scores.max().expand_as(found), "Each row has a maximum of its own: `tl.max(scores, axis=1)`, along the keys."),
         (total, "That is the sum. The order is weights, new_max, row_sum, acc."),
         (scores.min(dim=1).values, "That is the smallest score."),
@@ -278,4 +356,8 @@ def _check_many_turns(attempt, rows: int, keys: int, dim: int, generator) -> Non
         acc = acc + weights @ own_values
     want = (scores.double() * torch.tensor(2.0).double().log()).softmax(dim=1) @ values.double()
     if not close(acc / row_sum[:, None], want, 1e-3):
-        raise Mistake("after several turns the attention is wrong, though each turn by itself was right.", case=case, idea="Does a turn return something that a later one can not go on from?")
+        raise Mistake(
+            "after several turns the attention is wrong, though each turn by itself was right.",
+            case=case,
+            idea="Does a turn return something that a later one can not go on from?",
+        )

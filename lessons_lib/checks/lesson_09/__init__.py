@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="09.1",
         title="the budget shared out",
-        reference="lessons_lib.scheduler:share_budget",
+        reference="lessons_lib.scheduling.scheduler:share_budget",
         test=check_share_budget,
         hints=(
             "What a sequence wants is one subtraction: tokens known minus tokens computed. Nothing else about it matters.",
@@ -26,7 +26,7 @@ EXERCISES = [
     Exercise(
         id="09.2",
         title="admission by promise",
-        reference="lessons_lib.scheduler:conservative",
+        reference="lessons_lib.scheduling.scheduler:conservative",
         test=check_conservative,
         hints=(
             "Imagine that everybody who runs, and the newcomer, went on to the cap. Would the pool have blocks for all of them at once?",
@@ -39,7 +39,7 @@ EXERCISES = [
     Exercise(
         id="09.3",
         title="the scheduler",
-        reference="lessons_lib.scheduler:Scheduler",
+        reference="lessons_lib.scheduling.scheduler:Scheduler",
         test=check_scheduler,
         hints=(
             "`serve_waiting` does nothing while somebody stalls; else it is a loop with three conditions and one way out. `give` asks one question before it changes anything: are there enough free blocks?",
@@ -55,7 +55,7 @@ EXERCISES = [
     Exercise(
         id="09.4",
         title="a priority that ages",
-        reference="lessons_lib.policies:PriorityWithAgeing",
+        reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
         test=check_priority_with_ageing,
         hints=(
             "Everybody who waits gets older by the same. So it is enough to know when each one came, how many seconds its tier costs it, and how many it gains by being read.",

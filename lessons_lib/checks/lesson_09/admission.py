@@ -1,9 +1,9 @@
 """Judges 09.2, `conservative`: whether all promises together fit into the pool."""
 
-from lessons_lib.block_pool import BlockPool, blocks_for
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_09.made_up import a_sequence, names_of
-from lessons_lib.scheduler import Scheduler, conservative
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.scheduling.scheduler import Scheduler, conservative
 
 # (block size, blocks of the pool, running, newcomer); a sequence is (prompt, cap, answer so far). Who runs holds blocks for what is computed.
 CASES = (
@@ -38,7 +38,11 @@ def check_conservative(attempt) -> None:
         got = call(attempt, scheduler, newcomer, case=told)
         if before != (names_of(scheduler.running), names_of(scheduler.waiting), len(scheduler.pool.free_queue)):
             what = "your code changed the scheduler: another list of running sequences, another queue or other free blocks than before."
-            raise Mistake(what, case=told, idea="This function only answers a question. Whoever asks does the admitting: `[*scheduler.running, sequence]` is a new list.")
+            raise Mistake(
+                what,
+                case=told,
+                idea="This function only answers a question. Whoever asks does the admitting: `[*scheduler.running, sequence]` is a new list.",
+            )
         outcomes.append(_as_bool(got, told))
     wanted = [_asked(conservative, case) for case in CASES]
     wrong = next((number for number, (got, want) in enumerate(zip(outcomes, wanted)) if got != want), None)
@@ -72,7 +76,11 @@ def _told(block_size, num_blocks, running, newcomer) -> str:
 
 def _as_bool(got, case: str) -> bool:
     if type(got).__name__ not in ("bool", "bool_"):
-        raise Mistake(f"True or False should come back; yours returned {got!r}.", case=case, idea="Return the comparison: promised blocks on one side, blocks of the pool on the other.")
+        raise Mistake(
+            f"True or False should come back; yours returned {got!r}.",
+            case=case,
+            idea="Return the comparison: promised blocks on one side, blocks of the pool on the other.",
+        )
     return bool(got)
 
 
@@ -80,7 +88,13 @@ def _asked(rule, case) -> bool:
     return bool(rule(*_made(*case)))
 
 
-def _rule(tokens=lambda s: s.most_tokens, who=lambda scheduler, s: [*scheduler.running, s], blocks=blocks_for, room=lambda pool: pool.num_blocks, below=False):
+def _rule(
+    tokens=lambda s: s.most_tokens,
+    who=lambda scheduler, s: [*scheduler.running, s],
+    blocks=blocks_for,
+    room=lambda pool: pool.num_blocks,
+    below=False,
+):
     """`conservative` with one part made another way."""
 
     def rule(scheduler, sequence) -> bool:
@@ -100,7 +114,10 @@ def _needed_against_free(scheduler, sequence) -> bool:
 
 
 def _rest_against_free(scheduler, sequence) -> bool:
-    needs = sum(blocks_for(other.most_tokens, scheduler.pool.block_size) - len(other.blocks) for other in [*scheduler.running, sequence])
+    needs = sum(
+        blocks_for(other.most_tokens, scheduler.pool.block_size) - len(other.blocks)
+        for other in [*scheduler.running, sequence]
+    )
     return needs < len(scheduler.pool.free_queue)
 
 

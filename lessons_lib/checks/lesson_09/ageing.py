@@ -6,7 +6,7 @@ from random import Random
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.ageing_words import why
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
-from lessons_lib.policies import PriorityWithAgeing, WaitingQueue
+from lessons_lib.scheduling.policies import PriorityWithAgeing, WaitingQueue
 
 READ = True
 # patience, head start, then (arrival, tier, is it interactive?) of the one that goes first, and of the other
@@ -74,19 +74,38 @@ def _counts_as(sequence, patience: float, head_start: float) -> float:
 
 
 def _rank(policy, sequence, case: str):
-    state, own, told, numbers = state_of(sequence), _looked_at(sequence), _told(sequence), (policy.patience, policy.head_start)
+    state, own, told, numbers = (
+        state_of(sequence),
+        _looked_at(sequence),
+        _told(sequence),
+        (policy.patience, policy.head_start),
+    )
     rank = call(policy.rank, sequence, case=case)
     if _looked_at(sequence) != own:
         what = f"your code changed the sequence: {told} became {_told(sequence)}."
-        raise Mistake(what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too.")
+        raise Mistake(
+            what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too."
+        )
     if state_of(sequence) != state:
         what = "your code changed the sequence: its tokens, its blocks, or how far it is."
-        raise Mistake(what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too.")
+        raise Mistake(
+            what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too."
+        )
     if (policy.patience, policy.head_start) != numbers:
-        what = f"your code changed the policy: {_limits(*numbers)} became {_limits(policy.patience, policy.head_start)}."
-        raise Mistake(what, case=case, idea="Both numbers are for everybody, also for those who come next. Keep what holds for this sequence only in a variable of its own.")
+        what = (
+            f"your code changed the policy: {_limits(*numbers)} became {_limits(policy.patience, policy.head_start)}."
+        )
+        raise Mistake(
+            what,
+            case=case,
+            idea="Both numbers are for everybody, also for those who come next. Keep what holds for this sequence only in a variable of its own.",
+        )
     if rank is None:
-        raise Mistake("`rank` should return a number; yours returned None.", case=case, idea="The queue sorts by what `rank` returns: `return ...`.")
+        raise Mistake(
+            "`rank` should return a number; yours returned None.",
+            case=case,
+            idea="The queue sorts by what `rank` returns: `return ...`.",
+        )
     return rank
 
 
@@ -101,7 +120,10 @@ def _is_before(one, other, case: str) -> bool:
 def _made(attempt, patience: float, head_start: float):
     policy = attempt(patience, head_start)
     if not hasattr(policy, "rank"):
-        raise Mistake("the class should have a method `rank(self, sequence)`; yours has none.", case=f"{_limits(patience, head_start)}.")
+        raise Mistake(
+            "the class should have a method `rank(self, sequence)`; yours has none.",
+            case=f"{_limits(patience, head_start)}.",
+        )
     return policy
 
 
@@ -115,7 +137,11 @@ def _check_pair(attempt, patience: float, head_start: float, first, other) -> No
         if patience and head_start:
             raise
         zero = "head start" if patience else "patience"
-        raise Mistake(f"`rank` divides by the {zero}, and a {zero} of 0 is allowed.", case=case, idea="Add and subtract seconds. A number of 0 seconds then makes no difference to the order.") from None
+        raise Mistake(
+            f"`rank` divides by the {zero}, and a {zero} of 0 is allowed.",
+            case=case,
+            idea="Add and subtract seconds. A number of 0 seconds then makes no difference to the order.",
+        ) from None
     if not _is_before(*ranks, case):
         a_, b_ = (_counts_as(sequence, patience, head_start) for sequence in (a, b))
         what = f"A should go first: A counts as if it had come at {a_:g} s, B at {b_:g} s. Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
@@ -143,8 +169,19 @@ def _check_queue(attempt) -> None:
         queue, want = WaitingQueue(_made(attempt, *numbers)), WaitingQueue(PriorityWithAgeing(*numbers))
         for person in people:
             queue.add(person), want.add(person)
-        place = next((n for n, (one, other) in enumerate(zip(queue, want)) if _counts_as(one, *numbers) != _counts_as(other, *numbers)), None)
+        place = next(
+            (
+                n
+                for n, (one, other) in enumerate(zip(queue, want))
+                if _counts_as(one, *numbers) != _counts_as(other, *numbers)
+            ),
+            None,
+        )
         if place is not None:
             one, other = list(queue)[place], list(want)[place]
             what = f"place {place + 1} of the queue should be {other.id}'s ({_told(other)}); yours has {one.id} ({_told(one)})."
-            raise Mistake(what, case=case, idea="arrival time + tier × patience, less the head start if it is interactive: the same for every sequence.")
+            raise Mistake(
+                what,
+                case=case,
+                idea="arrival time + tier × patience, less the head start if it is interactive: the same for every sequence.",
+            )

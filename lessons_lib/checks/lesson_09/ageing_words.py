@@ -11,7 +11,9 @@ UNITS = "All three are seconds: add them as they are."
 FRACTIONS = "Fractions of a second are lost. Many come within a second; keep the arrival time as it is."
 # Two pairs: the order of both is the same, and `_by_numbers` tells them apart.
 NOBODY = "Who reads along does not count in your rank. An interactive request ranks as if it had come `head_start` seconds earlier."
-EVERYBODY = "Everybody gets the head start here, so it changes no order. Only those with `sequence.is_interactive` have one."
+EVERYBODY = (
+    "Everybody gets the head start here, so it changes no order. Only those with `sequence.is_interactive` have one."
+)
 SIGN = "The sign of the head start is wrong: the smallest rank goes first, so a head start makes a rank smaller."
 OTHERS = "The head start goes to those with whom nobody reads along. It is for those with `sequence.is_interactive`."
 
@@ -110,7 +112,10 @@ def _order(rank) -> list[str]:
     """Of people who came microseconds apart, and of others hours apart: no rule looks like one that counts a number much more or much less."""
     rng = Random(4)
     people = [
-        a_sequence(str(n), 13, arrival=10 ** rng.uniform(-6, 4), tier=rng.choice((0, 1, 2, 3)), interactive=rng.random() < 0.5) for n in range(240)
+        a_sequence(
+            str(n), 13, arrival=10 ** rng.uniform(-6, 4), tier=rng.choice((0, 1, 2, 3)), interactive=rng.random() < 0.5
+        )
+        for n in range(240)
     ]
     return [person.id for person in sorted(people, key=rank)]
 

@@ -1,13 +1,21 @@
 """Sequences and schedulers in any state, made for the checks of lesson 09."""
 
-from lessons_lib.block_pool import BlockPool
-from lessons_lib.sequence import Sequence
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.scheduling.sequence import Sequence
 
 END = -1  # plays the stop token
 
 
 def a_sequence(
-    name: str, prompt: int, *, answered: int = 0, computed: int = 0, cap: int = 50, arrival: float = 0.0, tier: int = 0, interactive: bool = False
+    name: str,
+    prompt: int,
+    *,
+    answered: int = 0,
+    computed: int = 0,
+    cap: int = 50,
+    arrival: float = 0.0,
+    tier: int = 0,
+    interactive: bool = False,
 ) -> Sequence:
     """A sequence with so many tokens of prompt and answer, and so many of them computed."""
     return Sequence(
@@ -25,7 +33,13 @@ def used_pool(num_blocks: int, block_size: int, in_use: int) -> BlockPool:
 
 def state_of(sequence: Sequence) -> tuple:
     """All that a step may change of a sequence."""
-    return list(sequence.prompt_ids), list(sequence.output_ids), sequence.num_computed_tokens, list(sequence.blocks), sequence.finish_reason
+    return (
+        list(sequence.prompt_ids),
+        list(sequence.output_ids),
+        sequence.num_computed_tokens,
+        list(sequence.blocks),
+        sequence.finish_reason,
+    )
 
 
 def names_of(sequences) -> list[str]:

@@ -4,8 +4,8 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_09.twins import Twins, random_people
-from lessons_lib.policies import FirstComeFirstServed, PriorityWithAgeing
-from lessons_lib.scheduler import conservative, optimistic
+from lessons_lib.scheduling.policies import FirstComeFirstServed, PriorityWithAgeing
+from lessons_lib.scheduling.scheduler import conservative, optimistic
 
 
 def check_scheduler(attempt) -> None:
@@ -42,17 +42,31 @@ def _check_newcomers(attempt) -> None:
     roomy = dict(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=32)
     twins = Twins(attempt, {}, "nobody runs and nobody waits.", **roomy)
     _steps(twins, 1)
-    twins = Twins(attempt, {"A": (13, 9, 9)}, "blocks of 4, budget 32, four places; A waits, with a prompt of 13.", **roomy)
+    twins = Twins(
+        attempt, {"A": (13, 9, 9)}, "blocks of 4, budget 32, four places; A waits, with a prompt of 13.", **roomy
+    )
     twins.add("A")
     _steps(twins, 3)
-    twins = Twins(attempt, {"D": (21, 9, 9)}, "blocks of 4, budget 8, four places; D waits, with a prompt of 21.", **roomy | {"max_num_batched_tokens": 8})
+    twins = Twins(
+        attempt,
+        {"D": (21, 9, 9)},
+        "blocks of 4, budget 8, four places; D waits, with a prompt of 21.",
+        **roomy | {"max_num_batched_tokens": 8},
+    )
     twins.add("D")
     _steps(twins, 5)
     people = {"A": (13, 9, 9), "F": (40, 9, 9), "C": (3, 9, 9)}
-    twins = Twins(attempt, people, "blocks of 4, budget 32, four places; A (prompt 13) and F (prompt 40) wait.", **roomy)
+    twins = Twins(
+        attempt, people, "blocks of 4, budget 32, four places; A (prompt 13) and F (prompt 40) wait.", **roomy
+    )
     twins.add("A", "F")
     _steps(twins, 4)
-    twins = Twins(attempt, people, "blocks of 4, budget 32, four places; A (prompt 13), F (prompt 40) and C (prompt 3) wait.", **roomy)
+    twins = Twins(
+        attempt,
+        people,
+        "blocks of 4, budget 32, four places; A (prompt 13), F (prompt 40) and C (prompt 3) wait.",
+        **roomy,
+    )
     twins.add("A", "F", "C")
     _steps(twins, 5)
     people = {"E": (5, 12, 12)}
@@ -65,7 +79,12 @@ def _check_newcomers(attempt) -> None:
     twins.add_begun("E", answered=6, computed=7)
     _steps(twins, 3)
     people = {name: (3, 3, 3) for name in "ABCD"}
-    twins = Twins(attempt, people, "blocks of 4, budget 32, two places; A, B, C and D wait, with prompts of 3.", **roomy | {"max_num_seqs": 2})
+    twins = Twins(
+        attempt,
+        people,
+        "blocks of 4, budget 32, two places; A, B, C and D wait, with prompts of 3.",
+        **roomy | {"max_num_seqs": 2},
+    )
     twins.add(*people)
     _steps(twins, 5)
 
@@ -88,7 +107,13 @@ def _check_admission(attempt) -> None:
     _steps(twins, 1)
     twins.add("B", "C")
     _steps(twins, 8)
-    twins = Twins(attempt, people, "an admission rule that says no to everybody; A waits, nobody runs.", num_blocks=10, admission=nobody)
+    twins = Twins(
+        attempt,
+        people,
+        "an admission rule that says no to everybody; A waits, nobody runs.",
+        num_blocks=10,
+        admission=nobody,
+    )
     twins.add("A")
     _steps(twins, 2)
 
@@ -96,7 +121,9 @@ def _check_admission(attempt) -> None:
 def _check_policy(attempt) -> None:
     people = {name: (3, 3, 3, float(at)) for at, name in enumerate("ACE")}
     case = "one place, the policy is last come, first served; A, C and E came in this order."
-    twins = Twins(attempt, people, case, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=8, policy=LastComeFirstServed())
+    twins = Twins(
+        attempt, people, case, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=8, policy=LastComeFirstServed()
+    )
     twins.add("A", "C", "E")
     _steps(twins, 8)
 

@@ -5,7 +5,7 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.made_up import a_sequence, names_of, state_of
-from lessons_lib.scheduler import share_budget
+from lessons_lib.scheduling.scheduler import share_budget
 
 # ((name, tokens of the prompt, of the answer so far, computed), ...), budget; smallest first.
 CASES = (
@@ -62,7 +62,9 @@ def _right(specs, budget: int) -> dict[str, int]:
 
 
 def _told(specs, budget: int) -> str:
-    running = ", ".join(f"{name} ({prompt + answer} tokens known, {computed} computed)" for name, prompt, answer, computed in specs)
+    running = ", ".join(
+        f"{name} ({prompt + answer} tokens known, {computed} computed)" for name, prompt, answer, computed in specs
+    )
     return f"running: {running or 'nobody'}; budget {budget}."
 
 
@@ -81,21 +83,33 @@ def _counts(attempt, specs, budget: int) -> dict[str, int]:
     got = call(lambda: attempt(given, budget), case=case)
     if names_of(given) != names_of(running):
         what = f"your code changed the list `running`: it holds {names_of(given)} after the call, and held {names_of(running)}."
-        raise Mistake(what, case=case, idea="It is the scheduler's own list, in the order of admission. Make a new one: `[... for sequence in running if ...]` or `sorted(...)`.")
+        raise Mistake(
+            what,
+            case=case,
+            idea="It is the scheduler's own list, in the order of admission. Make a new one: `[... for sequence in running if ...]` or `sorted(...)`.",
+        )
     for sequence, state in zip(running, states):
         if state_of(sequence) != state:
             what = f"your code changed {sequence.id} itself: {state[2]} tokens were computed of it, now {sequence.num_computed_tokens}, of {sequence.num_tokens} known."
-            raise Mistake(what, case=case, idea="This is a plan. What is computed is counted after the pass, by `update`.")
+            raise Mistake(
+                what, case=case, idea="This is a plan. What is computed is counted after the pass, by `update`."
+            )
     return _as_counts(got, running, case)
 
 
 def _as_counts(got, running, case: str) -> dict[str, int]:
     if not isinstance(got, dict):
-        raise Mistake(f"a dict should come back; yours returned {type(got).__name__}.", case=case, idea="sequence → number of tokens: `counts[sequence] = ...`.")
+        raise Mistake(
+            f"a dict should come back; yours returned {type(got).__name__}.",
+            case=case,
+            idea="sequence → number of tokens: `counts[sequence] = ...`.",
+        )
     strange = [key for key in got if not any(key is sequence for sequence in running)]
     if strange:
         idea = "The keys are the sequences themselves, not their names or numbers: `counts[sequence] = 1`."
-        raise Mistake(f"the dict should have sequences of `running` as keys; yours has {short(strange[0])}.", case=case, idea=idea)
+        raise Mistake(
+            f"the dict should have sequences of `running` as keys; yours has {short(strange[0])}.", case=case, idea=idea
+        )
     for sequence, count in got.items():
         if isinstance(count, bool) or not isinstance(count, Integral):
             idea = "A step computes whole tokens: min and minus of whole numbers are whole; `/` makes a float."

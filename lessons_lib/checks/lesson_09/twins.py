@@ -2,11 +2,11 @@
 
 import random
 
-from lessons_lib.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_09.made_up import END, a_sequence, listed, names_of
-from lessons_lib.scheduler import Deadlock, Scheduler, conservative
-from lessons_lib.sequence import Sequence
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative
+from lessons_lib.scheduling.sequence import Sequence
 
 MOST_QUESTIONS = 200  # in one step; nobody needs as many
 
@@ -18,10 +18,23 @@ class Twins:
         people: name -> (prompt tokens, cap, tokens of the answer), or with an arrival time as fourth.
     """
 
-    def __init__(self, attempt, people: dict[str, tuple], case: str, *, num_blocks: int, block_size: int = 4, admission=conservative, policy=None, **limits):
+    def __init__(
+        self,
+        attempt,
+        people: dict[str, tuple],
+        case: str,
+        *,
+        num_blocks: int,
+        block_size: int = 4,
+        admission=conservative,
+        policy=None,
+        **limits,
+    ):
         self.case, self.people = case, people
         limits |= {"policy": policy}
-        self.mine = call(lambda: attempt(BlockPool(num_blocks, block_size), admission=self._asked(admission), **limits), case=case)
+        self.mine = call(
+            lambda: attempt(BlockPool(num_blocks, block_size), admission=self._asked(admission), **limits), case=case
+        )
         self.want = Scheduler(BlockPool(num_blocks, block_size), admission=admission, **limits)
         self.questions = 0
         self.number = 0
@@ -61,7 +74,12 @@ class Twins:
         self._compare(got, want)
         for scheduler, plan in ((self.mine, got), (self.want, want)):
             lengths = [len(sequence.output_ids) + 1 for sequence in plan.counts]
-            call(scheduler.update, plan, [END if length == self.people[sequence.id][2] else 7 for sequence, length in zip(plan.counts, lengths)], case=self.case)
+            call(
+                scheduler.update,
+                plan,
+                [END if length == self.people[sequence.id][2] else 7 for sequence, length in zip(plan.counts, lengths)],
+                case=self.case,
+            )
         return bool(want.counts)
 
     def _asked(self, admission):
@@ -71,7 +89,11 @@ class Twins:
             self.questions += 1
             if self.questions > MOST_QUESTIONS:
                 what = f"the admission rule was asked {MOST_QUESTIONS} times in one step, the last time about {sequence.id}."
-                raise Mistake(what, case=self._now(), idea="Does the loop ever end? When the next in the queue may not come in, stop: `break`, not `continue`.")
+                raise Mistake(
+                    what,
+                    case=self._now(),
+                    idea="Does the loop ever end? When the next in the queue may not come in, stop: `break`, not `continue`.",
+                )
             return admission(scheduler, sequence)
 
         return ask
@@ -87,7 +109,11 @@ class Twins:
         except IndexError:
             if len(self.mine.waiting):
                 raise
-            raise Mistake("planning raised IndexError, and nobody waits.", case=self._now(), idea="`waiting.next` needs somebody who waits: ask for that in the condition of the loop.") from None
+            raise Mistake(
+                "planning raised IndexError, and nobody waits.",
+                case=self._now(),
+                idea="`waiting.next` needs somebody who waits: ask for that in the condition of the loop.",
+            ) from None
 
     def _now(self) -> str:
         return f"{self.case} Step {self.number}."
@@ -96,14 +122,22 @@ class Twins:
         for sequence, computed in before.items():
             if sequence.num_computed_tokens != computed:
                 what = f"planning changed {sequence.id}: {computed} of its tokens were computed, and now {sequence.num_computed_tokens}, before any pass."
-                raise Mistake(what, case=self._now(), idea="This is a plan. What is computed is counted after the pass, by `update`: leave `num_computed_tokens` as it is.")
+                raise Mistake(
+                    what,
+                    case=self._now(),
+                    idea="This is a plan. What is computed is counted after the pass, by `update`: leave `num_computed_tokens` as it is.",
+                )
 
     def _compare_errors(self, raised, expected, want) -> None:
         if bool(raised) == bool(expected):
             return
         if expected:
             what = "a Deadlock should be raised: all who run need a block, and none is free. Yours returned a plan."
-            raise Mistake(what, case=self._now(), idea="A plan without tokens, while somebody runs, changes nothing: the next step would be the same, for ever. Say so instead.")
+            raise Mistake(
+                what,
+                case=self._now(),
+                idea="A plan without tokens, while somebody runs, changes nothing: the next step would be the same, for ever. Say so instead.",
+            )
         if want.counts:
             counts = {sequence.id: count for sequence, count in want.counts.items()}
             idea = "Nobody got a token. One that stalls does not stop the others."
@@ -113,22 +147,38 @@ class Twins:
                 idea = f"{listed(names_of(want.stalled))} has to wait for a block. A deadlock it is only if nobody at all can go on."
             raise Mistake(f"the step should compute {counts}; yours raised a Deadlock.", case=self._now(), idea=idea)
         idea = "A deadlock is: somebody runs, and the finished plan has no token for anyone."
-        raise Mistake("yours raised a Deadlock, but nobody runs, so nobody can be stuck: an empty plan is right.", case=self._now(), idea=idea)
+        raise Mistake(
+            "yours raised a Deadlock, but nobody runs, so nobody can be stuck: an empty plan is right.",
+            case=self._now(),
+            idea=idea,
+        )
 
     def _compare(self, got, want) -> None:
         for field in ("counts", "admitted", "stalled"):
             if not hasattr(got, field):
-                raise Mistake(f"`schedule` should return a StepPlan; yours returned {type(got).__name__}.", case=self._now(), idea="`self.new_plan()` makes one; the two halves fill it in; return it.")
+                raise Mistake(
+                    f"`schedule` should return a StepPlan; yours returned {type(got).__name__}.",
+                    case=self._now(),
+                    idea="`self.new_plan()` makes one; the two halves fill it in; return it.",
+                )
         strange = [key for key in got.counts if not isinstance(key, Sequence)]
         if strange:
             what = f"`plan.counts` should have sequences as keys; yours has {strange[0]!r}."
-            raise Mistake(what, case=self._now(), idea="The keys are the sequences themselves, not their names: `plan.counts[sequence] = count`.")
+            raise Mistake(
+                what,
+                case=self._now(),
+                idea="The keys are the sequences themselves, not their names: `plan.counts[sequence] = count`.",
+            )
         self._compare_admitted(got, want)
         self._compare_counts(got, want)
         self._compare_blocks(got)
         if sorted(names_of(got.stalled)) != sorted(names_of(want.stalled)):
             what = f"{listed(names_of(want.stalled))} should be in `plan.stalled`; there is {listed(names_of(got.stalled))}."
-            raise Mistake(what, case=self._now(), idea="Who runs and gets no token because blocks are missing is noted there, once, and nobody else.")
+            raise Mistake(
+                what,
+                case=self._now(),
+                idea="Who runs and gets no token because blocks are missing is noted there, once, and nobody else.",
+            )
 
     def _compare_admitted(self, got, want) -> None:
         mine, theirs = names_of(got.admitted), names_of(want.admitted)
@@ -136,18 +186,38 @@ class Twins:
         waits = names_of(self.mine.waiting)
         if set(mine) & set(waits) or set(runs) & set(waits):
             both = listed(sorted((set(mine) | set(runs)) & set(waits)))
-            raise Mistake(f"{both} was admitted and still waits.", case=self._now(), idea="`self.admit(plan, sequence)` takes it out of the queue, and into `running` and `plan.admitted`.")
+            raise Mistake(
+                f"{both} was admitted and still waits.",
+                case=self._now(),
+                idea="`self.admit(plan, sequence)` takes it out of the queue, and into `running` and `plan.admitted`.",
+            )
         if mine == theirs and runs == should:
             return
         if set(runs) == set(should) and mine != theirs and set(mine) != set(theirs):
             what = f"`plan.admitted` should name {listed(theirs)}; yours names {listed(mine)}."
-            raise Mistake(what, case=self._now(), idea="`self.admit(plan, sequence)` does all three: out of the queue, into `running`, into `plan.admitted`.")
+            raise Mistake(
+                what,
+                case=self._now(),
+                idea="`self.admit(plan, sequence)` does all three: out of the queue, into `running`, into `plan.admitted`.",
+            )
         extra, missing = [n for n in runs if n not in should], [n for n in should if n not in runs]
         if extra:
-            raise Mistake(f"{listed(theirs)} should be admitted; yours admitted {listed(n for n in runs if n not in self.before)}.", case=self._now(), idea=self._too_many(extra, got, missing))
+            raise Mistake(
+                f"{listed(theirs)} should be admitted; yours admitted {listed(n for n in runs if n not in self.before)}.",
+                case=self._now(),
+                idea=self._too_many(extra, got, missing),
+            )
         if missing:
-            raise Mistake(f"{listed(theirs)} should be admitted; yours admitted {listed(mine)}.", case=self._now(), idea=self._too_few(mine))
-        raise Mistake(f"`running` should be {should}; yours is {runs}.", case=self._now(), idea="`running` is in the order of admission: newcomers join at its end.")
+            raise Mistake(
+                f"{listed(theirs)} should be admitted; yours admitted {listed(mine)}.",
+                case=self._now(),
+                idea=self._too_few(mine),
+            )
+        raise Mistake(
+            f"`running` should be {should}; yours is {runs}.",
+            case=self._now(),
+            idea="`running` is in the order of admission: newcomers join at its end.",
+        )
 
     def _too_many(self, extra, got, missing) -> str:
         if len(self.mine.running) > self.mine.max_num_seqs:
@@ -223,7 +293,9 @@ class Twins:
             elif held < blocks_for(room, size):
                 idea = f"{room} tokens will be in the cache after this step, and that is what its blocks must hold: allocate what is missing before the pass."
             elif held == due + self.before.get(sequence.id, 0):
-                idea = "It holds blocks already. What is missing is the blocks for all its tokens less those that it has."
+                idea = (
+                    "It holds blocks already. What is missing is the blocks for all its tokens less those that it has."
+                )
             elif held == blocks_for(sequence.num_tokens, size):
                 idea = "Blocks were taken for the whole prompt. This step computes a part of it, and needs blocks for that part; the rest can serve others until then."
             elif held == blocks_for(sequence.most_tokens, size):
@@ -234,7 +306,11 @@ class Twins:
         lost = len(self.want.pool.free_queue) - len(self.mine.pool.free_queue)
         if lost:
             what = f"the pool should have {len(self.want.pool.free_queue)} free blocks; it has {len(self.mine.pool.free_queue)}."
-            raise Mistake(what, case=self._now(), idea="Every block that the pool hands out must be in the `blocks` of a sequence: `sequence.blocks += self.pool.allocate(missing)`.")
+            raise Mistake(
+                what,
+                case=self._now(),
+                idea="Every block that the pool hands out must be in the `blocks` of a sequence: `sequence.blocks += self.pool.allocate(missing)`.",
+            )
 
 
 def random_people(seed: int) -> dict[str, tuple]:

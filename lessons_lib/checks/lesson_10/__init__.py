@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="10.1",
         title="the victim",
-        reference="lessons_lib.preemption:last_in_rank",
+        reference="lessons_lib.scheduling.preemption:last_in_rank",
         test=check_last_in_rank,
         hints=(
             "The policy serves the smallest rank first. Who would it serve last?",
@@ -25,19 +25,19 @@ EXERCISES = [
     Exercise(
         id="10.2",
         title="the name of a block",
-        reference="lessons_lib.prefix_cache:block_hash",
+        reference="lessons_lib.kv_cache.prefix_cache:block_hash",
         test=check_block_hash,
         hints=(
             "One hash over two things: the name of the block before, and the tokens of this one. Both as bytes, one behind the other.",
-            "`array(\"q\", token_ids).tobytes()` are the bytes of the tokens, eight for each. `hashlib.sha256(data).digest()` is the hash of some bytes.",
-            "`return hashlib.sha256(parent + array(\"q\", token_ids).tobytes()).digest()`.",
+            '`array("q", token_ids).tobytes()` are the bytes of the tokens, eight for each. `hashlib.sha256(data).digest()` is the hash of some bytes.',
+            '`return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()`.',
         ),
         points=1,
     ),
     Exercise(
         id="10.3",
         title="a pool that shares",
-        reference="lessons_lib.prefix_cache:PrefixCache",
+        reference="lessons_lib.kv_cache.prefix_cache:PrefixCache",
         test=check_prefix_cache,
         hints=(
             "`find` goes through the names and stops at the first unknown one. `share` and `free` change one count a block; what they do besides concerns blocks that nobody held, or nobody "
@@ -52,7 +52,7 @@ EXERCISES = [
     Exercise(
         id="10.4",
         title="beginning with what is cached",
-        reference="lessons_lib.preemption:take_cached",
+        reference="lessons_lib.scheduling.preemption:take_cached",
         test=check_take_cached,
         hints=(
             "Two questions first. Do the blocks hold all known tokens? And is a block free for the copy, beside those that were found? Only if yes and no, the last block is left out.",

@@ -1,8 +1,8 @@
 """Judges 10.4, `take_cached`: a sequence begins with what is in the cache, and still computes its last token."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.prefix_cache import PrefixCache, name_full_blocks
-from lessons_lib.sequence import Sequence
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, name_full_blocks
+from lessons_lib.scheduling.sequence import Sequence
 
 SIZE = 16
 
@@ -34,25 +34,50 @@ def _pool(num_blocks: int, found: int, prompt: list[int], is_held: bool = False,
     return pool, pool.find(name_full_blocks(first, size)[:found])
 
 
-def _take(attempt, pool, sequence, blocks, case: str, want_blocks: int, want_computed: int, why: str, why_blocks: str = "") -> None:
+def _take(
+    attempt, pool, sequence, blocks, case: str, want_blocks: int, want_computed: int, why: str, why_blocks: str = ""
+) -> None:
     before = dict(pool.holders)
     call(attempt, pool, sequence, blocks, case=case)
     expected, known = blocks[:want_blocks], sequence.num_tokens
     if not isinstance(sequence.blocks, (list, tuple)) or list(sequence.blocks) != expected:
-        raise Mistake(f"`sequence.blocks` should be {expected}; yours is {short(sequence.blocks)}.", case=case, idea=why_blocks or _blocks_idea(sequence, blocks))
+        raise Mistake(
+            f"`sequence.blocks` should be {expected}; yours is {short(sequence.blocks)}.",
+            case=case,
+            idea=why_blocks or _blocks_idea(sequence, blocks),
+        )
     if sequence.num_computed_tokens != want_computed:
-        what = f"`sequence.num_computed_tokens` should be {want_computed}; yours is {short(sequence.num_computed_tokens)}."
-        raise Mistake(what, case=case, idea=_computed_idea(sequence.num_computed_tokens, known, len(expected) * pool.block_size, why))
+        what = (
+            f"`sequence.num_computed_tokens` should be {want_computed}; yours is {short(sequence.num_computed_tokens)}."
+        )
+        raise Mistake(
+            what,
+            case=case,
+            idea=_computed_idea(sequence.num_computed_tokens, known, len(expected) * pool.block_size, why),
+        )
     for block in expected:
         should = before.get(block, 0) + 1
         if pool.holders.get(block, 0) != should:
-            idea = "Tell the pool, with `pool.share(blocks)`. Otherwise it hands these blocks out to somebody else, who writes over them." if pool.holders.get(block, 0) < should else (
-                "Share once: one more sequence holds these blocks.")
-            raise Mistake(f"block {block} should have {should} holder{'s' * (should > 1)}; the pool counts {pool.holders.get(block, 0)}.", case=case, idea=idea)
-    extra = {block: count for block, count in pool.holders.items() if block not in expected and count != before.get(block, 0)}
+            idea = (
+                "Tell the pool, with `pool.share(blocks)`. Otherwise it hands these blocks out to somebody else, who writes over them."
+                if pool.holders.get(block, 0) < should
+                else ("Share once: one more sequence holds these blocks.")
+            )
+            raise Mistake(
+                f"block {block} should have {should} holder{'s' * (should > 1)}; the pool counts {pool.holders.get(block, 0)}.",
+                case=case,
+                idea=idea,
+            )
+    extra = {
+        block: count for block, count in pool.holders.items() if block not in expected and count != before.get(block, 0)
+    }
     if extra:
         idea = "Share exactly the blocks that the sequence takes. What is shared with nobody is never given back."
-        raise Mistake(f"the pool counts a holder more for block {next(iter(extra))}, which the sequence does not have.", case=case, idea=idea)
+        raise Mistake(
+            f"the pool counts a holder more for block {next(iter(extra))}, which the sequence does not have.",
+            case=case,
+            idea=idea,
+        )
 
 
 def _blocks_idea(sequence, blocks) -> str:
@@ -92,7 +117,11 @@ def _check_own_list(attempt) -> None:
         idea = "`sequence.blocks = blocks` gives it the caller's list, and both would grow together. Make one of its own: `list(blocks)`."
         raise Mistake("`sequence.blocks` is the very list that was passed in as `blocks`.", case=case, idea=idea)
     if not isinstance(second.blocks, list):
-        raise Mistake(f"`sequence.blocks` should be a list; yours is a {type(second.blocks).__name__}.", case=case, idea="The scheduler adds blocks to it as the sequence grows.")
+        raise Mistake(
+            f"`sequence.blocks` should be a list; yours is a {type(second.blocks).__name__}.",
+            case=case,
+            idea="The scheduler adds blocks to it as the sequence grows.",
+        )
 
 
 def _check_held_by_another(attempt) -> None:
@@ -122,7 +151,16 @@ def _check_answer_counts(attempt) -> None:
     pool, blocks = _pool(6, 1, prompt + answer)
     case = "blocks of 16; a sequence that was preempted: 16 prompt tokens and 16 answer tokens are known; the first block is found; other blocks are free."
     second = Sequence("second", (prompt + answer)[:16], 30, output_ids=(prompt + answer)[16:])
-    _take(attempt, pool, second, blocks, case, 1, 16, "The answer so far is known too: `sequence.num_tokens` is 32. Block 0 holds 16 of them, and its last token is not the last known one.")
+    _take(
+        attempt,
+        pool,
+        second,
+        blocks,
+        case,
+        1,
+        16,
+        "The answer so far is known too: `sequence.num_tokens` is 32. Block 0 holds 16 of them, and its last token is not the last known one.",
+    )
 
 
 def _check_no_block_for_the_copy(attempt) -> None:
@@ -132,15 +170,47 @@ def _check_no_block_for_the_copy(attempt) -> None:
     )
     prompt = list(range(32))
     pool, blocks = _pool(3, 2, prompt, is_held=True, others=1)
-    case = "blocks of 16; a prompt of 32 tokens, both its blocks are found and held by another sequence; no block is free."
-    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 1, 16, "One block is taken, so 16 tokens count.", copied)
+    case = (
+        "blocks of 16; a prompt of 32 tokens, both its blocks are found and held by another sequence; no block is free."
+    )
+    _take(
+        attempt,
+        pool,
+        Sequence("second", prompt, 5),
+        blocks,
+        case,
+        1,
+        16,
+        "One block is taken, so 16 tokens count.",
+        copied,
+    )
     pool, blocks = _pool(3, 2, prompt, others=1)
     case = "a pool of 3 blocks of 16; a prompt of 32 tokens. The two free blocks are the two that are found; the third is held by another sequence."
     queue = copied + " `len(pool.free_queue)` is 2, but these two are the ones that the sequence takes."
-    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 1, 16, "One block is taken, so 16 tokens count.", queue)
+    _take(
+        attempt,
+        pool,
+        Sequence("second", prompt, 5),
+        blocks,
+        case,
+        1,
+        16,
+        "One block is taken, so 16 tokens count.",
+        queue,
+    )
     pool, blocks = _pool(1, 1, prompt[:16])
     case = "a pool of one block of 16; a prompt of 16 tokens; its block is found and free."
-    _take(attempt, pool, Sequence("second", prompt[:16], 1), blocks, case, 0, 0, "No block is taken, so nothing is computed.", queue)
+    _take(
+        attempt,
+        pool,
+        Sequence("second", prompt[:16], 1),
+        blocks,
+        case,
+        0,
+        0,
+        "No block is taken, so nothing is computed.",
+        queue,
+    )
 
 
 def _check_other_sizes(attempt) -> None:
@@ -153,4 +223,13 @@ def _check_other_sizes(attempt) -> None:
                     keep = found - (found * size == known and num_blocks == found)
                     case = f"blocks of {size}, {num_blocks} of them, nobody holds any; {known} known tokens, {found} blocks found."
                     computed = min(keep * size, known - 1)
-                    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, keep, computed, "Ask the pool how large its blocks are: `pool.block_size`.")
+                    _take(
+                        attempt,
+                        pool,
+                        Sequence("second", prompt, 5),
+                        blocks,
+                        case,
+                        keep,
+                        computed,
+                        "Ask the pool how large its blocks are: `pool.block_size`.",
+                    )

@@ -29,7 +29,11 @@ def _name(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes
             raise
         raise _too_large(error, case) from None
     if not isinstance(got, bytes):
-        raise Mistake(f"a name should be of type bytes; yours is {type(got).__name__}: {short(got, 60)}.", case=case, idea=_kind_idea(got))
+        raise Mistake(
+            f"a name should be of type bytes; yours is {type(got).__name__}: {short(got, 60)}.",
+            case=case,
+            idea=_kind_idea(got),
+        )
     return got
 
 
@@ -81,7 +85,9 @@ def _check_same_again(attempt) -> None:
     two = [bytes(call(attempt, PARENT, tokens, case=case)) for tokens in (first, second)]
     if len({*one, *two}) > 1:
         idea = "The name may depend on nothing but the parent and the tokens: not on which list it is, not on a time, a counter or chance. Otherwise nothing is ever found again."
-        raise Mistake("equal tokens behind the same parent should give the same name; yours gives two.", case=case, idea=idea)
+        raise Mistake(
+            "equal tokens behind the same parent should give the same name; yours gives two.", case=case, idea=idea
+        )
 
 
 def _check_tokens(attempt) -> None:
@@ -90,14 +96,22 @@ def _check_tokens(attempt) -> None:
     short_idea = "Every token counts, the first and the last too."
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1, 2, 3, 5]), short_idea, "another last token")
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [0, 2, 3, 4]), short_idea, "another first token")
-    order = "The order counts: \"dog bites man\" is not \"man bites dog\". A sum, a set or a sorted list loses it."
+    order = 'The order counts: "dog bites man" is not "man bites dog". A sum, a set or a sorted list loses it.'
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [4, 3, 2, 1]), order, "the same tokens in another order")
-    _differ(attempt, (PARENT, [1, 1, 2, 2]), (PARENT, [1, 2, 2, 2]), "How often a token stands there counts. A set loses it.", "the same tokens, one of them more often,")
+    _differ(
+        attempt,
+        (PARENT, [1, 1, 2, 2]),
+        (PARENT, [1, 2, 2, 2]),
+        "How often a token stands there counts. A set loses it.",
+        "the same tokens, one of them more often,",
+    )
     joined = "Written one behind the other, 1 and 12 look like 11 and 2. Give each token the same number of bytes, or put something between them."
     _differ(attempt, (PARENT, [1, 12]), (PARENT, [11, 2]), joined, "1, 12 and 11, 2")
-    wrapped = "Token 65,537 is not token 1. Two bytes a token hold only 65,536 numbers, and `% 256` even fewer; vocabularies are larger. Use eight bytes: `array(\"q\", ...)`."
+    wrapped = 'Token 65,537 is not token 1. Two bytes a token hold only 65,536 numbers, and `% 256` even fewer; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
     for far in (256, 65_536, 2**17):
-        _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1 + far, 2, 3, 4]), wrapped, f"token 1 and token {1 + far:,}")
+        _differ(
+            attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1 + far, 2, 3, 4]), wrapped, f"token 1 and token {1 + far:,}"
+        )
 
 
 def _check_parent(attempt) -> None:
@@ -130,9 +144,16 @@ def _check_chain(attempt) -> None:
 def _check_spread(attempt) -> None:
     rng = Random(2)
     case = "2,000 blocks with random tokens and parents."
-    names = [_name(attempt, rng.choice((PARENT, OTHER_PARENT, b"")), [rng.randrange(200_000) for _ in range(16)], case) for _ in range(2000)]
+    names = [
+        _name(attempt, rng.choice((PARENT, OTHER_PARENT, b"")), [rng.randrange(200_000) for _ in range(16)], case)
+        for _ in range(2000)
+    ]
     if len(set(names)) < len(names):
-        raise Mistake(f"2,000 different blocks should have 2,000 names; yours have {len(set(names)):,}.", case=case, idea="Something of the tokens or the parent is lost before it is hashed.")
+        raise Mistake(
+            f"2,000 different blocks should have 2,000 names; yours have {len(set(names)):,}.",
+            case=case,
+            idea="Something of the tokens or the parent is lost before it is hashed.",
+        )
     dull = [place for place in range(32) if len({name[place] for name in names}) < 100]
     if dull:
         idea = "A short number filled up to 32 bytes is still a short number: Python's `hash` has 64 bits, and of bytes it is another one in every process. Use `hashlib.sha256`."

@@ -31,12 +31,24 @@ def expect(pool, holders: dict[int, int], queue: list[int], case: str, idea: str
     """The pool's books are these."""
     counted = {block: count for block, count in dict(pool.holders).items()}
     if counted != holders:
-        raise Mistake(f"`holders` should be {holders}; yours is {short(counted)}.", case=case, idea=_holders_idea(counted, holders, idea))
+        raise Mistake(
+            f"`holders` should be {holders}; yours is {short(counted)}.",
+            case=case,
+            idea=_holders_idea(counted, holders, idea),
+        )
     found = queue_of(pool)
     if sorted(found) != sorted(queue):
-        raise Mistake(f"the free queue should hold {queue}; yours holds {short(found)}.", case=case, idea=_queue_idea(found, queue, idea))
+        raise Mistake(
+            f"the free queue should hold {queue}; yours holds {short(found)}.",
+            case=case,
+            idea=_queue_idea(found, queue, idea),
+        )
     if found != queue:
-        raise Mistake(f"the free queue should be {queue}, in this order; yours is {short(found)}.", case=case, idea=queue_idea or idea)
+        raise Mistake(
+            f"the free queue should be {queue}, in this order; yours is {short(found)}.",
+            case=case,
+            idea=queue_idea or idea,
+        )
     if used_of(pool) != set(holders):
         idea = "`used` holds every block that somebody holds, those that left the free queue by `share` as well: `self.used.update(blocks)`. `free` of lesson 03 refuses what is not in it."
         raise Mistake(f"`used` should be {short(set(holders))}; yours is {short(used_of(pool))}.", case=case, idea=idea)
@@ -50,7 +62,9 @@ def _holders_idea(counted: dict, holders: dict, idea: str) -> str:
 
 def _queue_idea(found: list, queue: list, idea: str) -> str:
     if len(set(found)) < len(found):
-        return "A block stands in the queue twice. Two sequences would get it, and each would write over the other's keys."
+        return (
+            "A block stands in the queue twice. Two sequences would get it, and each would write over the other's keys."
+        )
     return idea
 
 
@@ -61,7 +75,11 @@ def _find(pool, names: list[bytes], want: list[int], case: str, idea: str) -> No
         lookup = "A name may be unknown: nobody ever had these tokens, or their block was lost. Ask `name in self.block_of` first."
         raise Mistake(f"`find` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
     if not isinstance(got, (list, tuple)) or not all(is_whole(block) for block in got):
-        raise Mistake(f"`find` should return a list of block numbers, {want}; yours returned {short(got)}.", case=case, idea="`self.block_of[name]` is the block of a name.")
+        raise Mistake(
+            f"`find` should return a list of block numbers, {want}; yours returned {short(got)}.",
+            case=case,
+            idea="`self.block_of[name]` is the block of a name.",
+        )
     if [int(block) for block in got] != want:
         raise Mistake(f"`find` should return {want}; yours returned {short(list(got))}.", case=case, idea=idea)
 
@@ -73,17 +91,35 @@ def _check_find(attempt) -> None:
     all_found = "Go through the names in order, and collect their blocks as long as they are known."
     _find(pool, [a, b, c], [0, 1, 2], begin + "`find([a, b, c])`.", all_found)
     _find(pool, [a, b], [0, 1], begin + "`find([a, b])`.", all_found)
-    _find(pool, [a, b, x], [0, 1], begin + "`find([a, b, x])`; x is unknown.", "The blocks before the first unknown name are of use all the same.")
+    _find(
+        pool,
+        [a, b, x],
+        [0, 1],
+        begin + "`find([a, b, x])`; x is unknown.",
+        "The blocks before the first unknown name are of use all the same.",
+    )
     gap = "Behind a gap nothing is of use: a sequence computes its tokens from the first missing one on, and there is no place for the blocks behind. Stop at the first unknown name."
     _find(pool, [a, x, c], [0], begin + "`find([a, x, c])`; x is unknown.", gap)
     _find(pool, [x, y], [], begin + "`find([x, y])`; both are unknown.", "Nothing is found, so the list is empty.")
     _find(pool, [], [], begin + "`find([])`.", "No names, no blocks.")
-    expect(pool, {0: 1, 1: 1, 2: 1}, [3, 4, 5], begin + "after some calls of `find`.", "`find` only looks. Whoever wants the blocks calls `share`.")
+    expect(
+        pool,
+        {0: 1, 1: 1, 2: 1},
+        [3, 4, 5],
+        begin + "after some calls of `find`.",
+        "`find` only looks. Whoever wants the blocks calls `share`.",
+    )
     pool = attempt(6, 16)
     pool.allocate(4)
     pool.give_name(3, a)
     pool.give_name(1, b)
-    _find(pool, [a, b], [3, 1], "block 3 has the name a, block 1 the name b; `find([a, b])`.", "In the order of the names, which is the order of the tokens.")
+    _find(
+        pool,
+        [a, b],
+        [3, 1],
+        "block 3 has the name a, block 1 the name b; `find([a, b])`.",
+        "In the order of the names, which is the order of the tokens.",
+    )
 
 
 def _share(pool, blocks: list[int], case: str) -> None:
@@ -91,7 +127,9 @@ def _share(pool, blocks: list[int], case: str) -> None:
         call(pool.share, list(blocks), case=case)
     except ValueError as error:
         idea = "Refuse only a block that nobody holds *and* that has no name. A held block may have no name yet; a free one with a name may be shared."
-        raise Mistake(f"these blocks can be shared, but `share` raised ValueError: {str(error)[:100]}", case=case, idea=idea) from None
+        raise Mistake(
+            f"these blocks can be shared, but `share` raised ValueError: {str(error)[:100]}", case=case, idea=idea
+        ) from None
 
 
 def _check_share_held(attempt) -> None:
@@ -102,7 +140,13 @@ def _check_share_held(attempt) -> None:
     expect(pool, {0: 2, 1: 2, 2: 1}, [3, 4, 5], case, counts)
     case += " Then `share([0])`."
     _share(pool, [0], case)
-    expect(pool, {0: 3, 1: 2, 2: 1}, [3, 4, 5], case, "A block may have any number of holders. Add one to the count that is there.")
+    expect(
+        pool,
+        {0: 3, 1: 2, 2: 1},
+        [3, 4, 5],
+        case,
+        "A block may have any number of holders. Add one to the count that is there.",
+    )
     pool = attempt(6, 16)
     pool.allocate(2)
     case = "blocks 0 and 1 are held and have no names; `share([0, 1])`, as when a sequence is forked."
@@ -115,7 +159,9 @@ def _free_all(pool, blocks: list[int], case: str) -> None:
         call(pool.free, list(blocks), case=case)
     except (ValueError, KeyError) as error:
         idea = "Refuse a block that nobody holds, and a block that is named twice, nothing else. A block with several holders may be given back by each of them, once."
-        raise Mistake(f"these blocks are held, but `free` raised {type(error).__name__}: {str(error)[:100]}", case=case, idea=idea) from None
+        raise Mistake(
+            f"these blocks are held, but `free` raised {type(error).__name__}: {str(error)[:100]}", case=case, idea=idea
+        ) from None
 
 
 def _lose_all(attempt, case: str):
@@ -126,7 +172,9 @@ def _lose_all(attempt, case: str):
 
 
 def _check_share_free(attempt) -> None:
-    case = "blocks 0, 1, 2 had the names a, b, c, and were freed; the free queue is [3, 4, 5, 2, 1, 0]. `share([0, 1])`."
+    case = (
+        "blocks 0, 1, 2 had the names a, b, c, and were freed; the free queue is [3, 4, 5, 2, 1, 0]. `share([0, 1])`."
+    )
     pool = _lose_all(attempt, case)
     _free_books(pool, case.split(" `share")[0])
     _share(pool, [0, 1], case)
@@ -134,8 +182,18 @@ def _check_share_free(attempt) -> None:
     expect(pool, {0: 1, 1: 1}, [3, 4, 5, 2], case, idea)
     got = call(pool.allocate, 3, case=case + " Then `allocate(3)`.")
     if list(got) != [3, 4, 5]:
-        raise Mistake(f"`allocate(3)` should give [3, 4, 5]; yours gave {short(got)}.", case=case + " Then `allocate(3)`.", idea=idea)
-    _find(pool, NAMES[:3], [0, 1, 2], case + " Then `find([a, b, c])`.", "Shared blocks keep their names: a third sequence may find them.")
+        raise Mistake(
+            f"`allocate(3)` should give [3, 4, 5]; yours gave {short(got)}.",
+            case=case + " Then `allocate(3)`.",
+            idea=idea,
+        )
+    _find(
+        pool,
+        NAMES[:3],
+        [0, 1, 2],
+        case + " Then `find([a, b, c])`.",
+        "Shared blocks keep their names: a third sequence may find them.",
+    )
 
 
 def _free_books(pool, case: str) -> None:
@@ -200,24 +258,57 @@ def _check_order(attempt) -> None:
     case = "five blocks; 0 and 1 (names a, b) belong to X, 2 and 3 (names c, d) to Y. X is freed, then Y; then X's beginning is shared again and freed again."
     _free_all(pool, [0, 1], case)
     _free_all(pool, [2, 3], case)
-    expect(pool, {}, [4, 1, 0, 3, 2], case.split(";")[0] + "; X is freed, then Y.", "", "Who was freed first stands further in front.")
+    expect(
+        pool,
+        {},
+        [4, 1, 0, 3, 2],
+        case.split(";")[0] + "; X is freed, then Y.",
+        "",
+        "Who was freed first stands further in front.",
+    )
     _share(pool, [0, 1], case)
     _free_all(pool, [0, 1], case)
     recent = "X was used last, so Y's blocks are now the least recently used. A freed block joins the end of the queue, whether it was there before or not."
     expect(pool, {}, [4, 3, 2, 1, 0], case, "", recent)
     got = call(pool.allocate, 2, case=case + " Then `allocate(2)`.")
     if list(got) != [4, 3]:
-        raise Mistake(f"`allocate(2)` should give [4, 3]; yours gave {short(got)}.", case=case + " Then `allocate(2)`.", idea=recent)
-    _find(pool, NAMES[2:4], [2], case + " Then `allocate(2)` takes 4 and 3, and `find([c, d])`.", "Block 3 was lost and block 2 is left: a shorter beginning, but one of use.")
+        raise Mistake(
+            f"`allocate(2)` should give [4, 3]; yours gave {short(got)}.",
+            case=case + " Then `allocate(2)`.",
+            idea=recent,
+        )
+    _find(
+        pool,
+        NAMES[2:4],
+        [2],
+        case + " Then `allocate(2)` takes 4 and 3, and `find([c, d])`.",
+        "Block 3 was lost and block 2 is left: a shorter beginning, but one of use.",
+    )
 
 
 def _check_free_refused(attempt) -> None:
     cases = (
-        ([3], "freeing block 3, which is free,", "It would stand in the queue twice. `super().free` refuses it, if you let it see the block before you change anything."),
-        ([0, 4], "freeing block 0 and, with it, block 4, which is free,", "Look at all blocks before you change anything. `super().free` looks at those that you give it, so call it before you lower a count."),
-        ([1, 1], "naming block 1 twice, which has two holders,", "A sequence holds a block once. With two holders, both would be gone although one of them still reads: compare `len(set(blocks))` with `len(blocks)`."),
+        (
+            [3],
+            "freeing block 3, which is free,",
+            "It would stand in the queue twice. `super().free` refuses it, if you let it see the block before you change anything.",
+        ),
+        (
+            [0, 4],
+            "freeing block 0 and, with it, block 4, which is free,",
+            "Look at all blocks before you change anything. `super().free` looks at those that you give it, so call it before you lower a count.",
+        ),
+        (
+            [1, 1],
+            "naming block 1 twice, which has two holders,",
+            "A sequence holds a block once. With two holders, both would be gone although one of them still reads: compare `len(set(blocks))` with `len(blocks)`.",
+        ),
         ([0, 1, 0], "naming block 0 twice", "A sequence holds a block once."),
-        ([9], "freeing block 9, which this pool does not have,", "`super().free` refuses it, if you let it see the block."),
+        (
+            [9],
+            "freeing block 9, which this pool does not have,",
+            "`super().free` refuses it, if you let it see the block.",
+        ),
     )
     for blocks, doing, idea in cases:
         pool = _filled(attempt, 6, 3)

@@ -13,7 +13,9 @@ def check_random_run(attempt) -> None:
     name_of: dict[int, bytes] = {}
     for turn in range(400):
         queue = queue_of(pool)
-        case = f"turn {turn} of a long run with 14 blocks; the sequences hold {short(held)}; the free queue is {queue}; "
+        case = (
+            f"turn {turn} of a long run with 14 blocks; the sequences hold {short(held)}; the free queue is {queue}; "
+        )
         if held and rng.random() < 0.45:
             blocks = held.pop(rng.randrange(len(held)))
             case += f"`free({blocks})`."
@@ -56,14 +58,24 @@ def _compare_found(blocks: list[int], names: list[bytes], name_of: dict[int, byt
             break
         want.append(block_of[name])
     if blocks != want:
-        raise Mistake(f"`find` should return {want}; yours returned {short(blocks)}.", case=case, idea="As many blocks as are known without a gap.")
+        raise Mistake(
+            f"`find` should return {want}; yours returned {short(blocks)}.",
+            case=case,
+            idea="As many blocks as are known without a gap.",
+        )
 
 
 def _compare_books(pool, held: list[list[int]], queue: list[int], case: str) -> None:
     holders = dict(Counter(block for own in held for block in own))
     if dict(pool.holders) != holders:
-        raise Mistake(f"`holders` should be {holders}; yours is {short(dict(pool.holders))}.", case=case, idea="Every `share` and every `free` changes the count of each of its blocks by one.")
+        raise Mistake(
+            f"`holders` should be {holders}; yours is {short(dict(pool.holders))}.",
+            case=case,
+            idea="Every `share` and every `free` changes the count of each of its blocks by one.",
+        )
     if queue_of(pool) != queue or used_of(pool) != set(holders):
         raise Mistake(
-            f"the free queue should be {queue}; yours is {queue_of(pool)}.", case=case, idea="Every block is free or held, never both; what is freed joins the end, last block first."
+            f"the free queue should be {queue}; yours is {queue_of(pool)}.",
+            case=case,
+            idea="Every block is free or held, never both; what is freed joins the end, last block first.",
         )

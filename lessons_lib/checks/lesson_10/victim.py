@@ -3,8 +3,8 @@
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.policies import FirstComeFirstServed, ShortestJobFirst, StrictPriority
-from lessons_lib.sequence import Sequence
+from lessons_lib.scheduling.policies import FirstComeFirstServed, ShortestJobFirst, StrictPriority
+from lessons_lib.scheduling.sequence import Sequence
 
 
 class LastComeFirstServed:
@@ -24,28 +24,49 @@ def check_last_in_rank(attempt) -> None:
     _check_random(attempt)
 
 
-def _sequence(id: str, arrival_time: float = 0.0, prompt: int = 8, expected: float | None = None, tier: int = 0) -> Sequence:
-    return Sequence(id, list(range(prompt)), 30, arrival_time=arrival_time, expected_tokens=expected, tier=tier, num_computed_tokens=prompt, blocks=[0])
+def _sequence(
+    id: str, arrival_time: float = 0.0, prompt: int = 8, expected: float | None = None, tier: int = 0
+) -> Sequence:
+    return Sequence(
+        id,
+        list(range(prompt)),
+        30,
+        arrival_time=arrival_time,
+        expected_tokens=expected,
+        tier=tier,
+        num_computed_tokens=prompt,
+        blocks=[0],
+    )
 
 
 def _names(candidates: list[Sequence]) -> str:
     return "[" + ", ".join(sequence.id for sequence in candidates) + "]"
 
 
-def _choose(attempt, candidates: list[Sequence], policy, want: Sequence, case: str, ideas: dict[str, str], otherwise: str) -> None:
+def _choose(
+    attempt, candidates: list[Sequence], policy, want: Sequence, case: str, ideas: dict[str, str], otherwise: str
+) -> None:
     """Let the attempt choose, and name a wrong choice by whom it took."""
     given = list(candidates)
     got = call(lambda: attempt(given, policy), case=case)
     changed = len(given) != len(candidates) or any(one is not other for one, other in zip(given, candidates))
     if changed:
         what = f"your code changed `candidates`: it was {_names(candidates)} and is {_names(given)} afterwards."
-        raise Mistake(what, case=case, idea="Only look at them. `reversed(candidates)` and `sorted(candidates, ...)` leave the list as it is; `.reverse()`, `.sort()` and `.pop()` do not.")
+        raise Mistake(
+            what,
+            case=case,
+            idea="Only look at them. `reversed(candidates)` and `sorted(candidates, ...)` leave the list as it is; `.reverse()`, `.sort()` and `.pop()` do not.",
+        )
     if got is want:
         return
     if not isinstance(got, Sequence):
         idea = "`max(..., key=...)` returns the sequence with the largest key. The scheduler takes the blocks of what you return, so it needs the sequence itself."
-        raise Mistake(f"the victim should be the sequence {want.id}; yours returned {short(got)}.", case=case, idea=idea)
-    raise Mistake(f"the victim should be {want.id}; yours chose {got.id}.", case=case, idea=ideas.get(got.id, otherwise))
+        raise Mistake(
+            f"the victim should be the sequence {want.id}; yours returned {short(got)}.", case=case, idea=idea
+        )
+    raise Mistake(
+        f"the victim should be {want.id}; yours chose {got.id}.", case=case, idea=ideas.get(got.id, otherwise)
+    )
 
 
 LAST = "The policy serves the smallest rank first, so whoever has the largest rank would be served last."
@@ -54,7 +75,15 @@ LAST = "The policy serves the smallest rank first, so whoever has the largest ra
 def _check_alone(attempt) -> None:
     a = _sequence("A", 1.0)
     case = "only A runs, and it needs a block itself."
-    _choose(attempt, [a], FirstComeFirstServed(), a, case, {}, "With one candidate there is no choice: it gives up its own blocks.")
+    _choose(
+        attempt,
+        [a],
+        FirstComeFirstServed(),
+        a,
+        case,
+        {},
+        "With one candidate there is no choice: it gives up its own blocks.",
+    )
 
 
 def _check_order_of_arrival(attempt) -> None:
@@ -70,11 +99,23 @@ def _check_order_of_arrival(attempt) -> None:
     case = "first come, first served; A came at 0, B at 1, C at 2, and they were admitted in this order."
     _choose(attempt, [a, b, c], FirstComeFirstServed(), c, case, {"A": first}, LAST)
     case = "first come, first served; the candidates are C (came at 2), B (at 1), A (at 0)."
-    _choose(attempt, [c, b, a], FirstComeFirstServed(), c, case, {"A": "A stands at the end of the list, but it came first. " + LAST}, LAST)
+    _choose(
+        attempt,
+        [c, b, a],
+        FirstComeFirstServed(),
+        c,
+        case,
+        {"A": "A stands at the end of the list, but it came first. " + LAST},
+        LAST,
+    )
 
 
 def _check_other_policies(attempt) -> None:
-    a, b, c = _sequence("A", 0.0, prompt=40, expected=5), _sequence("B", 1.0, prompt=3, expected=60), _sequence("C", 2.0, prompt=8, expected=20)
+    a, b, c = (
+        _sequence("A", 0.0, prompt=40, expected=5),
+        _sequence("B", 1.0, prompt=3, expected=60),
+        _sequence("C", 2.0, prompt=8, expected=20),
+    )
     case = "shortest job first; A has a prompt of 40 tokens and is expected to get 5, B has 3 and is expected to get 60, C has 8 and is expected to get 20."
     ideas = {
         "A": "A has the most tokens and blocks now, but the policy wants it done first. How long a sequence is does not matter, unless the policy asks for it: `policy.rank(sequence)`.",
@@ -83,10 +124,26 @@ def _check_other_policies(attempt) -> None:
     _choose(attempt, [a, b, c], ShortestJobFirst(), b, case, ideas, LAST)
     low, high = _sequence("A", 0.0, tier=1), _sequence("B", 1.0, tier=0)
     case = "strict priority; A came at 0 and is of tier 1, B came at 1 and is of tier 0. Ranks are pairs here: (1, 0.0) and (0, 1.0)."
-    _choose(attempt, [low, high], StrictPriority(), low, case, {"B": "B is of the better tier: its rank (0, 1.0) is the smaller one, so it is served first. " + LAST}, LAST)
+    _choose(
+        attempt,
+        [low, high],
+        StrictPriority(),
+        low,
+        case,
+        {"B": "B is of the better tier: its rank (0, 1.0) is the smaller one, so it is served first. " + LAST},
+        LAST,
+    )
     a, b = _sequence("A", 0.0), _sequence("B", 1.0)
     case = "a policy that serves the last comer first: rank = −arrival time. A came at 0, B at 1."
-    _choose(attempt, [a, b], LastComeFirstServed(), a, case, {"B": "B came last, and this policy serves it first. Only `policy.rank` knows the order."}, LAST)
+    _choose(
+        attempt,
+        [a, b],
+        LastComeFirstServed(),
+        a,
+        case,
+        {"B": "B came last, and this policy serves it first. Only `policy.rank` knows the order."},
+        LAST,
+    )
 
 
 def _check_alike(attempt) -> None:
@@ -103,8 +160,19 @@ def _check_alike(attempt) -> None:
 def _check_random(attempt) -> None:
     rng = Random(10)
     for number in range(200):
-        candidates = [_sequence(f"s{i}", rng.randrange(4), rng.randint(1, 50), rng.randint(1, 50), rng.randrange(2)) for i in range(rng.randint(1, 8))]
+        candidates = [
+            _sequence(f"s{i}", rng.randrange(4), rng.randint(1, 50), rng.randint(1, 50), rng.randrange(2))
+            for i in range(rng.randint(1, 8))
+        ]
         policy = rng.choice((FirstComeFirstServed(), ShortestJobFirst(), StrictPriority()))
         ranks = [policy.rank(sequence) for sequence in candidates]
         want = max(range(len(ranks)), key=lambda i: (ranks[i], i))
-        _choose(attempt, candidates, policy, candidates[want], f"random choice {number}, {policy.name}; ranks in the order of the list: {ranks}.", {}, LAST)
+        _choose(
+            attempt,
+            candidates,
+            policy,
+            candidates[want],
+            f"random choice {number}, {policy.name}; ranks in the order of the list: {ranks}.",
+            {},
+            LAST,
+        )

@@ -13,7 +13,7 @@ EXERCISES = [
     Exercise(
         id="11.1",
         title="what the next token is drawn from",
-        reference="lessons_lib.sampling:token_probabilities",
+        reference="lessons_lib.engine.sampling:token_probabilities",
         test=check_token_probabilities,
         hints=(
             "Sort once, right after dividing by the temperature. Then both cuts leave the beginning of each row, and nothing has to be sorted back.",
@@ -28,7 +28,7 @@ EXERCISES = [
     Exercise(
         id="11.2",
         title="a draw",
-        reference="lessons_lib.sampling:draw",
+        reference="lessons_lib.engine.sampling:draw",
         test=check_draw,
         hints=(
             "`cumsum` gives the end of each token's piece of the line. Which is the first end that lies beyond the number?",
@@ -41,7 +41,7 @@ EXERCISES = [
     Exercise(
         id="11.3",
         title="what may be shown",
-        reference="lessons_lib.text_stream:releasable",
+        reference="lessons_lib.engine.detokenizer:releasable",
         test=check_releasable,
         hints=(
             "Two questions, one after the other. Does a whole stop string stand anywhere in the text? If not: does the text end with the beginning of one?",
@@ -55,7 +55,7 @@ EXERCISES = [
     Exercise(
         id="11.4",
         title="the largest that fits",
-        reference="lessons_lib.tuning:largest_that_fits",
+        reference="lessons_lib.measuring.tuning:largest_that_fits",
         test=check_largest_that_fits,
         hints=(
             "Keep two sizes: one that surely fits, and one that is surely too large. Each try moves one of them.",

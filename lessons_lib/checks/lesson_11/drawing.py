@@ -4,7 +4,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_11.guessing import likeliest_idea
-from lessons_lib.sampling import draw
+from lessons_lib.engine.sampling import draw
 
 P, TOKENS = [0.5, 0.25, 0.125, 0.125], [7, 3, 9, 1]
 
@@ -37,14 +37,25 @@ def check_draw(attempt) -> None:
         _check_short_sum(attempt, *values)
     generator = torch.Generator().manual_seed(2)
     for _ in range(5):
-        probabilities = torch.randn(100, 200, generator=generator).double().mul(3).softmax(dim=-1).sort(dim=-1, descending=True).values
+        probabilities = (
+            torch.randn(100, 200, generator=generator)
+            .double()
+            .mul(3)
+            .softmax(dim=-1)
+            .sort(dim=-1, descending=True)
+            .values
+        )
         tokens = torch.stack([torch.randperm(200, generator=generator) for _ in range(100)])
         numbers = torch.rand(100, generator=generator, dtype=torch.float64)
         _check_one(attempt, probabilities, tokens, numbers, "100 rows with 200 random probabilities each.")
 
 
 def _tensors(probabilities, tokens, numbers):
-    return torch.tensor(probabilities, dtype=torch.float64), torch.tensor(tokens), torch.tensor(numbers, dtype=torch.float64)
+    return (
+        torch.tensor(probabilities, dtype=torch.float64),
+        torch.tensor(tokens),
+        torch.tensor(numbers, dtype=torch.float64),
+    )
 
 
 def _told(probabilities, tokens, numbers) -> str:
@@ -57,17 +68,31 @@ def _check_same_again(attempt) -> None:
     answers = [_tokens(call(attempt, *_tensors(*values), case=case), 8, case).tolist() for _ in range(5)]
     if len({token for answer in answers for token in answer}) > 1:
         idea = "All chance is in `numbers` already. A generator of your own (`torch.multinomial`, `torch.rand`) makes the answer depend on what was drawn before, for others too."
-        raise Mistake(f"the same number should give the same token every time; yours gave {sorted({t for answer in answers for t in answer})}.", case=case, idea=idea)
+        raise Mistake(
+            f"the same number should give the same token every time; yours gave {sorted({t for answer in answers for t in answer})}.",
+            case=case,
+            idea=idea,
+        )
 
 
 def _tokens(got, count: int, case: str) -> torch.Tensor:
     if not isinstance(got, torch.Tensor):
-        raise Mistake(f"a tensor of token numbers should come back; yours returned {short(got)}.", case=case, idea="An int64 tensor [B], a token for each row.")
+        raise Mistake(
+            f"a tensor of token numbers should come back; yours returned {short(got)}.",
+            case=case,
+            idea="An int64 tensor [B], a token for each row.",
+        )
     if got.shape != (count,):
         idea = "One token for each row. `gather` and `searchsorted` return [B, 1] for one column: take `[:, 0]` of it."
-        raise Mistake(f"the tokens should have the shape {[count]}; yours have {list(got.shape)}.", case=case, idea=idea)
+        raise Mistake(
+            f"the tokens should have the shape {[count]}; yours have {list(got.shape)}.", case=case, idea=idea
+        )
     if got.is_floating_point():
-        raise Mistake(f"tokens should be whole numbers; yours are {short(got)}.", case=case, idea="Return what stands in `tokens`, not a probability or a number.")
+        raise Mistake(
+            f"tokens should be whole numbers; yours are {short(got)}.",
+            case=case,
+            idea="Return what stands in `tokens`, not a probability or a number.",
+        )
     return got
 
 
@@ -86,7 +111,9 @@ def _compare(got, probabilities, tokens, numbers, case: str, all_found=(), numbe
         row = wrong[0]
         of_row = f" of row {row}" if len(want) > 1 else ""
         what = f"the token{of_row} should be {int(want[row])}; yours is {int(got[row])}."
-        cases = [(other, *_tensors(*values)) for other, values in zip(all_found, CASES)] or [(got, probabilities, tokens, numbers)]
+        cases = [(other, *_tensors(*values)) for other, values in zip(all_found, CASES)] or [
+            (got, probabilities, tokens, numbers)
+        ]
         raise Mistake(what, case=case, idea=_why(cases, number))
 
 
@@ -96,7 +123,9 @@ def _check_short_sum(attempt, probabilities, tokens, numbers) -> None:
     try:
         got = _tokens(call(attempt, *_tensors(probabilities, tokens, numbers), case=case), 1, case)
     except (IndexError, RuntimeError, ValueError, StopIteration) as error:
-        raise Mistake(f"the token should be 9; your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea) from None
+        raise Mistake(
+            f"the token should be 9; your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea
+        ) from None
     if int(got[0]) != 9:
         if int(got[0]) == 1:
             idea += " The last place of the row is a token that was cut: it must never be drawn."
@@ -134,7 +163,8 @@ def _why(cases, first: int) -> str:
     guesses = [_guesses(*values) for _, *values in cases]
     ideas = [idea for _, idea in guesses[first]]
     rules = [
-        (lambda number, place=place: torch.equal(cases[number][0].long(), guesses[number][place][0].long()), idea) for place, idea in enumerate(ideas)
+        (lambda number, place=place: torch.equal(cases[number][0].long(), guesses[number][place][0].long()), idea)
+        for place, idea in enumerate(ideas)
     ]
     otherwise = "Lay the probabilities end to end (`cumsum`). The first end that lies beyond the number is the token's."
     return likeliest_idea(rules, first, len(cases)) or otherwise

@@ -4,7 +4,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_11.guessing import likeliest_idea
-from lessons_lib.sampling import token_probabilities
+from lessons_lib.engine.sampling import token_probabilities
 
 HALVES = [0.5, 0.3, 0.15, 0.05]
 MIXED = [0.15, 0.5, 0.05, 0.3]
@@ -62,15 +62,24 @@ def _case(number: int) -> tuple[torch.Tensor, list, str]:
 
 def _check_large_logits(attempt) -> None:
     logits = torch.tensor([[990.0, 1000.0, 980.0]])
-    _check_one(attempt, logits, [[1.0], [3], [1.0]], f"logits {logits.tolist()}; {_settings_told([[1.0], [3], [1.0]])}.")
+    _check_one(
+        attempt, logits, [[1.0], [3], [1.0]], f"logits {logits.tolist()}; {_settings_told([[1.0], [3], [1.0]])}."
+    )
     logits = torch.tensor([[0.0, 2.0, float("-inf")]])
-    _check_one(attempt, logits, [[1.0], [3], [1.0]], f"logits {logits.tolist()}; {_settings_told([[1.0], [3], [1.0]])}.")
+    _check_one(
+        attempt, logits, [[1.0], [3], [1.0]], f"logits {logits.tolist()}; {_settings_told([[1.0], [3], [1.0]])}."
+    )
 
 
 def _check_many_ties(attempt) -> None:
     logits = torch.randint(0, 4, (1, 500), generator=torch.Generator().manual_seed(1)).float()
     settings = [[1.0], [40], [1.0]]
-    _check_one(attempt, logits, settings, f"500 logits that are 0, 1, 2 or 3, so that many are equal; {_settings_told(settings)}.")
+    _check_one(
+        attempt,
+        logits,
+        settings,
+        f"500 logits that are 0, 1, 2 or 3, so that many are equal; {_settings_told(settings)}.",
+    )
 
 
 def _told(values) -> str:
@@ -133,21 +142,48 @@ def _numbers(row) -> str:
 def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(got, (tuple, list)) or len(got) != 2 or not all(isinstance(part, torch.Tensor) for part in got):
         idea = "Return both: the probabilities, likeliest first, and which token each of them belongs to. `sort` gives values and indices; the indices are the tokens."
-        raise Mistake(f"a pair of tensors should come back, (probabilities, tokens); yours returned {short(got)}.", case=case, idea=idea)
+        raise Mistake(
+            f"a pair of tensors should come back, (probabilities, tokens); yours returned {short(got)}.",
+            case=case,
+            idea=idea,
+        )
     for name, part in zip(("probabilities", "tokens"), got):
         if part.shape != want.shape:
             idea = "One place for each token of the vocabulary, in each row. Tokens that cannot be drawn stay, with the probability 0."
-            raise Mistake(f"`{name}` should have the shape {list(want.shape)}; yours has {list(part.shape)}.", case=case, idea=idea)
+            raise Mistake(
+                f"`{name}` should have the shape {list(want.shape)}; yours has {list(part.shape)}.",
+                case=case,
+                idea=idea,
+            )
     found, order = got
     if order.is_floating_point():
-        raise Mistake(f"`tokens` should be token numbers; yours are {short(order)}.", case=case, idea="First the probabilities, then the tokens. The tokens are the indices that `sort` returns.")
+        raise Mistake(
+            f"`tokens` should be token numbers; yours are {short(order)}.",
+            case=case,
+            idea="First the probabilities, then the tokens. The tokens are the indices that `sort` returns.",
+        )
     return found, order
 
 
-def _variant(logits, settings, scale="divide", more=0, ties="cut", reach="kept", share_of="cut", renormalise=True, all_by_first=False, rising=False):
+def _variant(
+    logits,
+    settings,
+    scale="divide",
+    more=0,
+    ties="cut",
+    reach="kept",
+    share_of="cut",
+    renormalise=True,
+    all_by_first=False,
+    rising=False,
+):
     """Another rule in place of the right one: what `_why` compares with."""
-    temperature, top_k, top_p = (setting[:1].expand_as(setting) if all_by_first else setting for setting in _tensors(settings))
-    scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None], "ignore": logits}[scale].double()
+    temperature, top_k, top_p = (
+        setting[:1].expand_as(setting) if all_by_first else setting for setting in _tensors(settings)
+    )
+    scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None], "ignore": logits}[
+        scale
+    ].double()
     scaled = scaled.sort(dim=-1, descending=not rising, stable=True).values
     rank = torch.arange(scaled.shape[-1])
     uncut = scaled.softmax(dim=-1)
@@ -155,8 +191,15 @@ def _variant(logits, settings, scale="divide", more=0, ties="cut", reach="kept",
     if ties == "kept":
         outside = scaled < scaled.gather(1, (top_k[:, None] - 1).clamp(max=scaled.shape[-1] - 1))
     cut = scaled.masked_fill(outside, float("-inf")).softmax(dim=-1)
-    shares = {"cut": cut, "uncut": uncut, "at temperature 1": (scaled.masked_fill(outside, float("-inf")) * temperature[:, None]).softmax(dim=-1)}[share_of]
-    reached = {"kept": shares.cumsum(-1) - shares >= top_p[:, None], "dropped": (shares.cumsum(-1) > top_p[:, None] + 1e-6) & (rank > 0)}
+    shares = {
+        "cut": cut,
+        "uncut": uncut,
+        "at temperature 1": (scaled.masked_fill(outside, float("-inf")) * temperature[:, None]).softmax(dim=-1),
+    }[share_of]
+    reached = {
+        "kept": shares.cumsum(-1) - shares >= top_p[:, None],
+        "dropped": (shares.cumsum(-1) > top_p[:, None] + 1e-6) & (rank > 0),
+    }
     reached["exactly reached, kept"] = shares.cumsum(-1) - shares > top_p[:, None]
     reached["dropped at the border"] = (shares.cumsum(-1) > top_p[:, None] - 1e-6) & (rank > 0)
     reached["one more"] = torch.cat([torch.zeros(len(shares), 1, dtype=torch.bool), reached["kept"][:, :-1]], dim=1)
@@ -194,7 +237,10 @@ def _why(found, logits, settings, all_found, number: int) -> str:
     if _same(found, want.flip(-1)):
         return "The likeliest tokens should come first: `descending=True`."
     cases = [(got[0], *_case(place)[:2]) for place, got in enumerate(all_found)] or [(found, logits, settings)]
-    rules = [(lambda place, rule=rule: _same(cases[place][0], _variant(*cases[place][1:], **rule)), idea) for rule, idea in RULES]
+    rules = [
+        (lambda place, rule=rule: _same(cases[place][0], _variant(*cases[place][1:], **rule)), idea)
+        for rule, idea in RULES
+    ]
     if idea := likeliest_idea(rules, number, len(cases)):
         return idea
     if not torch.allclose(found.double().sum(dim=-1), torch.ones(len(found), dtype=torch.float64), atol=1e-4):

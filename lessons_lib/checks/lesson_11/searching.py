@@ -14,14 +14,22 @@ class Tries:
 
     def __call__(self, size):
         if isinstance(size, float) and not size.is_integer() or not hasattr(size, "__int__"):
-            raise Mistake(f"a size should be a whole number; yours tried {size!r}.", case=self.case, idea="Half of an odd number is no size: use `//`.")
+            raise Mistake(
+                f"a size should be a whole number; yours tried {size!r}.",
+                case=self.case,
+                idea="Half of an odd number is no size: use `//`.",
+            )
         if not 1 <= size <= self.most:
             idea = f"Sizes are 1 to `most`, which is {self.most}. 0 needs no try: it is the answer when 1 does not fit."
             raise Mistake(f"the size {int(size)} was tried.", case=self.case, idea=idea)
         self.sizes.append(int(size))
         if len(self.sizes) > 3 * self.most + 10:
             idea = "Does the range get smaller with every try? If `middle` stays what one end is already, it does not."
-            raise Mistake(f"after {len(self.sizes)} tries your code still goes on, and tries {short(self.sizes[-4:])}.", case=self.case, idea=idea)
+            raise Mistake(
+                f"after {len(self.sizes)} tries your code still goes on, and tries {short(self.sizes[-4:])}.",
+                case=self.case,
+                idea=idea,
+            )
         return size <= self.largest
 
 
@@ -56,9 +64,17 @@ def _tried(attempt, largest: int, most: int):
 def _check_size(attempt, largest: int, most: int) -> None:
     got, sizes, case = _tried(attempt, largest, most)
     if isinstance(got, bool) or not isinstance(got, (int, float)) and not hasattr(got, "__index__"):
-        raise Mistake(f"a size should come back, {largest}; yours returned {short(got)}.", case=case, idea="Return the largest size for which `fits` said yes, or 0.")
+        raise Mistake(
+            f"a size should come back, {largest}; yours returned {short(got)}.",
+            case=case,
+            idea="Return the largest size for which `fits` said yes, or 0.",
+        )
     if got != largest or isinstance(got, float):
-        raise Mistake(f"{largest} should come back; yours returned {got!r}.", case=f"{case} You tried {short(sizes)}.", idea=_why(got, sizes, largest, most))
+        raise Mistake(
+            f"{largest} should come back; yours returned {got!r}.",
+            case=f"{case} You tried {short(sizes)}.",
+            idea=_why(got, sizes, largest, most),
+        )
 
 
 def _why(got, sizes: list[int], largest: int, most: int) -> str:
@@ -93,4 +109,8 @@ def _check_tries(attempt, largest: int, most: int) -> None:
             idea = "You go down step by step. " + idea
         raise Mistake(f"{allowed} tries are enough; yours took {len(sizes)}: {short(sizes, 60)}.", case=case, idea=idea)
     if twice is not None:
-        raise Mistake(f"the size {twice} was tried more than once: {short(sizes)}.", case=case, idea="A try takes seconds, and its answer is known already: remember it.")
+        raise Mistake(
+            f"the size {twice} was tried more than once: {short(sizes)}.",
+            case=case,
+            idea="A try takes seconds, and its answer is known already: remember it.",
+        )

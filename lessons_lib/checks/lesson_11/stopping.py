@@ -4,7 +4,7 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_11.guessing import likeliest_idea
-from lessons_lib.text_stream import releasable
+from lessons_lib.engine.detokenizer import releasable
 
 CASES = (
     ("The old dog", ()),
@@ -73,11 +73,23 @@ def _asked(attempt, text: str, stop: tuple[str, ...]) -> tuple[int, bool]:
         raise Mistake(f"a pair should come back, (length, stopped); yours returned {short(got)}.", case=case, idea=idea)
     length, stopped = got
     if isinstance(length, str):
-        raise Mistake(f"the length should be a number; yours is {short(length)}.", case=case, idea="The caller wants to know how much: it cuts `text[:length]` itself.")
+        raise Mistake(
+            f"the length should be a number; yours is {short(length)}.",
+            case=case,
+            idea="The caller wants to know how much: it cuts `text[:length]` itself.",
+        )
     if isinstance(length, bool) or not hasattr(length, "__index__"):
-        raise Mistake(f"the length should be a whole number; yours is {short(length)}.", case=case, idea="First the length, then whether a stop string was found.")
+        raise Mistake(
+            f"the length should be a whole number; yours is {short(length)}.",
+            case=case,
+            idea="First the length, then whether a stop string was found.",
+        )
     if not isinstance(stopped, bool) and stopped not in (0, 1):
-        raise Mistake(f"`stopped` should be True or False; yours is {short(stopped)}.", case=case, idea="First the length, then whether a stop string was found.")
+        raise Mistake(
+            f"`stopped` should be True or False; yours is {short(stopped)}.",
+            case=case,
+            idea="First the length, then whether a stop string was found.",
+        )
     return int(length), bool(stopped)
 
 
@@ -99,9 +111,18 @@ def _matching(text: str, stop, found) -> list:
     length = len(text)
     held = max(_beginnings(text, stop), default=0)
     in_small = releasable(text.lower(), tuple(string.lower() for string in stop))
-    other_case = [(in_small, "Upper and lower case differ: this is no stop string, and no beginning of one.")] if in_small != releasable(text, stop) else []
+    other_case = (
+        [(in_small, "Upper and lower case differ: this is no stop string, and no beginning of one.")]
+        if in_small != releasable(text, stop)
+        else []
+    )
     if found:
-        longer_first = [((length - held, False), "A whole stop string is there, so the answer ends now. It does not wait for a longer one that may have begun before.")]
+        longer_first = [
+            (
+                (length - held, False),
+                "A whole stop string is there, so the answer ends now. It does not wait for a longer one that may have begun before.",
+            )
+        ]
         ends = [text.index(string) + len(string) for string in stop if string in text]
         return [
             *other_case,
@@ -137,7 +158,10 @@ def _why(cases, first: int) -> str:
     found = [text.index(string) for string in stop if string in text]
     if got[0] < 0 or got[0] > len(text):
         return f"The text has {len(text)} characters, so the length is 0 to {len(text)}. (`text.find` says −1 where there is nothing.)"
-    guesses = [dict((idea, guess) for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]])) for case, _ in cases]
+    guesses = [
+        dict((idea, guess) for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]]))
+        for case, _ in cases
+    ]
 
     def rule(idea: str):
         return lambda number: guesses[number][idea] == cases[number][1] if idea in guesses[number] else None

@@ -1,0 +1,81 @@
+"""Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
+
+Read in this order: masks (lesson 04), packing (05), online_softmax, paged_attention, hf_backend (06), custom_op (13).
+hf_backend is the one entry into a Hugging Face model.
+"""
+
+from lessons_lib.attention.custom_op import write_and_attend
+from lessons_lib.attention.hf_backend import PagedPass, paged_attention_forward, paged_forward, plan_attention
+from lessons_lib.attention.masks import (
+    PADDING,
+    RULES,
+    Tags,
+    additive_mask,
+    block_diagonal_mask,
+    combine,
+    not_in_the_future,
+    not_padding,
+    same_sequence,
+    tag_tokens,
+)
+from lessons_lib.attention.online_softmax import (
+    Partial,
+    add_block,
+    add_block_naive,
+    attention_of,
+    log_sum_exp,
+    merge,
+    nothing_seen,
+)
+from lessons_lib.attention.packing import (
+    PackedBatch,
+    cache_of,
+    concatenate_caches,
+    copied_tokens,
+    key_tags,
+    pack,
+    packed_forward,
+    packed_mask,
+    scatter_cache,
+    unpack,
+)
+from lessons_lib.attention.paged_attention import attention_in_place, attention_one_by_one, paged_attention, plan_groups
+
+__all__ = [
+    "PADDING",
+    "PackedBatch",
+    "PagedPass",
+    "Partial",
+    "RULES",
+    "Tags",
+    "add_block",
+    "add_block_naive",
+    "additive_mask",
+    "attention_in_place",
+    "attention_of",
+    "attention_one_by_one",
+    "block_diagonal_mask",
+    "cache_of",
+    "combine",
+    "concatenate_caches",
+    "copied_tokens",
+    "key_tags",
+    "log_sum_exp",
+    "merge",
+    "not_in_the_future",
+    "not_padding",
+    "nothing_seen",
+    "pack",
+    "packed_forward",
+    "packed_mask",
+    "paged_attention",
+    "paged_attention_forward",
+    "paged_forward",
+    "plan_attention",
+    "plan_groups",
+    "same_sequence",
+    "scatter_cache",
+    "tag_tokens",
+    "unpack",
+    "write_and_attend",
+]

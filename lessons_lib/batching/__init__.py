@@ -1,0 +1,90 @@
+"""Ways to serve several requests at once, from one at a time to continuous batching over a paged cache.
+
+Each module is one lesson's idea, and each keeps the tokens of the one before. Read in this order: greedy (lesson 00),
+static_batching (01), request, slots, slot_cache, continuous_batching (02), packed_logits (04), ragged_batching (05),
+paged_batching (06). batch_result is what all of them return.
+"""
+
+from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, decode_all, forward, prefill_chunk, step
+from lessons_lib.batching.greedy import (
+    decode_step,
+    generate_one_by_one,
+    greedy_with_cache,
+    greedy_without_cache,
+    prefill,
+)
+from lessons_lib.batching.packed_logits import generate_in_one_row, packed_logits
+from lessons_lib.batching.paged_batching import (
+    PagedBatch,
+    blocks_at_most,
+    forward_in_blocks,
+    padded_tables,
+    paged_generate,
+    paged_step,
+)
+from lessons_lib.batching.ragged_batching import (
+    RaggedBatch,
+    admit,
+    forward,
+    loop_forward,
+    ragged_generate,
+    ragged_step,
+    retire,
+)
+from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, Request, RequestState
+from lessons_lib.batching.slot_cache import SlotCache, SlotLayer, cache_mask
+from lessons_lib.batching.slots import NoFreeSlot, SlotManager
+from lessons_lib.batching.static_batching import (
+    generate_wave,
+    left_out,
+    pad_left,
+    positions_from_mask,
+    static_generate,
+    wave_steps,
+    waves,
+)
+
+__all__ = [
+    "IllegalTransition",
+    "NEXT_STATES",
+    "NoFreeSlot",
+    "PagedBatch",
+    "RaggedBatch",
+    "Request",
+    "RequestState",
+    "SlotBatch",
+    "SlotCache",
+    "SlotLayer",
+    "SlotManager",
+    "admit",
+    "batch_generate",
+    "blocks_at_most",
+    "cache_mask",
+    "decode_all",
+    "decode_step",
+    "forward",
+    "forward",
+    "forward_in_blocks",
+    "generate_in_one_row",
+    "generate_one_by_one",
+    "generate_wave",
+    "greedy_with_cache",
+    "greedy_without_cache",
+    "left_out",
+    "loop_forward",
+    "packed_logits",
+    "pad_left",
+    "padded_tables",
+    "paged_generate",
+    "paged_step",
+    "positions_from_mask",
+    "prefill",
+    "prefill_chunk",
+    "ragged_generate",
+    "ragged_step",
+    "retire",
+    "static_generate",
+    "step",
+    "wave_steps",
+    "waves",
+]

@@ -1,0 +1,91 @@
+"""Lesson 04: several sequences in one row of one forward pass, kept apart by the mask alone. No cache yet."""
+
+import torch
+
+from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
+from lessons_lib.batching.batch_result import BatchResult, request_names
+from lessons_lib.models.prompts import encode_prompts
+from lessons_lib.recording.forward_passes import Forward, watch_forwards
+from lessons_lib.recording.trace import RowWork, Step, Trace
+
+
+@torch.inference_mode()
+def packed_logits(model, sequences, mask=block_diagonal_mask):
+    """Compute several sequences in one forward pass, one behind the other in one row, without padding.
+
+    Args:
+        model: a Hugging Face causal language model.
+        sequences: list of lists of token ids, each at least one token long; at least one sequence.
+        mask: makes the mask, bool [tokens, tokens], of the tags of queries and keys.
+
+    Returns:
+        list of tensors, [length of the sequence, vocabulary] each: the logits after every token.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    tags = tag_tokens(lengths)
+    row = [token for sequence in sequences for token in sequence]
+    logits = model(
+        input_ids=torch.tensor([row], device=model.device),
+        position_ids=tags.positions[None].to(model.device),
+        attention_mask=mask(tags, tags)[None, None].to(model.device),
+        use_cache=False,
+    ).logits[0]
+    return list(logits.split(lengths))
+
+
+def generate_in_one_row(model, prompt_ids, caps, eos_token_id=None, packed_logits=packed_logits):
+    """Continue several prompts greedily, all of them in one row. Every turn computes the whole row again.
+
+    A sequence that has ended leaves the row at once.
+
+    Args:
+        prompt_ids: list of lists of int.
+        caps: the most new tokens of each.
+        packed_logits: the function that computes a row, yours if you like.
+
+    Returns:
+        list of lists of int: the new tokens of each.
+    """
+    answers = [[] for _ in prompt_ids]
+    running = list(range(len(prompt_ids)))
+    while running:
+        sequences = packed_logits(model, [[*prompt_ids[i], *answers[i]] for i in running])
+        for i, logits in zip(list(running), sequences):
+            token = int(logits[-1].argmax())
+            answers[i].append(token)
+            if token == eos_token_id or len(answers[i]) == caps[i]:
+                running.remove(i)
+    return answers
+
+
+def one_row_generate(
+    model, tokenizer, prompts, *, max_new_tokens, names=None, packed_logits=packed_logits
+) -> BatchResult:
+    """Serve all requests at once in one row without a cache.
+
+    Args:
+        prompts: texts, or lists of token ids.
+        max_new_tokens: one cap for all requests, or one for each.
+        names: what to call the requests in the trace; "0", "1", ... if not given.
+
+    Raises:
+        BadRequest: see `lessons_lib.models.prompts`; nothing was computed.
+    """
+    prompt_ids, caps = encode_prompts(model, tokenizer, prompts, max_new_tokens)
+    names = request_names(names, len(prompt_ids))
+    with watch_forwards(model) as passes:
+        outputs = generate_in_one_row(model, prompt_ids, caps, tokenizer.eos_token_id, packed_logits)
+    return BatchResult(outputs, _trace(names, prompt_ids, outputs, passes))
+
+
+def _trace(names, prompt_ids, outputs, passes: list[Forward]) -> Trace:
+    steps = []
+    for number, forward in enumerate(passes):
+        rows = tuple(
+            # Every pass after the first computes the old tokens again; only the newest is needed.
+            RowWork(name, "decode" if number else "prefill", len(ids) + number, useful=1 if number else len(ids))
+            for name, ids, answer in zip(names, prompt_ids, outputs)
+            if number < len(answer)
+        )
+        steps.append(Step(rows, forward.seconds, waiting=(), forward_calls=1, cache_reserved=0, cache_used=0))
+    return Trace(steps)

@@ -1,0 +1,154 @@
+"""Lesson 06: the continuous loop of lesson 05 over one shared pool of blocks. No cache is joined, none is taken apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from lessons_lib.attention.hf_backend import paged_forward
+from lessons_lib.attention.packing import PackedBatch
+from lessons_lib.batching.ragged_batching import RaggedBatch, RaggedResult, ragged_requests, ragged_step, serve
+from lessons_lib.batching.request import Request
+from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.recording.paged_steps import PagedStep
+
+
+@dataclass
+class PagedBatch(RaggedBatch):
+    """A RaggedBatch whose requests keep their keys and values in blocks of one pool.
+
+    Attributes:
+        pool: hands out the blocks.
+        cache: keys and values of all blocks; as many blocks as the pool has, of the same size.
+        backend: how attention is computed, see `paged_model.plan_attention`.
+        caches: request id -> its BlockTable.
+        access: the places that the last row wrote and read, None before.
+    """
+
+    pool: BlockPool = field(kw_only=True)
+    cache: PagedKVCache = field(kw_only=True)
+    backend: str | Callable | None = None
+    access: PagedStep | None = None
+
+    def submit(self, request: Request) -> None:
+        """See `RaggedBatch.submit`.
+
+        Raises:
+            OutOfBlocks: the request could not run even in an empty pool; nothing changes.
+        """
+        needed = blocks_at_most(request, self.pool.block_size)
+        if needed > self.pool.num_blocks:
+            raise OutOfBlocks(
+                f"request {request.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has {self.pool.num_blocks}. "
+                "Give it a lower cap, or make the pool larger. Nothing was submitted."
+            )
+        super().submit(request)
+
+    def has_place_for(self, request: Request) -> bool:
+        """Whether the pool would do even if all running requests and this one ran to their caps: so nobody gets stuck half-way."""
+        promised = sum(blocks_at_most(other, self.pool.block_size) for other in [*self.running, request])
+        return super().has_place_for(request) and promised <= self.pool.num_blocks
+
+    def open_cache(self, request: Request) -> None:
+        self.caches[request.id] = BlockTable(self.pool)
+
+    def close_cache(self, request: Request) -> None:
+        self.caches.pop(request.id).release()
+
+    def reserved_tokens(self, request: Request) -> int:
+        return blocks_for(request.num_computed_tokens, self.pool.block_size) * self.pool.block_size
+
+
+def blocks_at_most(request: Request, block_size: int) -> int:
+    """Blocks of a request at its cap. Its last token is handed out and never computed, so it needs no place."""
+    return blocks_for(len(request.prompt_ids) + request.max_new_tokens - 1, block_size)
+
+
+def padded_tables(tables: list[BlockTable]) -> torch.Tensor:
+    """The block tables of several sequences as one tensor [B, most blocks of any], filled up with 0."""
+    longest = max((len(table.blocks) for table in tables), default=0)
+    return torch.tensor(
+        [table.blocks + [0] * (longest - len(table.blocks)) for table in tables], dtype=torch.int64
+    ).reshape(len(tables), longest)
+
+
+def forward_in_blocks(batch, packed: PackedBatch) -> torch.Tensor:
+    """Make room for the new tokens in the tables, and compute the row. What was cached before stays where it is.
+
+    Returns:
+        tensor [requests, vocabulary]: the logits after each request's last token.
+    """
+    tables = [batch.caches[request.id] for request in batch.running]
+    slots = []
+    for table, count in zip(tables, packed.new_lens):
+        start = table.num_tokens
+        table.append(count)
+        slots.append(slot_mapping(table.blocks, batch.pool.block_size, start, table.num_tokens))
+    batch.packed, batch.copied_tokens = packed, 0
+    names = [request.id for request in batch.running]
+    batch.access = PagedStep.of(names, packed, tables, slots, batch.pool)
+    return paged_forward(batch.model, packed, batch.cache, torch.cat(slots), padded_tables(tables), batch.backend)
+
+
+def paged_step(batch) -> None:
+    """One turn of lesson 05, with the cache in blocks."""
+    ragged_step(batch, forward=forward_in_blocks)
+
+
+@dataclass
+class PagedResult(RaggedResult):
+    """Answers, trace and rows, and where each row wrote and read.
+
+    Attributes:
+        accesses: one PagedStep for each step.
+    """
+
+    accesses: list[PagedStep] = field(default_factory=list)
+
+
+def paged_generate(
+    model,
+    tokenizer,
+    prompts,
+    *,
+    max_new_tokens,
+    max_num_seqs=4,
+    num_blocks=None,
+    block_size=16,
+    names=None,
+    backend=None,
+    step=paged_step,
+    make_cache=PagedKVCache,
+    make_pool=BlockPool,
+) -> PagedResult:
+    """Serve requests with continuous batching in one row, their keys and values in the blocks of one pool.
+
+    Args:
+        num_blocks: size of the pool; if not given, enough for the `max_num_seqs` largest requests.
+        block_size: tokens of a block, at least 1.
+        backend: see `paged_model.plan_attention`.
+        make_cache, make_pool: the classes of the cache and of the pool, yours if you like.
+        The others: see `ragged_batching.ragged_generate`.
+
+    Raises:
+        BadRequest: see `ragged_generate`; or `block_size` is below 1. Nothing was computed.
+        OutOfBlocks: a request is larger than the whole pool. Nothing was computed.
+    """
+    if block_size < 1:
+        raise BadRequest(f"block_size is {block_size}; a block must have room for at least 1 token.")
+    requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
+    if num_blocks is None:
+        largest = sorted((blocks_at_most(request, block_size) for request in requests), reverse=True)
+        num_blocks = max(1, sum(largest[:max_num_seqs]))
+    cache = make_cache(model.config, num_blocks, block_size, model.dtype, model.device)
+    batch = PagedBatch(model, max_num_seqs, pool=make_pool(num_blocks, block_size), cache=cache, backend=backend)
+    accesses = []
+
+    def recorded(batch) -> None:
+        step(batch)
+        accesses.append(batch.access)
+
+    trace, packed = serve(batch, requests, recorded)
+    return PagedResult([request.output_ids for request in requests], trace, packed, accesses)

@@ -1,0 +1,47 @@
+"""The engine: requests in, tokens out.
+
+Read in this order: config, outputs, sampling, detokenizer, model_runner, llm_engine, generate, metrics, prometheus (lesson 12);
+then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model
+runner for CPUs.
+"""
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import GraphKey, GraphStore, ladder, next_size, rerun
+from lessons_lib.engine.detokenizer import TextStream, releasable
+from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
+from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.outputs import NewToken, RequestOutput
+from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_runner
+from lessons_lib.engine.prometheus import prometheus_text
+from lessons_lib.engine.sampling import SamplingParams, draw, random_number, token_probabilities
+
+__all__ = [
+    "EngineConfig",
+    "FEW_TOKENS",
+    "GpuRunner",
+    "GraphKey",
+    "GraphStore",
+    "LLMEngine",
+    "ModelRunner",
+    "NewToken",
+    "OverlappedEngine",
+    "OverlappedSteps",
+    "RequestOutput",
+    "SamplingParams",
+    "TextStream",
+    "draw",
+    "fused_runner",
+    "gpu_runner",
+    "ladder",
+    "next_size",
+    "prometheus_text",
+    "random_number",
+    "releasable",
+    "rerun",
+    "serve_greedily",
+    "serve_overlapped",
+    "token_probabilities",
+]

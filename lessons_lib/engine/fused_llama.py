@@ -1,0 +1,169 @@
+"""Lesson 11: the same model in fewer operations. On a CPU, a small model's step is mostly the starting of small operations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from lessons_lib.attention.hf_backend import plan_attention
+from lessons_lib.attention.packing import PackedBatch
+from lessons_lib.engine.fused_attention import plan_fused
+from lessons_lib.engine.model_runner import ModelRunner, packed_plan, slots_of
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.loading import kv_head_size
+from lessons_lib.scheduling.scheduler import StepPlan
+
+FEW_TOKENS = 16  # beyond it, turning the result back costs what the product gains
+
+
+class NotFusible(ValueError):
+    """The model is not built like Llama or Qwen2."""
+
+
+@dataclass(frozen=True)
+class FusedLayer:
+    """The weights of one layer; projections of the same input lie in one matrix, so that one product computes them all.
+
+    Attributes:
+        qkv, qkv_bias: queries, keys and values; gate_up: gate and up projections of the MLP; the others as in the model.
+    """
+
+    input_norm: torch.nn.Module
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    out: torch.Tensor
+    mlp_norm: torch.nn.Module
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+class FusedModel:
+    """The forward pass of a Hugging Face model of the Llama or Qwen2 family over a packed row.
+
+    It has the model's own weights: where they are joined, the model's become views of the joined ones, so nothing lies in memory twice.
+
+    Raises:
+        NotFusible: a part of the model is not as it is in Llama and Qwen2.
+    """
+
+    def __init__(self, model):
+        if (
+            model.config.model_type not in ("llama", "qwen2")
+            or model.config.hidden_act != "silu"
+            or getattr(model.config, "use_sliding_window", False)
+        ):
+            raise NotFusible(
+                f"this is for Llama and Qwen2 with full attention; the model is {model.config.model_type!r}. Use it as it is."
+            )
+        self.model = model
+        self.kv_heads, self.head_dim = kv_head_size(model.config)
+        self.layers = [_fuse(layer) for layer in model.model.layers]
+
+    @torch.inference_mode()
+    def __call__(
+        self, packed: PackedBatch, cache: PagedKVCache, slot_mapping: torch.Tensor, attend: Callable
+    ) -> torch.Tensor:
+        """The logits after each sequence's last token, [B, vocabulary].
+
+        Args:
+            packed, slot_mapping: on the device of the model.
+            attend: see `paged_model.PagedPass`.
+        """
+        core = self.model.model
+        hidden = core.embed_tokens(packed.input_ids)
+        cos, sin = (
+            half[0, :, None, : self.head_dim // 2] for half in core.rotary_emb(hidden[None], packed.positions[None])
+        )
+        for number, layer in enumerate(self.layers):
+            heads = product(_norm(layer.input_norm, hidden), layer.qkv, layer.qkv_bias).unflatten(
+                -1, (-1, self.head_dim)
+            )
+            rotated = rotate(heads[:, : -self.kv_heads], cos, sin)
+            query, key = rotated[:, : -self.kv_heads], rotated[:, -self.kv_heads :]
+            cache.write(number, key, heads[:, -self.kv_heads :], slot_mapping)
+            attended = attend(query, cache.keys[number], cache.values[number], self.head_dim**-0.5)
+            hidden = hidden + product(attended.flatten(1), layer.out)
+            gate, up = product(_norm(layer.mlp_norm, hidden), layer.gate_up).chunk(2, dim=-1)
+            hidden = hidden + product(F.silu(gate) * up, layer.down)
+        return product(_norm(core.norm, hidden[packed.logits_index]), self.model.lm_head.weight)
+
+
+def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """`F.linear`; for few tokens on a CPU the other way round, the weights times the tokens.
+
+    Both ways compute the same from the same memory. The library that PyTorch calls takes longer where the first of two matrices has few rows.
+
+    Args:
+        hidden: [T, inputs]; weight: [outputs, inputs]; bias: [outputs].
+
+    Returns:
+        tensor [T, outputs].
+    """
+    if len(hidden) > FEW_TOKENS or hidden.device.type != "cpu":
+        return F.linear(hidden, weight, bias)
+    turned = weight @ hidden.T if bias is None else torch.addmm(bias[:, None], weight, hidden.T)
+    return turned.T.contiguous()
+
+
+def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The rotary embedding (Su et al. 2021): number i of a head and number i + D/2 are turned by the token's angle.
+
+    Args:
+        heads: [T, heads, D]; cos, sin: [T, 1, D/2].
+    """
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _norm(module, hidden: torch.Tensor) -> torch.Tensor:
+    """RMSNorm in one operation; the model's own takes six."""
+    return F.rms_norm(hidden, hidden.shape[-1:], module.weight, module.variance_epsilon)
+
+
+def _fuse(layer) -> FusedLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv, bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
+    gate_up, gate_bias = _join(mlp.gate_proj, mlp.up_proj)
+    if gate_bias is not None or mlp.down_proj.bias is not None or attention.o_proj.bias is not None:
+        raise NotFusible("a projection has a bias that Llama and Qwen2 do not have. Use the model as it is.")
+    return FusedLayer(
+        layer.input_layernorm,
+        qkv,
+        bias,
+        attention.o_proj.weight,
+        layer.post_attention_layernorm,
+        gate_up,
+        mlp.down_proj.weight,
+    )
+
+
+def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Their weights and biases below each other. The projections go on working, on views of these."""
+    weight = torch.cat([projection.weight.data for projection in projections])
+    for projection, own in zip(projections, weight.split([projection.out_features for projection in projections])):
+        projection.weight.data = own
+    has_bias = projections[0].bias is not None
+    return weight, torch.cat([projection.bias.data for projection in projections]) if has_bias else None
+
+
+class FusedRunner(ModelRunner):
+    """A ModelRunner that computes with a FusedModel."""
+
+    def __init__(self, model, num_blocks: int, block_size: int, backend: str | Callable | None = None):
+        super().__init__(model, num_blocks, block_size, backend)
+        self.fused = FusedModel(model)
+        on_cpu = backend is None and model.device.type == "cpu"
+        self.plan_attention = plan_fused if on_cpu else plan_attention(backend, model.device)
+
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        """See `ModelRunner.forward`."""
+        packed, tables = packed_plan(plan)
+        slots = slots_of(packed, tables, self.cache.block_size).to(self.model.device)
+        packed, tables = packed.to(self.model.device), tables.to(self.model.device)
+        return self.fused(packed, self.cache, slots, self.plan_attention(packed, tables, self.cache.block_size))
+
+
+def fused_runner(model, num_blocks: int, config) -> FusedRunner:
+    """For `EngineConfig.make_runner`."""
+    return FusedRunner(model, num_blocks, config.block_size, config.backend)

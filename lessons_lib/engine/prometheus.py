@@ -1,0 +1,69 @@
+"""Lesson 11: an engine's metrics in the text form that Prometheus reads (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from lessons_lib.engine.metrics import BOUNDS, EngineMetrics, Histogram
+
+PREFIX = "lessons_engine_"
+COUNTERS = {
+    "steps": "Steps done.",
+    "tokens": "Tokens computed.",
+    "new_tokens": "Tokens handed out.",
+    "cached_tokens": "Prompt tokens found in the cache.",
+    "preemptions": "Sequences that lost their place.",
+}
+GAUGES = {
+    "slot_utilisation": "Places taken, of all there are, averaged over the steps.",
+    "token_utilisation": "Tokens computed, of all that the budget allows, averaged over the steps.",
+    "block_utilisation": "Blocks held, of all in the pool, averaged over the steps.",
+    "prefix_hit_rate": "Tokens found in the cache, of all prefill tokens.",
+}
+HISTOGRAMS = {
+    "queue_time": "From arrival to the first step.",
+    "ttft": "Time to first token.",
+    "tpot": "Time per output token after the first, averaged over a request.",
+    "itl": "Time between two tokens of an answer.",
+    "latency": "From arrival to the last token.",
+}
+
+
+class EngineCollector:
+    """What prometheus_client asks for the numbers whenever somebody wants to read them. The engine itself knows nothing of it."""
+
+    def __init__(self, metrics: EngineMetrics):
+        self.metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for name, help_text in COUNTERS.items():
+            yield CounterMetricFamily(PREFIX + name, help_text, value=getattr(self.metrics, name))
+        for name, help_text in GAUGES.items():
+            yield GaugeMetricFamily(PREFIX + name, help_text, value=getattr(self.metrics, name))
+        for name, help_text in HISTOGRAMS.items():
+            histogram = getattr(self.metrics, name)
+            yield HistogramMetricFamily(
+                f"{PREFIX}{name}_seconds", help_text, buckets=_cumulative(histogram), sum_value=histogram.total
+            )
+        ended = CounterMetricFamily(PREFIX + "requests", "Requests that have ended.", labels=["reason"])
+        for reason, count in self.metrics.requests.items():
+            ended.add_metric([reason], count)
+        yield ended
+        parts = CounterMetricFamily(PREFIX + "step_seconds", "Time of the parts of all steps.", labels=["part"])
+        for part, seconds in self.metrics.part_seconds.items():
+            parts.add_metric([part], seconds)
+        yield parts
+
+
+def prometheus_text(metrics: EngineMetrics) -> str:
+    """All metrics, a line each, as a server would hand them out under /metrics."""
+    registry = CollectorRegistry()
+    registry.register(EngineCollector(metrics))
+    return generate_latest(registry).decode()
+
+
+def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
+    """Prometheus counts in each bucket all values up to its bound."""
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    return [(bound, sum(histogram.counts[: index + 1])) for index, bound in enumerate(bounds)]

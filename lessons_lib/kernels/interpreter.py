@@ -1,0 +1,100 @@
+"""Lesson 07: runs any kernel through Triton's interpreter, also on a machine where kernels are compiled, and leaves Triton as it was."""
+
+from contextlib import contextmanager
+
+import torch
+import triton.language as tl
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import InterpretedFunction
+
+import lessons_lib.kernels.triton_setup as triton_mode
+
+
+def on_cpu(tensor: torch.Tensor, storages: dict) -> torch.Tensor:
+    """The tensor, or a copy on the CPU with the same strides; two views of one storage are views of one copy."""
+    if tensor.device.type == "cpu":
+        return tensor
+    storage = tensor.untyped_storage()
+    _, copy = storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))
+    return torch.empty(0, dtype=tensor.dtype).set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What went wrong in the kernel, with the whole way there in its traceback: the interpreter wraps an exception once for each function."""
+    trace = last = error.__traceback__
+    while isinstance(error, InterpreterError) and error.__cause__ is not None:
+        error = error.__cause__
+        while last.tb_next is not None:
+            last = last.tb_next
+        last.tb_next = error.__traceback__
+    return error.with_traceback(trace)
+
+
+@contextmanager
+def interpreted(kernel, arguments: dict[str, object]):
+    """The kernel as an interpreted function; inside, the functions that it calls are interpreted too."""
+    if not triton_mode.is_interpreted():
+        import triton.experimental.gluon  # noqa: F401 - Triton imports it at the first call, and it takes nothing interpreted
+    replaced = []
+    with _language_kept():
+        try:
+            replaced += triton_mode.interpret_library()
+            functions, seen = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))], set()
+            for names in (function.fn.__globals__ for function in functions):  # the list grows as we go
+                if id(names) not in seen:
+                    seen.add(id(names))
+                    found = triton_mode.interpret_names_in(names, names)
+                    functions += [value for _, _, value in found]
+                    replaced += found
+            for name, value in arguments.items():
+                if hasattr(value, "fn") and not isinstance(value, InterpretedFunction):
+                    arguments[name] = InterpretedFunction(value.fn)
+            yield kernel if isinstance(kernel, InterpretedFunction) else InterpretedFunction(kernel.fn)
+        finally:
+            for owner, name, value in replaced:
+                (owner if isinstance(owner, dict) else vars(owner))[name] = value
+
+
+LANGUAGE = (
+    tl,
+    tl.core,
+    tl.math,
+    tl.tensor,
+    tl.dtype,
+    tl.core.tensor_descriptor_base,
+)  # what the interpreter changes while a kernel runs
+
+
+def _language() -> list[dict[str, object]]:
+    return [dict(vars(owner)) for owner in LANGUAGE]
+
+
+def _set_language(wanted: list[dict[str, object]]) -> None:
+    for owner, names in zip(LANGUAGE, wanted):
+        now = dict(vars(owner))
+        for name in now.keys() - names.keys():
+            delattr(owner, name)
+        for name, value in names.items():
+            if name not in now or now[name] is not value:
+                setattr(owner, name, value)
+
+
+_AS_IMPORTED = _language()  # before any kernel of ours has run
+
+
+@contextmanager
+def _language_kept():
+    """The interpreter changes `triton.language` and, where a kernel calls functions, does not change all of it back; what is compiled then fails."""
+    before = _language()
+    try:
+        yield
+    finally:
+        _set_language(before)
+
+
+@contextmanager
+def language_as_imported():
+    """Inside, `triton.language` is as it was before any kernel was interpreted, as the compiler needs it."""
+    with _language_kept():
+        _set_language(_AS_IMPORTED)
+        yield

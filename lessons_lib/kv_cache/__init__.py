@@ -1,0 +1,43 @@
+"""The KV cache in blocks: who owns which block, and what the blocks hold.
+
+Read in this order: block_pool (lesson 03), paged_kv_cache (06), block_copies (10), prefix_cache (11). invariants checks that
+no block is lost or freed twice.
+"""
+
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, Move, apply_moves
+from lessons_lib.kv_cache.block_pool import (
+    BlockPool,
+    BlockTable,
+    OutOfBlocks,
+    TableFull,
+    block_bytes,
+    blocks_for,
+    blocks_in_budget,
+    slot_mapping,
+    slot_of,
+)
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, block_hash
+
+__all__ = [
+    "COPY",
+    "Move",
+    "SWAP_IN",
+    "SWAP_OUT",
+    "BlockPool",
+    "BlockTable",
+    "LruQueue",
+    "OutOfBlocks",
+    "PagedKVCache",
+    "PrefixCache",
+    "TableFull",
+    "apply_moves",
+    "audit",
+    "block_bytes",
+    "block_hash",
+    "blocks_for",
+    "blocks_in_budget",
+    "slot_mapping",
+    "slot_of",
+]

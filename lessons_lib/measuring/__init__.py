@@ -1,0 +1,67 @@
+"""What the course measures with: clocks, workloads, cost models, the ledger, and published results.
+
+stories holds the six requests of every lesson; ledger compares every way of serving them.
+"""
+
+from lessons_lib.measuring.attention_cases import CASES, make_inputs
+from lessons_lib.measuring.attention_peers import PEERS
+from lessons_lib.measuring.decoding_batches import decoding_paged, decoding_ragged
+from lessons_lib.measuring.designs import DESIGNS, ways_table
+from lessons_lib.measuring.flop_counts import forward_cost
+from lessons_lib.measuring.gpu_timing import microseconds
+from lessons_lib.measuring.hf_continuous import hugging_face_continuous
+from lessons_lib.measuring.ledger import ledger
+from lessons_lib.measuring.published import (
+    OURS,
+    recorded_attention,
+    recorded_engine,
+    recorded_production,
+    recorded_ways,
+)
+from lessons_lib.measuring.random_batches import random_row
+from lessons_lib.measuring.regimes import PassShape, larger_model, machine_rates, pass_seconds
+from lessons_lib.measuring.roofline import Work, attainable, attention_work
+from lessons_lib.measuring.run_statistics import batch_metrics, request_times
+from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
+from lessons_lib.measuring.timing import median_ms
+from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_that_fits
+from lessons_lib.measuring.workloads import Workload, skewed_workload
+
+__all__ = [
+    "CASES",
+    "DESIGNS",
+    "MAX_NEW_TOKENS",
+    "NAMES",
+    "OURS",
+    "PEERS",
+    "PROMPTS",
+    "PassShape",
+    "STORIES",
+    "Work",
+    "Workload",
+    "attainable",
+    "attention_work",
+    "batch_metrics",
+    "block_size_costs",
+    "decoding_paged",
+    "decoding_ragged",
+    "engine_fits",
+    "forward_cost",
+    "hugging_face_continuous",
+    "larger_model",
+    "largest_that_fits",
+    "ledger",
+    "machine_rates",
+    "make_inputs",
+    "median_ms",
+    "microseconds",
+    "pass_seconds",
+    "random_row",
+    "recorded_attention",
+    "recorded_engine",
+    "recorded_production",
+    "recorded_ways",
+    "request_times",
+    "skewed_workload",
+    "ways_table",
+]

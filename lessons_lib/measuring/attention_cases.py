@@ -1,0 +1,136 @@
+"""The cases that are timed: shapes as of Llama and Qwen2 models, blocks of 16 scattered over the pool."""
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+
+from lessons_lib.attention.packing import PackedBatch, pack
+from lessons_lib.attention.paged_attention import attention_one_by_one
+
+L2_BYTES = 50 * 2**20  # of an H100 or H200; smaller elsewhere
+
+
+@dataclass(frozen=True)
+class Case:
+    """Attention of one layer in one pass.
+
+    Attributes:
+        name: as in the tables.
+        kind: "decode", "mixed" or "prefill".
+        q_heads, kv_heads, head_dim: of the model.
+        q_lens: new tokens of each sequence; context_lens: tokens of each, the new ones included.
+    """
+
+    name: str
+    kind: str
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    q_lens: tuple[int, ...] = field(repr=False)
+    context_lens: tuple[int, ...] = field(repr=False)
+    block_size: int = 16
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values in bfloat16."""
+        return 2 * 2 * self.kv_heads * self.head_dim
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(self.context_lens) * self.token_bytes
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all sequences are alike."""
+        return len(set(self.q_lens)) == len(set(self.context_lens)) == 1
+
+
+def decode_case(heads: tuple[int, int, int], contexts: list[int], what: str) -> Case:
+    return Case(
+        f"decode {heads[0]},{heads[1]},{heads[2]}; {what}", "decode", *heads, (1,) * len(contexts), tuple(contexts)
+    )
+
+
+def _cases() -> list[Case]:
+    rng = random.Random(8)
+    ragged = [rng.randint(100, 8000) for _ in range(64)]
+    rng = random.Random(0)
+    llama, qwen = (32, 8, 128), (14, 2, 64)
+    prompts = [rng.randint(512, 2048) for _ in range(8)]
+    running = [rng.randint(100, 8000) for _ in range(120)]
+    return [
+        decode_case(llama, [8192], "batch 1, context 8192"),
+        decode_case(llama, [8192] * 8, "batch 8, context 8192"),
+        decode_case(llama, [2048] * 64, "batch 64, context 2048"),
+        decode_case(llama, ragged, "batch 64, ragged 100–8000"),
+        decode_case(llama, [8192] * 256, "batch 256, context 8192"),
+        decode_case(qwen, [2048] * 64, "batch 64, context 2048"),
+        decode_case(qwen, [8192] * 256, "batch 256, context 8192"),
+        Case(
+            "mixed 32,8,128; 8 prefills of 512–2048, 120 decodes of 100–8000",
+            "mixed",
+            *llama,
+            (*prompts, *[1] * 120),
+            (*prompts, *running),
+        ),
+        Case("prefill 32,8,128; 4 × 4096", "prefill", *llama, (4096,) * 4, (4096,) * 4),
+    ]
+
+
+CASES = _cases()
+
+
+@dataclass
+class Inputs:
+    """Tensors of a case, on a device.
+
+    Attributes:
+        q, k_cache, v_cache: as in `triton_attention.varlen`.
+        cu_seqlens_q, context_lens: int32.
+        tables: several block tables [B, M] over blocks of their own, int32. Used in turn, they keep keys from being found in the GPU's cache.
+        packed: the row.
+    """
+
+    case: Case
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    cu_seqlens_q: torch.Tensor
+    context_lens: torch.Tensor
+    tables: list[torch.Tensor]
+    packed: PackedBatch
+    scale: float
+
+    def reference(self) -> torch.Tensor:
+        """Attention over the first table, one sequence after the other, in float32."""
+        out = []
+        for index, pieces in enumerate(self.q.split(list(self.case.q_lens))):
+            one = pack([[0] * len(pieces)], [self.case.context_lens[index] - len(pieces)])
+            blocks = self.tables[0][index : index + 1].long()
+            own = blocks[0, : -(-self.case.context_lens[index] // self.case.block_size)]
+            keys, values = self.k_cache[own].float(), self.v_cache[own].float()
+            in_order = torch.arange(len(own), device=self.q.device)[None]
+            out.append(attention_one_by_one(pieces.float(), keys, values, one, in_order, self.scale))
+        return torch.cat(out)
+
+
+def make_inputs(case: Case, device="cuda", dtype=torch.bfloat16, rotations: int | None = None) -> Inputs:
+    """Random inputs. With enough tables that a key is read again only after four times the GPU's cache was read."""
+    generator = torch.Generator().manual_seed(0)
+    counts = [-(-context // case.block_size) for context in case.context_lens]
+    rotations = rotations or max(1, -(-4 * L2_BYTES // case.kv_bytes))
+    order = torch.randperm(rotations * sum(counts), generator=generator).to(torch.int32)
+    tables = []
+    for turn in range(rotations):
+        pieces = order[turn * sum(counts) : (turn + 1) * sum(counts)].split(counts)
+        tables.append(torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True).contiguous().to(device))
+    shape = (len(order), case.block_size, case.kv_heads, case.head_dim)
+    k_cache, v_cache = (torch.randn(shape, device=device, dtype=dtype) for _ in range(2))
+    packed = pack(
+        [[0] * count for count in case.q_lens],
+        [context - count for context, count in zip(case.context_lens, case.q_lens)],
+    )
+    q = torch.randn(sum(case.q_lens), case.q_heads, case.head_dim, device=device, dtype=dtype)
+    bounds, lens = packed.cu_seqlens_q.to(device, torch.int32), packed.context_lens.to(device, torch.int32)
+    return Inputs(case, q, k_cache, v_cache, bounds, lens, tables, packed, case.head_dim**-0.5)

@@ -1,0 +1,46 @@
+"""Batches in the middle of decoding, for timing their steps. How long a step takes does not depend on which numbers lie in the caches:
+they hold zeros, and no prompt has to be computed."""
+
+import torch
+
+from lessons_lib.attention.packing import cache_of
+from lessons_lib.batching.paged_batching import PagedBatch
+from lessons_lib.batching.ragged_batching import RaggedBatch
+from lessons_lib.batching.request import Request
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.loading import kv_head_size
+
+
+def decoding_ragged(model, count: int, context: int, steps: int) -> RaggedBatch:
+    """`count` requests that decode in lesson 05's row, for at least `steps` steps; `context` tokens in the cache of each."""
+    kv_heads, head_dim = kv_head_size(model.config)
+    batch = _submitted(RaggedBatch(model, count), count, context, steps)
+    zeros = torch.zeros(1, kv_heads, context, head_dim, dtype=model.dtype, device=model.device)
+    for name in batch.caches:
+        batch.caches[name] = cache_of([(zeros.clone(), zeros.clone()) for _ in range(model.config.num_hidden_layers)])
+    return batch
+
+
+def decoding_paged(
+    model, count: int, context: int, steps: int, *, backend=None, make_cache=PagedKVCache, block_size: int = 16
+) -> PagedBatch:
+    """The same requests over a pool of blocks.
+
+    Args:
+        backend, make_cache: see `paged_batching.paged_generate`.
+    """
+    pool = BlockPool(count * blocks_for(context + steps + 1, block_size), block_size)
+    cache = make_cache(model.config, pool.num_blocks, block_size, model.dtype, model.device)
+    batch = _submitted(PagedBatch(model, count, pool=pool, cache=cache, backend=backend), count, context, steps)
+    for table in batch.caches.values():
+        table.append(context)
+    return batch
+
+
+def _submitted(batch, count: int, context: int, steps: int):
+    for number in range(count):
+        request = Request(str(number), [0] * (context + 1), max_new_tokens=steps + 1)
+        batch.submit(request)
+        request.num_computed_tokens = context
+    return batch

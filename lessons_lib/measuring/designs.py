@@ -1,0 +1,102 @@
+"""Lesson 11: the designs that one meets in the field, each as the lesson that built it, on the same requests."""
+
+from collections.abc import Callable
+from functools import partial
+
+from lessons_lib.batching.continuous_batching import batch_generate
+from lessons_lib.batching.greedy import generate_one_by_one
+from lessons_lib.batching.paged_batching import paged_generate
+from lessons_lib.batching.ragged_batching import loop_forward, ragged_generate, ragged_step
+from lessons_lib.batching.static_batching import static_generate
+from lessons_lib.engine.fused_llama import fused_runner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.measuring.workloads import Workload
+from lessons_lib.viz.tables.table import Table
+
+ALONE = "one at a time"
+
+
+def one_at_a_time(model, tokenizer, load: Workload) -> list[list[int]]:
+    """A request after the other (lesson 00)."""
+    return generate_one_by_one(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens).outputs
+
+
+def static(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+    """Waves, padded, that leave together (lesson 01)."""
+    return static_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size).outputs
+
+
+def pseudo_batching(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+    """A scheduler that batches, and a model that is called for each sequence of the batch in turn (lesson 05's loop)."""
+    step = partial(ragged_step, forward=loop_forward)
+    return ragged_generate(
+        model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size, step=step
+    ).outputs
+
+
+def dense_slots(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+    """A rectangle of slots, each as long as the longest sequence may be (lesson 02)."""
+    return batch_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size).outputs
+
+
+def packed(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+    """A row without padding; caches are joined and taken apart in every step (lesson 05)."""
+    return ragged_generate(
+        model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size
+    ).outputs
+
+
+def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+    """A row without padding over one pool of blocks (lesson 06)."""
+    return paged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size).outputs
+
+
+def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:
+    """The same under a scheduler with a budget of tokens, with shared beginnings (this lesson)."""
+    longest = max(len(tokenizer(prompt).input_ids) + cap for prompt, cap in zip(load.prompts, load.max_new_tokens))
+    num_blocks = size * blocks_for(longest, 16)  # a pool much larger than the others' would be written once for nothing
+    engine = LLMEngine(
+        model,
+        tokenizer,
+        EngineConfig(
+            max_num_seqs=size, max_num_batched_tokens=max(256, size), num_blocks=num_blocks, make_runner=make_runner
+        ),
+    )
+    outputs = engine.generate(load.prompts, [SamplingParams(max_tokens=cap) for cap in load.max_new_tokens])
+    return [output.token_ids for output in outputs]
+
+
+# name -> function (model, tokenizer, load, batch size) -> answers
+DESIGNS: dict[str, Callable] = {
+    ALONE: lambda model, tokenizer, load, size: one_at_a_time(model, tokenizer, load),
+    "static waves": static,
+    "loop over sequences": pseudo_batching,
+    "dense slots": dense_slots,
+    "packed row": packed,
+    "paged row": paged,
+    "engine": paged_engine,
+    "engine, fused": partial(paged_engine, make_runner=fused_runner),
+}
+
+
+def ways_table(results: dict) -> Table:
+    """New tokens a second of every way."""
+    new_tokens, requests = results["new_tokens"], results["requests"]
+    seconds = {(way["name"], way["size"]): way["seconds"] for way in results["ways"]}
+    alone, engine = seconds[ALONE, 1], min(taken for (name, _), taken in seconds.items() if name.startswith("engine"))
+    rows = [
+        [
+            name,
+            size,
+            f"{new_tokens / taken:,.0f}",
+            f"{alone / taken:.2f} ×",
+            f"{taken / engine:.2f} ×",
+            f"{way['same']} of {requests}",
+        ]
+        for way, ((name, size), taken) in zip(results["ways"], seconds.items())
+    ]
+    columns = ["way", "batch", "tokens/s", "to alone", "best engine to this", "same answers"]
+    caption = f"{requests} requests with skewed lengths, {new_tokens:,} new tokens, bundled model, greedy; median of {results['repeats']}"
+    return Table(columns, rows, caption)

@@ -1,0 +1,47 @@
+"""Counts the operations and the memory traffic of a forward pass, from the model's shape alone."""
+
+from dataclasses import dataclass
+
+from lessons_lib.models.loading import cache_bytes_per_token
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one forward pass asks of a machine.
+
+    Attributes:
+        operations: floating-point operations; a multiply-add counts as two.
+        bytes: memory read and written: the weights once, the cache once, the new keys and values once.
+    """
+
+    operations: int
+    bytes: int
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic intensity: operations for each byte moved (Williams et al. 2009, the roofline model)."""
+        return self.operations / self.bytes
+
+
+def forward_cost(model, new_tokens: int, cached_tokens: int = 0) -> Cost:
+    """The cost of computing `new_tokens` tokens of one sequence after `cached_tokens` cached ones.
+
+    A weight matrix is used once for each token: two operations a weight. Attention takes, for each query and each key it
+    may see, two operations a number for the score and two for the weighted sum of values. Embedding look-ups, norms and
+    activations are left out; in models of this kind they are a few per cent. Only the last token's logits are computed.
+    """
+    config = model.config
+    weights = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and not _is_embedding(name))
+    head = config.vocab_size * config.hidden_size
+    query_width = config.num_attention_heads * (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    pairs = sum(cached_tokens + position + 1 for position in range(new_tokens))
+    operations = 2 * weights * new_tokens + 2 * head + 4 * config.num_hidden_layers * query_width * pairs
+    size = model.dtype.itemsize
+    cache = cache_bytes_per_token(config, size) * (cached_tokens + new_tokens)
+    return Cost(operations, (weights + head) * size + cache)
+
+
+def _is_embedding(name: str) -> bool:
+    return any(part in name for part in ("embed_tokens", "wte", "wpe", "lm_head"))

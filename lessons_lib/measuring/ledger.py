@@ -1,0 +1,185 @@
+"""One table that grows by a row a lesson: the same six requests, and what each way of serving them costs."""
+
+import time
+from dataclasses import dataclass
+
+from lessons_lib.batching.batch_result import BatchResult
+from lessons_lib.batching.continuous_batching import batch_generate
+from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
+from lessons_lib.batching.packed_logits import one_row_generate
+from lessons_lib.batching.paged_batching import paged_generate
+from lessons_lib.batching.ragged_batching import ragged_generate
+from lessons_lib.batching.static_batching import static_generate
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
+from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.recording.fragmentation import counted_in_blocks
+from lessons_lib.recording.memory_steps import serve_recorded
+from lessons_lib.recording.scheduled_steps import recorded_plans
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.viz.tables.table import Table
+
+SIX_STORIES = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
+
+
+def in_slots(*model) -> BatchResult:
+    return batch_generate(*model, **SIX_STORIES, batch_size=4, max_seq_len=256)
+
+
+def story_sequences(tokenizer) -> list[Sequence]:
+    """The six stories as a scheduler wants them."""
+    end = frozenset({tokenizer.eos_token_id})
+    prompts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
+    return [Sequence(name, prompt, cap, end) for name, prompt, cap in zip(NAMES, prompts, MAX_NEW_TOKENS)]
+
+
+def scheduled(model, tokenizer) -> BatchResult:
+    """Four at a time, at most 32 tokens a step."""
+    scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
+    with recorded_plans(scheduler) as trace:
+        return BatchResult(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
+
+
+def under_pressure(model, tokenizer) -> BatchResult:
+    """All six at a time, in half of the blocks that they need together."""
+    sequences = story_sequences(tokenizer)
+    num_blocks = sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences) // 2
+    scheduler = PreemptiveScheduler(PrefixCache(num_blocks, 16), max_num_seqs=6, max_num_batched_tokens=32)
+    with recorded_plans(scheduler) as trace:
+        serve_recorded(ModelRunner(model, num_blocks, 16), scheduler, sequences)
+    return BatchResult([sequence.output_ids for sequence in sequences], trace)
+
+
+def by_engine(model, tokenizer) -> BatchResult:
+    """All six at a time, with as many blocks as they need."""
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
+    with recorded_plans(engine.scheduler) as trace:
+        outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=cap) for cap in MAX_NEW_TOKENS])
+    return BatchResult([output.token_ids for output in outputs], trace)
+
+
+NO_CACHE = ", no cache"
+# (lesson, what the row is called, how to serve the six stories)
+METHODS = (
+    ("00", f"alone{NO_CACHE}", lambda *model: generate_one_by_one(*model, **SIX_STORIES, greedy=greedy_without_cache)),
+    ("00", "alone, KV cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES)),
+    ("01", "static, waves of 4", lambda *model: static_generate(*model, **SIX_STORIES, batch_size=4)),
+    ("02", "continuous, 4 slots", in_slots),
+    (
+        "03",
+        "the same, cache counted in blocks of 16",
+        lambda *model: counted_in_blocks(in_slots(*model), block_size=16),
+    ),
+    ("04", f"one row{NO_CACHE}", lambda *model: one_row_generate(*model, **SIX_STORIES)),
+    ("05", "ragged row, 4 requests", lambda *model: ragged_generate(*model, **SIX_STORIES, max_num_seqs=4)),
+    (
+        "06",
+        "paged row, 4 requests",
+        lambda *model: paged_generate(*model, **SIX_STORIES, max_num_seqs=4, block_size=16),
+    ),
+    ("09", "scheduled, 4 requests, 32 tokens a step", scheduled),
+    ("10", "6 requests, half the blocks, preempted", under_pressure),
+    ("11", "engine, 6 requests", by_engine),
+)
+BASELINE = "alone, KV cache"
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """What one way of serving the six stories took.
+
+    Attributes:
+        tokens_computed: token positions that went through the model.
+        tokens_useful: those that a request needed.
+        cache_reserved, cache_used: bytes, averaged over the steps.
+        bytes_copied: bytes moved to make room in the cache, averaged over the steps.
+        new_tokens: tokens of all answers.
+    """
+
+    lesson: str
+    method: str
+    tokens_computed: int
+    tokens_useful: int
+    cache_reserved: float
+    cache_used: float
+    bytes_copied: float
+    forward_calls: int
+    new_tokens: int
+    seconds: float
+
+
+def ledger_rows(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> list[LedgerRow]:
+    """Serve the six stories in every way that the lessons from `since` to `upto` teach, and count. The baseline is always among them."""
+    return [
+        _row(lesson, method, serve, model, tokenizer)
+        for lesson, method, serve in METHODS
+        if method == BASELINE or (since <= lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE)))
+    ]
+
+
+def ledger(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> Table:
+    """The ledger as a table. Speed is given relative to one request at a time with a cache.
+
+    Args:
+        upto: the last lesson to include, such as "01".
+        with_cache_only: leave out the ways without a cache, which take most of the time.
+        since: leave out what earlier lessons teach, but for the baseline.
+    """
+    rows = ledger_rows(model, tokenizer, upto, with_cache_only, since)
+    base = next(row for row in rows if row.method == BASELINE)
+    return Table(
+        columns=[
+            "method",
+            "tokens computed",
+            "useful",
+            "cache reserved",
+            "used",
+            "copied a step",
+            "forward calls",
+            "speed",
+        ],
+        rows=[
+            [
+                f"{row.method} ({row.lesson})",
+                row.tokens_computed,
+                f"{row.tokens_useful / row.tokens_computed:.0%}",
+                _kib(row.cache_reserved),
+                _kib(row.cache_used),
+                _kib(row.bytes_copied),
+                row.forward_calls,
+                f"{(row.new_tokens / row.seconds) / (base.new_tokens / base.seconds):.2f} ×",
+            ]
+            for row in rows
+        ],
+        caption=f"The ledger: six stories, {base.new_tokens} new tokens. Cache and copies are averages over the steps.",
+    )
+
+
+def _row(lesson: str, method: str, serve, model, tokenizer) -> LedgerRow:
+    started = time.perf_counter()
+    result: BatchResult = serve(model, tokenizer)
+    seconds = time.perf_counter() - started
+    trace = result.trace
+    per_token, count = cache_bytes_per_token(model.config, model.dtype.itemsize), len(trace.steps)
+    return LedgerRow(
+        lesson=lesson,
+        method=method,
+        tokens_computed=trace.tokens_computed,
+        tokens_useful=trace.tokens_useful,
+        cache_reserved=per_token * sum(step.cache_reserved for step in trace.steps) / count,
+        cache_used=per_token * sum(step.cache_used for step in trace.steps) / count,
+        bytes_copied=trace.bytes_copied / count,
+        forward_calls=trace.forward_calls,
+        new_tokens=sum(len(answer) for answer in result.outputs),
+        seconds=seconds,
+    )
+
+
+def _kib(count: float) -> str:
+    return f"{count / 1024:,.0f} KiB"

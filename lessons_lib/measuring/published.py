@@ -1,0 +1,222 @@
+"""Lesson 08: results that were measured on a GPU and ship with the course, for readers who have none."""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from lessons_lib.measuring.roofline import Machine
+
+FOLDER = Path(__file__).parents[1] / "assets" / "recorded"
+OURS = "this course"
+
+
+@dataclass(frozen=True)
+class RecordedCase:
+    """One case of the benchmark.
+
+    Attributes:
+        name, kind: see `gpu_bench.cases.Case`.
+        kv_bytes: bytes of the keys and values of all sequences; flop: see `roofline.Work`.
+        microseconds: way of computing it -> time of one layer's attention.
+        without: what is done in place of one idea -> the same time, with our kernels.
+        tiles: the sweep over tiles, if there was one: rows, keys, warps, stages and microseconds ("us") of each combination.
+    """
+
+    name: str
+    kind: str
+    kv_bytes: int
+    flop: int
+    microseconds: dict[str, float]
+    without: dict[str, float]
+    tiles: list[dict]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Everything that was measured in one run on one machine.
+
+    Attributes:
+        machine: with its measured limits.
+        processors: streaming multiprocessors of the GPU.
+        provenance: machine, versions, command and date, in one line.
+        note: what does not hold for all cases.
+    """
+
+    machine: Machine
+    processors: int
+    provenance: str
+    note: str
+    cases: tuple[RecordedCase, ...]
+
+    def case(self, beginning: str) -> RecordedCase:
+        """The case whose name begins so.
+
+        Raises:
+            KeyError: none or several do.
+        """
+        found = [case for case in self.cases if case.name.startswith(beginning)]
+        if len(found) != 1:
+            raise KeyError(
+                f"{len(found)} recorded cases begin with {beginning!r}; there are: {'; '.join(case.name for case in self.cases)}."
+            )
+        return found[0]
+
+
+@lru_cache(maxsize=None)
+def recorded_attention() -> Recording:
+    """Our kernels and what PyTorch has, on one H200: `python -m tools.gpu_bench --record FILE`."""
+    facts = json.loads((FOLDER / "h200_attention.json").read_text(encoding="utf-8"))
+    return Recording(
+        machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
+        processors=facts["processors"],
+        provenance=_provenance(facts),
+        note=facts.get("note", ""),
+        cases=tuple(_case(case) for case in facts["cases"]),
+    )
+
+
+def _case(facts: dict) -> RecordedCase:
+    def times(results: dict) -> dict[str, float]:
+        return {name: result["us"] for name, result in results.items() if "us" in result}
+
+    return RecordedCase(
+        facts["name"],
+        facts["kind"],
+        facts["kv_bytes"],
+        facts["flop"],
+        times(facts["peers"]),
+        times(facts["without"]),
+        facts["tiles"],
+    )
+
+
+@dataclass(frozen=True)
+class Production:
+    """Kernels of production engines, measured in another run on the same kind of machine.
+
+    Attributes:
+        provenance: machine, versions and date, in one line.
+        microseconds: name of a case -> {kernel: time}.
+    """
+
+    provenance: str
+    microseconds: dict[str, dict[str, float]]
+
+
+@lru_cache(maxsize=None)
+def recorded_production() -> Production:
+    facts = json.loads((FOLDER / "h200_production.json").read_text(encoding="utf-8"))
+    return Production(facts["provenance"], facts["microseconds"])
+
+
+@dataclass(frozen=True)
+class RecordedEngine:
+    """The engine's benchmark on a GPU, stage by stage.
+
+    Attributes:
+        provenance: machine, versions, command and date, in one line.
+        modes: for each stage its "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms": medians of the steps with most
+            sequences, see `gpu_bench.engine_run.StepTimes`.
+        swapping: for sequences of several lengths "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s".
+        peers: other engine -> output tokens a second.
+        peers_provenance: where these come from.
+    """
+
+    provenance: str
+    modes: tuple[dict, ...]
+    swapping: tuple[dict, ...]
+    peers: dict[str, float]
+    peers_provenance: str
+
+
+@lru_cache(maxsize=None)
+def recorded_engine() -> RecordedEngine:
+    """Lesson 11's engine on one H200: `python -m tools.gpu_bench.engine --record FILE`."""
+    facts, peers = (
+        json.loads((FOLDER / name).read_text(encoding="utf-8"))
+        for name in ("h200_engine.json", "h200_engine_peers.json")
+    )
+    return RecordedEngine(
+        _provenance(facts), tuple(facts["modes"]), tuple(facts["swapping"]), peers["tokens_per_s"], peers["provenance"]
+    )
+
+
+@dataclass(frozen=True)
+class RecordedWays:
+    """Every way of serving on the same requests, on a CPU.
+
+    Attributes:
+        provenance: machine, versions, command and date, in one line.
+        results: see `bench_engines.measure_ways`.
+    """
+
+    provenance: str
+    results: dict
+
+
+@lru_cache(maxsize=None)
+def recorded_ways() -> RecordedWays:
+    """Lesson 11's engine beside all others: `python -m tools.bench_engines --record FILE`."""
+    facts = json.loads((FOLDER / "cpu_engines.json").read_text(encoding="utf-8"))
+    return RecordedWays(_provenance(facts), facts)
+
+
+def _provenance(facts: dict) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return f"recorded on one {facts['machine']}, {facts['date']}, {versions}: {facts['command']}"
+
+
+def summary_markdown() -> str:
+    """The recorded results as the README shows them. `tests/test_readme.py` compares."""
+    recording, production = recorded_attention(), recorded_production()
+    others = list(next(iter(production.microseconds.values())))
+    columns = ["µs for one layer (query heads, KV heads, head size)", OURS, "rate", *others, "gather + SDPA"]
+    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1)]
+    for case in recording.cases:
+        own = case.microseconds[OURS]
+        rate = (
+            f"{case.flop / own / 1e6:,.0f} TFLOP/s"
+            if case.kind == "prefill"
+            else f"{case.kv_bytes / own / 1e6:.1f} TB/s"
+        )
+        gathered = case.microseconds.get("gather + SDPA")
+        times = [production.microseconds[case.name][other] for other in others] + [gathered]
+        lines.append([case.name, _three_digits(own), rate, *(_three_digits(time) if time else "–" for time in times)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def engine_markdown() -> str:
+    """The engine's recorded results as the README shows them, slowest first."""
+    recording = recorded_engine()
+    rates = [(rate, name) for name, rate in recording.peers.items()]
+    rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
+    lines = [["output tokens a second", ""], ["---", "---:"], *([name, f"{rate:,.0f}"] for rate, name in sorted(rates))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def ways_markdown() -> str:
+    """The ways of serving on a CPU as the README shows them, slowest first: each at the batch size that suits it best."""
+    results = recorded_ways().results
+    fastest = {}
+    for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):
+        fastest[way["name"]] = way
+    alone = fastest["one at a time"]["seconds"]
+    lines = [
+        [f"{results['requests']} requests on a CPU", "batch", "output tokens a second", "times one at a time"],
+        ["---", "---:", "---:", "---:"],
+    ]
+    for way in sorted(fastest.values(), key=lambda way: way["seconds"], reverse=True):
+        lines.append(
+            [
+                way["name"].replace("|", "\\|"),
+                str(way["size"]),
+                f"{results['new_tokens'] / way['seconds']:,.0f}",
+                f"{alone / way['seconds']:.1f}",
+            ]
+        )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _three_digits(microseconds: float) -> str:
+    return f"{microseconds:.1f}" if microseconds < 100 else f"{microseconds:,.0f}"

@@ -1,0 +1,45 @@
+"""Packed rows of random numbers over a paged cache: for trying attention, and for timing it, without a model."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lessons_lib.attention.packing import PackedBatch, pack
+from lessons_lib.attention.paged_attention import Group, plan_groups
+from lessons_lib.kv_cache.block_pool import blocks_for
+
+
+@dataclass
+class RandomRow:
+    """A packed row over a cache in which every cell without a token is NaN. See `paged_attention` for the shapes."""
+
+    packed: PackedBatch
+    query: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    block_tables: torch.Tensor
+    groups: list[Group]
+    scale: float
+
+
+def random_row(lens, q_heads, kv_heads, block_size, seed=0, head_dim=4, dtype=torch.float32, scale=0.8) -> RandomRow:
+    """A row of sequences whose blocks lie in no order.
+
+    Args:
+        lens: (cached, new) tokens of each sequence.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    counts = [blocks_for(cached + new, block_size) for cached, new in lens]
+    order = torch.randperm(sum(counts) + 2, generator=generator)
+    block_tables = torch.zeros(len(lens), max(counts), dtype=torch.int64)
+    caches = [torch.full((len(order), block_size, kv_heads, head_dim), float("nan"), dtype=dtype) for _ in range(2)]
+    for index, ((cached, new), count) in enumerate(zip(lens, counts)):
+        block_tables[index, :count], order = order[:count], order[count:]
+        position = torch.arange(cached + new)
+        slots = block_tables[index, position // block_size] * block_size + position % block_size
+        for cache in caches:
+            cache.flatten(0, 1)[slots] = torch.randn(cached + new, kv_heads, head_dim, generator=generator).to(dtype)
+    packed = pack([[0] * new for _, new in lens], [cached for cached, _ in lens])
+    query = torch.randn(len(packed.input_ids), q_heads, head_dim, generator=generator).to(dtype)
+    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
+    return RandomRow(packed, query, *caches, block_tables, groups, scale)

@@ -1,0 +1,84 @@
+"""Times forward passes of different shapes, and what the machine could do at best."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
+
+from lessons_lib.measuring.timing import times_in_turns
+
+
+@dataclass(frozen=True)
+class PassShape:
+    """The shape of a forward pass: `rows` sequences, `new` tokens of each, after `cached` tokens in the cache."""
+
+    new: int
+    cached: int = 0
+    rows: int = 1
+
+
+def pass_seconds(model, shapes: Sequence[PassShape], repeat: int = 5) -> list[float]:
+    """Median seconds of a forward pass of each shape.
+
+    The shapes take turns, so that a moment in which the machine is busy with something else hits all of them alike.
+    """
+    passes = [_prepare(model, shape) for shape in shapes]
+    return [statistics.median(times) for times in times_in_turns(passes, repeat, model.device)]
+
+
+def machine_rates(model, repeat: int = 5, size: int = 2048, megabytes: int = 128) -> tuple[float, float]:
+    """What this machine reaches at best, the shortest of `repeat` times: (operations a second, bytes a second).
+
+    A product of two square matrices does `2 * size**3` operations on few bytes; a copy reads and writes every byte once
+    and computes nothing.
+    """
+    options = dict(device=model.device, dtype=model.dtype)
+    left, right = torch.ones(size, size, **options), torch.ones(size, size, **options)
+    source = torch.ones(megabytes * 2**20 // model.dtype.itemsize, **options)
+    target = torch.empty_like(source)
+    multiply, copy = times_in_turns([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
+    return 2 * size**3 / min(multiply), 2 * source.nbytes / min(copy)
+
+
+def larger_model(like, hidden_size: int = 1536, layers: int = 4):
+    """A Qwen2 model of some hundred million weights, all of them equal: it writes nothing, but takes the time of its size.
+
+    Args:
+        like: the model whose vocabulary, context, device and number type it has.
+    """
+    config = Qwen2Config(
+        vocab_size=like.config.vocab_size,
+        max_position_embeddings=like.config.max_position_embeddings,
+        hidden_size=hidden_size,
+        intermediate_size=8 * hidden_size // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden_size // 64,
+        num_key_value_heads=hidden_size // 256,
+        tie_word_embeddings=True,
+    )
+    with torch.device("meta"):  # no random numbers for all those weights
+        model = Qwen2ForCausalLM(config).to(like.dtype)
+    model = model.to_empty(device=like.device).eval().requires_grad_(False)
+    model.tie_weights()
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.fill_(0.01)
+    return model
+
+
+@torch.inference_mode()
+def _prepare(model, shape: PassShape) -> Callable[[], None]:
+    """A function that makes one pass of this shape and leaves the cache as it was."""
+    ids = torch.arange(shape.rows * (shape.cached + shape.new), device=model.device) % model.config.vocab_size
+    old, new = ids.view(shape.rows, -1).split([shape.cached, shape.new], dim=1)
+    if not shape.cached:
+        return lambda: model(input_ids=new, past_key_values=DynamicCache(config=model.config), logits_to_keep=1)
+    cache = DynamicCache(config=model.config)
+    model(input_ids=old, past_key_values=cache, logits_to_keep=1)
+
+    def run() -> None:
+        model(input_ids=new, past_key_values=cache, logits_to_keep=1)
+        cache.crop(-shape.new)
+
+    return run

@@ -1,0 +1,87 @@
+"""What users and owners of a server ask about: how long a request waits, how long it takes, how busy the machine is."""
+
+from dataclasses import dataclass
+
+from lessons_lib.recording.trace import Trace
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """When things happened to one request, in steps or seconds from the start of the run. All requests arrive at 0.
+
+    Attributes:
+        admitted: it got its place in the batch. This is its queue time.
+        done: its last token was computed.
+        returned: its place was given up, and its answer handed over. This is its latency.
+    """
+
+    admitted: float
+    done: float
+    returned: float
+
+    @property
+    def held_back(self) -> float:
+        """How long a finished answer waited for others in its batch."""
+        return self.returned - self.done
+
+
+@dataclass(frozen=True)
+class BatchMetrics:
+    """A run in one row.
+
+    Attributes:
+        new_tokens: tokens of all answers.
+        seconds: length of the run.
+        steps: steps of the run.
+        mean_queue_time, mean_latency: in seconds, over the requests.
+        slot_utilisation: share of slots x steps in which the slot did something that a request needed, 0 to 1.
+    """
+
+    new_tokens: int
+    seconds: float
+    steps: int
+    mean_queue_time: float
+    mean_latency: float
+    slot_utilisation: float
+
+    @property
+    def throughput(self) -> float:
+        """Answer tokens a second."""
+        return self.new_tokens / self.seconds if self.seconds else 0.0
+
+
+def request_times(trace: Trace, in_steps: bool = False) -> dict[str, RequestTimes]:
+    """The times of every request, read off a trace.
+
+    Args:
+        in_steps: count steps, which are the same on every machine, instead of seconds.
+    """
+    lengths = [1 if in_steps else step.seconds for step in trace.steps]
+    starts = [sum(lengths[:index]) for index in range(len(lengths) + 1)]
+    seated: dict[str, list[int]] = {}
+    useful: dict[str, list[int]] = {}
+    for index, step in enumerate(trace.steps):
+        for row in step.rows:
+            if row.request is not None:
+                seated.setdefault(row.request, []).append(index)
+                if row.useful:
+                    useful.setdefault(row.request, []).append(index)
+    return {
+        name: RequestTimes(starts[at[0]], starts[useful[name][-1] + 1], starts[at[-1] + 1])
+        for name, at in seated.items()
+    }
+
+
+def batch_metrics(outputs: list[list[int]], trace: Trace) -> BatchMetrics:
+    """The metrics of one run."""
+    times = request_times(trace).values()
+    rows = [row for step in trace.steps for row in step.rows]
+    count = max(len(times), 1)
+    return BatchMetrics(
+        new_tokens=sum(len(answer) for answer in outputs),
+        seconds=trace.seconds,
+        steps=len(trace.steps),
+        mean_queue_time=sum(t.admitted for t in times) / count,
+        mean_latency=sum(t.returned for t in times) / count,
+        slot_utilisation=sum(row.useful > 0 for row in rows) / max(len(rows), 1),
+    )

@@ -1,0 +1,109 @@
+"""Lesson 11: sizes that have to be found by trying: the largest batch that fits in memory, and the block size."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.measuring.memory_limit import memory_limit
+
+
+def largest_that_fits(fits, most):
+    """The largest size that fits, found with few tries.
+
+    A try takes seconds, so not every size is tried. If a size fits, all smaller ones do; so one try in the middle rules out half of what is
+    left.
+
+    Args:
+        fits: function (size) -> bool.
+        most: the largest size that is of interest, 1 or more.
+
+    Returns:
+        int: 0 if not even 1 fits.
+    """
+    fitting, too_large = 0, most + 1
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
+        if fits(middle):
+            fitting = middle
+        else:
+            too_large = middle
+    return fitting
+
+
+def engine_fits(model, tokenizer, num_seqs: int, context: int, limit: float, max_num_batched_tokens: int = 512) -> bool:
+    """Whether an engine for so many sequences of `context` tokens runs within a memory limit. It is tried on the worst that can come.
+
+    Nobody reckons this from the model's shape: what libraries take for themselves, and what lies unused between two tensors, is in no
+    formula.
+
+    Args:
+        limit: bytes beside the weights. On a GPU its own memory is the limit as well.
+    """
+    blocks = num_seqs * blocks_for(context, 16)
+    config = EngineConfig(
+        max_num_seqs=num_seqs, max_num_batched_tokens=max(num_seqs, max_num_batched_tokens), num_blocks=blocks
+    )
+    try:
+        with memory_limit(limit):
+            engine = LLMEngine(model, tokenizer, config)
+            worst = SamplingParams(max_tokens=2, temperature=1.0, seed=0, ignore_eos=True)
+            for _ in range(num_seqs):
+                engine.add_request([1] * (context - 1), worst)
+            while engine.has_unfinished():
+                for output in engine.step():
+                    if output.error:
+                        raise output.error
+    except (MemoryError, torch.OutOfMemoryError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class BlockSizeCost:
+    """What a block size costs on one workload.
+
+    Attributes:
+        blocks: all sequences together at their full length, without sharing.
+        empty_share: share of their places that hold no token, 0 to 1.
+        table_entries: of the longest sequence.
+        shareable_tokens: prompt tokens that are found in the cache, if the prompts come one after the other into a large pool.
+    """
+
+    block_size: int
+    blocks: int
+    empty_share: float
+    table_entries: int
+    shareable_tokens: int
+
+
+def block_size_costs(
+    prompts: Sequence[Sequence[int]], answer_lengths: Sequence[int], block_sizes: Iterable[int]
+) -> list[BlockSizeCost]:
+    """Count what each block size would cost.
+
+    Args:
+        prompts: token ids. answer_lengths: new tokens of each.
+    """
+    lengths = [len(prompt) + answer - 1 for prompt, answer in zip(prompts, answer_lengths)]
+    costs = []
+    for size in block_sizes:
+        blocks = sum(blocks_for(length, size) for length in lengths)
+        empty_share = 1 - sum(lengths) / (blocks * size) if blocks else 0.0
+        entries = max((blocks_for(length, size) for length in lengths), default=0)
+        costs.append(BlockSizeCost(size, blocks, empty_share, entries, _shareable(prompts, size)))
+    return costs
+
+
+def _shareable(prompts: Sequence[Sequence[int]], size: int) -> int:
+    seen, found = set(), 0
+    for prompt in prompts:
+        beginnings = [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
+        known = next((count for count, beginning in enumerate(beginnings) if beginning not in seen), len(beginnings))
+        # The last token is computed in any case.
+        found += min(known * size, len(prompt) - 1)
+        seen.update(beginnings)
+    return found

@@ -1,0 +1,28 @@
+"""Requests to measure with: made from the six stories, with skewed lengths, the same ones every time."""
+
+import random
+from dataclasses import dataclass
+
+from lessons_lib.measuring.stories import PROMPTS
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts and caps of several requests."""
+
+    prompts: tuple[str, ...]
+    max_new_tokens: tuple[int, ...]
+
+
+def skewed_workload(count: int, seed: int = 0) -> Workload:
+    """`count` requests of which most want a short answer and a few a long one, as real traffic does.
+
+    Three in four ask for 8 to 40 tokens, the others for 100 to 150. Prompts are the stories, each cut at a random word.
+    """
+    rng = random.Random(seed)
+    prompts, caps = [], []
+    for index in range(count):
+        words = PROMPTS[index % len(PROMPTS)].split()
+        prompts.append(" ".join(words[: rng.randint(2, len(words))]))
+        caps.append(rng.randint(100, 150) if rng.random() < 0.25 else rng.randint(8, 40))
+    return Workload(tuple(prompts), tuple(caps))

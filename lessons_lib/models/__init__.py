@@ -1,0 +1,10 @@
+"""Models: loading one, turning prompts into token ids, and tiny random models to test with.
+
+Read in this order: loading, prompts, tiny_models.
+"""
+
+from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size, load_model
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+
+__all__ = ["BadRequest", "VOCAB_SIZE", "cache_bytes_per_token", "kv_head_size", "load_model", "tiny_model"]

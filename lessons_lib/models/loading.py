@@ -1,0 +1,101 @@
+"""Loads a model and says what its cache costs."""
+
+import os
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
+BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "model"
+
+
+class ModelNotFound(OSError):
+    """No model of that name in a folder, in the local cache or on the hub."""
+
+
+class DamagedModel(OSError):
+    """The model's files are there but can't be read whole."""
+
+
+def load_model(name: str | os.PathLike | None = None, device: str | None = None, dtype: torch.dtype | None = None):
+    """Load a causal language model and its tokenizer, ready for inference.
+
+    Args:
+        name: nothing for the bundled model, a folder, or a name on the Hugging Face hub.
+        device: "cuda" when there is a GPU, else "cpu".
+        dtype: bfloat16 on a GPU, float32 on a CPU: exact enough to compare token for token.
+
+    Returns:
+        (model, tokenizer). The model is in evaluation mode; the tokenizer always has a padding token.
+
+    Raises:
+        ModelNotFound: the name is neither a folder nor to be had from the hub.
+        DamagedModel: a file is missing or cut short, or the weights are not those of the configuration.
+    """
+    source = BUNDLED_MODEL if name is None else name
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = dtype or (torch.bfloat16 if device.startswith("cuda") else torch.float32)
+    is_folder = Path(source).is_dir()
+    # The bundled model never asks the network, whatever the environment says.
+    where = {"local_files_only": True} if is_folder else {}
+    show_progress = logging.is_progress_bar_enabled()
+    if is_folder:
+        logging.disable_progress_bar()
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **where)
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+    except Exception as error:
+        raise _explain(source, is_folder, error) from error
+    finally:
+        if show_progress:
+            logging.enable_progress_bar()
+    # transformers fills missing weights with random numbers and goes on; a model that writes noise teaches nothing.
+    if report["missing_keys"]:
+        raise DamagedModel(
+            f"{source} lacks {len(report['missing_keys'])} weights, such as {min(report['missing_keys'])!r}. {REMEDY}"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model.to(device).eval().requires_grad_(False), tokenizer
+
+
+REMEDY = "Fetch the files again (for the bundled model: `git checkout -- lessons_lib/assets`, or reinstall the course)."
+
+
+def _explain(source, is_folder: bool, error: Exception) -> OSError:
+    if is_folder:
+        return DamagedModel(f"the model in {source} can't be read: {type(error).__name__}: {error}. {REMEDY}")
+    return ModelNotFound(
+        f"no model {str(source)!r}: it is not a folder here, not in the local Hugging Face cache, and the hub did not give it "
+        f"({type(error).__name__}). Check the spelling and the connection, give the path of a folder, or use `load_model()` "
+        "for the bundled model, which needs no network."
+    )
+
+
+def context_length(config) -> int:
+    """The longest sequence, prompt and answer together, that the model has positions for."""
+    return config.max_position_embeddings
+
+
+def kv_head_size(config) -> tuple[int, int]:
+    """(number of KV heads, size of one head), for configurations of any age.
+
+    GPT-2 has as many KV heads as query heads; Llama and Qwen2 may have fewer (grouped-query attention,
+    Ainslie et al. 2023, https://arxiv.org/abs/2305.13245).
+    """
+    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return kv_heads, head_dim
+
+
+def cache_bytes_per_token(config, bytes_per_number: int = 4) -> int:
+    """Bytes of KV cache that one token takes, over all layers.
+
+    In every layer a token leaves one key and one value for each KV head, each `head_dim` numbers long.
+
+    Args:
+        config: a Hugging Face model configuration. `kv_head_size(config)` gives its KV heads and their size.
+        bytes_per_number: 4 for float32, 2 for bfloat16 and float16.
+    """
+    kv_heads, head_dim = kv_head_size(config)
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_number

@@ -1,0 +1,272 @@
+"""Lesson 07: runs a kernel through Triton's interpreter, and writes down what each program loads and stores.
+
+Every address is looked up before it is used: one outside the tensors is an error with a name, not a crash of the process.
+"""
+
+import inspect
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.errors import InterpreterError
+
+from lessons_lib.kernels.interpreter import cause_of, interpreted, on_cpu  # before Triton
+from lessons_lib.recording.moved_pointers import APART, UNNOTED, addresses_of, back, left_by, moved_back, tensor_numbers
+
+
+class OutOfBounds(IndexError):
+    """A program asked for a number that its tensor does not have.
+
+    Attributes:
+        ids: of the program; kind: "load" or "store"; tensor: name of the parameter from which the address was reckoned.
+        number: which number of that tensor was asked for; count: how many it has.
+    """
+
+    def __init__(self, ids: tuple[int, ...], kind: str, tensor: str, number: int, count: int):
+        super().__init__(
+            f"program {ids if len(ids) > 1 else ids[0]} would {kind} number {number:,} of `{tensor}`, which has "
+            f"{f'the numbers 0 to {count - 1:,}' if count else 'no numbers'}. Look at the mask, and at the strides."
+        )
+        self.ids, self.kind, self.tensor, self.number, self.count = ids, kind, tensor, number, count
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """A tensor that a kernel was given.
+
+    Attributes:
+        name: of the kernel's parameter.
+        shape, strides: as of the tensor, strides in numbers.
+        itemsize: bytes of one number.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    def index_of(self, offset: int) -> tuple[int, ...]:
+        """The index of the number that lies `offset` numbers behind the first."""
+        return tuple(self.indices_of((offset,))[0].tolist())
+
+    def indices_of(self, offsets: Sequence[int]) -> np.ndarray:
+        """The indices of many numbers, [numbers, axes]. Between the numbers of a view, an index lies outside the shape."""
+        rest = np.asarray(offsets, np.int64)
+        indices = np.zeros((len(rest), len(self.shape)), np.int64)
+        for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
+            if self.strides[axis] and self.shape[axis] > 1:
+                indices[:, axis], rest = np.divmod(rest, self.strides[axis])
+        return indices
+
+    def has(self, offsets: Sequence[int]) -> np.ndarray:
+        """Which of these numbers the tensor has: none before it, behind it, or between the numbers of a view."""
+        offsets = np.asarray(offsets, np.int64)
+        numbers = math.prod(self.shape)
+        if numbers == 1 + sum(
+            (size - 1) * stride for size, stride in zip(self.shape, self.strides)
+        ):  # nothing lies between
+            return (offsets >= 0) & (offsets < numbers)
+        indices = self.indices_of(offsets)
+        inside = ((indices >= 0) & (indices < self.shape)).all(axis=1) & (numbers > 0)
+        return inside & (indices @ np.asarray(self.strides, np.int64) == offsets)
+
+
+@dataclass(frozen=True)
+class Access:
+    """One `tl.load` or `tl.store` of one program.
+
+    Attributes:
+        kind: "load" or "store".
+        tensor: name of the kernel's parameter.
+        offsets: which numbers, counted from the first of the tensor; those masked out are not among them.
+    """
+
+    kind: str
+    tensor: str
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """What one program did, in order.
+
+    Attributes:
+        ids: its program ids, one for each axis of the grid.
+    """
+
+    ids: tuple[int, ...]
+    accesses: tuple[Access, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class KernelRecording:
+    """A whole run.
+
+    Attributes:
+        kernel: its name.
+        grid: how many programs there are along each axis.
+        tensors: name of the parameter -> what was given for it.
+        programs: in the order in which the interpreter ran them; on a GPU they run in any order, and many at a time.
+    """
+
+    kernel: str
+    grid: tuple[int, ...]
+    tensors: dict[str, TensorLayout]
+    programs: tuple[ProgramRun, ...]
+
+    def __repr__(self) -> str:
+        loaded, stored = (sum(self.bytes_of(program, kind) for program in self.programs) for kind in ("load", "store"))
+        count = f"{len(self.programs)} program{'s' * (len(self.programs) != 1)}"
+        return f"<KernelRecording of {self.kernel}: {count}, {loaded:,} bytes loaded, {stored:,} stored>"
+
+    def indices(self, access: Access, axes: int) -> tuple[tuple[int, ...], ...]:
+        """The first `axes` parts of the indices that were touched, each once, in order: (block, slot) of a cache, for example."""
+        return tuple(
+            dict.fromkeys(map(tuple, self.tensors[access.tensor].indices_of(access.offsets)[:, :axes].tolist()))
+        )
+
+    def bytes_of(self, program: ProgramRun, kind: str) -> int:
+        """Bytes that a program loaded or stored."""
+        return sum(len(a.offsets) * self.tensors[a.tensor].itemsize for a in program.accesses if a.kind == kind)
+
+
+class Recorder:
+    """Takes the place of a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
+
+    Attributes:
+        recording: of the last launch.
+    """
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def run(*args, **kwargs):
+            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
+
+        return run
+
+
+def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecording:
+    """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and write down its loads and stores.
+
+    Tensors that the kernel stores to are changed as in any run. What a mask hides from a load without `other` is NaN here. Loads and
+    stores through block pointers and tensor descriptors, and atomic operations, are not written down.
+
+    Raises:
+        OutOfBounds: a program asked for a number outside the tensors. Stores before that have been done.
+        TypeError: it is no kernel, or an argument is missing.
+        Whatever the kernel raises.
+    """
+    if not hasattr(kernel, "fn"):
+        raise TypeError(f"{getattr(kernel, '__name__', kernel)!r} is no kernel: put @triton.jit above its definition.")
+    parameters = inspect.signature(kernel.fn)
+    own = {
+        name: value for name, value in kwargs.items() if name in parameters.parameters
+    }  # without num_warps and the like
+    bound = parameters.bind(*args, **own).arguments
+    storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+    here = {
+        name: on_cpu(value, storages) if isinstance(value, torch.Tensor) else value for name, value in bound.items()
+    }
+    tensors = {name: value for name, value in here.items() if isinstance(value, torch.Tensor)}
+    layouts = {name: TensorLayout(name, tuple(t.shape), t.stride(), t.element_size()) for name, t in tensors.items()}
+    notes = _Notes(tensors, layouts, len(grid))
+    with interpreted(kernel, here) as run, notes.taken(), _without_warnings():
+        try:
+            run[lambda arguments: notes.set_apart(arguments) or tuple(grid)](**here)
+        except InterpreterError as error:
+            raise cause_of(error) from None
+    for theirs, ours in storages.values():
+        theirs.copy_(ours)
+    return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid))
+
+
+@contextmanager
+def _without_warnings():
+    """NumPy warns of infinite and undefined results, which to a GPU are results like others."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+class _Notes:
+    """Takes the place of `tl.load` and `tl.store` while a kernel runs."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], layouts: dict[str, TensorLayout], num_axes: int):
+        self.ranges = []
+        for name, tensor in tensors.items():
+            numbers = (
+                sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1
+                if tensor.numel()
+                else 0
+            )
+            self.ranges.append((layouts[name], tensor.data_ptr(), numbers))
+        self.num_axes = num_axes
+        self.by_program: dict[tuple[int, ...], list[Access]] = {}
+
+    def programs(self, grid: tuple[int, ...]) -> tuple[ProgramRun, ...]:
+        return tuple(ProgramRun(ids, tuple(self.by_program.get(ids, ()))) for ids in np.ndindex(*grid))
+
+    def set_apart(self, arguments: dict[str, object]) -> None:
+        """Move the pointers that a kernel is given. The interpreter asks for the grid with them, before the first program runs."""
+        for number, (layout, _, _) in enumerate(self.ranges, start=1):
+            handle = arguments[layout.name].handle
+            handle.data = handle.data + np.uint64(number * APART)
+
+    @contextmanager
+    def taken(self):
+        originals = {
+            name: getattr(tl, name)
+            for name in vars(tl)
+            if name in ("load", "store", *UNNOTED) or name.startswith("atomic_")
+        }
+        for name, original in originals.items():
+            setattr(tl, name, self._noting(name, original) if name in ("load", "store") else moved_back(original))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(tl, name, original)
+
+    def _noting(self, kind: str, original):
+        program_id = tl.program_id
+
+        @tl.core.builtin
+        def noted(pointer, *args, _semantic=None, **kwargs):
+            arguments = inspect.signature(original).bind(pointer, *args, **kwargs).arguments
+            mask = arguments.get("mask")
+            wanted = np.asarray(mask.handle.data if hasattr(mask, "handle") else True if mask is None else bool(mask))
+            addresses = addresses_of(pointer)
+            if addresses is not None:
+                ids = tuple(int(program_id(axis, _semantic=_semantic).handle.data[0]) for axis in range(self.num_axes))
+                self._note(kind, left_by(addresses, wanted), ids)
+                if (
+                    kind == "load"
+                    and mask is not None
+                    and arguments.get("other") is None
+                    and pointer.dtype.scalar.element_ty.is_floating()
+                ):
+                    kwargs["other"] = float("nan")  # on a GPU it may be anything; the interpreter's 0 would hide that
+            return original(back(pointer), *args, _semantic=_semantic, **kwargs)
+
+        return noted
+
+    def _note(self, kind: str, addresses: np.ndarray, ids: tuple[int, ...]) -> None:
+        if not addresses.size:
+            return
+        number = int(tensor_numbers(addresses)[0])
+        if number == 0:
+            return  # a pointer that was not moved, or was itself loaded
+        number = min(number, len(self.ranges))
+        layout, start, numbers = self.ranges[number - 1]
+        offsets = (addresses.astype(np.int64) - number * APART - start) // layout.itemsize
+        outside = (offsets < 0) | (offsets >= numbers)
+        if outside.any():
+            raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), numbers)
+        self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist())))

@@ -1,0 +1,134 @@
+"""Lesson 10: what happened to the pool in every step of a run under pressure, as plain data for pictures."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.kv_cache.block_copies import Move, apply_moves
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.scheduling.preemption import MemoryPlan, PreemptiveScheduler
+from lessons_lib.scheduling.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class MemoryStep:
+    """One step: what it did, and how the pool lies after it. Those who finished in it have given their blocks back.
+
+    Attributes:
+        index: number of the step, from 0.
+        num_blocks, block_size: of the pool.
+        holders: block -> the ids of the sequences that hold it, for those that anybody holds.
+        filled: block -> tokens that are computed in it, for those that anybody holds.
+        cached: blocks that nobody holds, but that are found again by what they hold.
+        swapped: id -> its blocks of the swap space, for those that are swapped out.
+        num_swap_blocks: of the swap space; 0 if there is none.
+        counts: id -> how many of its tokens the step computed, in the order of the packed row.
+        admitted, preempted, finished: ids of those to whom it happened in the step.
+        swapped_out, swapped_in: those of them whose blocks were moved.
+        waiting: ids in the order of the queue.
+        moves: what was copied before the forward pass.
+        hits: id -> tokens that were found in the cache when it was admitted, if there were any.
+        evicted: blocks that could be found and were lost, from the beginning of the run.
+    """
+
+    index: int
+    num_blocks: int
+    block_size: int
+    holders: dict[int, tuple[str, ...]]
+    filled: dict[int, int]
+    cached: frozenset[int]
+    swapped: dict[str, tuple[int, ...]]
+    num_swap_blocks: int
+    counts: dict[str, int]
+    admitted: tuple[str, ...]
+    preempted: tuple[str, ...]
+    finished: tuple[str, ...]
+    swapped_out: tuple[str, ...]
+    swapped_in: tuple[str, ...]
+    waiting: tuple[str, ...]
+    moves: tuple[Move, ...]
+    hits: dict[str, int]
+    evicted: int
+
+
+def serve_recorded(
+    runner: ModelRunner,
+    scheduler: PreemptiveScheduler,
+    sequences: Iterable[Sequence],
+    swap_cache: PagedKVCache | None = None,
+    first_index: int = 0,
+) -> list[MemoryStep]:
+    """Answer all sequences, each step with the likeliest tokens, and check the books of the pool after every step.
+
+    Args:
+        runner: its cache has as many blocks as the scheduler's pool.
+        sequences: to be added to those that the scheduler has. Their answers are in `output_ids` afterwards.
+        swap_cache: keys and values of the swap space; needed if anybody may be swapped out.
+        first_index: number of the first step, for a run that goes on.
+
+    Raises:
+        BadRequest, OutOfBlocks: what `scheduler.add` refuses.
+        LostBlocks: the pool and the sequences do not agree.
+    """
+    for sequence in sequences:
+        scheduler.add(sequence)
+    steps = []
+    while scheduler.has_unfinished():
+        steps.append(recorded_step(runner, scheduler, swap_cache, first_index + len(steps)))
+    return steps
+
+
+def recorded_step(
+    runner: ModelRunner, scheduler: PreemptiveScheduler, swap_cache: PagedKVCache | None = None, index: int = 0
+) -> MemoryStep:
+    """One step of `serve_recorded`: between two of them, sequences may be added, forked or removed."""
+    were_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
+    plan = scheduler.schedule()
+    are_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
+    apply_moves(plan.moves, runner.cache, swap_cache)
+    finished = scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+    audit(scheduler)
+    return _record(scheduler, plan, index, finished, were_out, are_out)
+
+
+def _record(
+    scheduler: PreemptiveScheduler,
+    plan: MemoryPlan,
+    index: int,
+    finished: list[Sequence],
+    were_out: set[str],
+    are_out: set[str],
+) -> MemoryStep:
+    pool, holders, filled = scheduler.pool, {}, {}
+    everybody = [*scheduler.running, *scheduler.waiting]
+    for sequence in everybody:
+        for place, block in enumerate(sequence.blocks):
+            tokens = min(sequence.num_computed_tokens - place * pool.block_size, pool.block_size)
+            holders[block] = (*holders.get(block, ()), sequence.id)
+            filled[block] = max(filled.get(block, 0), tokens)
+    admitted, preempted = _ids(plan.admitted), _ids(plan.preempted)
+    return MemoryStep(
+        index=index,
+        num_blocks=pool.num_blocks,
+        block_size=pool.block_size,
+        holders=holders,
+        filled=filled,
+        cached=frozenset(block for block in pool.free_queue if block in pool.name_of),
+        swapped={sequence.id: tuple(sequence.swapped) for sequence in everybody if sequence.swapped},
+        num_swap_blocks=scheduler.swap_space.num_blocks,
+        counts={sequence.id: count for sequence, count in plan.counts.items()},
+        admitted=admitted,
+        preempted=preempted,
+        finished=_ids(finished),
+        swapped_out=tuple(id for id in preempted if id in are_out),
+        swapped_in=tuple(id for id in admitted if id in were_out),
+        waiting=_ids(scheduler.waiting),
+        moves=tuple(plan.moves),
+        hits={sequence.id: tokens for sequence, tokens in plan.cached.items()},
+        evicted=pool.evicted,
+    )
+
+
+def _ids(sequences: Iterable[Sequence]) -> tuple[str, ...]:
+    return tuple(sequence.id for sequence in sequences)

@@ -1,0 +1,54 @@
+"""Lesson 07: pointers of a kernel that is recorded, moved apart so that an address says to which tensor it belongs."""
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+import numpy as np
+import triton.language as tl
+
+# Addresses of a process need 47 bits. The pointers to each tensor are moved this far from those to the others while a kernel runs:
+# so an address says whose it is, however wild, and views of one storage are told apart.
+APART = 1 << 50
+UNNOTED = (
+    "make_block_ptr",
+    "make_tensor_descriptor",
+)  # what they make reads and writes without `tl.load` and `tl.store` of pointers
+
+
+def moved_back(original):
+    """The function, called with the address that it would have been given."""
+
+    @tl.core.builtin
+    def called(base, *args, _semantic=None, **kwargs):
+        return original(back(base), *args, _semantic=_semantic, **kwargs)
+
+    return called
+
+
+def back(pointer):
+    """The pointer as it was before `set_apart`."""
+    addresses = addresses_of(pointer)
+    if addresses is None:
+        return pointer
+    addresses = addresses - tensor_numbers(addresses) * np.uint64(APART)
+    return tl.tensor(type(pointer.handle)(addresses, pointer.handle.dtype, dict(pointer.handle.attr)), pointer.type)
+
+
+def tensor_numbers(addresses: np.ndarray) -> np.ndarray:
+    return (addresses + np.uint64(APART // 2)) // np.uint64(APART)
+
+
+def addresses_of(pointer) -> np.ndarray | None:
+    """What a tensor of pointers points to; None for block pointers, and for what is no pointer."""
+    if not isinstance(pointer, tl.tensor) or not pointer.type.scalar.is_ptr():
+        return None
+    return getattr(pointer.handle, "data", None)
+
+
+def left_by(addresses: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The addresses that a mask leaves. Triton makes both as large as need be, and will itself refuse those that do not fit."""
+    try:
+        addresses, mask = np.broadcast_arrays(addresses, mask)
+    except ValueError:
+        return addresses[:0]
+    return addresses[mask.astype(bool)]

@@ -1,0 +1,115 @@
+"""Lesson 03: what a pool looks like at one moment, as plain data for pictures, and the replay of a run in blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.recording.fragmentation import tokens_held
+from lessons_lib.recording.trace import Trace
+
+
+@dataclass(frozen=True)
+class TableState:
+    """One request's block table at one moment: its blocks in the order of its tokens, and the tokens stored in them."""
+
+    request: str
+    blocks: tuple[int, ...]
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """A pool at one moment.
+
+    Attributes:
+        num_blocks, block_size: of the pool.
+        free_queue: the free blocks, the one handed out next first.
+        tables: the block tables, in the order in which the requests came.
+        event: what has just happened, in words.
+        changed: blocks that have just been handed out or given back.
+    """
+
+    num_blocks: int
+    block_size: int
+    free_queue: tuple[int, ...]
+    tables: tuple[TableState, ...]
+    event: str = ""
+    changed: tuple[int, ...] = ()
+
+
+def pool_state(
+    pool: BlockPool, tables: dict[str, BlockTable], event: str = "", changed: tuple[int, ...] = ()
+) -> PoolState:
+    """Copy what a pool and its tables look like now.
+
+    Args:
+        tables: request -> its block table.
+    """
+    states = tuple(TableState(name, tuple(table.blocks), table.num_tokens) for name, table in tables.items())
+    return PoolState(pool.num_blocks, pool.block_size, tuple(pool.free_queue), states, event, changed)
+
+
+def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolState]:
+    """Do with a pool what a recorded run would have done: one state for each request that leaves, comes, or takes a block.
+
+    Steps in which every new token finds room in its request's last block leave one state for all of them.
+
+    Args:
+        pool: an empty pool.
+        new_table: makes a request's table, yours if you like.
+
+    Raises:
+        OutOfBlocks: the pool is too small for the run.
+    """
+    tables: dict[str, BlockTable] = {}
+    states = [pool_state(pool, tables, "The pool is empty; all blocks are free.")]
+    for number, held in enumerate(tokens_held(trace), start=1):
+        before = len(states)
+        # These first, so that every state of a step shows them.
+        for name, table in tables.items():
+            if name in held and held[name] <= len(table.blocks) * pool.block_size:
+                table.append(held[name] - table.num_tokens)
+        for name in [name for name in tables if name not in held]:
+            blocks = tuple(tables[name].blocks)
+            tables.pop(name).release()
+            states.append(
+                pool_state(
+                    pool, tables, f"Step {number}: {name} has its answer and gives back {named_blocks(blocks)}.", blocks
+                )
+            )
+        for name, tokens in held.items():
+            doing = "grows and takes" if name in tables else "comes and takes"
+            if tokens and (name not in tables or tokens > tables[name].num_tokens):
+                table = tables.setdefault(name, new_table(pool))
+                had = len(table.blocks)
+                table.append(tokens - table.num_tokens)
+                taken = tuple(table.blocks[had:])
+                states.append(
+                    pool_state(
+                        pool,
+                        tables,
+                        f"Step {number}: {name}, now {_tokens(tokens)}, {doing} {named_blocks(taken)}.",
+                        taken,
+                    )
+                )
+        if len(states) == before:
+            states.append(
+                pool_state(pool, tables, f"Step {number}: every new token finds room in a block that is there.")
+            )
+    return states
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' if count != 1 else ''}"
+
+
+def named_blocks(blocks: Sequence[int]) -> str:
+    """Blocks in words, in their order: "block 7", "blocks 3, 0 to 8", "no block"; four or more in a row are drawn together."""
+    runs: list[list[int]] = []
+    for block in blocks:
+        if runs and block == runs[-1][-1] + 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 3 else ", ".join(map(str, run)) for run in runs]
+    return f"block{'s' if len(blocks) != 1 else ''} {', '.join(words)}" if words else "no block"

@@ -1,0 +1,68 @@
+"""Which tokens of which sequences each step computes.
+
+Read in this order: sequence, policies, scheduler (lesson 09), preemption (10). simulator runs a scheduler without a model on
+the requests of arrivals; statistics and swap_cost say what a run was like.
+"""
+
+from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, Move
+from lessons_lib.scheduling.arrivals import Arrival, bursty_arrivals, reversed_estimates, traffic
+from lessons_lib.scheduling.policies import (
+    BalancedLengths,
+    FirstComeFirstServed,
+    PriorityWithAgeing,
+    ShortestJobFirst,
+    StrictPriority,
+    WaitingQueue,
+)
+from lessons_lib.scheduling.preemption import (
+    PreemptiveScheduler,
+    always_swap,
+    copy_before_write,
+    fork,
+    last_in_rank,
+    never_swap,
+    take_cached,
+)
+from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, StepPlan, conservative, optimistic, share_budget
+from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.simulator import StepCost, fit_cost, simulate, simulate_static
+from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, summary, times_of
+from lessons_lib.scheduling.swap_cost import PreemptionCost
+
+__all__ = [
+    "Arrival",
+    "BalancedLengths",
+    "Deadlock",
+    "FirstComeFirstServed",
+    "PreemptionCost",
+    "PreemptiveScheduler",
+    "PriorityWithAgeing",
+    "SWAP_OUT",
+    "Scheduler",
+    "Sequence",
+    "ShortestJobFirst",
+    "StepCost",
+    "StepPlan",
+    "StrictPriority",
+    "WaitingQueue",
+    "always_swap",
+    "bursty_arrivals",
+    "conservative",
+    "copy_before_write",
+    "fit_cost",
+    "fork",
+    "jain_index",
+    "last_in_rank",
+    "never_swap",
+    "optimistic",
+    "reversed_estimates",
+    "share_budget",
+    "simulate",
+    "simulate_static",
+    "slowdowns",
+    "spread",
+    "summary",
+    "take_cached",
+    "times_of",
+    "traffic",
+]

@@ -1,0 +1,241 @@
+"""Lesson 09: which tokens of which sequences the next step computes. It runs before every forward pass."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.scheduling.policies import FirstComeFirstServed, WaitingQueue
+from lessons_lib.scheduling.sequence import Sequence
+
+
+class Deadlock(RuntimeError):
+    """Every running sequence needs a block, no block is free, and so none will ever be."""
+
+
+@dataclass
+class StepPlan:
+    """What one step computes.
+
+    Attributes:
+        counts: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed row.
+        admitted: sequences that run from this step on.
+        stalled: running sequences that get no token, because no block is free for it.
+    """
+
+    counts: dict[Sequence, int] = field(default_factory=dict)
+    admitted: list[Sequence] = field(default_factory=list)
+    stalled: list[Sequence] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.counts.values())
+
+
+def share_budget(running, budget):
+    """How many tokens of each running sequence the next step computes.
+
+    A sequence wants all tokens that are known and not computed: one if it decodes, more if it has a prompt to compute. Those that want
+    one come first, since it costs little, and without it their answers would end a step later; what is left of the budget goes to the
+    others, in order, each as much as it wants while there is any.
+
+    Args:
+        running: list of sequences, in the order of admission.
+        budget: the most tokens of the step, 0 or more.
+
+    Returns:
+        dict: sequence -> tokens, 1 or more; those that get none are left out.
+    """
+    counts = {}
+    prefills = []
+    for sequence in running:
+        wanted = sequence.num_tokens - sequence.num_computed_tokens
+        if wanted > 1:
+            prefills.append((sequence, wanted))
+        elif wanted and budget:
+            counts[sequence] = 1
+            budget -= 1
+    for sequence, wanted in prefills:
+        if budget:
+            counts[sequence] = min(wanted, budget)
+            budget -= counts[sequence]
+    return counts
+
+
+def conservative(scheduler, sequence):
+    """Admission by promise: whether the pool would do even if every running sequence and this one ran to their caps.
+
+    Nobody who runs ever lacks a block. Most answers end before their caps, so most promises are never kept to.
+    """
+    promised = sum(blocks_for(other.most_tokens, scheduler.pool.block_size) for other in [*scheduler.running, sequence])
+    return promised <= scheduler.pool.num_blocks
+
+
+def optimistic(scheduler, sequence):
+    """Admission by present need: whether there are free blocks for the tokens that the sequence has now, and a reserve.
+
+    The reserve, `scheduler.watermark` blocks, is for those who run: they will need blocks soon.
+    """
+    # An empty machine has nobody to keep a reserve for.
+    reserve = scheduler.watermark if scheduler.running else 0
+    return scheduler.missing_blocks(sequence) + reserve <= len(scheduler.pool.free_queue)
+
+
+class Scheduler:
+    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks.
+
+    Attributes:
+        pool: where blocks come from.
+        max_num_seqs: the most sequences that run at a time.
+        max_num_batched_tokens: the most tokens of a step.
+        admission: function (scheduler, sequence) -> bool: whether memory has room for one more.
+        watermark: blocks that `optimistic` admission leaves free.
+        waiting: WaitingQueue, in the order of the policy.
+        running: in the order of admission.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        policy=None,
+        admission: Callable = conservative,
+        watermark=0,
+    ):
+        if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
+            raise ValueError(
+                f"max_num_seqs is {max_num_seqs} and max_num_batched_tokens {max_num_batched_tokens}; there must be room for 1 sequence or "
+                "more, and for a token of each."
+            )
+        if watermark < 0:
+            raise ValueError(f"watermark is {watermark} blocks; it must be 0 or more.")
+        self.pool = pool
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.admission = admission
+        self.watermark = watermark
+        self.waiting = WaitingQueue(policy or FirstComeFirstServed())
+        self.running = []
+
+    new_plan = StepPlan
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a sequence in the queue.
+
+        Raises:
+            BadRequest: its prompt is empty, or its cap below 1; nothing changes.
+            OutOfBlocks: it could not run to its cap even in an empty pool; nothing changes.
+        """
+        if not len(sequence.prompt_ids) or sequence.max_new_tokens < 1:
+            raise BadRequest(
+                f"sequence {sequence.id!r} has {len(sequence.prompt_ids)} prompt tokens and max_new_tokens {sequence.max_new_tokens}; "
+                "both must be at least 1."
+            )
+        needed = blocks_for(sequence.most_tokens, self.pool.block_size)
+        if needed > self.pool.num_blocks:
+            raise OutOfBlocks(
+                f"sequence {sequence.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has {self.pool.num_blocks}. "
+                "Give it a lower cap, or make the pool larger. Nothing was added."
+            )
+        self.waiting.add(sequence)
+
+    def has_unfinished(self) -> bool:
+        return bool(self.running or len(self.waiting))
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step: first those who run, then, with what is left of the budget, those who wait.
+
+        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would pass a large one for ever. While
+        somebody stalls, nobody is admitted.
+
+        Returns:
+            StepPlan. Its sequences have blocks for their new tokens.
+
+        Raises:
+            Deadlock: nobody who runs can get a block.
+        """
+        plan = self.new_plan()
+        self.serve_running(plan)
+        self.serve_waiting(plan)
+        if self.running and not plan.counts:
+            raise Deadlock(
+                f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. Admit more "
+                "carefully, or preempt one of them (lesson 10)."
+            )
+        return plan
+
+    def serve_running(self, plan: StepPlan) -> None:
+        for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
+            self.give(plan, sequence, count)
+
+    def serve_waiting(self, plan: StepPlan) -> None:
+        # Whoever stalls waits for blocks; newcomers would take those that fall free.
+        if plan.stalled:
+            return
+        budget = self.max_num_batched_tokens - plan.num_tokens
+        while self.waiting and budget and len(self.running) < self.max_num_seqs:
+            sequence = self.waiting.next(self.running)
+            if not self.admission(self, sequence):
+                break
+            self.admit(plan, sequence)
+            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            self.give(plan, sequence, count)
+            budget -= count
+
+    def missing_blocks(self, sequence: Sequence) -> int:
+        """Blocks that a waiting sequence lacks for the tokens that are known."""
+        return blocks_for(sequence.num_tokens, self.pool.block_size) - len(sequence.blocks)
+
+    def admit(self, plan: StepPlan, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        plan.admitted.append(sequence)
+
+    def give(self, plan: StepPlan, sequence: Sequence, count: int) -> None:
+        """Let the step compute `count` tokens of a sequence, if there are blocks for them."""
+        missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
+        if missing > len(self.pool.free_queue):
+            plan.stalled.append(sequence)
+            return
+        if missing > 0:
+            sequence.blocks += self.pool.allocate(missing)
+        plan.counts[sequence] = count
+
+    def update(self, plan: StepPlan, next_tokens) -> list[Sequence]:
+        """After the pass: count what was computed, and hand out the new tokens.
+
+        Args:
+            next_tokens: a token for each sequence of the plan, in its order. It counts where all known tokens are computed; the
+                logits in the middle of a prompt say nothing that is not known.
+
+        Returns:
+            the sequences that have finished. Their blocks are free again.
+        """
+        finished = []
+        for (sequence, count), token in zip(plan.counts.items(), next_tokens):
+            self.computed(sequence, count)
+            if sequence.num_computed_tokens == sequence.num_tokens:
+                sequence.append_token(token)
+                if sequence.finish_reason:
+                    finished.append(sequence)
+        for sequence in finished:
+            self.remove(sequence)
+        return finished
+
+    def computed(self, sequence: Sequence, count: int) -> None:
+        """The keys and values of `count` more of its tokens are in the cache."""
+        sequence.num_computed_tokens += count
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and free its blocks: it has finished, or nobody wants it any more."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        else:
+            self.waiting.remove(sequence)
+        self.release(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []

@@ -1,0 +1,221 @@
+"""Lesson 09: the scheduler at work without a model: what a step takes is reckoned, and the clock is set forward by it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
+from lessons_lib.scheduling.scheduler import Scheduler
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of a step, as a straight line: so much to begin, so much for each token computed, so much for each token attended to."""
+
+    base: float
+    per_token: float
+    per_context_token: float
+
+    def seconds(self, tokens: int, context_tokens: int) -> float:
+        return self.base + self.per_token * tokens + self.per_context_token * context_tokens
+
+
+def fit_cost(tokens, context_tokens, seconds):
+    """The line that fits measured steps best: the sum of the squared errors is the smallest.
+
+    Args:
+        tokens, context_tokens, seconds: of each measured step, lists of the same length, 3 or more.
+
+    Returns:
+        StepCost.
+    """
+    columns = np.stack([np.ones(len(tokens)), tokens, context_tokens], axis=1)
+    base, per_token, per_context_token = np.linalg.lstsq(columns, np.asarray(seconds), rcond=None)[0]
+    return StepCost(float(base), float(per_token), float(per_context_token))
+
+
+@dataclass
+class SequenceTimes:
+    """When things happened to one sequence, in seconds from the start.
+
+    Attributes:
+        arrival, admitted, first_token, finished: it came; its first step began; its first and its last token were handed out.
+        answer_tokens: tokens of its answer.
+    """
+
+    arrival: float
+    admitted: float = 0.0
+    first_token: float = 0.0
+    finished: float = 0.0
+    answer_tokens: int = 0
+
+    @property
+    def queue_time(self) -> float:
+        return self.admitted - self.arrival
+
+    @property
+    def ttft(self) -> float:
+        """Time to first token."""
+        return self.first_token - self.arrival
+
+    @property
+    def tpot(self) -> float:
+        """Time per output token, after the first; 0 if there is only one."""
+        return (self.finished - self.first_token) / (self.answer_tokens - 1) if self.answer_tokens > 1 else 0.0
+
+    @property
+    def latency(self) -> float:
+        """From arrival to the last token."""
+        return self.finished - self.arrival
+
+
+@dataclass(frozen=True)
+class SimulatedStep:
+    """One step, for pictures.
+
+    Attributes:
+        start, seconds: on the clock of the simulation.
+        prefill, decode: sequence -> tokens computed in this step.
+        waiting: sequences in the queue, the next one first.
+        stalled: running sequences that got no block.
+        free_blocks: after the step was planned.
+    """
+
+    start: float
+    seconds: float
+    prefill: dict[str, int]
+    decode: dict[str, int]
+    waiting: tuple[str, ...] = ()
+    stalled: tuple[str, ...] = ()
+    free_blocks: int = 0
+
+
+@dataclass
+class Simulation:
+    """What a simulated run gave.
+
+    Attributes:
+        times: sequence -> its times, for all that have finished.
+        seconds: end of the last step.
+        num_steps, computed_tokens: of the whole run.
+        steps: one SimulatedStep each, if they were asked for.
+    """
+
+    times: dict[str, SequenceTimes] = field(default_factory=dict)
+    seconds: float = 0.0
+    num_steps: int = 0
+    computed_tokens: int = 0
+    steps: list[SimulatedStep] = field(default_factory=list)
+
+
+def simulate(
+    scheduler: Scheduler,
+    requests: Iterable[Arrival],
+    cost: StepCost,
+    *,
+    keep_steps: bool = False,
+    until: float = float("inf"),
+) -> Simulation:
+    """Serve requests on a clock that is only reckoned.
+
+    Args:
+        scheduler: the one that would serve a real model; empty.
+        requests: in the order of arrival.
+        keep_steps: keep what every step did.
+        until: begin no step from this time on.
+    """
+    run = Simulation()
+    (end_token,) = END_TOKEN
+    arrivals = iter(requests)
+    coming = next(arrivals, None)
+    answer_lengths = {}
+    never_ran = set()
+    clock = 0.0
+    while (coming or scheduler.has_unfinished()) and clock < until:
+        if not scheduler.has_unfinished():
+            if coming.arrival_time >= until:
+                break
+            clock = max(clock, coming.arrival_time)  # nothing to do until somebody comes
+        while coming and coming.arrival_time <= clock:
+            answer_lengths[coming.id] = coming.answer_tokens
+            run.times[coming.id] = SequenceTimes(coming.arrival_time)
+            never_ran.add(coming.id)
+            scheduler.add(coming.sequence())
+            coming = next(arrivals, None)
+
+        plan = scheduler.schedule()
+        for sequence in plan.admitted:
+            if sequence.id in never_ran:  # whoever was preempted is admitted again
+                never_ran.remove(sequence.id)
+                run.times[sequence.id].admitted = clock
+        counts = plan.counts
+        context = sum([sequence.num_computed_tokens for sequence in counts]) + plan.num_tokens
+        seconds = cost.seconds(plan.num_tokens, context)
+        if keep_steps:
+            run.steps.append(_step_of(plan, scheduler, clock, seconds))
+        clock += seconds
+        run.num_steps += 1
+        run.computed_tokens += plan.num_tokens
+
+        lengths = [len(sequence.output_ids) + 1 for sequence in counts]
+        tokens = [
+            end_token if length == answer_lengths[sequence.id] else 0 for sequence, length in zip(counts, lengths)
+        ]
+        finished = scheduler.update(plan, tokens)
+        for sequence, length in zip(counts, lengths):
+            if length == 1:  # in the middle of a prompt a later step says it again
+                run.times[sequence.id].first_token = clock
+        for sequence in finished:
+            run.times[sequence.id].finished = clock
+            run.times[sequence.id].answer_tokens = len(sequence.output_ids)
+            del answer_lengths[sequence.id]
+    run.seconds = clock
+    run.times = {name: times for name, times in run.times.items() if times.answer_tokens}
+    return run
+
+
+def _step_of(plan, scheduler, clock, seconds) -> SimulatedStep:
+    is_decode = {sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids) for sequence in plan.counts}
+    return SimulatedStep(
+        start=clock,
+        seconds=seconds,
+        prefill={sequence.id: count for sequence, count in plan.counts.items() if not is_decode[sequence]},
+        decode={sequence.id: count for sequence, count in plan.counts.items() if is_decode[sequence]},
+        waiting=tuple(sequence.id for sequence in scheduler.waiting),
+        stalled=tuple(sequence.id for sequence in plan.stalled),
+        free_blocks=len(scheduler.pool.free_queue),
+    )
+
+
+def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int) -> Simulation:
+    """The static batching of lesson 01 on the same clock: whoever has come by then forms a wave, and it leaves together.
+
+    Raises:
+        ValueError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; a wave needs room for 1 request or more.")
+    run = Simulation()
+    clock, waiting = 0.0, list(requests)
+    while waiting:
+        clock = max(clock, waiting[0].arrival_time)
+        wave = [request for request in waiting[:batch_size] if request.arrival_time <= clock]
+        waiting = waiting[len(wave) :]
+        start, width = clock, max(request.prompt_tokens for request in wave)
+        clock += cost.seconds(len(wave) * width, len(wave) * width)
+        times = {
+            request.id: SequenceTimes(request.arrival_time, start, clock, answer_tokens=request.answer_tokens)
+            for request in wave
+        }
+        longest = max(request.answer_tokens for request in wave)
+        for _ in range(longest - 1):
+            width += 1
+            clock += cost.seconds(len(wave), len(wave) * width)
+        for own in times.values():
+            own.finished = clock  # an answer is handed over, and its place given up, when the wave is over
+        run.times |= times
+        run.num_steps += longest
+        run.computed_tokens += len(wave) * width
+    run.seconds = clock
+    return run

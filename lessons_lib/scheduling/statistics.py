@@ -1,0 +1,81 @@
+"""Lesson 09: what a run was like for those who were served: means, the slow end, and how evenly it was shared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lessons_lib.scheduling.arrivals import Arrival
+from lessons_lib.scheduling.simulator import Simulation, StepCost
+
+TIMES = ("ttft", "tpot", "latency", "queue_time")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Many numbers in three: mean, 99th percentile, and the largest."""
+
+    mean: float
+    p99: float
+    worst: float
+
+
+def times_of(run: Simulation, what: str) -> list[float]:
+    """One number for each finished request, in seconds, in the order of arrival.
+
+    Args:
+        what: "ttft", "tpot", "latency" or "queue_time".
+
+    Raises:
+        ValueError: `what` is something else.
+    """
+    if what not in TIMES:
+        raise ValueError(f"there is no time called {what!r}; there are {', '.join(TIMES)}.")
+    return [getattr(times, what) for times in run.times.values()]
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Mean, 99th percentile and maximum.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    values = np.asarray(list(values), dtype=float)
+    if not len(values):
+        raise ValueError("there are 0 values; a mean needs at least 1. Has any request finished?")
+    return Spread(float(values.mean()), float(np.percentile(values, 99)), float(values.max()))
+
+
+def summary(run: Simulation) -> dict[str, Spread]:
+    """The four times of a run, each as a Spread in seconds."""
+    return {what: spread(times_of(run, what)) for what in TIMES}
+
+
+def seconds_alone(request: Arrival, cost: StepCost) -> float:
+    """Its latency on an empty machine: the whole prompt in one step, then a step for each further token."""
+    steps = request.answer_tokens
+    # The prefill attends to its prompt, and each step after it to one token more than the step before.
+    context = steps * request.prompt_tokens + steps * (steps - 1) // 2
+    return cost.base * steps + cost.per_token * (request.prompt_tokens + steps - 1) + cost.per_context_token * context
+
+
+def slowdowns(run: Simulation, requests: Iterable[Arrival], cost: StepCost) -> list[float]:
+    """How many times as long each finished request took as it would have alone, in the order of `requests`."""
+    return [
+        run.times[request.id].latency / seconds_alone(request, cost) for request in requests if request.id in run.times
+    ]
+
+
+def jain_index(values: Iterable[float]) -> float:
+    """How even a distribution is: (sum)² / (count × sum of squares).
+
+    1 if all have the same; 1 / count if one has everything.
+
+    Raises:
+        ValueError: there are no values, or all are 0.
+    """
+    values = np.asarray(list(values), dtype=float)
+    squares = float((values**2).sum())
+    if not squares:
+        raise ValueError(f"{len(values)} values with a sum of squares of 0; Jain's index needs a value other than 0.")
+    return float(values.sum()) ** 2 / (len(values) * squares)

@@ -1,0 +1,47 @@
+"""Lesson 10: what it takes to bring a victim back, by moving its cache out and in, or by computing it again."""
+
+from dataclasses import dataclass
+
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.scheduling.simulator import StepCost
+
+
+@dataclass(frozen=True)
+class PreemptionCost:
+    """The price of both ways on one machine.
+
+    Attributes:
+        step: what computing takes.
+        block_bytes: bytes of one block, keys and values of all layers.
+        bandwidth: bytes a second between the two memories.
+        per_move: seconds that a move of one block takes whatever its size.
+    """
+
+    step: StepCost
+    block_bytes: int
+    bandwidth: float
+    per_move: float = 0.0
+
+    def __post_init__(self):
+        if self.bandwidth <= 0 or self.block_bytes < 0 or self.per_move < 0:
+            raise ValueError(
+                f"bandwidth is {self.bandwidth}, block_bytes {self.block_bytes} and per_move {self.per_move}; the bandwidth must be above 0, "
+                "the others 0 or more."
+            )
+
+    def move_seconds(self, num_moves: int) -> float:
+        """Seconds of so many moves of a block, in whichever direction."""
+        return num_moves * (self.per_move + self.block_bytes / self.bandwidth)
+
+    def swap_seconds(self, num_blocks: int) -> float:
+        """Seconds that so many blocks take on their way out and back in."""
+        return self.move_seconds(2 * num_blocks)
+
+    def recompute_seconds(self, num_tokens: int) -> float:
+        """Seconds that computing so many tokens adds to a step. The step is taken anyway, so its fixed part is not counted."""
+        return self.step.seconds(num_tokens, num_tokens) - self.step.base
+
+    def cheaper(self, scheduler, victim) -> bool:
+        """Whether swapping is cheaper than recomputing; to be used as `should_swap` of a PreemptiveScheduler."""
+        tokens = victim.num_computed_tokens
+        return self.swap_seconds(blocks_for(tokens, scheduler.pool.block_size)) < self.recompute_seconds(tokens)

@@ -1,0 +1,149 @@
+"""The rows of a slot cache: what each holds for its request, what an earlier request left behind, what lies empty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lessons_lib.recording.trace import Trace
+from lessons_lib.viz.drawing.palette import EDGE, INK, SOFT_INK, color_of, tint
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, share_text
+
+_LEFT, _RIGHT, _ROW, _GAP = 72, 16, 30, 8
+
+
+@dataclass(frozen=True)
+class SlotRow:
+    """One row of the cache after a step.
+
+    request    who sits there, or None
+    used       columns that hold its keys, from column 0
+    left_over  (request, end column) of earlier requests whose keys still lie beyond them, nearest first
+    """
+
+    request: str | None
+    used: int
+    left_over: tuple[tuple[str, int], ...]
+
+
+def slot_rows(trace: Trace, i: int) -> list[SlotRow]:
+    """What the rows hold after step index i, read off the trace of a continuous run.
+
+    A request's tokens fill its row from column 0 on, so its useful tokens so far are the columns it has written.
+    """
+    if not 0 <= i < len(trace.steps):
+        raise IndexError(f"step index {i} is not in the trace; it may be from 0 to {len(trace.steps) - 1}.")
+    stays: list[dict[str, int]] = [{} for _ in range(trace.slots)]  # a slot's requests in order -> columns written
+    for step in trace.steps[: i + 1]:
+        for slot, row in enumerate(step.rows):
+            if row.request is not None:
+                stays[slot][row.request] = stays[slot].get(row.request, 0) + row.useful
+    return [_row(list(stay.items()), now.request) for stay, now in zip(stays, trace.steps[i].rows)]
+
+
+def _row(stay: list[tuple[str, int]], request: str | None) -> SlotRow:
+    used = stay.pop()[1] if request is not None else 0
+    left_over, reached = [], used
+    for name, columns in reversed(stay):
+        if columns > reached:
+            left_over.append((name, columns))
+            reached = columns
+    return SlotRow(request, used, tuple(left_over))
+
+
+def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
+    """The cache after step index i: a row a slot, a column a token, `max_seq_len` columns wide."""
+    rows = slot_rows(trace, i)
+    d = Drawing()
+    width = (WIDTH - _LEFT - _RIGHT) / max_seq_len
+    used, reserved = sum(row.used for row in rows), len(rows) * max_seq_len
+    d.text(
+        16,
+        20,
+        f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} places in use, {share_text(reserved - used, reserved)} not",
+        15,
+        bold=True,
+    )
+    y = 42.0
+    for slot, row in enumerate(rows):
+        d.text(_LEFT - 10, y + _ROW / 2, f"slot {slot}", 12, "end", fill=SOFT_INK)
+        d.rect(
+            _LEFT,
+            y,
+            width * max_seq_len,
+            _ROW,
+            "none",
+            EDGE,
+            dashed=True,
+            title=f"slot {slot}: {max_seq_len} columns reserved",
+        )
+        start = row.used
+        for name, end in row.left_over:
+            _span(
+                d,
+                start,
+                end,
+                y,
+                width,
+                tint(color_of(name)),
+                name,
+                f"slot {slot}, columns {start} to {end - 1}: left by {name}",
+                stale=True,
+            )
+            start = end
+        if row.used:
+            title = f"slot {slot}, columns 0 to {row.used - 1}: keys and values of {row.request}"
+            _span(d, 0, row.used, y, width, color_of(row.request), row.request, title)
+            d.lines(f"M{_LEFT + row.used * width:.2f} {y - 3}V{y + _ROW + 3}", INK, 2)
+        y += _ROW + _GAP
+    for column in range(0, max_seq_len + 1, 32):
+        d.text(_LEFT + column * width, y + 4, str(column), 11, "middle", fill=SOFT_INK)
+    d.text(_LEFT - 10, y + 4, "column", 11, "end", fill=SOFT_INK)
+    d.height = _signs(d, y + 20)
+    return d.picture(_describe(rows, i, len(trace.steps), max_seq_len))
+
+
+def _span(
+    d: Drawing, start: int, end: int, y: float, width: float, fill: str, name: str, title: str, stale: bool = False
+) -> None:
+    x, size = _LEFT + start * width, (end - start) * width
+    d.rect(x, y, size, _ROW, fill, title=title)
+    if stale:
+        d.hatch(x, y, size, _ROW)
+    if size > 8 * len(name) + 6:
+        d.text(x + size / 2, y + _ROW / 2, name, 13, "middle", bold=True, halo=fill)
+
+
+def _signs(d: Drawing, y: float) -> float:
+    d.lines(f"M16 {y}H{WIDTH - 16}", EDGE)
+    y += 12
+    x = 16.0
+    for text in (
+        "its own keys: may be seen",
+        "left by an earlier request: hidden by the mask",
+        "reserved, never written",
+    ):
+        if text.startswith("its"):
+            d.rect(x, y, 20, 18, color_of("A"))
+            d.lines(f"M{x + 20} {y - 2}V{y + 20}", INK, 2)
+        elif text.startswith("left"):
+            d.rect(x, y, 20, 18, tint(color_of("D")))
+            d.hatch(x, y, 20, 18)
+        else:
+            d.rect(x + 0.5, y + 0.5, 19, 17, "none", EDGE, dashed=True)
+        d.text(x + 28, y + 9, text, 12, fill=SOFT_INK)
+        x += 56 + 6.4 * len(text)
+    return y + 30
+
+
+def _describe(rows: list[SlotRow], i: int, steps: int, max_seq_len: int) -> str:
+    used, reserved = sum(row.used for row in rows), len(rows) * max_seq_len
+    told = []
+    for slot, row in enumerate(rows):
+        own = f"{row.used} columns of {row.request}" if row.request is not None else "no request"
+        old = "".join(f", then what {name} left up to column {end - 1}" for name, end in row.left_over)
+        told.append(f"Slot {slot}: {own}{old}.")
+    head = f"KV cache of {len(rows)} slots with {max_seq_len} columns each after step {i + 1} of {steps}."
+    return (
+        f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} places, {share_text(reserved - used, reserved)} not."
+    )

@@ -1,0 +1,236 @@
+"""One request, step by step: what goes in, what lies in the KV cache, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, chip_width, flow, show_token
+from lessons_lib.viz.tables.table import Table
+
+_MARGIN = 16
+_LINE = 28  # a line of chips
+_INPUT_ROOM = 560  # width of the input text
+_INPUT_LINES = 3  # a longer input is cut, with a count of the rest
+
+
+@dataclass(frozen=True)
+class CacheStep:
+    """One forward pass of one request.
+
+    step           number of the step as shown, from 1
+    phase          "prefill" or "decode"
+    input_tokens   text of each token fed to the model in this step
+    cached_before  positions in the KV cache when the step begins
+    cached_after   positions in the KV cache when it ends; the new ones belong to the last input tokens
+    output_token   text of the token chosen from the logits of the last position
+    """
+
+    step: int
+    phase: str
+    input_tokens: Sequence[str]
+    cached_before: int
+    cached_after: int
+    output_token: str
+
+    def __post_init__(self) -> None:
+        if self.phase not in ("prefill", "decode"):
+            raise ValueError(f'phase is {self.phase!r}; one request alone is in "prefill" or "decode".')
+        if not 0 <= self.cached_after - self.cached_before <= len(self.input_tokens) or self.cached_before < 0:
+            raise ValueError(
+                f"the cache goes from {self.cached_before} to {self.cached_after} positions with "
+                f"{len(self.input_tokens)} input tokens; a step adds at most one position an input token and removes none."
+            )
+
+
+def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Picture:
+    """Step index i (0 to len(steps) - 1, else IndexError) of request `name`.
+
+    Every step has the same size, so that nothing moves while one steps through.
+    """
+    if not 0 <= i < len(steps):
+        limits = f"from 0 to {len(steps) - 1}" if steps else "nothing: no steps were recorded"
+        raise IndexError(f"step index {i} is not recorded; it may be {limits}.")
+    step = steps[i]
+    colour = color_of(name)
+    d = Drawing()
+    x = _MARGIN + d.request_chip(_MARGIN, 12, name, 22) + 10
+    d.text(x, 23, f"step {step.step} of {steps[-1].step}: {step.phase}", 15, bold=True)
+
+    y = 64.0
+    fed = len(step.input_tokens)
+    d.text(_MARGIN, y - 14, f"input: {_tokens(fed)} fed", 13, fill=SOFT_INK)
+    model_x, model_width = _MARGIN + _INPUT_ROOM + 34, 96
+    out_x = model_x + model_width + 40
+    d.text(out_x, y - 14, "output: next token", 13, fill=SOFT_INK)
+    input_height = max(_line_count(_cut(s.input_tokens)) for s in steps) * _LINE
+    right = _draw_input(d, step, y, colour, _computed_before(steps, i))
+    middle = y + input_height / 2 - 2
+    first = y + 12  # arrows leave where the eye starts reading
+    d.rect(model_x, y, model_width, max(input_height - 4, 24), PAPER, INK, 1.5, radius=4)
+    d.text(model_x + model_width / 2, middle, "model", 13, "middle", bold=True)
+    d.lines(f"M{right + 6} {first}H{model_x - 3}", INK, 1.5, arrow=True)
+    d.lines(f"M{model_x + model_width + 1} {first}H{out_x - 4}", INK, 1.5, arrow=True)
+    d.chip(
+        out_x, y, show_token(step.output_token), PAPER, colour, 2.5, title=f"output: {show_token(step.output_token)}"
+    )
+
+    new = step.cached_after - step.cached_before
+    y += input_height
+    if step.cached_before:
+        d.lines(f"M{model_x + 20} {y + 26}V{y}", INK, 1.5, arrow=True)
+        d.text(model_x + 8, y + 12, f"reads {_positions(step.cached_before)}", 12, "end", fill=SOFT_INK)
+    if new:
+        d.lines(f"M{model_x + model_width - 20} {y - 3}V{y + 26}", INK, 1.5, arrow=True)
+        d.text(model_x + model_width - 8, y + 12, f"writes {_positions(new)}", 12, fill=SOFT_INK)
+    y = _draw_cache(d, steps, i, y + 30, colour)
+    d.height = _draw_signs(d, y + 6, colour, _cached_texts(steps)) if len(steps) > 1 or _cached_texts(steps) else y + 6
+    return d.picture(_describe(steps, i, name))
+
+
+def cache_growth_table(steps: Sequence[CacheStep], caption: str = "Input, cache and output of every step") -> Table:
+    """The same as a table: a row a step."""
+    rows = [
+        (
+            step.step,
+            step.phase,
+            len(step.input_tokens),
+            " ".join(show_token(text) for text in _short(step.input_tokens)),
+            step.cached_before,
+            step.cached_after,
+            show_token(step.output_token),
+        )
+        for step in steps
+    ]
+    return Table(("step", "phase", "tokens fed", "input", "cached before", "cached after", "output"), rows, caption)
+
+
+def _computed_before(steps: Sequence[CacheStep], i: int) -> int:
+    """How many of the first input tokens of step i the step before computed already. With a cache, none are computed twice."""
+    if i == 0 or steps[i].cached_before:
+        return 0
+    now, before = steps[i].input_tokens, steps[i - 1].input_tokens
+    return next((n for n, pair in enumerate(zip(now, before)) if pair[0] != pair[1]), min(len(now), len(before)))
+
+
+def _draw_input(d: Drawing, step: CacheStep, y: float, colour: str, again: int) -> float:
+    """The tokens fed, as text in boxes; the first `again` of them pale. Returns the right end of the first line."""
+    texts = _cut(step.input_tokens)
+    widths = [chip_width(text) for text in texts]
+    right = float(_MARGIN)
+    for n, (text, (line, x)) in enumerate(zip(texts, flow(widths, _INPUT_ROOM))):
+        rest = n == len(texts) - 1 and len(texts) < len(step.input_tokens)
+        where = step.cached_before + n
+        title = None if rest else f"input at position {where}: {text}" + (", computed before" if n < again else "")
+        fill = PAPER if rest else tint(colour) if n < again else colour
+        d.chip(_MARGIN + x, y + line * _LINE, text, fill, EDGE if rest else None, title=title)
+        if line == 0:
+            right = max(right, _MARGIN + x + widths[n])
+    return right
+
+
+def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour: str) -> float:
+    """A box a position: old ones pale, new ones framed, later ones empty. Returns the y under it."""
+    step = steps[i]
+    texts = _cached_texts(steps)
+    new = step.cached_after - step.cached_before
+    d.text(_MARGIN, y, f"KV cache: {_positions(step.cached_after)}, {new} new", 13, fill=SOFT_INK)
+    y += 14
+    if not texts:
+        d.text(_MARGIN, y + 12, "nothing is kept: every step feeds the whole text again", 13)
+        return y + _LINE
+    room = WIDTH - 2 * _MARGIN
+    widths = [chip_width(text) for text in texts]
+    places = flow(widths, room)
+    for position, (text, width, (line, x)) in enumerate(zip(texts, widths, places)):
+        left, top = _MARGIN + x, y + line * _LINE
+        if position >= step.cached_after:
+            title = f"position {position}: empty"
+            d.rect(left + 0.5, top + 0.5, width - 1, 23, "none", EDGE, dashed=True, radius=3, title=title)
+        elif position >= step.cached_before:
+            title = f"position {position}: key and value of {text}, written in this step"
+            d.chip(left + 1, top, text, colour, INK, 2, title=title)
+        else:
+            d.chip(left, top, text, tint(colour), title=f"position {position}: key and value of {text}")
+    return y + (places[-1][0] + 1) * _LINE
+
+
+def _draw_signs(d: Drawing, y: float, colour: str, cached: Sequence[str]) -> float:
+    d.lines(f"M{_MARGIN} {y}H{WIDTH - _MARGIN}", EDGE)
+    y += 12
+    x = float(_MARGIN)
+    with_cache = (
+        ("in the cache before", dict(fill=tint(colour))),
+        ("written in this step", dict(fill=colour, stroke=INK, stroke_width=2)),
+        ("still empty", dict(fill="none", stroke=EDGE, dashed=True)),
+    )
+    without_cache = (
+        ("computed before, and now again", dict(fill=tint(colour))),
+        ("computed for the first time", dict(fill=colour)),
+    )
+    for text, style in with_cache if cached else without_cache:
+        d.rect(x + 1, y + 1, 20, 18, radius=3, **style)
+        d.text(x + 28, y + 10, text, 12, fill=SOFT_INK)
+        x += 52 + 6.4 * len(text)
+    d.text(WIDTH - _MARGIN, y + 10, "· is a space, \\n a line break", 12, "end", fill=SOFT_INK)
+    return y + 32
+
+
+def _cached_texts(steps: Sequence[CacheStep]) -> list[str]:
+    """Text of the token at each cache position, over all steps."""
+    texts: list[str] = []
+    for step in steps:
+        new = step.cached_after - max(step.cached_before, len(texts))
+        texts += [show_token(text) for text in step.input_tokens[len(step.input_tokens) - max(new, 0) :]]
+    return texts
+
+
+def _cut(tokens: Sequence[str]) -> list[str]:
+    """The input as shown: all of it, or what fits and "+12 more"."""
+    texts = [show_token(text) for text in tokens]
+    if _line_count(texts) <= _INPUT_LINES:
+        return texts
+    places = flow([chip_width(text) for text in texts], _INPUT_ROOM)
+    keep = sum(line < _INPUT_LINES for line, _ in places)
+    while _line_count([*texts[:keep], f"+{len(texts) - keep} more"]) > _INPUT_LINES:
+        keep -= 1
+    return [*texts[:keep], f"+{len(texts) - keep} more"]
+
+
+def _line_count(texts: Sequence[str]) -> int:
+    places = flow([chip_width(text) for text in texts], _INPUT_ROOM)
+    return places[-1][0] + 1 if places else 1
+
+
+def _short(tokens: Sequence[str], most: int = 8) -> list[str]:
+    if len(tokens) <= most:
+        return list(tokens)
+    return [*tokens[: most - 3], "...", *tokens[-2:]]
+
+
+def _describe(steps: Sequence[CacheStep], i: int, name: str) -> str:
+    step = steps[i]
+    fed = "".join(step.input_tokens)
+    fed = fed if len(fed) <= 200 else fed[:200] + "..."
+    new = step.cached_after - step.cached_before
+    again = _computed_before(steps, i)
+    return (
+        f"Request {name}, step {step.step} of {steps[-1].step}, {step.phase}. "
+        f'Input: {_tokens(len(step.input_tokens))}, "{fed}"{f", {again} of them computed before" if again else ""}. '
+        f"KV cache: {_positions(step.cached_before)} before, {step.cached_after} after, {new} new. "
+        f'Output: the next token, "{step.output_token}".'
+    )
+
+
+def _tokens(n: int) -> str:
+    return f"{n} token{_s(n)}"
+
+
+def _positions(n: int) -> str:
+    return f"{n} position{_s(n)}"
+
+
+def _s(n: int) -> str:
+    return "" if n == 1 else "s"

@@ -1,0 +1,184 @@
+"""The cache as one long row of places, cut into lines: what each request has reserved of it, and what it does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lessons_lib.recording.fragmentation import MemoryUse
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, text_on, tint
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
+
+_LEFT, _RIGHT, _LINE, _GAP = 58, 16, 34, 8
+_MOST_LINES = 4
+_WORDS = {
+    "tokens": "a token",
+    "later": "reserved, used later",
+    "never": "reserved, never used",
+    "gaps": "nobody's, in a gap",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring places that do the same.
+
+    kind     "tokens", "later" or "never" of a request; "gaps": nobody's, between two regions
+    """
+
+    kind: str
+    request: str | None
+    start: int
+    end: int
+
+
+def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", places: int | None = None) -> Picture:
+    """What lies where after step index i of a layout in one piece per request.
+
+    Args:
+        uses: see `contiguous_use`; all its steps are drawn on one scale.
+        places: how many places the scale has; as many as the largest step takes up if None. Give the same number to
+            several layouts, to compare them.
+
+    Raises:
+        IndexError: there is no such step.
+        ValueError: the layout is in blocks, or takes up more places than the scale has.
+    """
+    if not 0 <= i < len(uses):
+        limits = f"from 0 to {len(uses) - 1}" if len(uses) else "nothing: there are no steps"
+        raise IndexError(f"step index {i} is not in the layout; it may be {limits}.")
+    if any(use.places and not use.regions for use in uses):
+        raise ValueError(
+            "this layout has no regions: it is in blocks. draw_memory shows reservations in one piece; draw_pool shows blocks."
+        )
+    largest = max(use.places for use in uses)
+    scale = largest if places is None else places
+    if largest > scale:
+        raise ValueError(f"places is {scale}; a step of the layout takes up {largest}. Give at least {largest}.")
+    use = uses[i]
+    d = Drawing()
+    head = f"{title}, step {i + 1} of {len(uses)}" if title else f"Memory after step {i + 1} of {len(uses)}"
+    empty = use.places - use.tokens
+    d.text(16, 20, head, 15, bold=True)
+    total = (
+        f"{use.places:,} places taken up, {share_text(empty, use.places)} of them without a token"
+        if use.places
+        else "no place taken up"
+    )
+    d.text(WIDTH - _RIGHT, 20, total, 13, "end", bold=True)
+    bottom = _strip(d, use, max(scale, 1), 40)
+    d.height = _legend(d, use, bottom + 8)
+    return d.picture(f"{head}. {_describe(use)}")
+
+
+def parts(use: MemoryUse) -> Iterator[Part]:
+    """All places that are taken up, from the first to the last."""
+    end = 0
+    for region in use.regions:
+        bounds = [
+            end,
+            region.start,
+            region.start + region.tokens,
+            region.start + region.final_tokens,
+            region.start + region.size,
+        ]
+        for kind, first, last in zip(("gaps", "tokens", "later", "never"), bounds, bounds[1:]):
+            if last > first:
+                yield Part(kind, None if kind == "gaps" else region.request, first, last)
+        end = bounds[-1]
+
+
+def places_per_line(scale: int) -> int:
+    """A power of two, so that reservations of such sizes end with a line; all in one line if they are few."""
+    per_line = 64
+    while per_line * _MOST_LINES < scale:
+        per_line *= 2
+    return min(per_line, scale)
+
+
+def _strip(d: Drawing, use: MemoryUse, scale: int, y: float) -> float:
+    """The lines of places. Returns the y under them."""
+    per_line = places_per_line(scale)
+    width = (WIDTH - _LEFT - _RIGHT) / per_line
+    for line, first in enumerate(range(0, scale, per_line)):
+        top = y + line * (_LINE + _GAP)
+        d.text(_LEFT - 8, top + _LINE / 2, f"{first:,}", 11, "end", fill=SOFT_INK)
+        last = min(first + per_line, scale)
+        d.lines(f"M{_LEFT} {number(top + _LINE)}H{number(_LEFT + (last - first) * width)}", EDGE)
+    for part in parts(use):
+        for line, first, last in _cut(part.start, part.end, per_line):
+            _draw_part(d, part, _LEFT + first * width, y + line * (_LINE + _GAP), (last - first) * width)
+    for region in use.regions:
+        for line, first, last in _cut(region.start, region.start + region.size, per_line):
+            _frame(d, region.request, _LEFT + first * width, y + line * (_LINE + _GAP), (last - first) * width)
+    return y + (1 + (scale - 1) // per_line) * (_LINE + _GAP)
+
+
+def _cut(start: int, end: int, per_line: int) -> Iterator[tuple[int, int, int]]:
+    """Places start to end - 1 as (line, first column, end column)."""
+    while start < end:
+        line, column = divmod(start, per_line)
+        length = min(end - start, per_line - column)
+        yield line, column, column + length
+        start += length
+
+
+def _draw_part(d: Drawing, part: Part, x: float, y: float, width: float) -> None:
+    owner = f" {part.request}:" if part.request is not None else ""
+    title = f"{_range(part.start, part.end)}:{owner} {_WORDS[part.kind]}"
+    if part.kind == "gaps":
+        d.rect(x + 1, y + 0.5, max(width - 2, 1), _LINE - 1, PAPER, EDGE, dashed=True, title=title)
+    elif part.kind == "never":
+        d.cell(x, y, width, _LINE, PAPER, hatched=1.0, pale=tint(color_of(part.request)), title=title)
+    else:
+        colour = color_of(part.request)
+        d.rect(x, y, width, _LINE, colour if part.kind == "tokens" else tint(colour), title=title)
+
+
+def _frame(d: Drawing, request: str, x: float, y: float, width: float) -> None:
+    """The outline of a reservation, with its letter."""
+    colour = color_of(request)
+    x, width = x + 0.5, max(width - 1, 0.5)
+    edge = f"M{number(x)} {number(y + 0.5)}h{number(width)}v{number(_LINE - 1)}h{number(-width)}z"
+    d.lines(edge, mix(colour, INK, 0.4))
+    letter = 8 * len(request) + 6
+    if letter + 2 <= width:
+        d.rect(x + 2, y + 2.5, letter, 15, colour, radius=2)
+        d.text(x + 2 + letter / 2, y + 10, request, 12, "middle", bold=True, fill=text_on(colour))
+
+
+def _legend(d: Drawing, use: MemoryUse, y: float) -> float:
+    """What the signs mean, and how many places each has. Returns the y under it."""
+    d.lines(f"M16 {number(y)}H{WIDTH - _RIGHT}", EDGE)
+    y += 14
+    for n, (kind, words) in enumerate(_WORDS.items()):
+        x = 16 + 219 * n
+        if kind == "gaps":
+            d.rect(x + 0.5, y + 0.5, 19, 17, PAPER, EDGE, dashed=True)
+        else:
+            pale = tint(color_of("A"))
+            d.cell(x, y, 20, 18, color_of("A") if kind == "tokens" else pale, hatched=float(kind == "never"), pale=pale)
+        d.text(x + 27, y + 9, words, 12, fill=SOFT_INK)
+        d.text(x + 27, y + 26, _amount(use, kind), 13, bold=True)
+    return y + 44
+
+
+def _amount(use: MemoryUse, kind: str) -> str:
+    return f"{getattr(use, kind):,} ({share_text(getattr(use, kind), use.places)})"
+
+
+def _range(start: int, end: int) -> str:
+    return f"place {start:,}" if end == start + 1 else f"places {start:,} to {end - 1:,}"
+
+
+def _describe(use: MemoryUse) -> str:
+    sums = "; ".join(f"{words}: {_amount(use, kind)}" for kind, words in _WORDS.items())
+    told = [f"{use.places:,} places taken up. {sums[0].upper()}{sums[1:]}."]
+    for region in use.regions:
+        later, never = region.final_tokens - region.tokens, region.size - region.final_tokens
+        told.append(
+            f"{region.request}: {_range(region.start, region.start + region.size)}, {region.tokens} with a token, {later} used later, {never} never."
+        )
+    told += [f"Gap: {_range(part.start, part.end)}." for part in parts(use) if part.kind == "gaps"]
+    return " ".join(told)

@@ -1,0 +1,87 @@
+"""Bars that lie, one under the other: times of one thing done in several ways, with long names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lessons_lib.viz.drawing.notes import sans_width, write_note
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+
+_BAR, _GAP, _SIZE = 24, 8, 13
+
+
+def draw_bars(
+    values: Mapping[str, float],
+    unit: str,
+    title: str = "",
+    note: str = "",
+    own: Sequence[str] = (),
+    limit: tuple[str, float] | None = None,
+    most: float | None = None,
+    hollow: Sequence[str] = (),
+) -> Picture:
+    """One bar for each value, in the order given, its name before it and its number behind it.
+
+    Args:
+        values: name -> 0 or more.
+        unit: of the values, as "µs".
+        note: where the numbers come from, written under the picture: of recorded ones, their provenance.
+        own: the names whose bars stand out.
+        limit: (name, value) of a line across all bars.
+        most: longer bars are cut here, and show it; their numbers stay whole.
+        hollow: the names whose bars are only outlined: they come from elsewhere.
+
+    Raises:
+        ValueError: there is no value, or one is negative.
+    """
+    if not values or min(values.values()) < 0:
+        raise ValueError(f"values are {dict(values)}; at least one is needed, and each must be 0 or more.")
+    scale = max(min(value, most or value) for value in values.values())
+    scale = max(scale, limit[1] if limit else 0.0) or 1.0
+    left = 28 + max(sans_width(name, _SIZE) for name in values)
+    right = WIDTH - 30 - max(sans_width(f"{_text(value)} {unit}", _SIZE) for value in values.values())
+    d = Drawing()
+    if title:
+        d.text(16, 20, title, 15, bold=True)
+    top = y = (44.0 if title else 16.0) + (20 if limit else 0)
+    per = (right - left) / scale
+    for name, value in values.items():
+        is_cut = most is not None and value > most
+        length = per * (most if is_cut else value)
+        d.text(left - 10, y + _BAR / 2, name, _SIZE, "end", bold=name in own)
+        fill, edge = (PAPER, EDGE) if name in hollow else (SERIES[0] if name in own else NEUTRAL, None)
+        d.rect(left, y, max(length, 1), _BAR, fill, edge, 1.5, title=_hover(name, value, values, unit, limit))
+        if is_cut:  # two slanted lines: something is left out
+            x = number(left + length - 26)
+            d.lines(
+                f"M{x} {number(y + _BAR + 2)}l8 -{_BAR + 4}m6 0l-8 {_BAR + 4}",
+                *((EDGE, 1.5) if name in hollow else (PAPER, 3)),
+            )
+        d.text(left + max(length, 1) + 7, y + _BAR / 2, f"{_text(value)} {unit}", _SIZE, bold=name in own)
+        y += _BAR + _GAP
+    d.lines(f"M{number(left)} {number(top - 4)}V{number(y - _GAP + 4)}", SOFT_INK)
+    if limit:
+        x, words = left + per * limit[1], f"{limit[0]}: {_text(limit[1])} {unit}"
+        d.lines(f"M{number(x)} {number(top - 6)}V{number(y - _GAP + 4)}", INK, 2, dots=5)
+        d.text(min(x, WIDTH - 16 - sans_width(words, 12)), top - 15, words, 12, fill=SOFT_INK)
+    d.height = write_note(d, y + 2, note) + 8
+    return d.picture(_describe(values, unit, title, note, limit))
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _hover(name: str, value: float, values: Mapping[str, float], unit: str, limit: tuple[str, float] | None) -> str:
+    words = f"{name}: {_text(value)} {unit}"
+    least = min(values.values())
+    words += f", {_text(value / least)} times the shortest" if least and value > least else ""
+    return words + (f", {_text(value / limit[1])} times the limit" if limit and limit[1] else "")
+
+
+def _describe(values: Mapping[str, float], unit: str, title: str, note: str, limit: tuple[str, float] | None) -> str:
+    told = "; ".join(f"{name}: {_text(value)} {unit}" for name, value in values.items())
+    line = f"{limit[0]}: {_text(limit[1])} {unit}." if limit else ""
+    return " ".join(filter(None, [f"{title}." if title else "", f"{told}.", line, note]))

@@ -1,0 +1,189 @@
+"""A dashboard beside a running engine: its figures, its last steps, and the answers as they grow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from html import escape
+
+import ipywidgets as widgets
+
+from lessons_lib.engine.detokenizer import HALF_A_CHARACTER
+from lessons_lib.engine.outputs import RequestOutput
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.viz.dashboard.picture import draw_dashboard
+from lessons_lib.viz.drawing.palette import SOFT_INK, color_of, text_on
+from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
+
+__all__ = ["Dashboard", "draw_dashboard"]
+
+_REDRAW_SECONDS = 0.125
+_MOST_TEXTS = 8
+_MOST_CHARACTERS = 400  # of an answer; its end is what is new
+
+
+class Dashboard(widgets.VBox):
+    """Shows an engine at work, and lets it work: step by step, or on and on without holding up the page.
+
+    It also follows steps that others make, such as `engine.generate` in another cell.
+
+    engine  an LLMEngine
+    params  SamplingParams of the requests that are added here
+
+    `outputs` are the requests that ended in steps made here. Keyboard: Tab from one control to the next, Enter for a button.
+    Where no kernel runs (GitHub, an exported page) the last picture is seen.
+    """
+
+    def __init__(self, engine, params: SamplingParams | None = None):
+        self.engine = engine
+        self.params = params or SamplingParams(max_tokens=60, temperature=0.8)
+        self.outputs: list[RequestOutput] = []
+        self.is_running = False
+        self._task: asyncio.Task | None = None
+        self._drawn_at = float("-inf")
+        self.step_button = _button("step", "make one step of the engine")
+        self.run_button = _button("run", "make step after step until nobody is left, or stop doing so")
+        self.prompt = widgets.Text(
+            value="The old dog", description="story", style={"description_width": "initial"},
+            layout=widgets.Layout(flex="1 1 200px", margin="0 0 0 16px"),
+            continuous_update=True,  # else the text and the click on the button would leave the page at once, and might change places
+        )  # fmt: skip
+        self.add_button = _button("add", "put a request in that goes on with this story")
+        self.message = widgets.HTML(layout=widgets.Layout(min_height="24px", max_width="900px"))
+        self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
+        self.texts = widgets.HTML(layout=widgets.Layout(max_width="900px"))
+        controls = [self.step_button, self.run_button, self.prompt, self.add_button]
+        bar = widgets.HBox(controls, layout=widgets.Layout(align_items="center", max_width="900px"))
+        super().__init__([bar, self.message, self.picture, self.texts])
+        self.add_class("lessons-dashboard")
+        parts = [
+            *zip(("step", "run", "prompt", "add"), controls),
+            ("message", self.message),
+            ("picture", self.picture),
+            ("texts", self.texts),
+        ]
+        for part, widget in parts:
+            widget.add_class(f"lessons-dashboard-{part}")
+        self.step_button.on_click(lambda _: self.step())
+        self.run_button.on_click(lambda _: self.pause() if self.is_running else self.run())
+        self.add_button.on_click(lambda _: self.add())
+        self._say("Add a story, then step or run.")
+        engine.listeners.append(self._follow)
+        self.redraw()
+
+    def step(self) -> None:
+        """One step of the engine."""
+        self._step()
+        self.redraw()
+
+    def add(self) -> None:
+        """Put the story in the field in as a request."""
+        try:
+            self._say(f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step.")
+        except Exception as error:  # what an engine refuses, a reader shall read
+            self._say(f"Refused. {type(error).__name__}: {error}")
+        self.redraw()
+
+    def run(self) -> None:
+        """Make steps until nobody is left, between whatever else the kernel has to do. Without an event loop: at once."""
+        self._set_running(True)
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._keep_stepping())
+        except RuntimeError:
+            while self.is_running:
+                self._step()
+            self.redraw()
+
+    def pause(self) -> None:
+        self._set_running(False)
+        self._say("Paused.")
+        self.redraw()
+
+    def close(self) -> None:
+        self._set_running(False)
+        if self._follow in self.engine.listeners:
+            self.engine.listeners.remove(self._follow)
+        super().close()
+
+    async def _keep_stepping(self) -> None:
+        while (
+            self.is_running and asyncio.current_task() is self._task
+        ):  # whoever pauses and runs again starts a new task
+            self._step()
+            await asyncio.sleep(0.001)  # the kernel looks at clicks
+        self.redraw()
+
+    def _step(self) -> None:
+        try:
+            ended = self.engine.step()
+        except Exception as error:
+            self._set_running(False)
+            self._say(f"The step failed. {type(error).__name__}: {error}")
+            return
+        self.outputs += ended
+        if ended:
+            self._say(" ".join(f"Request {output.request_id} has ended: {_reason(output)}." for output in ended[-3:]))
+        if not self.engine.has_unfinished():
+            self._set_running(False)
+
+    def _set_running(self, is_running: bool) -> None:
+        self.is_running = is_running
+        self.run_button.description = "pause" if is_running else "run"
+
+    def _follow(self, _step) -> None:
+        if time.monotonic() - self._drawn_at >= _REDRAW_SECONDS or not self.engine.requests:
+            self.redraw()
+
+    def redraw(self) -> None:
+        self._drawn_at = time.monotonic()
+        self.picture.value = live_html(self._content())
+        self.texts.value = self._answers()
+
+    def _content(self) -> Picture | str:
+        try:
+            scheduler = self.engine.scheduler
+            waiting, running = (
+                [sequence.id for sequence in sequences] for sequences in (scheduler.waiting, scheduler.running)
+            )
+            return draw_dashboard(self.engine.metrics.snapshot(), list(self.engine.metrics.recent), waiting, running)
+        except Exception as error:  # a picture must not stop an engine
+            return f"The engine could not be drawn. {type(error).__name__}: {error}"
+
+    def _answers(self) -> str:
+        """The texts of those who are served, and of the last who have ended."""
+        served = [(request.id, answer) for request in list(self.engine.requests.values()) for answer in request.answers]
+        lines = [_line(name, self._text_of(answer), "") for name, answer in served if answer.sequence.output_ids][
+            :_MOST_TEXTS
+        ]
+        for output in reversed(self.outputs[-_MOST_TEXTS:]):
+            lines += [_line(output.request_id, completion.text, _reason(output)) for completion in output.completions]
+        return "".join(lines[:_MOST_TEXTS])
+
+    def _text_of(self, answer) -> str:
+        if answer.stream:
+            return answer.stream.text
+        return self.engine.tokenizer.decode(answer.sequence.output_ids, skip_special_tokens=True).rstrip(
+            HALF_A_CHARACTER
+        )
+
+    def _say(self, words: str) -> None:
+        self.message.value = f'<div role="status" style="line-height:20px">{escape(words)}</div>'
+
+    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
+        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content())}
+
+
+def _reason(output: RequestOutput) -> str:
+    return f"{type(output.error).__name__}: {output.error}" if output.error else output.finish_reason
+
+
+def _line(name: str, text: str, reason: str) -> str:
+    """An answer as it is now, behind the name of its request."""
+    text = f"…{text[-_MOST_CHARACTERS:]}" if len(text) > _MOST_CHARACTERS else text
+    chip = f"background:{color_of(name)};color:{text_on(color_of(name))};border-radius:3px;padding:1px 7px;font-weight:bold"
+    end = f' <span style="color:{SOFT_INK}">({escape(reason)})</span>' if reason else ""
+    return f'<div style="line-height:20px;margin:4px 0"><span style="{chip}">{escape(name)}</span> {escape(text)}{end}</div>'
+
+
+def _button(text: str, tooltip: str) -> widgets.Button:
+    return widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="72px"))

@@ -1,0 +1,92 @@
+"""A picture: SVG and the words that say the same."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import sys
+import zlib
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from lessons_lib.viz.drawing.palette import PAPER
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A still picture with its alternative text.
+
+    svg  one complete `<svg ...>...</svg>` element; a page that takes it in as it is (a `Stepper` does) also
+         shows the hover texts
+    alt  what the picture tells, in words: read aloud by a screen reader, shown where no picture can be
+    """
+
+    svg: str
+    alt: str
+
+    def __post_init__(self) -> None:
+        if not self.alt.strip():
+            raise ValueError(
+                f"alt is {self.alt!r}; a picture needs alternative text. Say in words what one learns by looking at it."
+            )
+        if not self.svg.startswith("<svg") or not self.svg.rstrip().endswith("</svg>"):
+            raise ValueError(f"svg begins with {self.svg[:20]!r}; it must be one <svg>...</svg> element.")
+
+    @classmethod
+    def from_figure(cls, fig: Figure, alt: str) -> Picture:
+        """Turn a matplotlib figure into a picture and close the figure.
+
+        The same figure gives the same SVG: no date, no random ids; its text stays text.
+        """
+        import matplotlib
+
+        buffer = io.StringIO()
+        # Ids are shared by all pictures of a page, so each figure gets ids of its own.
+        salt = f"lessons-{zlib.crc32(alt.encode()):08x}"
+        with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+            fig.savefig(buffer, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
+        if "matplotlib.pyplot" in sys.modules:
+            sys.modules["matplotlib.pyplot"].close(fig)
+        svg = buffer.getvalue()
+        svg = svg[svg.index("<svg") :].rstrip()
+        start, rest = svg.split(">", 1)
+        width, height = (float(re.search(rf'\b{side}="([\d.]+)pt"', start)[1]) * 4 / 3 for side in ("width", "height"))
+        view_box = re.search(r'viewBox="[^"]*"', start)[0]
+        return cls(svg_start(width, height, alt, view_box) + rest, alt)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        # Inline SVG would be torn to a heap of words where a notebook is not trusted; an <img> is shown there too.
+        data = base64.b64encode(self.svg.encode()).decode()
+        html = (
+            f'<img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" style="max-width:100%;height:auto">'
+        )
+        return {"text/html": html, "image/svg+xml": self.svg, "text/plain": self.alt}
+
+
+def live_html(content: Picture | str) -> str:
+    """What a widget shows: the picture with its hover texts, or the sentence that stands in its place."""
+    return content.svg if isinstance(content, Picture) else f"<p>{escape(content)}</p>"
+
+
+def still_bundle(content: Picture | str) -> dict[str, str]:
+    """What a widget leaves behind where no kernel runs: the still picture, or the sentence that stands in its place."""
+    return (
+        content._repr_mimebundle_()
+        if isinstance(content, Picture)
+        else {"text/html": live_html(content), "text/plain": content}
+    )
+
+
+def svg_start(width: float, height: float, alt: str, view_box: str | None = None) -> str:
+    """The opening tag of a picture: fixed size where it is an image file, never wider than the notebook."""
+    view_box = view_box or f'viewBox="0 0 {width:g} {height:g}"'
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'{view_box} width="{width:g}" height="{height:g}" style="max-width:100%;height:auto" '
+        f'role="img" aria-label="{escape(alt)}">'
+    )

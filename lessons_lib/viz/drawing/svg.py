@@ -1,0 +1,242 @@
+"""A sheet of paper to draw on: cells, labels, hatching, hover texts, legends.
+
+Just enough SVG for grids of cells. Coordinates are pixels from the top left corner at full size; the sheet is
+900 wide, about the width of a notebook, and shrinks with it. What is drawn later lies on top.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import zlib
+from collections.abc import Sequence
+from html import escape
+
+from lessons_lib.viz.drawing.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, text_on
+from lessons_lib.viz.drawing.picture import Picture, svg_start
+
+WIDTH = 900
+SANS = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
+MONO = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+_MONO_EM = 0.61  # width of one character of a fixed-width font, in font sizes
+_HATCH_URL = "url(#HATCH)"  # the real id is put in at the end
+
+
+def number(value: float) -> str:
+    """A coordinate in as few characters as needed."""
+    text = f"{value:.2f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def mono_width(text: str, size: float = 13) -> float:
+    """Width of fixed-width text in pixels; East Asian wide characters count twice."""
+    return size * _MONO_EM * sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+class Drawing:
+    """Collects SVG elements. `height` may be set any time before `picture`."""
+
+    def __init__(self, width: float = WIDTH, height: float = 0):
+        self.width = width
+        self.height = height
+        self._parts: list[str] = []
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str = "none",
+        stroke: str | None = None,
+        stroke_width: float = 1,
+        dashed: bool = False,
+        radius: float = 0,
+        title: str | None = None,
+    ) -> None:
+        """A rectangle; `title` is what one reads when the mouse rests on it."""
+        extra = f' rx="{number(radius)}"' if radius else ""
+        if stroke:
+            extra += f' stroke="{stroke}"' + (f' stroke-width="{number(stroke_width)}"' if stroke_width != 1 else "")
+        if dashed:
+            extra += ' stroke-dasharray="3 3"'
+        size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
+        end = f"><title>{escape(title)}</title></rect>" if title else "/>"
+        self._parts.append(f'<rect {size} fill="{fill}"{extra}{end}')
+
+    def hatch(self, x: float, y: float, width: float, height: float) -> None:
+        """Slanted lines over a part of a cell: computed for nothing, or reserved for nothing."""
+        self._parts.append(
+            f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
+            f'fill="{_HATCH_URL}" pointer-events="none"/>'
+        )
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float = 13,
+        anchor: str = "start",
+        bold: bool = False,
+        fill: str = INK,
+        mono: bool = False,
+        halo: str | None = None,
+    ) -> None:
+        """Text whose *middle* line is at y. `anchor` is "start", "middle" or "end"; `halo` is a rim around the letters."""
+        extra = f' text-anchor="{anchor}"' if anchor != "start" else ""
+        extra += ' font-weight="bold"' if bold else ""
+        extra += f' font-family="{MONO}" xml:space="preserve"' if mono else ""
+        extra += f' stroke="{halo}" stroke-width="3" paint-order="stroke" stroke-linejoin="round"' if halo else ""
+        # 0.35 of the size is half the height of a capital letter: renderers disagree about dominant-baseline.
+        self._parts.append(
+            f'<text x="{number(x)}" y="{number(y + 0.35 * size)}" font-size="{number(size)}" fill="{fill}"{extra} '
+            f'pointer-events="none">{escape(text)}</text>'
+        )
+
+    def lines(
+        self, d: str, stroke: str = EDGE, width: float = 1, fill: str = "none", arrow: bool = False, dots: float = 0
+    ) -> None:
+        """A path in SVG's own notation ("M x y H x V y"), with an arrow head at its end when asked for.
+
+        With `dots`, the line is a row of round dots so many pixels apart, the first one where a piece of the path begins.
+        """
+        end = ' marker-end="url(#ARROW)"' if arrow else ""
+        end += f' stroke-dasharray="0 {number(dots)}" stroke-linecap="round"' if dots else ""
+        self._parts.append(
+            f'<path d="{d}" stroke="{stroke}" stroke-width="{number(width)}" fill="{fill}"{end} pointer-events="none"/>'
+        )
+
+    def hover_grid(self, x: float, y: float, width: float, height: float, titles: Sequence[Sequence[str]]) -> None:
+        """Hover texts for a grid of cells so wide and so high, row by row; nothing is seen of it.
+
+        The grid sets the scale and a row its place, so that a cell costs few characters: there may be thousands. Only a cell's
+        inside answers the mouse; its outline, though not drawn, would be a cell wide at that scale.
+        """
+        self._parts.append(
+            f'<g transform="matrix({number(width)} 0 0 {number(height)} {number(x)} {number(y)})" fill="none" pointer-events="fill">'
+        )
+        for row, line in enumerate(titles):
+            cells = (
+                f'<rect x="{column}" width="1" height="1"><title>{escape(title)}</title></rect>'
+                for column, title in enumerate(line)
+            )
+            self._parts.append(f'<g transform="translate(0 {row})">{"".join(cells)}</g>')
+        self._parts.append("</g>")
+
+    def cell(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str,
+        label: str = "",
+        title: str | None = None,
+        hatched: float = 0.0,
+        pale: str = PAPER,
+        framed: bool = False,
+        size: float = 13,
+    ) -> None:
+        """One cell of a grid.
+
+        hatched  share of the cell, 0 to 1, from its foot upwards, that is waste: hatched, on the colour `pale`
+        framed   a dark frame inside the cell marks it
+        label    stands in the part that is not hatched, where it has room
+        """
+        waste = height * hatched
+        self.rect(x, y, width, height, pale if hatched >= 1 else fill, title=title)
+        if hatched:
+            if hatched < 1:
+                self._parts.append(
+                    f'<rect x="{number(x)}" y="{number(y + height - waste)}" width="{number(width)}" '
+                    f'height="{number(waste)}" fill="{pale}" pointer-events="none"/>'
+                )
+            self.hatch(x, y + height - waste, width, waste)
+        if framed:
+            line = min(2.0, width / 2)
+            self._parts.append(
+                f'<rect x="{number(x + line / 2)}" y="{number(y + line / 2)}" width="{number(width - line)}" '
+                f'height="{number(height - line)}" fill="none" stroke="{INK}" stroke-width="{number(line)}" '
+                'pointer-events="none"/>'
+            )
+        if label and height - waste >= size + 3:
+            self.text(x + width / 2, y + (height - waste) / 2, label, size, "middle", bold=True, fill=text_on(fill))
+        elif label and hatched < 1:
+            self.text(x + width / 2, y + height / 2, label, size, "middle", bold=True, halo=pale)
+
+    def chip(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        fill: str = NEUTRAL,
+        stroke: str | None = None,
+        stroke_width: float = 1,
+        dashed: bool = False,
+        height: float = 24,
+        title: str | None = None,
+    ) -> float:
+        """A word in a box of its own width (fixed-width font). Returns the width. y is the upper edge."""
+        width = chip_width(text)
+        self.rect(x, y, width, height, fill, stroke, stroke_width, dashed, radius=3, title=title)
+        ink = INK if fill == "none" else text_on(fill)
+        self.text(x + width / 2, y + height / 2, text, 13, "middle", fill=ink, mono=True)
+        return width
+
+    def request_chip(self, x: float, y: float, name: str, size: float = 20) -> float:
+        """A request's letter on its colour. Returns the width."""
+        width = max(size, 10 + 8 * len(name))
+        self.rect(x, y, width, size, color_of(name), radius=3)
+        self.text(x + width / 2, y + size / 2, name, 12, "middle", bold=True, fill=text_on(color_of(name)))
+        return width
+
+    def picture(self, alt: str) -> Picture:
+        """The finished picture; `alt` says in words what it shows."""
+        body = "".join(self._parts)
+        # All pictures of a page share one space of ids, so each gets its own, the same in every run.
+        key = f"{zlib.crc32(body.encode()):08x}"
+        defs = ""
+        if "url(#HATCH)" in body:
+            defs += (
+                f'<pattern id="hatch-{key}" width="5" height="5" patternUnits="userSpaceOnUse" '
+                f'patternTransform="rotate(45)"><path d="M0 0V5" stroke="{HATCH}" stroke-width="2.2"/></pattern>'
+            )
+        if "url(#ARROW)" in body:
+            defs += (
+                f'<marker id="arrow-{key}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+                f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8Z" fill="{INK}"/></marker>'
+            )
+        # With the quotes: escaped text cannot hold them, so only attributes are replaced.
+        body = body.replace('"url(#HATCH)"', f'"url(#hatch-{key})"').replace('"url(#ARROW)"', f'"url(#arrow-{key})"')
+        paper = f'<rect width="{number(self.width)}" height="{number(self.height)}" rx="6" fill="{PAPER}"/>'
+        start = svg_start(self.width, self.height, alt)
+        defs = f"<defs>{defs}</defs>" if defs else ""
+        return Picture(f'{start}{defs}<g font-family="{SANS}">{paper}{body}</g></svg>', alt)
+
+
+def chip_width(text: str) -> float:
+    return max(24.0, mono_width(text) + 12)
+
+
+def flow(widths: list[float], room: float, gap: float = 4) -> list[tuple[int, float]]:
+    """Lay boxes out like words of a text: (line, x) for each; a new line begins where `room` pixels are used up."""
+    places: list[tuple[int, float]] = []
+    line, x = 0, 0.0
+    for width in widths:
+        if x > 0 and x + width > room:
+            line, x = line + 1, 0.0
+        places.append((line, x))
+        x += width + gap
+    return places
+
+
+def share_text(part: float, whole: float) -> str:
+    """A share as a learner reads it: "25 %"."""
+    return f"{100 * part / whole:.0f} %" if whole else "0 %"
+
+
+def show_token(text: str) -> str:
+    """The text of a token made visible: a space as a middle dot, line breaks and tabs as \\n and \\t."""
+    text = text.replace(" ", "·").replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+    visible = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return visible or "(empty)"

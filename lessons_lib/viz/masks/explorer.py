@@ -1,0 +1,208 @@
+"""A mask to play with: how many tokens each sequence has, how many of them are cached, and which rules hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from html import escape
+
+import ipywidgets as widgets
+import torch
+
+from lessons_lib.attention.masks import PADDING, RULES, Tags, combine, tag_tokens
+from lessons_lib.recording.mask_text import letters, mask_text, read_row, reason
+from lessons_lib.viz.drawing.palette import color_of, text_on
+from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
+from lessons_lib.viz.masks.grid import LARGEST, draw_mask
+
+_MOST_PADDING = 8
+_AT_ONCE = 1000  # cells; with more, the hover texts would hold up the picture
+_AT_REST = 0.3  # seconds after the last move
+
+
+def row_tags(lengths: Sequence[int], cached: Sequence[int], padding: int = 0) -> tuple[Tags, Tags]:
+    """The tags of one pass: of the queries, which are the new tokens of every sequence and then the padding, and of the keys, which
+    are the cached tokens of every sequence and then those same queries."""
+    at_the_end = Tags(torch.full((padding,), PADDING), torch.arange(padding))
+    queries = tag_tokens(lengths, starts=cached).followed_by(at_the_end)
+    return queries, tag_tokens(cached).followed_by(queries)
+
+
+class MaskExplorer(widgets.VBox):
+    """Shows the mask of some sequences that share a row, and redraws it when a slider or a rule is moved.
+
+    lengths  new tokens of each sequence at first
+    cached   tokens that each has in the cache at first, as many
+    names    of the sequences; A, B, ... if not given
+    longest  the most new tokens, and the most cached ones, that the sliders of a sequence go to
+
+    The mouse resting on a cell reads the cell. The slider "read row" frames a query's row and reads it.
+    Keyboard: Tab goes from slider to slider and to the boxes; arrow keys move a slider, Space ticks a box.
+    Where no kernel runs (GitHub, an exported page) the picture is seen as it was last.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] = (4, 3, 2),
+        cached: Sequence[int] = (0, 0, 0),
+        names: Sequence[str] | None = None,
+        longest: int = 20,
+    ):
+        self.names = list(letters(len(lengths)) if names is None else names)
+        if not len(lengths) == len(cached) == len(self.names):
+            raise ValueError(
+                f"{len(lengths)} lengths, {len(cached)} cached lengths and {len(self.names)} names; there must be as many of each."
+            )
+        for count in (*lengths, *cached):
+            if not 0 <= count <= longest:
+                raise ValueError(
+                    f"a sequence has {count} tokens; the sliders go from 0 to {longest}. `longest` makes them longer."
+                )
+        self.new_tokens = [
+            _slider("new tokens", count, longest, f"new tokens of {name}") for name, count in zip(self.names, lengths)
+        ]
+        self.cached_tokens = [
+            _slider("cached", count, longest, f"cached tokens of {name}") for name, count in zip(self.names, cached)
+        ]
+        self.padding_tokens = _slider("padding", 0, _MOST_PADDING, "padding tokens at the end of the row")
+        self.rule_boxes = [_box(reason(rule)[0]) for rule in RULES]
+        for box in self.rule_boxes:
+            box.value = True
+        self.reading_row = _slider("read row", 0, 0, "the query whose row is framed and read")
+        self.reading_row.readout = False  # it would count from 0, and the sentence says more
+        self.as_text = _box("as text")
+        self.sentence = widgets.HTML(layout=widgets.Layout(flex="1 1 300px"))
+        self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="4px 0"))
+        super().__init__([*self._controls(), self.picture])
+        self._name_for_browsers()
+        self._shown: tuple | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        self._moving = [
+            *self.new_tokens,
+            *self.cached_tokens,
+            self.padding_tokens,
+            *self.rule_boxes,
+            self.reading_row,
+            self.as_text,
+        ]
+        for control in self._moving:
+            control.observe(lambda _: self._show(), names="value")
+        self._show()
+
+    @property
+    def rules(self) -> tuple:
+        """The rules that are ticked."""
+        return tuple(rule for rule, box in zip(RULES, self.rule_boxes) if box.value)
+
+    @property
+    def tags(self) -> tuple[Tags, Tags]:
+        """The tags of queries and keys as the sliders stand."""
+        lengths, cached = ([slider.value for slider in sliders] for sliders in (self.new_tokens, self.cached_tokens))
+        return row_tags(lengths, cached, self.padding_tokens.value)
+
+    def _controls(self) -> list[widgets.Widget]:
+        line = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap")
+        sequences = [
+            widgets.HBox([_chip(name), new, cached], layout=line)
+            for name, new, cached in zip(self.names, self.new_tokens, self.cached_tokens)
+        ]
+        padding = widgets.HBox([_chip(None), self.padding_tokens], layout=line)
+        may = widgets.HTML("a query may attend to a key that is:")
+        wrapped = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap", grid_gap="0 16px")
+        rules = widgets.HBox([may, *self.rule_boxes], layout=wrapped)
+        reading = widgets.HBox([self.reading_row, self.sentence, self.as_text], layout=line)
+        return [*sequences, padding, rules, reading]
+
+    def _name_for_browsers(self) -> None:
+        self.add_class("lessons-mask")
+        self.picture.add_class("lessons-mask-picture")
+        self.sentence.add_class("lessons-mask-reading")
+        self.reading_row.add_class("lessons-mask-row")
+        self.as_text.add_class("lessons-mask-as-text")
+        self.padding_tokens.add_class("lessons-mask-padding")
+        for kind, controls in (("new", self.new_tokens), ("cached", self.cached_tokens), ("rule", self.rule_boxes)):
+            for control in controls:
+                control.add_class(f"lessons-mask-{kind}")
+
+    def _show(self) -> None:
+        queries, keys = self.tags
+        self.reading_row.max = max(
+            len(queries) - 1, 0
+        )  # may move the slider, and so come back here before the next line
+        self.reading_row.disabled = len(queries) < 2
+        state = tuple(control.value for control in self._moving)
+        if state == self._shown:
+            return
+        self._shown = state
+        read = (
+            read_row(combine(self.rules, queries, keys), queries, keys, self.reading_row.value, self.names)
+            if len(queries)
+            else ""
+        )
+        self.sentence.value = f'<span role="status">{escape(read)}</span>'
+        if self._waiting:
+            self._waiting.cancel()
+            self._waiting = None
+        if self.as_text.value:
+            self.picture.value = self._text()
+        elif len(queries) * len(keys) > _AT_ONCE and (loop := _running_loop()):
+            self.picture.value = self._html(hover=False)
+            self._waiting = loop.call_later(_AT_REST, lambda: self.picture.set_trait("value", self._html(hover=True)))
+        else:
+            self.picture.value = self._html(hover=True)
+
+    def _text(self) -> str:
+        queries, keys = self.tags
+        text = mask_text(combine(self.rules, queries, keys), queries, keys, self.names)
+        return f'<pre style="line-height:1.25">{escape(text)}</pre>'
+
+    def _html(self, hover: bool) -> str:
+        return live_html(self._content(sentence=False, hover=hover))
+
+    def _content(self, sentence: bool = True, hover: bool = True) -> Picture | str:
+        """The picture, or a sentence that says why there is none."""
+        queries, keys = self.tags
+        if not len(queries):
+            return "There are no new tokens, so nobody asks and there is no mask. Give a sequence a new token."
+        if len(keys) > LARGEST:
+            return (
+                f"{len(keys)} keys, of which {len(keys) - len(queries)} are cached; at most {LARGEST} can be drawn. "
+                "Move a slider back, or tick “as text”."
+            )
+        mask = combine(self.rules, queries, keys)
+        return draw_mask(
+            mask, queries, keys, self.names, self.reading_row.value, self.rules, sentence=sentence, hover=hover
+        )
+
+    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
+        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content())}
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """That of a kernel; a plain program has none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _slider(description: str, value: int, most: int, tooltip: str) -> widgets.IntSlider:
+    return widgets.IntSlider(
+        value=value,
+        min=0,
+        max=most,
+        description=description,
+        tooltip=tooltip,
+        layout=widgets.Layout(flex="1 1 220px", min_width="220px", max_width="360px"),
+        style={"description_width": "96px"},
+    )
+
+
+def _box(description: str) -> widgets.Checkbox:
+    return widgets.Checkbox(description=description, indent=False, layout=widgets.Layout(width="auto"))
+
+
+def _chip(name: str | None) -> widgets.HTML:
+    label, colour = ("–" if name is None else name), color_of(name)
+    style = f"display:inline-block;min-width:20px;padding:0 4px;border-radius:3px;text-align:center;background:{colour};color:{text_on(colour)}"
+    return widgets.HTML(f'<b style="{style}">{escape(label)}</b>')

@@ -1,0 +1,220 @@
+"""The mask of a forward pass over a packed row, drawn in runs: keys in the cache on the left, keys of the row on the right.
+
+`mask_grid` draws every cell and reads it aloud. A pass has more cells than that can bear: 4 decodes look at hundreds of cached keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from lessons_lib.attention.masks import Tags, not_in_the_future, same_sequence
+from lessons_lib.attention.packing import PackedBatch, key_tags, packed_mask
+from lessons_lib.recording.mask_text import ranges, reason
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, text_on
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
+
+_GAP, _RIGHT, _BAND = 16, 16, 18
+_HEAD = 60.0  # the least that the words over the columns need
+_TALLEST, _MOST_HEIGHT = 18.0, 400.0  # of one query's row, and of all rows
+_LINED_ROW, _LABELLED_ROW = 6, 11  # lower rows have no line between them, and no label each
+_MOST_QUERIES = 160  # with more, a run is too thin to point at, and there would be thousands of them
+_MOST_NAMED = 3  # sequences that one hover text names
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """What the mask is drawn from, and where.
+
+    `cached` narrow columns, a gap, and then the new columns, which are as wide as a row is high.
+    """
+
+    packed: PackedBatch
+    names: Sequence[str]
+    mask: torch.Tensor
+    left: float
+    top: float
+    cached: int
+    narrow: float
+    square: float
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """(sequence id, position) of every column."""
+        tags = key_tags(self.packed)
+        return list(zip(tags.seq_ids.tolist(), tags.positions.tolist()))
+
+    def span(self, start: int, end: int) -> tuple[float, float]:
+        """Left edge and width of columns start to end - 1, all of them cached or all of them new."""
+        if start < self.cached:
+            return self.left + start * self.narrow, (end - start) * self.narrow
+        before = self.cached * self.narrow + (_GAP if self.cached else 0)
+        return self.left + before + (start - self.cached) * self.square, (end - start) * self.square
+
+    def y(self, query: int) -> float:
+        return self.top + query * self.square
+
+    def sequences(self) -> list[tuple[str, int, int]]:
+        """(name, first column, column after the last) of what is cached of every sequence, then of what is new of it."""
+        bounds = torch.tensor([0, *self.packed.cached_lens, *self.packed.new_lens]).cumsum(0).tolist()
+        return [
+            (name, start, end)
+            for name, (start, end) in zip([*self.names, *self.names], pairwise(bounds))
+            if end > start
+        ]
+
+
+def draw_pass_mask(d: Drawing, packed: PackedBatch, names: Sequence[str], left: float, y: float) -> float:
+    """Draw the mask on the sheet, with labels left of `left`. Returns the y under it."""
+    count, cached = len(packed.input_ids), sum(packed.cached_lens)
+    if not count:
+        d.text(16, y + 10, "The row is empty: no mask.", 12, fill=SOFT_INK)
+        return y + 24
+    height = _row_height(count)
+    room = WIDTH - left - _RIGHT - _GAP - count * height
+    narrow = min(max(_TALLEST, _HEAD / cached), room / cached) if cached else 0.0
+    grid = _Grid(packed, names, packed_mask(packed), left, y + 40 + _BAND, cached, narrow, height)
+    d.text(16, y + 8, _sums(grid.mask, cached), 13, bold=True)
+    _heads(d, grid)
+    if count <= _MOST_QUERIES:
+        _hovers(d, grid)
+    _fills(d, grid)
+    _lines(d, grid)
+    _row_labels(d, grid)
+    d.text(
+        left,
+        grid.y(count) + 14,
+        "a row: a new token as query · a column: a key · coloured: it may attend",
+        12,
+        fill=SOFT_INK,
+    )
+    return grid.y(count) + 20
+
+
+def _row_height(count: int) -> float:
+    """Whole pixels as long as there are enough: fractions leave hairlines between the rows."""
+    height = min(_TALLEST, _MOST_HEIGHT / count)
+    return float(int(height)) if height >= 2 else height
+
+
+def describe_pass_mask(packed: PackedBatch) -> str:
+    """The mask in words."""
+    rule = "Each query attends to the keys of its own sequence up to its own position, and to no other."
+    return f"{_sums(packed_mask(packed), sum(packed.cached_lens))}. {rule}" if len(packed.input_ids) else "No mask."
+
+
+def _sums(mask: torch.Tensor, cached: int) -> str:
+    seen, cells, (queries, keys) = int(mask.sum()), mask.numel(), mask.shape
+    size = f"{'1 query' if queries == 1 else f'{queries:,} queries'} × {keys:,} keys, {cached:,} cached and {keys - cached:,} new"
+    return f"Mask: {size}; {seen:,} of {cells:,} cells may attend ({share_text(seen, cells)})"
+
+
+def _heads(d: Drawing, grid: _Grid) -> None:
+    """Over the columns: in the cache or new, and whose."""
+    y = grid.top - _BAND
+    if grid.cached:
+        _, width = grid.span(0, grid.cached)
+        d.text(grid.left, y - 10, "keys in the cache" if width > 110 else "cached", 12, fill=SOFT_INK)
+    x, width = grid.span(grid.cached, grid.mask.shape[1])
+    fits = x + _HEAD < WIDTH - _RIGHT
+    d.text(x if fits else x + width, y - 10, "new keys", 12, "start" if fits else "end", fill=SOFT_INK)
+    keys = grid.keys
+    for name, start, end in grid.sequences():
+        x, width = grid.span(start, end)
+        fill, words = color_of(name), ranges(keys[start:end], grid.names)
+        d.rect(x, y, width, _BAND - 3, fill, title=words)
+        label = next((text for text, edge in ((words, 4), (name, 2)) if 6.6 * len(text) + edge < width), "")
+        d.text(x + width / 2, y + _BAND / 2 - 1.5, label, 11, "middle", bold=True, fill=text_on(fill))
+
+
+def _row_labels(d: Drawing, grid: _Grid) -> None:
+    """The tag of each query, or where rows are thin that of a sequence's first and last."""
+    owners, positions = grid.packed.seq_ids.tolist(), grid.packed.positions.tolist()
+    ends = {place for start, end in pairwise(grid.packed.cu_seqlens_q.tolist()) for place in (start, end - 1)}
+    size = min(11.0, max(9.0, grid.square))
+    free = 0.0
+    for place in range(len(owners)) if grid.square >= _LABELLED_ROW else sorted(ends):
+        middle = grid.y(place) + grid.square / 2
+        if middle - size / 2 >= free:
+            d.text(grid.left - 8, middle, f"{grid.names[owners[place]]} {positions[place]}", size, "end", fill=SOFT_INK)
+            free = middle + size / 2
+
+
+def _hovers(d: Drawing, grid: _Grid) -> None:
+    """Row by row, cells of one kind in one piece, which says in words what it is. Nothing is seen of it."""
+    packed, keys = grid.packed, grid.keys
+    own = same_sequence(Tags(packed.seq_ids, packed.positions), key_tags(packed))
+    kinds = grid.mask.int() * 2 + own.int()
+    for query, (bounds, row_kinds) in enumerate(zip(_run_bounds(kinds, grid.cached), kinds.tolist())):
+        asker = f"{grid.names[packed.seq_ids[query]]}, position {int(packed.positions[query])}"
+        for start, end in pairwise(bounds):
+            may, is_own = divmod(row_kinds[start], 2)
+            x, width = grid.span(start, end)
+            d.rect(
+                x,
+                grid.y(query),
+                width,
+                grid.square,
+                PAPER,
+                title=f"{asker}, {_say(may, is_own, keys[start:end], grid.names)}.",
+            )
+
+
+def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
+    """For each row of a grid, where its runs of equal numbers begin, and at the end its width. A run ends at the divider."""
+    changes = kinds[:, 1:] != kinds[:, :-1]
+    if divider:
+        changes[:, divider - 1] = True
+    bounds = [[0] for _ in kinds]
+    for row, column in changes.nonzero().tolist():
+        bounds[row].append(column + 1)
+    return [[*row, kinds.shape[1]] for row in bounds]
+
+
+def _say(may: int, is_own: int, keys: list[tuple[int, int]], names: Sequence[str]) -> str:
+    """What a query may or may not do with keys of one kind, and why."""
+    count = len({seq_id for seq_id, _ in keys})
+    whom = ranges(keys, names) if count <= _MOST_NAMED else f"{len(keys)} keys of {count} other sequences"
+    if may:
+        return f"may attend to {whom}: {reason(same_sequence)[0]}, {reason(not_in_the_future)[0]}"
+    return f"may not attend to {whom}: {reason(not_in_the_future if is_own else same_sequence)[1]}"
+
+
+def _fills(d: Drawing, grid: _Grid) -> None:
+    """What may attend, in one shape for each sequence, with an edge at the end of every run."""
+    rows, cells = _run_bounds(grid.mask.int(), grid.cached), grid.mask.tolist()
+    for name, (first, last) in zip(grid.names, pairwise(grid.packed.cu_seqlens_q.tolist())):
+        shape, edges = [], []
+        for query in range(first, last):
+            for start, end in pairwise(rows[query]):
+                if cells[query][start]:
+                    x, width = grid.span(start, end)
+                    shape.append(
+                        f"M{number(x)} {number(grid.y(query))}h{number(width)}v{number(grid.square)}h{number(-width)}z"
+                    )
+                    edges.append(f"M{number(x + width)} {number(grid.y(query))}v{number(grid.square)}")
+        d.lines("".join(shape), "none", fill=color_of(name))
+        if grid.square >= 2:
+            d.lines("".join(edges), mix(color_of(name), INK, 0.5))
+
+
+def _lines(d: Drawing, grid: _Grid) -> None:
+    """A frame around both parts, lines between sequences, and thin ones between rows that are high enough."""
+    bounds = grid.packed.cu_seqlens_q.tolist()
+    height = grid.y(bounds[-1]) - grid.top
+    rows, between = [], []
+    for start, end in ((0, grid.cached), (grid.cached, grid.mask.shape[1])):
+        x, width = grid.span(start, end)
+        if width:
+            across = f"h{number(width)}"
+            rows += [f"M{number(x)} {number(grid.y(query))}{across}" for query in range(bounds[-1])]
+            between += [f"M{number(x)} {number(grid.y(query))}{across}" for query in bounds]
+    for _, start, end in grid.sequences():
+        x, width = grid.span(start, end)
+        between += [f"M{number(edge)} {number(grid.top)}v{number(height)}" for edge in (x, x + width)]
+    if grid.square >= _LINED_ROW:
+        d.lines("".join(rows), EDGE, 0.5)
+    d.lines("".join(between), EDGE)

@@ -1,0 +1,7 @@
+"""The block pool, its block tables, and what a packed batch reads and writes in it."""
+
+from lessons_lib.viz.pool.access import draw_pool_access
+from lessons_lib.viz.pool.grid import draw_pool
+from lessons_lib.viz.pool.playground import PoolPlayground
+
+__all__ = ["PoolPlayground", "draw_pool", "draw_pool_access"]

@@ -1,0 +1,219 @@
+"""The grid of a pool, with the cells that a packed row writes and reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lessons_lib.recording.paged_steps import PagedStep
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, text_on
+from lessons_lib.viz.drawing.svg import Drawing, number
+from lessons_lib.viz.pool.access_words import access_block_title, access_cell_title, pool_after
+from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
+from lessons_lib.viz.pool.words import Holding, holdings
+
+READ, NOT_READ, HELD = 0.5, 0.72, 0.86  # how much paper is in a request's colour
+_FAINT = mix(EDGE, PAPER, 0.4)
+_HOVER_CELL = 7  # smaller cells share their block's hover text
+_NUMBER_CELL = 24  # wider cells show the position of their token
+_MOST_HOVERS = 1500  # blocks of a larger pool have no hover texts
+_TALLEST = 620  # a pool whose grid would be taller has a square for each block
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of the pool.
+
+    held     who holds it, and with how many tokens; if several do, the reader
+    names    all who hold it
+    written  the offsets that the row writes
+    titles   hover texts of its cells, if they are large enough to have some
+    """
+
+    number: int
+    size: int
+    held: Holding | None
+    names: str
+    is_read: bool
+    written: frozenset[int]
+    title: str
+    titles: tuple[str, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.held.tokens if self.held else 0
+
+    @property
+    def colour(self) -> str:
+        return color_of(self.held.request) if self.held else NEUTRAL
+
+    @property
+    def shade(self) -> str:
+        """Of the cells with a token that was there before."""
+        return mix(self.colour, PAPER, READ if self.is_read else NOT_READ)
+
+
+def drawn_as_squares(step: PagedStep) -> bool:
+    """Whether the pool is so large that no cells are drawn, but a square for each block."""
+    return lay_out(step.num_blocks, step.block_size).height > _TALLEST
+
+
+def draw_access_grid(d: Drawing, step: PagedStep, reader: str | None, x: float, y: float) -> float:
+    """All blocks of the pool. Returns the height taken.
+
+    Args:
+        reader: who reads; all requests if None.
+    """
+    lot, squares = lay_out(step.num_blocks, step.block_size), drawn_as_squares(step)
+    blocks = _blocks(step, reader, with_cells=lot.cell >= _HOVER_CELL and not squares)
+    if squares:
+        return _squares(d, blocks, x, y)
+    width, height = lot.bay
+    for block in blocks:
+        row, column = divmod(block.number, lot.columns)
+        _bay(d, lot, block, x + column * (width + GAP), y + row * (height + GAP))
+    return lot.height
+
+
+def _blocks(step: PagedStep, reader: str | None, with_cells: bool) -> list[_Block]:
+    holders, size, blocks = holdings(pool_after(step)), step.block_size, []
+    written: dict[int, set[int]] = {}
+    for slots in step.written.values():
+        for slot in slots:
+            written.setdefault(slot // size, set()).add(slot % size)
+    for block in range(step.num_blocks):
+        own, new = holders.get(block, []), frozenset(written.get(block, ()))
+        held = next((holder for holder in own if holder.request == reader), own[0] if own else None)
+        titles = (
+            [access_cell_title(block, n, held, step, reader, n in new) for n in range(size)]
+            if held and with_cells
+            else []
+        )
+        blocks.append(
+            _Block(
+                number=block,
+                size=size,
+                held=held,
+                names="+".join(holder.request for holder in own),
+                is_read=held is not None and reader in (None, held.request),
+                written=new,
+                title=access_block_title(block, held, step, reader) if step.num_blocks <= _MOST_HOVERS else "",
+                titles=tuple(titles),
+            )
+        )
+    return blocks
+
+
+def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
+    """A square for each block, filled as far as the block is. Returns the height taken."""
+    size = next(
+        (size for size in range(16, 4, -1) if math.ceil(len(blocks) / (LOT_WIDTH // size)) * size <= _TALLEST), 4
+    )
+    columns, side, edge = LOT_WIDTH // size, size - 1, 2 if size > 8 else 1
+    layers: list[dict[str, list[str]]] = [
+        {},
+        {},
+        {},
+    ]  # colour -> what is drawn in it: blocks, tokens, blocks that are written
+    free, frames, dots = [], [], []
+    for block in blocks:
+        left, top = x + block.number % columns * size, y + block.number // columns * size
+        if not block.held and not block.written:
+            free.append(f"M{number(left + 0.5)} {number(top + 0.5)}h{side - 1}v{side - 1}h{1 - side}z")
+            continue
+        square, full = f"M{number(left)} {number(top)}h{side}v{side}h{-side}z", side * block.tokens / block.size
+        layers[0].setdefault(mix(block.colour, PAPER, HELD), []).append(square)
+        layers[1].setdefault(block.shade, []).append(
+            f"M{number(left)} {number(top + side)}h{side}v{number(-full)}h{-side}z"
+        )
+        if block.written:
+            layers[2].setdefault(block.colour, []).append(square)
+            frames.append(
+                f"M{number(left + edge / 2)} {number(top + edge / 2)}h{side - edge}v{side - edge}h{edge - side}z"
+            )
+        if block.is_read:
+            dots.append(f"M{number(left + side / 2)} {number(top + side / 2)}h.5")
+    d.lines("".join(free), _FAINT)
+    for fill, paths in [item for layer in layers for item in layer.items()]:
+        d.lines("".join(paths), "none", fill=fill)
+    d.lines("".join(frames), INK, edge)
+    d.lines("".join(dots), INK, size / 4, dots=size)
+    if len(blocks) <= _MOST_HOVERS:
+        d.hover_grid(
+            x,
+            y,
+            size,
+            size,
+            [[block.title for block in blocks[n : n + columns]] for n in range(0, len(blocks), columns)],
+        )
+    return math.ceil(len(blocks) / columns) * size
+
+
+def _bay(d: Drawing, lot: Lot, block: _Block, x: float, y: float) -> None:
+    """A block: its number, whose it is and which of its blocks, and its cells."""
+    (width, height), held = lot.bay, block.held
+    fill, edge = (mix(block.colour, PAPER, HELD), mix(block.colour, INK, 0.25)) if held else (PAPER, EDGE)
+    d.rect(x, y, width, height, fill, edge, radius=3, title=block.title)
+    d.text(x + 5, y + HEAD / 2 + 0.5, str(block.number), 11, fill=INK if held else SOFT_INK, mono=True)
+    if held:
+        _owner(d, block, x + width, y, width - 7 * len(str(block.number)) - 9)
+    left, top = x + (width - lot.per_line * lot.cell) / 2, y + HEAD
+    for start in range(0, block.size, lot.per_line):
+        _cells(d, lot, block, range(start, min(start + lot.per_line, block.size)), left, top)
+        top += lot.cell_height
+
+
+def _owner(d: Drawing, block: _Block, right: float, y: float, room: float) -> None:
+    """At the upper right corner of a bay: "B 2", the second block of B; or only B, where there is no room."""
+    name = block.names if len(block.names) <= 3 else f"{block.names[:2]}…"
+    label = f"{name} {block.held.start // block.size + 1}"
+    label = label if 6 * len(label) + 6 <= room else name
+    width = max(13.0, 6 * len(label) + 6)
+    fill = block.colour if block.is_read else mix(block.colour, PAPER, NOT_READ)
+    d.rect(right - width - 2.5, y + 2.5, width, 13, fill, radius=2)
+    d.text(right - 2.5 - width / 2, y + 9, label, 10.5, "middle", bold=True, fill=text_on(fill))
+
+
+def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: float) -> None:
+    """One line of a block's cells."""
+    start, height = offsets.start, lot.cell_height - 1
+    filled = min(max(block.tokens, start), offsets.stop) - start
+    _path(d, lot, 0, filled, x, y, block.shade, "none")
+    _path(d, lot, filled, len(offsets), x, y, "none", mix(block.colour, PAPER, 0.4) if block.held else _FAINT)
+    if block.held and filled < len(offsets):
+        d.hatch(x + filled * lot.cell, y, (len(offsets) - filled) * lot.cell - 1, height)
+    new = sorted(block.written.intersection(offsets))
+    edge = min(2.0, lot.cell / 4)
+    for offset in new:
+        left, width = x + (offset - start) * lot.cell + edge / 2, lot.cell - 1 - edge
+        d.rect(left, y + edge / 2, width, height - edge, block.colour, INK, edge)
+    middle, numbered = x + (lot.cell - 1) / 2, lot.cell >= _NUMBER_CELL
+    if block.is_read and filled:
+        dots = y + (height - 4.5 if numbered else height / 2)
+        d.lines(
+            f"M{number(middle)} {number(dots)}h{number((filled - 1) * lot.cell + 0.5)}",
+            INK,
+            max(1.6, min(lot.cell / 4, 4)),
+            dots=lot.cell,
+        )
+    if numbered:
+        for n in range(filled):
+            d.text(
+                middle + n * lot.cell, y + 7.5, str(block.held.start + start + n), 10, "middle", bold=start + n in new
+            )
+    if block.titles:
+        d.hover_grid(x, y, lot.cell, height, [block.titles[start : offsets.stop]])
+
+
+def _path(d: Drawing, lot: Lot, first: int, end: int, x: float, y: float, fill: str, edge: str) -> None:
+    """Cells side by side; as one bar where they are too small to be told apart."""
+    if end <= first:
+        return
+    size, height, left = lot.cell, lot.cell_height - 1, x + first * lot.cell
+    if size < _HOVER_CELL:
+        path = f"M{number(left)} {number(y)}h{(end - first) * size - 1}v{height}H{number(left)}z"
+    else:
+        path = "".join(
+            f"M{number(left + n * size)} {number(y)}h{size - 1}v{height}h{1 - size}z" for n in range(end - first)
+        )
+    d.lines(path, edge, fill=fill)

@@ -1,0 +1,97 @@
+"""What a packed row writes and reads in a pool, in words, and what of it cannot be right."""
+
+from __future__ import annotations
+
+from lessons_lib.recording.paged_steps import PagedStep, named_slots
+from lessons_lib.recording.pool_states import PoolState, TableState, named_blocks
+from lessons_lib.viz.pool.words import Holding, count, faults, ordinal
+
+
+def pool_after(step: PagedStep) -> PoolState:
+    """The pool as the row leaves it, as far as its requests hold it."""
+    tables = tuple(TableState(name, blocks, step.context_lens[name]) for name, blocks in step.tables.items())
+    return PoolState(step.num_blocks, step.block_size, (), tables)
+
+
+def title(step: PagedStep, reader: str | None) -> str:
+    """What the row does, in a sentence or two."""
+    written, held = sum(map(len, step.written.values())), sum(step.context_lens.values())
+    if not step.written:
+        return "The row is empty: nothing is written, nothing is read."
+    if reader is not None:
+        where = f"{count(step.context_lens[reader], 'cell')} in {count(len(step.tables[reader]), 'block')}"
+        return f"{reader}'s last new token reads {where}, in the order of its table."
+    told = f"{count(written, 'cell')} {'is' if written == 1 else 'are'} written and {held:,} {'is' if held == 1 else 'are'} read."
+    if held == written:
+        return f"{told} Nothing was there before."
+    if held - written == 1:
+        return f"{told} The one that was there before stays where it lies."
+    return f"{told} The {held - written:,} that were there before stay where they lie."
+
+
+def run_title(step: PagedStep, name: str, position: int, slots: tuple[int, ...]) -> str:
+    """New tokens that go side by side into one block, for the mouse."""
+    block, offset = divmod(slots[0], step.block_size)
+    return f"{name}, {_span('position', position, len(slots))}: written to {named_slots(slots)}, block {block}, {_span('offset', offset, len(slots))}"
+
+
+def access_block_title(block: int, held: Holding | None, step: PagedStep, reader: str | None) -> str:
+    if held is None:
+        return f"block {block}: free, in no table of this row"
+    empty = step.block_size - held.tokens
+    told = f"block {block}: the {ordinal(held.start // step.block_size + 1)} of {held.request}"
+    if held.tokens:
+        told += f", {_span('position', held.start, held.tokens)}"
+        told += ", read" if reader in (None, held.request) else f", not read by {reader}"
+    return told + (f", {count(empty, 'cell')} unused" if empty else "")
+
+
+def access_cell_title(
+    block: int, offset: int, held: Holding, step: PagedStep, reader: str | None, is_written: bool
+) -> str:
+    slot, position = block * step.block_size + offset, held.start + offset
+    where = f"slot {slot}: block {block}, offset {offset}; {held.request}"
+    if offset >= held.tokens:
+        return f"{where}, unused, kept for position {position}" if not is_written else f"{where}, written by this row"
+    done = ["written by this row"] * is_written + (
+        ["read"] if reader in (None, held.request) else [f"not read by {reader}"]
+    )
+    return f"{where}, position {position}, {' and '.join(done)}"
+
+
+def access_faults(step: PagedStep) -> list[str]:
+    """What cannot be, a sentence each: a picture of a wrong write shall not look right."""
+    told = faults(pool_after(step))
+    for name, slots in step.written.items():
+        start, blocks = step.context_lens[name] - len(slots), step.tables[name]
+        for position, slot in enumerate(slots, start):
+            index, offset = divmod(position, step.block_size)
+            if 0 <= index < len(blocks) and blocks[index] * step.block_size + offset != slot:
+                told.append(
+                    f"{name}'s position {position} belongs into slot {blocks[index] * step.block_size + offset}; slot {slot} is written."
+                )
+                break
+    return told
+
+
+def describe_access(step: PagedStep, reader: str | None) -> str:
+    """The whole picture in words."""
+    told = [
+        title(step, reader),
+        f"Pool of {count(step.num_blocks, 'block')} with {count(step.block_size, 'cell')} each.",
+    ]
+    for name, slots in step.written.items():
+        context = step.context_lens[name]
+        order = ", in this order" if len(step.tables[name]) > 1 else ""
+        reads = (
+            f"; its last new token reads {count(context, 'token')} in {named_blocks(step.tables[name])}{order}"
+            if reader in (None, name)
+            else ""
+        )
+        where = f"{_span('position', context - len(slots), len(slots))} {'is' if len(slots) == 1 else 'are'} written to {named_slots(slots)}"
+        told.append(f"{name}: {where}{reads}.")
+    return " ".join([*told, *access_faults(step)])
+
+
+def _span(noun: str, first: int, length: int) -> str:
+    return f"{noun} {first}" if length == 1 else f"{noun}s {first} to {first + length - 1}"

@@ -1,0 +1,80 @@
+"""Where the bays and cells of a pool's grid go: the largest cells that fit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LOT_WIDTH = 588  # of the grid
+GAP = 5  # between bays
+HEAD = 18  # of a bay, above its cells
+_FOOT, _SIDES, _NARROWEST = 4, 5, 44
+_TALLEST = 470  # of the grid, if the smallest cells allow
+_LARGEST, _SMALLEST = 32, 4
+_SQUAREST = 20  # wider cells stay this high
+_TELLING = 7  # smaller cells cannot be told apart
+
+
+@dataclass(frozen=True)
+class Lot:
+    """How the grid is laid out: `columns` bays a row; in a bay, `per_line` cells a line."""
+
+    columns: int
+    rows: int
+    per_line: int
+    lines: int
+    cell: int
+
+    @property
+    def cell_height(self) -> int:
+        return min(self.cell, _SQUAREST)
+
+    @property
+    def bay(self) -> tuple[int, int]:
+        """Width and height of a bay."""
+        return max(self.per_line * self.cell + _SIDES, _NARROWEST), HEAD + self.lines * self.cell_height + _FOOT
+
+    @property
+    def width(self) -> int:
+        return self.columns * (self.bay[0] + GAP) - GAP
+
+    @property
+    def height(self) -> int:
+        return self.rows * (self.bay[1] + GAP) - GAP
+
+
+def lay_out(num_blocks: int, block_size: int) -> Lot:
+    """The largest cells with which the grid fits its place; if none do, the smallest.
+
+    All rows are equally long if that can be had with cells that can be told apart.
+    """
+    even = _largest_cells(num_blocks, block_size, even=True)
+    return (
+        even
+        if even.cell >= _TELLING
+        else max(even, _largest_cells(num_blocks, block_size, even=False), key=lambda lot: (lot.cell, -lot.height))
+    )
+
+
+def _largest_cells(num_blocks: int, block_size: int, even: bool) -> Lot:
+    for cell in range(_LARGEST, _SMALLEST - 1, -1):
+        lots = [
+            _lot(num_blocks, block_size, lines, cell, even) for lines in (1, 2, 4, 8) if lines * lines <= block_size
+        ]
+        for lot in lots:
+            if lot.width <= LOT_WIDTH and lot.height <= _TALLEST:
+                return lot
+    return min(lots, key=lambda lot: (lot.width > LOT_WIDTH, lot.height))
+
+
+def _lot(num_blocks: int, block_size: int, lines: int, cell: int, even: bool) -> Lot:
+    per_line = math.ceil(block_size / lines)
+    width = Lot(1, 1, per_line, lines, cell).width
+    fitting = max(1, int((LOT_WIDTH + GAP) // (width + GAP)))
+    columns = _even(num_blocks, fitting) if even else fitting
+    return Lot(columns, math.ceil(num_blocks / columns), per_line, lines, cell)
+
+
+def _even(num_blocks: int, fitting: int) -> int:
+    """How many bays a row has: all that fit, or somewhat fewer if no row is then cut short."""
+    return next((n for n in range(min(fitting, num_blocks), fitting // 2, -1) if num_blocks % n == 0), fitting)

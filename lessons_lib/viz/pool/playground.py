@@ -1,0 +1,128 @@
+"""A block pool to play with: append tokens to requests and free them, and see what the pool does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from html import escape
+
+import ipywidgets as widgets
+
+from lessons_lib.kv_cache.block_pool import BlockTable
+from lessons_lib.recording.pool_states import named_blocks, pool_state
+from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
+from lessons_lib.viz.pool.grid import draw_pool
+from lessons_lib.viz.pool.words import count
+
+Outcome = tuple[str, tuple[int, ...]]  # what happened, in words, and which blocks changed hands
+
+
+class PoolPlayground(widgets.VBox):
+    """Drives a pool by hand. A call that is refused shows its message; the pool and the tables may be yours, with your mistakes.
+
+    pool       the pool to start from. It stays as it is: the playground plays with a copy
+    new_table  makes the block table of a request, given the pool
+    names      the requests that may be chosen
+
+    `pool` and `tables` (request -> its table) are what is shown, to be looked at from other cells.
+    Keyboard: Tab from one control to the next, Enter for a button.
+    Where no kernel runs (GitHub, an exported page) the last picture is seen.
+    """
+
+    def __init__(self, pool, new_table: Callable = BlockTable, names: Sequence[str] = "ABCDEF"):
+        if not names:
+            raise ValueError("names is empty; a playground needs 1 request or more.")
+        self._fresh, self._new_table = pool, new_table
+        self.pool, self.tables = pool, {}
+        # Buttons and no drop-down list: JupyterLab takes arrow keys and letters away from a list, and makes cells of them.
+        self.request = widgets.ToggleButtons(
+            options=list(names),
+            tooltips=[f"request {name}" for name in names],
+            style={"button_width": f"{24 + 9 * max(map(len, names))}px"},
+        )
+        self.tokens = widgets.BoundedIntText(
+            value=5, min=0, max=9999, description="tokens", layout=widgets.Layout(width="150px", margin="0 0 0 16px"), style={"description_width": "initial"},
+            continuous_update=True,  # else the number and the click on a button would leave the page at once, and might change places
+        )  # fmt: skip
+        self.append_button = _button("append", "append so many tokens to the request; it comes with its first ones")
+        self.free_button = _button("free", "give back all blocks of the request")
+        self.again_button = _button("start again", "begin anew, with the pool as it was at first")
+        self.message = widgets.HTML(
+            layout=widgets.Layout(min_height="48px", max_width="900px")
+        )  # two lines: the picture stays in place
+        self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
+        controls = [self.request, self.tokens, self.append_button, self.free_button, self.again_button]
+        bar = widgets.HBox(
+            [widgets.Label("request"), *controls],
+            layout=widgets.Layout(align_items="center", flex_flow="row wrap", max_width="900px"),
+        )
+        super().__init__([bar, self.message, self.picture])
+        self.add_class("lessons-pool")
+        parts = [
+            *zip(("request", "tokens", "append", "free", "again"), controls),
+            ("message", self.message),
+            ("picture", self.picture),
+        ]
+        for part, widget in parts:
+            widget.add_class(f"lessons-pool-{part}")
+        self.append_button.on_click(lambda _: self._attempt(self._append))
+        self.free_button.on_click(lambda _: self._attempt(self._free))
+        self.again_button.on_click(lambda _: self._attempt(self._start))
+        self._attempt(self._start)
+
+    def _start(self) -> Outcome:
+        self.pool, self.tables = deepcopy(self._fresh), {}
+        return "Choose a request and how many tokens it gets, then append.", ()
+
+    def _append(self) -> Outcome:
+        name, known = self.request.value, self.request.value in self.tables
+        table = self.tables[name] if known else self._new_table(self.pool)
+        had = len(table.blocks)
+        table.append(self.tokens.value)
+        self.tables[name] = table  # only now: a request that is refused at once has no table
+        taken = tuple(table.blocks[had:])
+        doing = f"{'grows' if known else 'comes'} and takes {named_blocks(taken)}" if taken else "needs no new block"
+        return f"{name}, now {count(table.num_tokens, 'token')}, {doing}.", taken
+
+    def _free(self) -> Outcome:
+        name = self.request.value
+        if name not in self.tables:
+            return f"{name} holds no blocks: there is nothing to free. Append tokens to it first.", ()
+        blocks = tuple(self.tables[name].blocks)
+        self.tables[name].release()
+        del self.tables[name]
+        return f"{name} gives back {named_blocks(blocks)}.", blocks
+
+    def _attempt(self, act: Callable[[], Outcome]) -> None:
+        """Do it, or say why it was refused; then show what is there."""
+        before = self._look()
+        try:
+            self._event, self._changed = act()
+        except Exception as error:  # refusals are part of the game, and so are the mistakes of a learner's pool
+            self._event, self._changed = f"Refused. {type(error).__name__}: {error}", ()
+            if self._look() != before:
+                self._event += (
+                    " And yet the pool or a table has changed: a call that is refused must leave all as it was."
+                )
+        self.message.value = f'<div role="status" style="line-height:20px">{escape(self._event)}</div>'
+        self.picture.value = live_html(self._content())
+
+    def _look(self) -> str:
+        """All that a refused call must leave as it was."""
+        try:
+            return repr(pool_state(self.pool, self.tables))
+        except Exception as error:
+            return repr(error)
+
+    def _content(self, event: str = "") -> Picture | str:
+        try:
+            return draw_pool(pool_state(self.pool, self.tables, event, self._changed))
+        except Exception as error:
+            return f"The pool could not be drawn. {type(error).__name__}: {error}"
+
+    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
+        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content(self._event))}
+
+
+def _button(text: str, tooltip: str) -> widgets.Button:
+    return widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="auto"))

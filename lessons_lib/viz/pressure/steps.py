@@ -1,0 +1,128 @@
+"""The pool under pressure, one step of a run: who holds which blocks, what can be found again, what lies in the swap space.
+
+A stripe in a block is a sequence that holds it; hatched is what it holds and has not filled. Dots mark blocks that nobody holds,
+but that are found again by what is in them. A dark frame marks the blocks that something was copied to in this step.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from lessons_lib.recording.memory_steps import MemoryStep
+from lessons_lib.viz.drawing.faults import draw_faults
+from lessons_lib.viz.drawing.notes import sans_width
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+from lessons_lib.viz.pool.words import count
+from lessons_lib.viz.pressure.grid import draw_bays, draw_cached, draw_swap_space
+from lessons_lib.viz.pressure.words import describe, events, faults, lost, sums, title
+
+_LEFT, _PANEL = 16, 262  # margin, width of the list of events
+_LINE, _CHARS = 18, 34  # of the list
+_FEWEST_LINES = 9
+_CHIPS_LEFT = 92
+
+
+def draw_pressure(step: MemoryStep) -> Picture:
+    """One step of a run. Pools of one size, with swap spaces of one size, make pictures of one height.
+
+    Args:
+        step: one of `serve_recorded`.
+    """
+    d = Drawing()
+    d.text(_LEFT, 20, title(step), 15, bold=True)
+    _names(d, "computed:", {name: str(tokens) for name, tokens in step.counts.items()}, 36)
+    _names(d, "waiting:", dict.fromkeys(step.waiting, ""), 62)
+    d.lines(f"M{_LEFT} 92H{WIDTH - _LEFT}", EDGE)
+    d.text(
+        _LEFT,
+        106,
+        f"{count(step.num_blocks, 'block')} with room for {count(step.block_size, 'token')} each, after the step",
+        12,
+        fill=SOFT_INK,
+    )
+    y = 118 + draw_bays(d, step, _LEFT, 118) + 18
+    if step.num_swap_blocks:
+        d.text(
+            _LEFT, y, f"swap space, in the memory of the CPU: {count(step.num_swap_blocks, 'block')}", 12, fill=SOFT_INK
+        )
+        y += 12 + draw_swap_space(d, step, _LEFT, y + 12) + 12
+    else:
+        d.text(_LEFT, y, "no swap space", 12, fill=SOFT_INK)
+        y += 16
+    y = max(y, 118 + _FEWEST_LINES * _LINE + 6)
+    _events(d, step, y)
+    d.height = _footer(d, step, y)
+    return d.picture(describe(step))
+
+
+def _names(d: Drawing, label: str, names: dict[str, str], y: float) -> None:
+    """A line of sequences, each with a word behind it; as many as have room."""
+    d.text(_CHIPS_LEFT - 10, y + 10, label, 12, "end", fill=SOFT_INK)
+    x, left_over = float(_CHIPS_LEFT), len(names)
+    for name, word in names.items():
+        width = max(20, 10 + 8 * len(name)) + sans_width(word, 13) + 18
+        if x + width > WIDTH - _LEFT - (80 if left_over > 1 else 0):
+            d.text(x, y + 10, f"and {left_over} more", 12, fill=SOFT_INK)
+            return
+        chip = d.request_chip(x, y, name)
+        if word:
+            d.text(x + chip + 5, y + 10, word, 13)
+        x, left_over = x + width, left_over - 1
+    if not names:
+        d.text(x, y + 10, "nobody", 12, fill=SOFT_INK)
+
+
+def _events(d: Drawing, step: MemoryStep, bottom: float) -> None:
+    """What happened, one under the other; as much as has room."""
+    x, y = WIDTH - _LEFT - _PANEL, 106.0
+    d.text(x, y, "what happened in this step", 12, fill=SOFT_INK)
+    y += 22
+    told = [(name, textwrap.wrap(what, _CHARS if name else _CHARS + 4)) for name, what in events(step)]
+    if not told:
+        d.text(x, y, "nobody comes or goes", 12)
+    for index, (name, lines) in enumerate(told):
+        needed = len(lines) * _LINE + (_LINE if index + 1 < len(told) else 0)
+        if y + needed - _LINE / 2 > bottom:
+            d.text(x, y, f"and {len(told) - index} more", 12, fill=SOFT_INK)
+            return
+        indent = d.request_chip(x, y - 8, name, 16) + 6 if name else 0
+        for line in lines:
+            d.text(x + indent, y, line, 12)
+            y += _LINE
+        y += 3
+
+
+def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
+    """Sums, what the signs mean, and what cannot be. Returns the y under it."""
+    d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
+    y += 16
+    d.text(_LEFT, y, sums(step), 13, bold=True)
+    d.text(WIDTH - _LEFT, y, lost(step), 13, "end", bold=True)
+    y += 22
+    x = float(_LEFT)
+    one, other = color_of("A"), color_of("B")
+    for text in (
+        "token stored",
+        "held, but empty",
+        "held by two",
+        "free, but found again",
+        "free",
+        "copied to in this step",
+    ):
+        if text == "free, but found again":
+            draw_cached(d, x, y - 8, 18, 16)
+        elif text.startswith("held, but"):
+            d.cell(x, y - 8, 18, 16, PAPER, hatched=1.0, pale=tint(one))
+        elif text in ("token stored", "held by two"):
+            d.rect(x, y - 8, 18, 16, one)
+        elif text == "free":
+            d.rect(x + 0.5, y - 7.5, 17, 15, "none", EDGE, radius=3)
+        else:
+            d.rect(x + 1.5, y - 6.5, 15, 13, "none", INK, 3, radius=3)
+        if text == "held by two":
+            d.rect(x + 10, y - 8, 8, 16, other)
+        d.text(x + 24, y, text, 12, fill=SOFT_INK)
+        x += 44 + 6.1 * len(text)
+    return draw_faults(d, faults(step), _LEFT, y) + 20

@@ -1,0 +1,137 @@
+"""The pool under pressure in words: what happened in a step, what a block is, and the alternative text of the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, Move
+from lessons_lib.recording.memory_steps import MemoryStep
+from lessons_lib.recording.pool_states import named_blocks
+from lessons_lib.viz.pool.words import count
+
+Event = tuple[str | None, str]  # whom it concerns, if that is one sequence, and what happened
+
+
+def title(step: MemoryStep) -> str:
+    return f"Step {step.index + 1} computes {count(sum(step.counts.values()), 'token')} of {count(len(step.counts), 'sequence')}"
+
+
+def events(step: MemoryStep) -> list[Event]:
+    """What happened, in its order: blocks are taken, moved and copied before the pass; sequences finish after it."""
+    told: list[Event] = []
+    for name in step.preempted:
+        told.append((name, "preempted, " + ("swapped out" if name in step.swapped_out else "its cache is dropped")))
+    for name in step.admitted:
+        how = (
+            ", swapped in"
+            if name in step.swapped_in
+            else f", {count(step.hits[name], 'token')} found in the cache"
+            if name in step.hits
+            else ""
+        )
+        told.append((name, f"admitted{how}"))
+    told += [(None, sentence) for sentence in _moved(step.moves)]
+    told += [(name, "finished") for name in step.finished]
+    return told
+
+
+def _moved(moves: Sequence[Move]) -> list[str]:
+    told = [f"block {move.source} is copied to block {move.target}" for move in moves if move.kind == COPY]
+    for kind in dict.fromkeys(move.kind for move in moves if move.kind != COPY):
+        group = [move for move in moves if move.kind == kind]
+        sources, targets = named_blocks([move.source for move in group]), ", ".join(str(move.target) for move in group)
+        if kind == SWAP_OUT:
+            told.append(f"{sources} to swap {targets}")
+        else:
+            told.append(
+                f"swap {', '.join(str(move.source) for move in group)} to {named_blocks([move.target for move in group])}"
+            )
+    return told
+
+
+def block_title(step: MemoryStep, block: int) -> str:
+    """What a block is, for the mouse."""
+    holders, size = step.holders.get(block, ()), step.block_size
+    if holders:
+        who = (
+            holders[0]
+            if len(holders) == 1
+            else f"{', '.join(holders[:-1])} and {holders[-1]}, one block for {len(holders)}"
+        )
+        return f"block {block}: {who}; {step.filled.get(block, 0)} of {count(size, 'token')}"
+    if block in step.cached:
+        return f"block {block}: held by nobody, but what it holds is found again"
+    return f"block {block}: free"
+
+
+def swap_title(block: int, holder: str | None) -> str:
+    return f"swap block {block}: " + (f"{holder}, swapped out" if holder else "free")
+
+
+def sums(step: MemoryStep) -> str:
+    """The pool in numbers: held, of these shared; free, of these cached."""
+    held, cached = len(step.holders), len(step.cached)
+    shared = sum(len(holders) > 1 for holders in step.holders.values())
+    told = [f"{held:,} of {count(step.num_blocks, 'block')} held" + (f" ({shared:,} by several)" if shared else "")]
+    told.append(f"{step.num_blocks - held:,} free ({cached:,} can be found again)")
+    if step.num_swap_blocks:
+        told.append(f"{sum(map(len, step.swapped.values())):,} of {count(step.num_swap_blocks, 'swap block')} in use")
+    return "; ".join(told)
+
+
+def lost(step: MemoryStep) -> str:
+    return f"{count(step.evicted, 'cached block')} lost so far"
+
+
+def faults(step: MemoryStep) -> list[str]:
+    """What cannot be in a sound pool, a sentence each: a picture of a wrong pool shall not look right."""
+    told = []
+    both = sorted(set(step.holders) & step.cached)
+    if both:
+        told.append(f"Held, and called free at once: {named_blocks(both)}.")
+    foreign = [block for block in {**step.holders, **dict.fromkeys(step.cached)} if block not in range(step.num_blocks)]
+    if foreign:
+        told.append(f"Not of this pool: {named_blocks(foreign)}.")
+    for block, tokens in step.filled.items():
+        if tokens > step.block_size:
+            told.append(f"Block {block} has {count(tokens, 'token')}; there is room for {step.block_size}.")
+    swapped = [block for blocks in step.swapped.values() for block in blocks]
+    twice = sorted({block for block in swapped if swapped.count(block) > 1})
+    if twice:
+        told.append(f"Twice in the swap space: {named_blocks(twice)}.")
+    return told
+
+
+def describe(step: MemoryStep) -> str:
+    """The whole picture in words."""
+    told = [
+        f"{title(step)}"
+        + (": " + ", ".join(f"{name} {n}" for name, n in step.counts.items()) if step.counts else "")
+        + "."
+    ]
+    happened = [f"{name} {what}" if name else what for name, what in events(step)]
+    told.append(
+        "; ".join(happened)[:1].upper() + "; ".join(happened)[1:] + "." if happened else "Nobody comes or goes."
+    )
+    told.append(
+        f"Pool of {count(step.num_blocks, 'block')} with room for {count(step.block_size, 'token')} each: {sums(step)}; {lost(step)}."
+    )
+    for name, blocks in _tables(step).items():
+        told.append(f"{name} holds {named_blocks(blocks)}.")
+    shared = [block for block, holders in step.holders.items() if len(holders) > 1]
+    if shared:
+        told.append(f"Held by several: {named_blocks(sorted(shared))}.")
+    for name, blocks in step.swapped.items():
+        told.append(f"{name} is swapped out to swap {named_blocks(blocks)}.")
+    if step.cached:
+        told.append(f"Can be found again: {named_blocks(sorted(step.cached))}.")
+    told.append(f"Waiting: {', '.join(step.waiting) or 'nobody'}.")
+    return " ".join([*told, *faults(step)])
+
+
+def _tables(step: MemoryStep) -> dict[str, list[int]]:
+    tables: dict[str, list[int]] = {}
+    for block, holders in step.holders.items():
+        for holder in holders:
+            tables.setdefault(holder, []).append(block)
+    return tables

@@ -1,0 +1,5 @@
+"""What each program of a recorded Triton kernel loads and stores."""
+
+from lessons_lib.viz.programs.access import draw_program
+
+__all__ = ["draw_program"]

@@ -1,0 +1,293 @@
+"""Tensors as a kernel sees them: a strip of numbers, a grid of rows, or the blocks of a cache; what a program touches is coloured.
+
+Every function draws one tensor from x on, at most `room` wide, and returns the y under it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, mix, text_on
+from lessons_lib.viz.drawing.svg import Drawing, number
+from lessons_lib.viz.programs.touched_places import Run, Touched
+from lessons_lib.viz.programs.words import done, place_title
+
+LOADED, STORED, PALE = SERIES[3], SERIES[4], mix(EDGE, PAPER, 0.62)
+_CELL = 26.0  # the widest cell
+_LABEL = 17.0  # narrower cells have no number in them
+_HEIGHT = 18.0
+_MOST_LINES = 4  # of a vector; a longer one is drawn as one bar
+_MOST_ROWS = 24  # of a matrix; of a larger one only those rows are drawn that the program touches
+_MOST_CACHE = 300.0  # pixels; of a larger cache only those blocks are drawn that the program touches
+_MOST_HOVERS = 2500
+_HEAD, _GAP = 17.0, 5.0  # of a block: above its slots, and between two
+
+
+def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: Run, numbers: int = 1) -> None:
+    """A place, or neighbours drawn as one: loaded, stored, or both, side by side. Of a place touched in part, that part is coloured."""
+    size = width / 2 if run.loaded and run.stored else width
+    begin, size = run.first / numbers * size, (run.last + 1 - run.first) / numbers * size
+    if run.loaded:
+        d.rect(x + begin, y, size, height, LOADED)
+    if run.stored:
+        start = x + begin + (width / 2 if run.loaded else 0)
+        d.rect(start, y, size, height, STORED)
+        if height >= 5:
+            # Stores differ from loads in more than their colour.
+            d.lines(f"M{number(start)} {number(y + height - 2.5)}h{number(size)}", PAPER, 1.5)
+    if run.times > 1:
+        line = min(2.0, height / 4)
+        d.rect(x + line / 2, y + line / 2, width - line, height - line, "none", INK, line)
+
+
+def draw_vector(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
+    length = of.shape[0]
+    columns = max(1, min(length, int(room // _LABEL)))
+    if room / max(length, 1) >= 11:
+        columns = length
+    lines = math.ceil(length / columns) if length else 1
+    if not length:
+        d.text(x, y + _HEIGHT / 2, "no numbers", 12, fill=SOFT_INK)
+        return y + _HEIGHT
+    if lines > _MOST_LINES:
+        return _bar(d, of, name, x, y, room)
+    width = min(_CELL, room / columns)
+    by_place = {place: run for run in of.runs for place in range(run.start, run.end)}
+    for line in range(lines):
+        places = range(line * columns, min((line + 1) * columns, length))
+        top = y + line * (_HEIGHT + 3)
+        _pale_row(d, x, top, width, len(places), _HEIGHT)
+        for place in places:
+            left, run = x + (place - places.start) * width, by_place.get(place)
+            if run:
+                draw_cell(d, left, top, width - 1, _HEIGHT, run)
+            if width >= _LABEL:
+                _place_number(d, str(place), left + (width - 1) / 2, top, width, run)
+        d.hover_grid(
+            x, top, width, _HEIGHT, [[place_title(of, name, (place,), by_place.get(place)) for place in places]]
+        )
+    y += lines * (_HEIGHT + 3) - 3
+    return y if width >= _LABEL else _ticks(d, length, width, x, y)
+
+
+def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
+    """A matrix, a row a line; with more axes, the last one is inside a cell and all but the one before it count the lines."""
+    columns = of.shape[-1]
+    lines = int(np.prod(of.shape[:-1], dtype=np.int64))
+    if not lines or not columns:
+        d.text(x, y + _HEIGHT / 2, "no numbers", 12, fill=SOFT_INK)
+        return y + _HEIGHT
+    own: dict[int, list[Run]] = {}
+    for run in of.runs:
+        own.setdefault(int(np.ravel_multi_index(run.row, of.shape[:-1])), []).append(run)
+    shown = list(range(lines)) if lines <= _MOST_ROWS else list(own)[:_MOST_ROWS]
+    labels = {line: ", ".join(str(int(part)) for part in np.unravel_index(line, of.shape[:-1])) for line in shown}
+    left = x + 8 + 6 * max((len(label) for label in labels.values()), default=0)
+    width = min(44.0 if of.kind == "rows" else _CELL, (room - (left - x)) / columns)
+    height = 16.0 if len(shown) <= 8 else 11.0 if len(shown) <= 16 else 8.0
+    if width >= _LABEL:
+        for column in range(columns):
+            d.text(left + (column + 0.5) * width, y + 5, str(column), 10, "middle", fill=SOFT_INK)
+        y += 12
+    hovers = len(shown) * columns <= _MOST_HOVERS
+    for line in shown:
+        row = tuple(int(part) for part in np.unravel_index(line, of.shape[:-1]))
+        if height >= 11 or line in own:
+            d.text(
+                left - 5,
+                y + height / 2,
+                labels[line],
+                10 if height >= 11 else 9,
+                "end",
+                fill=INK if line in own else SOFT_INK,
+            )
+        _pale_row(d, left, y, width, columns, height)
+        by_place: dict[int, Run] = {}
+        for run in own.get(line, []):
+            cells = range(run.start, run.end) if width >= 4 else (run.start,)
+            size = width - 1 if width >= 4 else width * (run.end - run.start)
+            for place in cells:
+                draw_cell(d, left + place * width, y, size, height, run, of.numbers)
+            by_place.update(dict.fromkeys(range(run.start, run.end), run))
+        if hovers:
+            d.hover_grid(
+                left,
+                y,
+                width,
+                height,
+                [[place_title(of, name, (*row, place), by_place.get(place)) for place in range(columns)]],
+            )
+        y += height + 2
+    if len(shown) < lines:
+        what = (
+            "no row is"
+            if not shown
+            else f"only {'those rows' if len(shown) == len(own) else f'the first {len(shown)} rows'} are"
+        )
+        d.text(left, y + 7, f"{lines:,} rows; {what} drawn that this program touches", 11, fill=SOFT_INK)
+        y += 16
+    return y
+
+
+def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
+    """A bay for each block with its slots, in a slot a mark for each KV head, and how manieth the block is to be loaded."""
+    blocks, slots, heads = of.shape
+    touched = list(dict.fromkeys(of.index[:, 0].tolist()))
+    shown, cut = list(range(blocks)), False
+    mark = 8.0 if heads <= 2 else 5.0 if heads <= 4 else 3.0
+    cell = _slot_width(blocks, slots, heads * mark, room)
+    if not cell:
+        shown, cut = touched, True
+        cell = max(_slot_width(len(shown), slots, heads * mark, room), 4.0)
+    per_line = min(slots, int((room - 8) / cell)) or 1
+    slot_lines = math.ceil(slots / per_line)
+    width, line_height = max(per_line * cell + 7, 40.0), heads * mark + 3
+    height = _HEAD + slot_lines * line_height + 3
+    columns = max(1, int((room + _GAP) // (width + _GAP)))
+    own: dict[int, list[Run]] = {}
+    for run in of.runs:
+        own.setdefault(run.row[0], []).append(run)
+    inset = (width - per_line * cell + 1) / 2
+    corners = [(inset + slot % per_line * cell, _HEAD + slot // per_line * line_height) for slot in range(slots)]
+    pale = _boxes(
+        [(corner_x, corner_y + head * mark) for corner_x, corner_y in corners for head in range(heads)],
+        cell - 1,
+        mark - 1,
+    )
+    hovers = len(shown) * slots * heads <= _MOST_HOVERS and cell >= 5
+    for place, block in enumerate(shown):
+        left, top = x + place % columns * (width + _GAP), y + place // columns * (height + _GAP)
+        is_touched = block in own
+        d.rect(left, top, width, height, PAPER, EDGE, radius=3, title=_block_title(of, name, block))
+        d.text(
+            left + 5,
+            top + _HEAD / 2 + 0.5,
+            str(block),
+            11,
+            fill=INK if is_touched else SOFT_INK,
+            mono=True,
+            bold=is_touched,
+        )
+        _turn_chip(d, of.turns["load"].get(block, []), left + width, top)
+        d.lines(f"M{number(left)} {number(top)}{pale}", "none", fill=PALE)
+        marks = {(run.row[1], head): run for run in own.get(block, []) for head in range(run.start, run.end)}
+        for (slot, head), run in marks.items():
+            draw_cell(
+                d, left + corners[slot][0], top + corners[slot][1] + head * mark, cell - 1, mark - 1, run, of.numbers
+            )
+        for line in range(slot_lines if hovers else 0):
+            own_slots = range(line * per_line, min((line + 1) * per_line, slots))
+            titles = [
+                [_mark_title(of, name, block, slot, head, marks.get((slot, head))) for slot in own_slots]
+                for head in range(heads)
+            ]
+            d.hover_grid(left + inset, top + _HEAD + line * line_height, cell, mark, titles)
+    y += math.ceil(len(shown) / columns) * (height + _GAP) - (_GAP if shown else 0)
+    if cut:
+        d.text(
+            x,
+            y + 10,
+            f"{blocks:,} blocks; {'only those are' if shown else 'none is'} drawn that this program touches",
+            11,
+            fill=SOFT_INK,
+        )
+        y += 18
+    return y
+
+
+def _boxes(corners: list[tuple[float, float]], width: float, height: float) -> str:
+    """A path of boxes, each begun from where the last one ended, so that it can be drawn from any place."""
+    path, last = "", (0.0, 0.0)
+    for x, y in corners:
+        path += f"m{number(x - last[0])} {number(y - last[1])}h{number(width)}v{number(height)}h{number(-width)}z"
+        last = (x, y)
+    return path
+
+
+def _slot_width(blocks: int, slots: int, slot_height: float, room: float) -> float:
+    """The widest slot with which all blocks find room; 0 if there is none."""
+    for cell in (16.0, 14.0, 12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0):
+        per_line = min(slots, int((room - 8) / cell)) or 1
+        height = _HEAD + math.ceil(slots / per_line) * (slot_height + 3) + 3 + _GAP
+        columns = max(1, int((room + _GAP) // (max(per_line * cell + 7, 40.0) + _GAP)))
+        lines = math.ceil(blocks / columns)
+        # Smaller slots only where they save lines that are too many.
+        if lines * height <= (_MOST_CACHE / 2 if cell > 8 else _MOST_CACHE):
+            return cell
+    return 0.0
+
+
+def _turn_chip(d: Drawing, turns: list[int], right: float, y: float) -> None:
+    """The turns in which a block is loaded, at the right end of its head."""
+    if not turns:
+        return
+    text = (
+        str(turns[0])
+        if len(turns) == 1
+        else f"{turns[0]}, {turns[1]}"
+        if len(turns) == 2
+        else f"{turns[0]} … {turns[-1]}"
+    )
+    width = max(14.0, 6.2 * len(text) + 6)
+    d.rect(right - width - 2, y + 2, width, 13, INK, radius=6.5)
+    d.text(right - 2 - width / 2, y + 8.5, text, 10, "middle", bold=True, fill=PAPER)
+
+
+def _turns_text(turns: list[int]) -> str:
+    return f"loaded in turn{'s' * (len(turns) > 1)} {', '.join(map(str, turns))}" if turns else ""
+
+
+def _block_title(of: Touched, name: str, block: int) -> str:
+    told = [_turns_text(of.turns["load"].get(block, [])), "stored" if block in of.turns["store"] else ""]
+    return f"{name}: block {block}, {', '.join(filter(None, told)) or 'not touched'}"
+
+
+def _mark_title(of: Touched, name: str, block: int, slot: int, head: int, run: Run | None) -> str:
+    turns = of.turns["load"].get(block, [])
+    in_turn = f", in turn {turns[0]}" if run and run.loaded and len(turns) == 1 else ""
+    return place_title(of, name, (block, slot, head), run) + in_turn
+
+
+def _pale_row(d: Drawing, x: float, y: float, width: float, count: int, height: float) -> None:
+    """A line of cells that nobody touches; the gaps between them are cut out where they can be seen."""
+    if width < 4:
+        d.rect(x, y, width * count, height, PALE)
+        return
+    path = "".join(
+        f"M{number(x + place * width)} {number(y)}h{number(width - 1)}v{number(height)}h{number(1 - width)}z"
+        for place in range(count)
+    )
+    d.lines(path, "none", fill=PALE)
+
+
+def _place_number(d: Drawing, text: str, x: float, y: float, width: float, run: Run | None) -> None:
+    fill = SOFT_INK
+    if run:
+        fill = text_on(STORED if run.stored and not run.loaded else LOADED)
+        text = f"{text} ×{run.times}" if run.times > 1 and 6.2 * len(f"{text} ×{run.times}") < width - 4 else text
+    d.text(x, y + _HEIGHT / 2 - 0.5, text, 10.5 if 6.2 * len(text) < width else 8, "middle", fill=fill, bold=bool(run))
+
+
+def _bar(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
+    """A vector too long for cells."""
+    width = room / of.shape[0]
+    d.rect(x, y, room, _HEIGHT, PALE, title=f"{name}: {of.shape[0]:,} numbers")
+    for run in of.runs[:_MOST_HOVERS]:
+        size = max(width * (run.end - run.start), 1.5)
+        draw_cell(d, x + run.start * width, y, size, _HEIGHT, run)
+        where = f"{run.start}" if run.end == run.start + 1 else f"{run.start} to {run.end - 1}"
+        d.rect(x + run.start * width, y, size, _HEIGHT, PAPER + "00", title=f"{name}[{where}]: {done(of, run)}")
+    return _ticks(d, of.shape[0], width, x, y + _HEIGHT)
+
+
+def _ticks(d: Drawing, count: int, width: float, x: float, y: float) -> float:
+    """Numbers under a line of cells that are too narrow for theirs."""
+    step = 1
+    while step * width < 9 * len(str(count)) + 14:
+        step *= 2
+    for place in range(0, count, step):
+        d.lines(f"M{number(x + (place + 0.5) * width)} {number(y + 1)}v3", EDGE)
+        d.text(x + (place + 0.5) * width, y + 10, str(place), 10, "middle", fill=SOFT_INK)
+    return y + 15

@@ -1,0 +1,282 @@
+"""One step of a softmax computed block by block: all scores with the running maximum, and the sums before and after a block."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+from lessons_lib.recording.softmax_steps import (
+    SoftmaxStep,
+    bracketed,
+    difference_text,
+    listed,
+    number_text,
+    numbers_text,
+    positions_text,
+    score_text,
+    step_text,
+)
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show_token
+
+_LEFT, _RIGHT = 170, 16
+_ROOM = WIDTH - _LEFT - _RIGHT
+_SEEN, _NOW, _COMING = SERIES[3], SERIES[0], NEUTRAL
+_BARS = 84  # height of the scores' bars
+_MOST_VALUES = 6  # of the output; the rest is not drawn
+_MOST_COLUMNS = 12  # keys of a block in one line
+_MOST_LINES = 2
+_WIDE_KEY = 32  # pixels that a key needs for its score and token to be written out
+_MOST_HOVERS = 512  # with more keys than that the strip has no hover texts: a key is narrower than two pixels
+
+
+def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str] | None = None) -> Picture:
+    """Step i of a recording: the strip of all keys, the weights of the block, and the sums before and after it.
+
+    Args:
+        steps: from `record_blocks`.
+        i: which one, from 0 (before the first block).
+        names: the text of each key's token, by position.
+
+    Raises:
+        IndexError: there is no step i.
+        ValueError: there are fewer names than keys.
+    """
+    if not 0 <= i < len(steps):
+        raise IndexError(f"i is {i}; the recording has {len(steps)} steps, so it may be from 0 to {len(steps) - 1}.")
+    count = sum(len(step.positions) for step in steps)
+    if names is not None and len(names) < count:
+        raise ValueError(f"names has {len(names)} texts; there are {count} keys. Give one for each key.")
+    shown = [show_token(name) for name in names] if names is not None else None
+    step, last = steps[i], i == len(steps) - 1
+    title = _title(steps, i)
+    sentence = (
+        step_text(step) if count else "There is no key, so there is nothing to add up, and 0 / 0 is not a number."
+    )
+    if last and count and any(map(math.isnan, step.attention)):
+        sentence += " Output / sum, the attention, is not a number."
+    d = Drawing()
+    d.text(16, 20, title, 15, bold=True)
+    y = 42.0
+    for line in textwrap.wrap(sentence, 128):
+        d.text(16, y, line, 14)
+        y += 19
+    if count:
+        y = _strip(d, steps, i, shown, y + 4)
+    if step.block:
+        y = _weights(d, step, shown, y)
+    d.height = _sums(d, step, last, y) + 6
+    told = [f"{title}. {sentence}"] + ([numbers_text(step)] if step.block else [])
+    return d.picture(" ".join(told + ([f"Output / sum = attention: {listed(step.attention)}."] if last else [])))
+
+
+def _title(steps: Sequence[SoftmaxStep], i: int) -> str:
+    if not i:
+        return "Before the first block"
+    return f"Block {steps[i].block} of {len(steps) - 1}, {positions_text(steps[i].positions)}"
+
+
+def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | None, y: float) -> float:
+    """All keys in their blocks: a bar for each score, and the running maximum as a line. Returns the y under it."""
+    x = 16.0
+    for colour, word in ((_SEEN, "seen"), (_NOW, "this block"), (_COMING, "to come")):
+        d.rect(x, y, 14, 14, colour)
+        d.text(x + 20, y + 7, word, 12, fill=SOFT_INK)
+        x += 44 + 6.2 * len(word)
+    d.lines(f"M{number(x)} {number(y + 7)}h22", INK, 2.5)
+    d.text(x + 28, y + 7, _maximum_words(steps, i), 12, fill=SOFT_INK)
+    y += 28
+    blocks = steps[1:]
+    scores = [score for step in blocks for score in step.scores]
+    finite = [score for score in scores if math.isfinite(score)]
+    high, low = max([0.0, *finite]), min([0.0, *finite])
+    span = (high - low) or 1.0
+    width = _ROOM / len(scores)
+
+    def height_of(score: float) -> float:
+        return y + (high - score) / span * _BARS
+
+    for value in sorted({high, 0.0, low}, reverse=True):
+        if value == 0 or abs(height_of(value) - height_of(0)) >= 12:
+            d.text(_LEFT - 8, height_of(value), number_text(value), 11, "end", fill=SOFT_INK)
+    d.text(16, y + _BARS / 2, "scores", 13, bold=True)
+    # Scores and tokens stand under the bars: the line of the maximum runs at the height of most of the bars' ends.
+    scores_at, names_at = y + _BARS + 12, y + _BARS + 28
+    under = y + _BARS + (8 if width < _WIDE_KEY else 40 if names else 24)
+    line = ""
+    for step in blocks:
+        colour = _NOW if step.block == i else _SEEN if step.block < i else _COMING
+        start, size = _LEFT + step.positions[0] * width, len(step.positions) * width
+        path = ""
+        for position, score in zip(step.positions, step.scores):
+            left, right = _LEFT + position * width + width * 0.12, _LEFT + (position + 1) * width - width * 0.12
+            if math.isfinite(score):
+                path += f"M{number(left)} {number(height_of(0))}V{number(height_of(score))}H{number(right)}V{number(height_of(0))}Z"
+        if path:
+            d.lines(path, "none", fill=colour)
+        _block_bracket(d, step, start, size, under, now=step.block == i)
+        if step.block <= i and math.isfinite(step.reference):
+            line += f"{'L' if line else 'M'}{number(start)} {number(height_of(step.reference))}H{number(start + size)}"
+    d.lines(f"M{_LEFT} {number(height_of(0))}h{_ROOM}", EDGE)
+    if line:
+        d.lines(line, INK, 2.5)
+    if width >= _WIDE_KEY:
+        for position, score in enumerate(scores):
+            x = _LEFT + (position + 0.5) * width
+            _fitted(d, x, scores_at, score_text(score), width - 3, 11)
+            if names:
+                _fitted(d, x, names_at, names[position], width - 3, 11, SOFT_INK, cut=True)
+    if len(scores) <= _MOST_HOVERS:
+        d.hover_grid(
+            _LEFT,
+            y,
+            width,
+            _BARS,
+            [[_hover(step, p, s, names) for step in blocks for p, s in zip(step.positions, step.scores)]],
+        )
+    return under + 30
+
+
+def _block_bracket(d: Drawing, step: SoftmaxStep, x: float, width: float, y: float, now: bool) -> None:
+    """A line under the keys of a block, and its number where it has room."""
+    d.lines(
+        f"M{number(x + min(2, width / 8))} {number(y)}h{number(max(width - 4, width * 0.75))}",
+        INK if now else EDGE,
+        3 if now else 2,
+    )
+    text = f"block {step.block}"
+    if width < 52:
+        text = str(step.block)
+    if now or width >= 7 * len(text) + 4:
+        d.text(x + width / 2, y + 12, text, 12, "middle", bold=now, fill=INK if now else SOFT_INK)
+
+
+def _weights(d: Drawing, step: SoftmaxStep, names: list[str] | None, y: float) -> float:
+    """The block's keys: score, score less the maximum, and weight. Returns the y under it."""
+    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    y += 16
+    lines = min(math.ceil(len(step.scores) / _MOST_COLUMNS), _MOST_LINES)
+    columns = min(math.ceil(len(step.scores) / lines), _MOST_COLUMNS)
+    width = min(_ROOM / columns, 96)
+    finite = [weight for weight in step.weights if math.isfinite(weight)]
+    largest = max([1.0, *finite])  # no weight is above 1 where the maximum is subtracted
+    for start in range(0, min(len(step.scores), columns * lines), columns):
+        d.text(16, y, "key", 12, fill=SOFT_INK)
+        d.text(16, y + 19, "score", 13)
+        d.text(16, y + 38, f"exp(score − {bracketed(step.reference)})", 13, bold=True)
+        d.text(16, y + 54, "its weight", 11, fill=SOFT_INK)
+        for column, key in enumerate(range(start, min(start + columns, len(step.scores)))):
+            x, position = _LEFT + (column + 0.5) * width, step.positions[key]
+            label = f"{position} {names[position]}" if names else str(position)
+            _fitted(d, x, y, label, width - 4, 11, SOFT_INK, cut=True)
+            _fitted(d, x, y + 19, score_text(step.scores[key]), width - 4, 12)
+            weight = step.weights[key]
+            _fitted(d, x, y + 38, number_text(weight), width - 4, 12, bold=True)
+            if math.isfinite(weight):
+                size = (width - 12) * weight / largest
+                d.rect(x - (width - 12) / 2, y + 49, width - 12, 6, PAPER, EDGE)
+                d.rect(x - (width - 12) / 2, y + 49, size, 6, _NOW)
+            else:
+                d.hatch(x - (width - 12) / 2, y + 49, width - 12, 6)
+        y += 74
+    rest = len(step.scores) - columns * lines
+    if rest > 0:
+        d.text(_LEFT, y - 4, f"and {rest} more in this block", 12, fill=SOFT_INK)
+        y += 16
+    return y
+
+
+def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
+    """Old sum and output x factor + the block's part = new sum and output, as a table. Returns the y under it."""
+    dims = min(len(step.output), _MOST_VALUES)
+    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    width = _ROOM / (_MOST_VALUES + 1)
+    y += 16
+    d.text(_LEFT + width / 2, y, "sum", 12, "middle", bold=True)
+    head = "output" if dims == len(step.output) else f"output, the first {dims} of {len(step.output)} numbers"
+    d.text(_LEFT + width * (1 + dims / 2), y, head, 12, "middle", bold=True)
+    rows: list[tuple[str, str, float, tuple[float, ...]]] = []
+    if step.block:
+        scaled = tuple(step.factor * value for value in step.output_before)
+        rows = [
+            ("before", "", step.total_before, step.output_before),
+            (f"× {number_text(step.factor)}", _factor_words(step), step.factor * step.total_before, scaled),
+            ("+ this block", "weights; weight × value", step.added_total, step.added_output),
+        ]
+    rows.append(("= now" if step.block else "now", "", step.total, step.output))
+    attention = step.attention
+    # Numbers far apart share no scale: what an output overflowed to is left out of it, and the attention has its own.
+    scale = _largest(value for _, _, _, output in rows for value in output[:dims])
+    sum_scale = _largest(total for _, _, total, _ in rows)
+    y += 24
+    for place, (label, note, total, output) in enumerate(rows):
+        if label == "= now":
+            d.lines(f"M16 {number(y - 15)}H{number(_LEFT + width * (1 + dims))}", INK)
+        now = place == len(rows) - 1
+        d.text(16, y, label, 13, bold=now)
+        if note:
+            d.text(16, y + 14, note, 10.5, fill=SOFT_INK)
+        colour = _NOW if place == 2 and step.block else _SEEN
+        for column, (value, most) in enumerate([(total, sum_scale), *((value, scale) for value in output[:dims])]):
+            _signed(d, value, most, _LEFT + (column + 0.5) * width, y, width, INK if now else colour, bold=now)
+        y += 38
+    if last:
+        d.lines(f"M16 {number(y - 15)}H{number(_LEFT + width * (1 + dims))}", INK, 2)
+        d.text(16, y, "attention", 13, bold=True)
+        d.text(16, y + 14, "output / sum", 10.5, fill=SOFT_INK)
+        _fitted(d, _LEFT + width / 2, y, f"/ {number_text(step.total)}", width - 8, 12)
+        for column, value in enumerate(attention[:dims], start=1):
+            _signed(
+                d, value, _largest(attention[:dims]), _LEFT + (column + 0.5) * width, y, width, SERIES[4], bold=True
+            )
+        y += 38
+    return y - 10
+
+
+def _signed(d: Drawing, value: float, most: float, x: float, y: float, width: float, colour: str, bold: bool) -> None:
+    """A number around x, and a bar under it, from the middle to the right or, below 0, to the left."""
+    _fitted(d, x, y, number_text(value), width - 8, 12, bold=bold)
+    half = (width - 16) / 2
+    if math.isfinite(value):
+        size = half * min(abs(value) / most, 1.0)
+        d.rect(x if value >= 0 else x - size, y + 10, size, 6, colour)
+        d.lines(f"M{number(x)} {number(y + 8)}v10", EDGE)
+    else:
+        d.hatch(x - half, y + 10, 2 * half, 6)
+
+
+def _largest(values) -> float:
+    return max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
+
+
+def _fitted(
+    d: Drawing, x: float, y: float, text: str, room: float, size: float,
+    fill: str = INK, bold: bool = False, cut: bool = False,
+) -> None:  # fmt: skip
+    """Text around x, so small that it fits; words that may be cut are shortened instead."""
+    while cut and len(text) > 1 and mono_width(text, size) > room:
+        text = text[:-2] + "…"
+    d.text(x, y, text, min(size, size * room / mono_width(text, size)), "middle", bold=bold, fill=fill, mono=True)
+
+
+def _factor_words(step: SoftmaxStep) -> str:
+    if step.maximum == step.maximum_before:
+        return "nothing is rescaled"
+    if step.maximum_before == -math.inf:
+        return "nothing was there before"
+    return f"exp({difference_text(step.maximum_before, step.maximum)})"
+
+
+def _maximum_words(steps: Sequence[SoftmaxStep], i: int) -> str:
+    step = steps[i]
+    if step.maximum == -math.inf:
+        kept = all(score == -math.inf for seen in steps[: i + 1] for score in seen.scores)
+        return "largest score so far: none yet" if kept else "no maximum is kept: 0 stands in its place"
+    return f"largest score so far: {number_text(step.maximum)}"
+
+
+def _hover(step: SoftmaxStep, position: int, score: float, names: list[str] | None) -> str:
+    name = f" '{names[position]}'" if names else ""
+    return f"key {position}{name}, block {step.block}: score {score_text(score)}"

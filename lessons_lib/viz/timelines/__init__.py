@@ -1,0 +1,6 @@
+"""What happened when: batch slots against steps, and Gantt charts in simulated time."""
+
+from lessons_lib.viz.timelines.gantt import draw_gantts
+from lessons_lib.viz.timelines.timeline import draw_compare, draw_timeline
+
+__all__ = ["draw_compare", "draw_gantts", "draw_timeline"]

@@ -1,0 +1,254 @@
+"""Who did what when: a row a sequence, simulated time from left to right.
+
+A sequence has its colour. While it waits it is pale and hatched; a dark frame marks prefill, full colour decode; pale with a dark line, a stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lessons_lib.scheduling.arrivals import Arrival
+from lessons_lib.scheduling.simulator import Simulation
+from lessons_lib.viz.charts.time_axis import round_ticks, tick_words, unit_of
+from lessons_lib.viz.drawing.notes import sans_width
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of, text_on, tint
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
+from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span, gantt_rows, joined
+from lessons_lib.viz.timelines.gantt_words import (
+    describe_moment,
+    describe_requests,
+    describe_row,
+    latency_words,
+    say_request,
+    say_span,
+)
+
+_MARGIN, _GUTTER = 16, 26
+_TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
+_NARROW = 7  # pixels; narrower chunks of a prefill share a frame
+_MOST_TOLD = 12  # sequences of which the words tell everything
+_GRID = "#E6E6E6"
+_BESIDE = 24  # pixels beside a name, for its tier and whether somebody reads along
+_SIGNS = {
+    WAITING: "waits",
+    PREFILL: "prefill",
+    DECODE: "decode",
+    HELD: "no token: the budget went to others",
+    STALLED: "stalled: no block is free",
+}
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where the rows of one run lie."""
+
+    left: float
+    right: float
+    label_room: float
+    row: float
+    gap: float
+    seconds: float
+    beside: float = 0
+
+    def x(self, time: float) -> float:
+        share = time / self.seconds if self.seconds else 0.0
+        return self.left + self.label_room + share * (self.right - self.left - self.label_room)
+
+
+def draw_gantt(run: Simulation, title: str = "", upto: float | None = None) -> Picture:
+    """One run.
+
+    Args:
+        run: simulated with `keep_steps=True`.
+        upto: nothing that happens later, in seconds, is drawn; the axis stays as it is.
+    """
+    rows, seconds = gantt_rows(run), _end(run)
+    d = Drawing()
+    d.text(_MARGIN, 20, _heading(title or "Gantt", rows, upto), 15, bold=True)
+    y = _block(d, rows, _frame(rows, _MARGIN, WIDTH - _MARGIN, len(rows), seconds, {}), 40, upto, {})
+    d.height = _legend(d, {"": rows}, y + 4, {})
+    told = [describe_row(row) for row in rows[:_MOST_TOLD]] if upto is None else []
+    return d.picture(
+        " ".join([f"{title or 'Gantt'}. {_count(len(rows))}.", *told, describe_moment(rows, seconds, upto)])
+    )
+
+
+def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, requests: Iterable[Arrival] = ()) -> Picture:
+    """Several runs on one time axis, each with its name and its mean latency. From three on, in two columns.
+
+    Args:
+        runs: name -> run, simulated with `keep_steps=True`.
+        upto: nothing that happens later, in seconds, is drawn; the axes stay as they are.
+        requests: those that were served; if given, their tiers stand beside the names, and a dot if somebody reads along.
+    """
+    asked = {request.id: request for request in requests}
+    charts = {name: gantt_rows(run) for name, run in runs.items()}
+    seconds = max((_end(run) for run in runs.values()), default=0.0)
+    columns = 2 if len(runs) > 2 else 1
+    width = (WIDTH - 2 * _MARGIN - (columns - 1) * _GUTTER) / columns
+    most = max(map(len, charts.values()), default=0) * -(-len(runs) // columns)
+    d = Drawing()
+    y = 14.0
+    names = list(charts)
+    for first in range(0, len(names), columns):
+        bottoms = []
+        for column, name in enumerate(names[first : first + columns]):
+            rows, left = charts[name], _MARGIN + column * (width + _GUTTER)
+            d.text(left, y + 6, _fitting(_heading(name, rows, upto), width, 13.5), 13.5, bold=True)
+            bottoms.append(_block(d, rows, _frame(rows, left, left + width, most, seconds, asked), y + 22, upto, asked))
+        y = max(bottoms) + 10
+    if not charts:
+        d.text(_MARGIN, y + 6, "There are no runs to compare.", fill=SOFT_INK)
+        y += 26
+    d.height = _legend(d, charts, y - 4, asked)
+    told = [
+        f"{_heading(name, rows, upto)}. {describe_moment(rows, _end(runs[name]), upto)}"
+        for name, rows in charts.items()
+    ]
+    return d.picture(
+        " ".join(["Gantt charts on one time axis.", *describe_requests(asked.values()), *(told or ["There are none."])])
+    )
+
+
+def _end(run: Simulation) -> float:
+    return max([run.seconds, *(step.start + step.seconds for step in run.steps[-1:])])
+
+
+def _heading(name: str, rows: list[Row], upto: float | None) -> str:
+    return f"{name}: {latency_words(rows, upto)}"
+
+
+def _frame(
+    rows: list[Row], left: float, right: float, most_rows: int, seconds: float, asked: Mapping[str, Arrival]
+) -> _Frame:
+    """Rows as high as fit; `most_rows` lie below each other."""
+    room = _TALLEST / max(most_rows, 1)
+    row = min(max(room - 3, _LOWEST_ROW), _HIGHEST_ROW)
+    widest = max((_label_width(row_.name) for row_ in rows), default=0)
+    beside = _BESIDE if asked else 0
+    return _Frame(
+        left, right, min(widest, (right - left) / 6) + 6 + beside, row, 3 if row > _LOWEST_ROW else 1.5, seconds, beside
+    )
+
+
+def _label_width(name: str) -> float:
+    return max(20.0, sans_width(name, 11) + 10)
+
+
+def _fitting(text: str, width: float, size: float) -> str:
+    """The text, without its middle if there is no room for all of it: names often differ at their ends."""
+    most = max(int(width / sans_width("x", size)), 3)
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
+
+
+def _block(
+    d: Drawing, rows: list[Row], frame: _Frame, y: float, upto: float | None, asked: Mapping[str, Arrival]
+) -> float:
+    """Rows and axis of one run. Returns the y under them."""
+    if not rows:
+        d.text(frame.left, y + 10, "No sequences: nothing has run yet.", fill=SOFT_INK)
+        return y + 28
+    bottom = y + len(rows) * (frame.row + frame.gap)
+    _axis(d, frame, y - 2, bottom)
+    for row in rows:
+        _label(d, row, frame, y, asked.get(row.name))
+        _bar(d, row, frame, y, frame.seconds if upto is None else upto)
+        y += frame.row + frame.gap
+    if upto is not None and 0 <= upto < frame.seconds:
+        d.lines(
+            f"M{number(frame.x(upto))} {number(bottom - len(rows) * (frame.row + frame.gap) - 4)}V{number(bottom + 2)}",
+            INK,
+            2,
+        )
+    return bottom + 24
+
+
+def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
+    unit, per_second = unit_of(frame.seconds)
+    ticks = round_ticks(frame.seconds, int((frame.right - frame.x(0)) / 70))
+    d.lines("".join(f"M{number(frame.x(tick))} {number(top)}V{number(bottom)}" for tick in ticks), _GRID)
+    for tick in ticks:
+        is_last = tick == ticks[-1] and len(ticks) > 1
+        words = f"{tick_words(tick, per_second)} {unit}" if is_last else tick_words(tick, per_second)
+        x = min(frame.x(tick), frame.right - sans_width(words, 11) / 2)
+        d.text(x, bottom + 10, words, 11, "middle", fill=SOFT_INK)
+
+
+def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | None) -> None:
+    room, colour = frame.label_room - 6 - frame.beside, color_of(row.name)
+    d.rect(frame.left, y, room, frame.row, colour, radius=2, title=say_request(request) if request else row.name)
+    size = min(12.0, frame.row)
+    if request:
+        _beside(d, request, frame.left + room, y + frame.row / 2, size)
+    d.text(
+        frame.left + room / 2,
+        y + frame.row / 2,
+        _fitting(row.name, room - 4, 1.1 * size),
+        size,
+        "middle",
+        bold=True,
+        fill=text_on(colour),
+    )
+
+
+def _beside(d: Drawing, request: Arrival, x: float, y: float, size: float) -> None:
+    d.text(x + 9, y, str(request.tier), size, "middle")
+    if request.is_interactive:
+        d.rect(x + 17, y - 3, 6, 6, INK, radius=3)
+
+
+def _bar(d: Drawing, row: Row, frame: _Frame, y: float, upto: float) -> None:
+    """What one sequence did until a time."""
+    narrow = _NARROW / (frame.right - frame.x(0)) * frame.seconds
+    chunks = all(span.end - span.start >= narrow for span in row.spans if span.state == PREFILL)
+    for span in row.spans if chunks else joined(row.spans):
+        if span.start < upto:
+            _span(d, row.name, span, frame.x(span.start), frame.x(min(span.end, upto)), y, frame.row)
+    if row.finished is not None and row.finished <= upto:
+        x = frame.x(row.finished)
+        d.rect(x - 1.5, y - 1, 3, frame.row + 2, INK, title=f"{row.name}: finished")
+
+
+def _span(d: Drawing, name: str, span: Span, start: float, end: float, y: float, height: float) -> None:
+    title, pale, width = f"{name}: {say_span(span)}", tint(color_of(name)), end - start
+    if span.state in (PREFILL, DECODE):
+        d.cell(start, y, width, height, color_of(name), title=title, framed=span.state == PREFILL)
+        return
+    d.cell(start, y, width, height, pale, title=title, hatched=float(span.state == WAITING), pale=pale)
+    if span.state == STALLED:
+        d.lines(f"M{number(start)} {number(y + height / 2)}H{number(end)}", INK, 3)
+
+
+def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mapping[str, Arrival]) -> float:
+    """The signs that occur. Returns the height of the finished sheet."""
+    seen = {span.state for rows in charts.values() for row in rows for span in row.spans}
+    states = [state for state in _SIGNS if state in seen or state in (WAITING, PREFILL, DECODE)]
+    d.lines(f"M{_MARGIN} {number(y)}H{WIDTH - _MARGIN}", EDGE)
+    y += 10
+    words = [*(_SIGNS[state] for state in states), "finished"]
+    places = flow([52 + sans_width(text, 12) for text in words], WIDTH - 2 * _MARGIN)
+    for state, text, (line, x) in zip([*states, None], words, places):
+        left, top = _MARGIN + x, y + 24 * line
+        if state is None:
+            d.rect(left + 10, top, 3, 18, INK)
+        else:
+            d.cell(
+                left, top, 24, 18, NEUTRAL, framed=state == PREFILL, hatched=float(state == WAITING), pale=tint(NEUTRAL)
+            )
+        if state in (HELD, STALLED):
+            d.rect(left, top, 24, 18, tint(NEUTRAL))
+        if state == STALLED:
+            d.lines(f"M{number(left)} {number(top + 9)}h24", INK, 3)
+        d.text(left + 30, top + 9, text, 12, fill=SOFT_INK)
+    y += 24 * (places[-1][0] + 1)
+    if asked:
+        d.rect(_MARGIN + 9, y + 6, 6, 6, INK, radius=3)
+        d.text(_MARGIN + 30, y + 9, "somebody reads along; the number beside a name is the tier", 12, fill=SOFT_INK)
+        y += 24
+    return y + 6
+
+
+def _count(count: int) -> str:
+    return f"{count} sequence{'' if count == 1 else 's'}"

@@ -1,0 +1,109 @@
+"""What each sequence of a simulated run did, and when: the rows of a Gantt chart, read off the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lessons_lib.scheduling.simulator import Simulation
+
+WAITING, PREFILL, DECODE, STALLED, HELD = "waiting", "prefill", "decode", "stalled", "held"
+
+
+@dataclass
+class Span:
+    """A stretch of time in which a sequence did one thing.
+
+    Attributes:
+        state: WAITING, PREFILL, DECODE, STALLED (no block was free) or HELD (it runs, but the budget went to others).
+        start, end: seconds from the start of the run.
+        tokens: how many were computed.
+        steps: how many steps it took; 0 for a wait.
+    """
+
+    state: str
+    start: float
+    end: float
+    tokens: int = 0
+    steps: int = 0
+
+
+@dataclass
+class Row:
+    """One sequence.
+
+    Attributes:
+        name: its id.
+        arrival, finished: seconds from the start; `finished` is None if the recording ends before.
+        spans: in the order of time. Each chunk of a prefill is a span of its own.
+    """
+
+    name: str
+    arrival: float
+    finished: float | None = None
+    spans: list[Span] = field(default_factory=list)
+
+    def add(self, state: str, start: float, end: float, tokens: int = 0, steps: int = 0) -> None:
+        """Go on with a state, or begin one. A chunk of a prefill is always a beginning."""
+        last = self.spans[-1] if self.spans else None
+        if last and last.state == state != PREFILL and last.end == start:
+            last.end, last.tokens, last.steps = end, last.tokens + tokens, last.steps + steps
+        elif end > start:
+            self.spans.append(Span(state, start, end, tokens, steps))
+
+    def state_at(self, time: float) -> str:
+        """What it does at a time: a state, "finished", or "" before it comes and after the recording ends."""
+        if self.finished is not None and self.finished <= time:
+            return "finished"
+        return next((span.state for span in self.spans if span.start <= time < span.end), "")
+
+
+def gantt_rows(run: Simulation) -> list[Row]:
+    """A row for each sequence, in the order of arrival.
+
+    A run without steps (static batching has none) still says when each sequence was admitted and had its first and last token.
+    """
+    rows = {name: Row(name, times.arrival, times.finished) for name, times in run.times.items()}
+    if run.steps:
+        _read_steps(run, rows)
+    else:
+        for name, times in run.times.items():
+            rows[name].add(WAITING, times.arrival, times.admitted)
+            rows[name].add(PREFILL, times.admitted, times.first_token)
+            rows[name].add(DECODE, times.first_token, times.finished)
+    return sorted(rows.values(), key=lambda row: row.arrival)
+
+
+def _read_steps(run: Simulation, rows: dict[str, Row]) -> None:
+    running: set[str] = set()
+    for step in run.steps:
+        start, end = step.start, step.start + step.seconds
+        for state, names in (
+            (WAITING, step.waiting),
+            (STALLED, step.stalled),
+            (PREFILL, step.prefill),
+            (DECODE, step.decode),
+        ):
+            for name in names:
+                row = rows.setdefault(name, Row(name, start))
+                if not row.spans and row.arrival < start:  # it came while another step ran
+                    row.add(WAITING, row.arrival, start)
+                if state == WAITING or state == STALLED:
+                    row.add(state, start, end, steps=state == STALLED)
+                else:
+                    row.add(state, start, end, names[name], 1)
+        running |= {*step.stalled, *step.prefill, *step.decode}
+        running -= {*step.waiting, *(name for name in running if (rows[name].finished or end) <= start)}
+        for name in running.difference(step.stalled, step.prefill, step.decode):
+            rows[name].add(HELD, start, end, steps=1)
+
+
+def joined(spans: list[Span]) -> list[Span]:
+    """The spans, chunks of a prefill that follow each other made one."""
+    result: list[Span] = []
+    for span in spans:
+        last = result[-1] if result else None
+        if last and last.state == span.state and last.end == span.start:
+            result[-1] = Span(span.state, last.start, span.end, last.tokens + span.tokens, last.steps + span.steps)
+        else:
+            result.append(span)
+    return result

@@ -1,0 +1,271 @@
+"""Slots against steps: who sat in which slot, when, and what was computed for nothing.
+
+A row is a slot, a column a step, a colour a request. A dark frame marks prefill. Hatching covers that share of a
+cell that was computed but not needed: padding at the top of a wave, rows that have finished, empty slots computed along.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from lessons_lib.recording.trace import RowWork, Step, Trace
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, text_on, tint
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
+
+_LEFT = 72  # room for "slot 0"
+_RIGHT = 16
+_WIDEST_CELL = 30
+_LETTER_CELL = 15  # narrower cells share one letter
+_HOVER_CELL = 9  # narrower cells share one hover text
+_SEAM_CELL = 5  # narrower cells have no seam between them
+
+
+def draw_timeline(trace: Trace, upto: int | None = None, title: str | None = None) -> Picture:
+    """The timeline of one trace.
+
+    upto   index of the last step shown, 0 to len(trace.steps) - 1; None shows all. Later steps stay blank, so that the
+           picture does not move while one steps through it. Another value raises IndexError.
+    """
+    shown = _steps_shown(trace, upto)
+    d = Drawing()
+    y = 16.0
+    if title:
+        d.text(16, y + 4, title, 15, bold=True)
+        y += 24
+    y = _block(d, trace, shown, len(trace.steps), y)
+    d.height = _legend(d, trace.requests, y + 10)
+    head = f"{title}. " if title else ""
+    return d.picture(head + _describe(trace, shown))
+
+
+def draw_compare(static_trace: Trace, continuous_trace: Trace, i: int | None = None) -> Picture:
+    """Static batching above continuous batching on the same steps, up to step index i (None: to the end).
+
+    i may be as large as the longer trace allows; a trace that is done by then is shown whole.
+    """
+    columns = max(len(static_trace.steps), len(continuous_trace.steps))
+    if i is None:
+        i = columns - 1
+    else:
+        _check_index(i, columns)
+    d = Drawing()
+    y = 16.0
+    words = []
+    for name, trace in (("Static batching", static_trace), ("Continuous batching", continuous_trace)):
+        shown = min(i + 1, len(trace.steps))
+        done = f": all done after {_count(len(trace.steps), 'step')}" if shown == len(trace.steps) and shown else ""
+        d.text(16, y + 4, name + done, 15, bold=True)
+        y = _block(d, trace, shown, columns, y + 24) + 20
+        words.append(f"{name}{done}. {_describe(trace, shown)}")
+    requests = dict.fromkeys(static_trace.requests + continuous_trace.requests)
+    d.height = _legend(d, tuple(requests), y - 10)
+    return d.picture(" ".join(words))
+
+
+def _check_index(i: int, count: int) -> None:
+    if not 0 <= i < count:
+        limits = f"from 0 to {count - 1}" if count else "nothing: the trace has no steps"
+        raise IndexError(f"step index {i} is not in the trace; it may be {limits}.")
+
+
+def _steps_shown(trace: Trace, upto: int | None) -> int:
+    if upto is None:
+        return len(trace.steps)
+    _check_index(upto, len(trace.steps))
+    return upto + 1
+
+
+def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> float:
+    """Grid, axis, queue and sums of one trace. Returns the y under it."""
+    if not trace.steps:
+        d.text(16, y + 10, "No steps recorded: nothing has run yet.", fill=SOFT_INK)
+        return y + 24
+    width = min(_WIDEST_CELL, (WIDTH - _LEFT - _RIGHT) / columns)
+    height = 28 if trace.slots <= 4 else 24
+    for slot in range(trace.slots):
+        top = y + slot * (height + 3)
+        d.text(_LEFT - 10, top + height / 2, f"slot {slot}", 12, "end", fill=SOFT_INK)
+        d.rect(_LEFT, top, width * len(trace.steps), height, "none", EDGE, dashed=True)
+        _row(d, trace.steps[:shown], slot, _LEFT, top, width, height)
+    bottom = y + trace.slots * (height + 3)
+    if width >= _SEAM_CELL:  # seams between the steps
+        seams = "".join(f"M{number(_LEFT + n * width)} {number(y)}V{number(bottom - 3)}" for n in range(1, shown))
+        d.lines(seams, PAPER, 1)
+    if width < _LETTER_CELL:
+        for slot in range(trace.slots):
+            _letters(d, trace.steps[:shown], slot, _LEFT, y + slot * (height + 3) + height / 2, width)
+    if shown < len(trace.steps):  # where we are
+        now = _LEFT + shown * width
+        d.lines(f"M{number(now)} {number(y - 4)}V{number(bottom + 1)}", INK, 2)
+    _axis(d, columns, bottom + 8, width)
+    _summary(d, trace, shown, bottom + 38)
+    return bottom + 54
+
+
+def _row(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float, height: float) -> None:
+    """One slot through the steps; equal neighbours are drawn as one where cells are very narrow."""
+    works = _works(steps, slot)
+    if width < _HOVER_CELL:
+        runs = [(work, len(list(group))) for work, group in groupby(works)]
+    else:
+        runs = [(work, 1) for work in works]
+    start = 0
+    for work, length in runs:
+        if work is not None:
+            _cell(d, work, slot, start, length, x + start * width, y, width, height)
+        start += length
+
+
+def _cell(
+    d: Drawing, work: RowWork, slot: int, start: int, length: int, x: float, y: float, width: float, height: float
+) -> None:
+    steps = f"step {start + 1}" if length == 1 else f"steps {start + 1} to {start + length}"
+    hover = f"slot {slot}, {steps}: {_say(work)}" + (" in each" if length > 1 else "")
+    if work.computed == 0:  # no forward pass touched the row: empty, or waiting for its turn
+        d.rect(
+            x, y, width * length, height, PAPER if work.request is None else tint(color_of(work.request)), title=hover
+        )
+        return
+    pale = NEUTRAL if work.request is None else tint(color_of(work.request))
+    wide = width >= _LETTER_CELL
+    hatched = work.wasted / work.computed
+    d.cell(
+        x,
+        y,
+        width * length,
+        height,
+        color_of(work.request),
+        label=work.request if wide and work.request and len(work.request) * 8 < width - 2 else "",
+        title=hover,
+        hatched=hatched,
+        pale=pale,
+        framed=work.phase == "prefill",
+        size=12,
+    )
+
+
+def _letters(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float) -> None:
+    """One letter in the middle of all the steps in which a request was at work in this slot, where it has room."""
+    for name, phase, start, length in _stretches(steps, slot):
+        badge = 9 * len(name) + 2
+        room = badge if phase == "decode" else 3 * badge  # a letter shall not hide the frames of a short prefill
+        if length * width >= room:
+            middle = x + (start + length / 2) * width
+            d.rect(middle - badge / 2, y - 8, badge, 16, color_of(name))
+            d.text(middle, y, name, 12, "middle", bold=True, fill=text_on(color_of(name)))
+
+
+def _works(steps: list[Step], slot: int) -> list[RowWork | None]:
+    return [step.rows[slot] if slot < len(step.rows) else None for step in steps]
+
+
+def _stretches(steps: list[Step], slot: int) -> list[tuple[str, str, int, int]]:
+    """(request, phase, first step index, number of steps) for each stretch of useful work in the slot."""
+    stretches, start = [], 0
+    for key, group in groupby(_works(steps, slot), key=lambda w: (w.request, w.phase) if w and w.useful else None):
+        length = len(list(group))
+        if key is not None and key[0] is not None:
+            stretches.append((*key, start, length))
+        start += length
+    return stretches
+
+
+def _say(work: RowWork) -> str:
+    who = f"request {work.request}" if work.request is not None else "no request"
+    return f"{who}, {work.phase}, {work.computed} computed, {work.useful} useful"
+
+
+def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
+    # Never every second step: 1, 4, 6, 8 would not be evenly spaced, and 1, 3, 5 would leave out the round numbers.
+    every = next(n for n in (1, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**9) if n * width >= 26)
+    d.text(_LEFT - 10, y + 4, "step", 11, "end", fill=SOFT_INK)
+    for n in range(1, columns + 1):
+        if n == 1 or n % every == 0 and (n - 1) * width >= 16:
+            d.text(_LEFT + (n - 0.5) * width, y + 4, str(n), 11, "middle", fill=SOFT_INK)
+
+
+def _summary(d: Drawing, trace: Trace, shown: int, y: float) -> None:
+    """Left: who waits. Right: the sums so far."""
+    computed, useful = _sums(trace, shown)
+    share = share_text(computed - useful, computed)
+    sums = f"{useful:,} useful of {computed:,} computed, {computed - useful:,} wasted ({share})"
+    d.text(WIDTH - _RIGHT, y, sums, 13, "end", bold=True)
+    waiting = trace.steps[shown - 1].waiting
+    d.text(16, y, f"waiting in step {shown}:" if waiting else f"waiting in step {shown}: nobody", 13, fill=SOFT_INK)
+    x, end = 150.0, 470.0
+    for n, name in enumerate(waiting):
+        if x > end - 30:
+            d.text(x + 2, y, f"and {len(waiting) - n} more", 12, fill=SOFT_INK)
+            break
+        x += d.request_chip(x, y - 10, name) + 4
+
+
+def _sums(trace: Trace, shown: int) -> tuple[int, int]:
+    steps = trace.steps[:shown]
+    return sum(step.tokens_computed for step in steps), sum(step.tokens_useful for step in steps)
+
+
+def _legend(d: Drawing, requests: tuple[str, ...], y: float) -> float:
+    """Names and signs. Returns the height of the finished sheet."""
+    d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
+    y += 14
+    x = 16.0
+    signs = (
+        ("prefill", dict(framed=True)),
+        ("decode", dict()),
+        ("computed, not needed", dict(hatched=1.0, pale=PAPER)),
+    )
+    d.text(x, y + 10, "requests", 12, fill=SOFT_INK)
+    x += 62
+    for n, name in enumerate(requests):
+        if x > 330:
+            d.text(x + 2, y + 10, f"and {len(requests) - n} more", 12, fill=SOFT_INK)
+            break
+        x += d.request_chip(x, y, name) + 4
+    x = 440.0
+    for text, style in signs:
+        d.cell(x, y, 20, 20, NEUTRAL, **style)
+        d.text(x + 26, y + 10, text, 12, fill=SOFT_INK)
+        x += 40 + 6.6 * len(text)
+    d.rect(x + 0.5, y + 0.5, 19, 19, "none", EDGE, dashed=True)
+    d.text(x + 26, y + 10, "not computed", 12, fill=SOFT_INK)
+    return y + 34
+
+
+def _describe(trace: Trace, shown: int) -> str:
+    """The timeline in words."""
+    if not trace.steps:
+        return "Timeline without steps: nothing has run yet."
+    computed, useful = _sums(trace, shown)
+    total = len(trace.steps)
+    span = f"all {total} steps" if shown == total else f"steps 1 to {shown} of {total}"
+    slots = f"Timeline of {_count(trace.slots, 'slot')}, {_count(1, 'step') if total == 1 else span}."
+    share = share_text(computed - useful, computed)
+    waste = f"{computed:,} token positions computed, {useful:,} useful, {computed - useful:,} wasted ({share})."
+    waiting = trace.steps[shown - 1].waiting
+    queue = f"Waiting in step {shown}: {_some(waiting)}."
+    return " ".join([slots, *(_describe_slot(trace.steps[:shown], slot) for slot in range(trace.slots)), waste, queue])
+
+
+def _describe_slot(steps: list[Step], slot: int) -> str:
+    spans: list[list] = []  # prefill and decode of one stay are one span
+    for name, _, start, length in _stretches(steps, slot):
+        if spans and spans[-1][0] == name and spans[-1][2] == start:
+            spans[-1][2] += length
+        else:
+            spans.append([name, start, start + length])
+    told = [
+        f"{n} in step {end}" if end - first == 1 else f"{n} in steps {first + 1} to {end}" for n, first, end in spans
+    ]
+    wasted = sum(work.wasted for work in _works(steps, slot) if work)
+    return f"Slot {slot}: {_some(told)}; {_count(wasted, 'position')} wasted."
+
+
+def _some(words: list[str] | tuple[str, ...], most: int = 12) -> str:
+    more = [f"and {len(words) - most} more"] if len(words) > most else []
+    return ", ".join([*words[:most], *more]) or "nobody"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")

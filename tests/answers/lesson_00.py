@@ -1,0 +1,624 @@
+"""Answers to the exercises of lesson 00, wrong and right."""
+
+import copy
+
+import numpy as np
+import torch
+from transformers import AutoConfig, DynamicCache
+
+from answers import Wrong
+from lessons_lib.batching.greedy import decode_step, greedy_with_cache, greedy_without_cache, prefill
+from lessons_lib.models.loading import BUNDLED_MODEL, cache_bytes_per_token, kv_head_size
+
+OURS = AutoConfig.from_pretrained(BUNDLED_MODEL)
+
+
+def _logits(model, ids, **options):
+    return model(input_ids=torch.tensor([ids]), **options).logits
+
+
+# 00.1
+
+
+def loop_without_cache(
+    choose=lambda logits: int(logits[0, -1].argmax()),
+    feed=lambda ids, prompt: ids,
+    answer=lambda ids, prompt: ids[len(prompt) :],
+):
+    """A right loop, in which one thing can be replaced by a wrong one."""
+
+    def greedy(model, prompt_ids, max_new_tokens, eos_token_id=None):
+        ids = list(prompt_ids)
+        for _ in range(max_new_tokens):
+            ids.append(choose(_logits(model, feed(ids, prompt_ids))))
+            if ids[-1] == eos_token_id:
+                break
+        return answer(ids, prompt_ids)
+
+    return greedy
+
+
+def flat_argmax_before_the_model_sees_it(logits):
+    return int(logits[0].argmax())
+
+
+def appends_to_the_prompt(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    start = len(prompt_ids)
+    for _ in range(max_new_tokens):
+        prompt_ids.append(int(_logits(model, prompt_ids)[0, -1].argmax()))
+        if prompt_ids[-1] == eos_token_id:
+            break
+    return prompt_ids[start:]
+
+
+def one_too_few(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_without_cache(model, prompt_ids, max_new_tokens - 1, eos_token_id) if max_new_tokens > 1 else []
+
+
+def one_too_many(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_without_cache(model, prompt_ids, max_new_tokens + 1, eos_token_id)
+
+
+def counts_the_prompt(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = list(prompt_ids)
+    while len(ids) < max_new_tokens:
+        ids.append(int(_logits(model, ids)[0, -1].argmax()))
+        if ids[-1] == eos_token_id:
+            break
+    return ids[len(prompt_ids) :]
+
+
+def ignores_the_end_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_without_cache(model, prompt_ids, max_new_tokens)
+
+
+def leaves_the_end_token_out(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    answer = greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+    return answer[:-1] if eos_token_id is not None and answer[-1] == eos_token_id else answer
+
+
+def takes_end_token_0_for_none(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id or None)
+
+
+def stops_at_an_end_token_of_the_prompt(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = list(prompt_ids)
+    while len(ids) - len(prompt_ids) < max_new_tokens and eos_token_id not in ids:
+        ids.append(int(_logits(model, ids)[0, -1].argmax()))
+    return ids[len(prompt_ids) :]
+
+
+def first_end_token_goes_unseen(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = [*prompt_ids, int(_logits(model, prompt_ids)[0, -1].argmax())]
+    while len(ids) - len(prompt_ids) < max_new_tokens:
+        ids.append(int(_logits(model, ids)[0, -1].argmax()))
+        if ids[-1] == eos_token_id:
+            break
+    return ids[len(prompt_ids) :]
+
+
+def feeds_a_list(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return [int(model(list(prompt_ids)).logits[0, -1].argmax())]
+
+
+def feeds_one_dimension(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return [int(model(torch.tensor(prompt_ids)).logits[0, -1].argmax())]
+
+
+def forgets_to_return(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+
+
+def returns_tensors(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return [torch.tensor(token) for token in greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)]
+
+
+def returns_one_tensor(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return torch.tensor(greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id))
+
+
+def returns_a_tuple(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return tuple(greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id))
+
+
+def in_tensors(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    with torch.no_grad():
+        ids = torch.as_tensor(prompt_ids)[None]
+        while ids.shape[1] < len(prompt_ids) + max_new_tokens:
+            best = torch.softmax(model(ids).logits[:, -1, :], dim=-1).max(dim=-1).indices
+            ids = torch.cat([ids, best[:, None]], dim=1)
+            if eos_token_id is not None and best.item() == eos_token_id:
+                break
+    return ids[0, len(prompt_ids) :].tolist()
+
+
+def recursive(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token = np.argmax(model.forward(torch.tensor([prompt_ids])).logits.numpy()[0, -1])
+    if max_new_tokens == 1 or token == eos_token_id:
+        return [token]
+    return [token] + recursive(model, [*prompt_ids, int(token)], max_new_tokens - 1, eos_token_id)
+
+
+def only_the_last_logits(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    new = []
+    while len(new) < max_new_tokens and (not new or new[-1] != eos_token_id):
+        new.append(
+            model(input_ids=torch.tensor([prompt_ids + new]), use_cache=False, logits_to_keep=1).logits.argmax().item()
+        )
+    return new
+
+
+# 00.2
+
+
+def step(
+    feed=lambda token, cache: [token],
+    choose=lambda logits: int(logits[0, -1].argmax()),
+    use=lambda cache: cache,
+    **options,
+):
+    """A right step, in which one thing can be replaced by a wrong one."""
+
+    def decode_step(model, last_token, cache):
+        ids = torch.tensor([feed(last_token, cache)])
+        return choose(model(input_ids=ids, past_key_values=use(cache), **options).logits)
+
+    return decode_step
+
+
+def step_without_cache(model, last_token, cache):
+    return int(_logits(model, [last_token])[0, -1].argmax())
+
+
+def step_with_a_nameless_cache(model, last_token, cache):
+    return int(model(torch.tensor([[last_token]]), cache).logits[0, -1].argmax())
+
+
+def step_that_returns_both(model, last_token, cache):
+    return decode_step(model, last_token, cache), cache
+
+
+def step_that_returns_its_input(model, last_token, cache):
+    decode_step(model, last_token, cache)
+    return last_token
+
+
+def step_that_returns_nothing(model, last_token, cache):
+    decode_step(model, last_token, cache)
+
+
+def step_that_steps_twice(model, last_token, cache):
+    return decode_step(model, decode_step(model, last_token, cache), cache)
+
+
+def step_of_one_dimension(model, last_token, cache):
+    return int(model(input_ids=torch.tensor([last_token]), past_key_values=cache).logits[0, -1].argmax())
+
+
+def step_that_drops_the_oldest(model, last_token, cache):
+    token = decode_step(model, last_token, cache)
+    cache.crop(-2)
+    return token
+
+
+def step_with_mask(model, last_token, cache):
+    mask = torch.ones(1, cache.get_seq_length() + 1, dtype=torch.long)
+    output = model(
+        torch.tensor([[last_token]]), attention_mask=mask, past_key_values=cache, use_cache=True, return_dict=True
+    )
+    return output.logits.squeeze().argmax().item()
+
+
+def step_with_positions(model, last_token, cache):
+    ids = torch.full((1, 1), last_token)
+    positions = torch.tensor([[cache.get_seq_length()]])
+    return np.argmax(model.forward(ids, position_ids=positions, past_key_values=cache).logits[0, 0].numpy())
+
+
+# 00.3
+
+
+def feeds_everything_again(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens and new[-1] != eos_token_id:
+        new.append(int(_logits(model, prompt_ids + new, past_key_values=cache)[0, -1].argmax()))
+    return new
+
+
+def feeds(what):
+    """A right loop but for the token that it feeds: what(new_tokens, prompt_ids)."""
+
+    def greedy(model, prompt_ids, max_new_tokens, eos_token_id=None):
+        token, cache = prefill(model, prompt_ids)
+        new = [token]
+        while len(new) < max_new_tokens and new[-1] != eos_token_id:
+            new.append(decode_step(model, what(new, prompt_ids), cache))
+        return new
+
+    return greedy
+
+
+def swaps_what_prefill_returns(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    cache, token = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens and token != eos_token_id:
+        token = decode_step(model, token, cache)
+        new.append(token)
+    return new
+
+
+def swaps_what_decode_step_takes(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens and token != eos_token_id:
+        token = decode_step(model, cache, token)
+        new.append(token)
+    return new
+
+
+def loses_the_first_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids)
+    new = []
+    while len(new) < max_new_tokens and token != eos_token_id:
+        token = decode_step(model, token, cache)
+        new.append(token)
+    return new
+
+
+def has_the_first_token_twice(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens and token != eos_token_id:
+        new.append(token)
+        token = decode_step(model, token, cache)
+    return new
+
+
+def one_step_for_nothing(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids)
+    new = []
+    for _ in range(max_new_tokens):
+        new.append(token)
+        if token == eos_token_id:
+            break
+        token = decode_step(model, token, cache)
+    return new
+
+
+def one_more_than_asked(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_with_cache(model, prompt_ids, max_new_tokens + 1, eos_token_id)
+
+
+def prefill_not_counted(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_with_cache(model, prompt_ids, max_new_tokens - 1, eos_token_id)[: max(max_new_tokens - 1, 0)]
+
+
+def cached_ignores_the_end_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_with_cache(model, prompt_ids, max_new_tokens)
+
+
+def looks_for_the_end_only_in_the_loop(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens:
+        token = decode_step(model, token, cache)
+        new.append(token)
+        if token == eos_token_id:
+            break
+    return new
+
+
+def cached_leaves_the_end_token_out(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    answer = greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+    return [token for token in answer if token != eos_token_id]
+
+
+def cached_takes_end_token_0_for_none(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id or None)
+
+
+def returns_the_cache_too(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id), "the cache"
+
+
+def returns_the_prompt_too(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return list(prompt_ids) + greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+
+
+def prefills_again_every_time(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    new = []
+    while len(new) < max_new_tokens and (not new or new[-1] != eos_token_id):
+        new.append(prefill(model, prompt_ids + new)[0])
+    return new
+
+
+def prefills_token_by_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    token, cache = prefill(model, prompt_ids[:1])
+    for given in prompt_ids[1:]:
+        token = decode_step(model, given, cache)
+    new = [token]
+    while len(new) < max_new_tokens and new[-1] != eos_token_id:
+        new.append(decode_step(model, new[-1], cache))
+    return new
+
+
+def changes_the_prompt(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    answer = greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+    prompt_ids += answer
+    return answer
+
+
+def with_a_for_loop(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    first, cache = prefill(model, prompt_ids)
+    answer = [np.int64(first)]
+    for _ in range(max_new_tokens - 1):
+        if answer[-1] == eos_token_id:
+            break
+        answer.append(decode_step(model, int(answer[-1]), cache))
+    return answer
+
+
+@torch.no_grad()
+def with_a_cache_of_its_own(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    cache, fed, answer = DynamicCache(), torch.tensor([prompt_ids]), []
+    while True:
+        fed = model(fed, past_key_values=cache).logits[:, -1:].argmax(-1)
+        answer.append(fed.item())
+        if len(answer) == max_new_tokens or answer[-1] == eos_token_id:
+            return answer
+
+
+def with_hugging_face(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = torch.tensor([prompt_ids])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        eos_token_id=eos_token_id,
+        pad_token_id=0,
+    )
+    return out[0, len(prompt_ids) :].tolist()
+
+
+# 00.4
+
+
+def product(kv=2, layers=True, heads=None, width=None, factor=1):
+    """A right product, in which one factor can be replaced by a wrong one."""
+
+    def cache_bytes_per_token(config, bytes_per_number=4):
+        kv_heads, head_dim = kv_head_size(config)
+        count = kv * (heads(config) if heads else kv_heads) * (width(config) if width else head_dim)
+        return count * (config.num_hidden_layers if layers else 1) * bytes_per_number * factor
+
+    return cache_bytes_per_token
+
+
+def always_float32(config, bytes_per_number=4):
+    return cache_bytes_per_token(config, 4)
+
+
+def counts_numbers(config, bytes_per_number=4):
+    return cache_bytes_per_token(config, 1)
+
+
+def needs_num_key_value_heads(config, bytes_per_number=4):
+    head_dim = kv_head_size(config)[1]
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * bytes_per_number
+
+
+def default_of_two(config, bytes_per_number=2):
+    return cache_bytes_per_token(config, bytes_per_number)
+
+
+def whole_context(config, bytes_per_number=4):
+    return cache_bytes_per_token(config, bytes_per_number) * config.max_position_embeddings
+
+
+def reads(layers, heads):
+    """The right product, but of other configurations: layers from one, heads from another. None stands for the argument."""
+
+    def cache_bytes_per_token(config, bytes_per_number=4):
+        kv_heads, head_dim = kv_head_size(heads or config)
+        return 2 * (layers or config).num_hidden_layers * kv_heads * head_dim * bytes_per_number
+
+    return cache_bytes_per_token
+
+
+def divides_to_a_float(config, bytes_per_number=4):
+    kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size / config.num_attention_heads
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_number
+
+
+def prints_only(config, bytes_per_number=4):
+    print(cache_bytes_per_token(config, bytes_per_number))
+
+
+def in_words(config, bytes_per_number=4):
+    return f"{cache_bytes_per_token(config, bytes_per_number)} bytes"
+
+
+def adds_instead(config, bytes_per_number=4):
+    kv_heads, head_dim = kv_head_size(config)
+    return (2 + config.num_hidden_layers) * kv_heads * head_dim * bytes_per_number
+
+
+def by_hand(config, bytes_per_number=4):
+    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    key = value = heads * width * bytes_per_number
+    return sum(key + value for _ in range(config.num_hidden_layers))
+
+
+def with_numpy(config, bytes_per_number=4):
+    return np.prod([2, config.num_hidden_layers, bytes_per_number, *kv_head_size(config)])
+
+
+def from_a_tensor(config, bytes_per_number=4):
+    kv_heads, head_dim = kv_head_size(config)
+    key = torch.empty(config.num_hidden_layers, 1, kv_heads, 1, head_dim, dtype=torch.uint8)
+    return (key.nbytes + key.clone().nbytes) * bytes_per_number
+
+
+WRONG = {
+    "00.1": [
+        Wrong(
+            "argmax at the first position",
+            loop_without_cache(lambda logits: int(logits[0, 0].argmax())),
+            "position 0, the first",
+        ),
+        Wrong(
+            "argmax one before the last",
+            loop_without_cache(lambda logits: int(logits[0, :-1][-1:].sum(0).argmax())),
+            "the one before the last",
+        ),
+        Wrong(
+            "argmax over all positions",
+            loop_without_cache(flat_argmax_before_the_model_sees_it),
+            "over all positions at once",
+        ),
+        Wrong(
+            "argmax of every position",
+            loop_without_cache(lambda logits: int(logits[0].argmax(dim=-1))),
+            "asks for one number of a tensor",
+        ),
+        Wrong("argmin", loop_without_cache(lambda logits: int(logits[0, -1].argmin())), "smallest logit"),
+        Wrong(
+            "the second best",
+            loop_without_cache(lambda logits: int(logits[0, -1].topk(2).indices[1])),
+            "number 2 of 97",
+        ),
+        Wrong(
+            "feeds the prompt each time", loop_without_cache(feed=lambda ids, prompt: prompt), "Append every new token"
+        ),
+        Wrong(
+            "feeds only the last token",
+            loop_without_cache(feed=lambda ids, prompt: ids if ids == prompt else ids[-1:]),
+            "feed the whole sequence",
+        ),
+        Wrong(
+            "puts new tokens in front",
+            loop_without_cache(feed=lambda ids, prompt: ids[len(prompt) :] + prompt),
+            "belongs at the end",
+        ),
+        Wrong("feeds a list", feeds_a_list, "it takes a tensor"),
+        Wrong("feeds one dimension", feeds_one_dimension, "it takes [rows, tokens]"),
+        Wrong("returns the prompt too", loop_without_cache(answer=lambda ids, prompt: ids), "the prompt too"),
+        Wrong("returns the last token", loop_without_cache(answer=lambda ids, prompt: ids[-1]), "returned int"),
+        Wrong("appends to the prompt", appends_to_the_prompt, "changed its argument `prompt_ids`"),
+        Wrong("one too few", one_too_few, "1 token too few"),
+        Wrong("one too many", one_too_many, "1 token too many"),
+        Wrong("counts the prompt", counts_the_prompt, "count the prompt's 3 tokens"),
+        Wrong("ignores the end token", ignores_the_end_token, "came as new token 4. Stop there"),
+        Wrong("end token seen too late", first_end_token_goes_unseen, "came as the first new token"),
+        Wrong("leaves the end token out", leaves_the_end_token_out, "is missing. It is part of the answer"),
+        Wrong("takes end token 0 for none", takes_end_token_0_for_none, "which Python takes for False"),
+        Wrong("stops at an end token of the prompt", stops_at_an_end_token_of_the_prompt, "because the *prompt* holds"),
+        Wrong("returns nothing", forgets_to_return, "returned None"),
+        Wrong("returns a tensor", returns_one_tensor, "a tensor of shape [1]"),
+        Wrong("returns a list of tensors", returns_tensors, "element 0 of your answer is Tensor"),
+        Wrong("returns a tuple", returns_a_tuple, "returned tuple"),
+        Wrong("uses a cache", greedy_with_cache, "the tokens are right, but pass 2 was given a cache"),
+    ],
+    "00.2": [
+        Wrong("without the cache", step_without_cache, "without this cache"),
+        Wrong(
+            "with a copy of the cache",
+            step(use=copy.deepcopy, choose=lambda logits: np.int64(logits.argmax())),
+            "a copy of the cache",
+        ),
+        Wrong(
+            "feeds the token twice", step(feed=lambda token, cache: [token, token]), "the pass fed 2 tokens, [46, 46]"
+        ),
+        Wrong(
+            "feeds as many as are cached",
+            step(feed=lambda token, cache: [0] * cache.get_seq_length() + [token]),
+            "the pass fed 2 tokens, [0, 46]",
+        ),
+        Wrong("feeds a position", step(feed=lambda token, cache: [cache.get_seq_length()]), "it should feed [[46]]"),
+        Wrong("cache without a name", step_with_a_nameless_cache, "Pass the cache by name: `past_key_values=cache`"),
+        Wrong("at position 0", step(position_ids=torch.tensor([[0]])), "placed at position 0"),
+        Wrong("argmin", step(choose=lambda logits: int(logits.argmin())), "*smallest* logit"),
+        Wrong("the second best", step(choose=lambda logits: int(logits[0, -1].topk(2).indices[1])), "number 2 of 97"),
+        Wrong("returns logits", step(choose=lambda logits: logits[:, -1]), "Logits are scores"),
+        Wrong("returns a tensor", step(choose=lambda logits: logits[0, -1].argmax()), "a tensor that holds 87"),
+        Wrong("returns the cache too", step_that_returns_both, "a tuple of 2"),
+        Wrong("returns a list", step(choose=lambda logits: logits.argmax(-1)[0].tolist()), "a list of 1"),
+        Wrong("returns its input", step_that_returns_its_input, "the token it was given"),
+        Wrong("returns nothing", step_that_returns_nothing, "returned None"),
+        Wrong("two steps", step_that_steps_twice, "yours made 2"),
+        Wrong("one dimension", step_of_one_dimension, "it takes [rows, tokens]"),
+        Wrong("shortens the cache", step_that_drops_the_oldest, "it holds 0"),
+    ],
+    "00.3": [
+        Wrong("feeds everything again", feeds_everything_again, "decode step 1 fed 4 tokens"),
+        Wrong(
+            "feeds the prompt's last token",
+            feeds(lambda new, prompt: (prompt + new)[-2]),
+            "the last token of the prompt",
+        ),
+        Wrong("feeds the first new token for ever", feeds(lambda new, prompt: new[0]), "the same token in every step"),
+        Wrong(
+            "feeds its place instead of the token",
+            feeds(lambda new, prompt: len(prompt + new) - 1),
+            "fed [3]; it should feed [74], the newest token",
+        ),
+        Wrong("swaps what prefill returns", swaps_what_prefill_returns, "`(first_token, cache)`, in this order"),
+        Wrong("swaps what decode_step takes", swaps_what_decode_step_takes, "`decode_step(model, last_token, cache)`"),
+        Wrong("loses the first token", loses_the_first_token, "the first token is missing"),
+        Wrong("has the first token twice", has_the_first_token_twice, "stands there twice"),
+        Wrong("one decode step for nothing", one_step_for_nothing, "1 token should take 1 forward pass; yours made 2"),
+        Wrong("one more than asked", one_more_than_asked, "1 token too many"),
+        Wrong("one too few", prefill_not_counted, "1 token too few"),
+        Wrong("ignores the end token", cached_ignores_the_end_token, "came as new token 4"),
+        Wrong("looks for the end only in the loop", looks_for_the_end_only_in_the_loop, "came as the first new token"),
+        Wrong("leaves the end token out", cached_leaves_the_end_token_out, "is missing. It is part of the answer"),
+        Wrong("takes end token 0 for none", cached_takes_end_token_0_for_none, "which Python takes for False"),
+        Wrong("returns the cache too", returns_the_cache_too, "returned tuple"),
+        Wrong("returns the prompt too", returns_the_prompt_too, "the prompt too"),
+        Wrong("no cache at all", greedy_without_cache, "in every pass, without a cache"),
+        Wrong("prefills again every time", prefills_again_every_time, "prefill again for every token"),
+        Wrong("prefills token by token", prefills_token_by_token, "1 of the prompt's 3 tokens"),
+        Wrong("changes the prompt", changes_the_prompt, "changed its argument `prompt_ids`"),
+    ],
+    "00.4": [
+        Wrong("forgets key and value", product(kv=1), "a key *and* a value"),
+        Wrong("forgets the layers", product(layers=False), "You seem to count one layer"),
+        Wrong("query heads", product(heads=lambda config: config.num_attention_heads), "count the query heads"),
+        Wrong(
+            "computes the head size",
+            product(width=lambda config: config.hidden_size // config.num_attention_heads),
+            "hidden_size // heads",
+        ),
+        Wrong(
+            "hidden size",
+            product(heads=lambda config: 1, width=lambda config: config.hidden_size),
+            "hidden_size numbers a layer",
+        ),
+        Wrong("one head", product(heads=lambda config: 1), "one head"),
+        Wrong("always float32", always_float32, "seem to take 4 bytes a number"),
+        Wrong("numbers instead of bytes", counts_numbers, "numbers, not bytes"),
+        Wrong("bits", product(factor=8), "count bits"),
+        Wrong("the whole context", whole_context, "the whole context"),
+        Wrong("attribute that GPT-2 lacks", needs_num_key_value_heads, "Families name the parts"),
+        Wrong("another default", default_of_two, "The default is 4"),
+        Wrong("prints", prints_only, "returned None"),
+        Wrong("the notebook's model", reads(OURS, OURS), "the notebook's own model, `model.config`"),
+        Wrong("heads of the notebook's model", reads(None, OURS), "the notebook's own model, `model.config`"),
+        Wrong("layers of the notebook's model", reads(OURS, None), "the notebook's own model, `model.config`"),
+        Wrong("always the same", lambda config, bytes_per_number=4: 8192, "the same for every configuration"),
+        Wrong("a float", divides_to_a_float, "a float; bytes are whole"),
+        Wrong("text", in_words, "returned str"),
+        Wrong("adds", adds_instead, "Multiply"),
+    ],
+}
+
+RIGHT = {
+    "00.1": [in_tensors, recursive, only_the_last_logits],
+    "00.2": [step_with_mask, step_with_positions],
+    "00.3": [with_a_for_loop, with_a_cache_of_its_own, with_hugging_face],
+    "00.4": [by_hand, with_numpy, from_a_tensor],
+}

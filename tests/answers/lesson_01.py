@@ -1,0 +1,703 @@
+"""Answers to the exercises of lesson 01: wrong ones that learners give, and right ones written differently."""
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
+
+from answers import Wrong
+from lessons_lib.batching import static_batching
+from lessons_lib.batching.greedy import greedy_with_cache
+from lessons_lib.batching.static_batching import pad_left, positions_from_mask, waves
+
+# 01.1
+
+
+def pads_right(prompt_ids, pad_token_id):
+    longest = max(map(len, prompt_ids))
+    rows = [ids + [pad_token_id] * (longest - len(ids)) for ids in prompt_ids]
+    return torch.tensor(rows), torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in prompt_ids])
+
+
+def mask_inverted(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, (mask == 0).long()
+
+
+def pads_to_fixed_length(prompt_ids, pad_token_id):
+    return pad_left([*prompt_ids, [0] * 16], pad_token_id)[0][:-1], pad_left([*prompt_ids, [0] * 16], pad_token_id)[1][
+        :-1
+    ]
+
+
+def mask_is_bool(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, mask == 1
+
+
+def mask_is_float(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, mask.float()
+
+
+def mask_of_one_row(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, mask[0]
+
+
+def cuts_to_shortest(prompt_ids, pad_token_id):
+    shortest = min(map(len, prompt_ids))
+    return pad_left([ids[-shortest:] for ids in prompt_ids], pad_token_id)
+
+
+def all_ones(prompt_ids, pad_token_id):
+    input_ids, _ = pad_left(prompt_ids, pad_token_id)
+    return input_ids, torch.ones_like(input_ids)
+
+
+def mask_by_comparing(prompt_ids, pad_token_id):
+    input_ids, _ = pad_left(prompt_ids, pad_token_id)
+    return input_ids, (input_ids != pad_token_id).long()
+
+
+def mask_on_the_other_side(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, mask.flip(1)
+
+
+def pads_with_zero(prompt_ids, pad_token_id):
+    return pad_left(prompt_ids, 0)
+
+
+def swaps_results(prompt_ids, pad_token_id):
+    return pad_left(prompt_ids, pad_token_id)[::-1]
+
+
+def reverses_prompts(prompt_ids, pad_token_id):
+    return pad_left([ids[::-1] for ids in prompt_ids], pad_token_id)
+
+
+def sorts_prompts(prompt_ids, pad_token_id):
+    return pad_left(sorted(prompt_ids, key=len, reverse=True), pad_token_id)
+
+
+def returns_lists(prompt_ids, pad_token_id):
+    return [tensor.tolist() for tensor in pad_left(prompt_ids, pad_token_id)]
+
+
+def forgets_the_mask(prompt_ids, pad_token_id):
+    return pad_left(prompt_ids, pad_token_id)[0]
+
+
+def changes_the_prompts(prompt_ids, pad_token_id):
+    longest = max(map(len, prompt_ids))
+    masks = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompt_ids]
+    for ids in prompt_ids:
+        while len(ids) < longest:
+            ids.insert(0, pad_token_id)
+    return torch.tensor(prompt_ids), torch.tensor(masks)
+
+
+def requests_in_columns(prompt_ids, pad_token_id):
+    return tuple(tensor.T for tensor in pad_left(prompt_ids, pad_token_id))
+
+
+def pads_by_filling(prompt_ids, pad_token_id):
+    shape = len(prompt_ids), max(map(len, prompt_ids))
+    input_ids, mask = torch.full(shape, pad_token_id), torch.zeros(shape, dtype=torch.int64)
+    for row, ids in enumerate(prompt_ids):
+        input_ids[row, -len(ids) :] = torch.tensor(ids)
+        mask[row, -len(ids) :] = 1
+    return input_ids, mask
+
+
+def pads_with_pytorch(prompt_ids, pad_token_id):
+    rows = [torch.tensor(ids) for ids in prompt_ids]
+    input_ids = pad_sequence(rows, batch_first=True, padding_value=pad_token_id, padding_side="left")
+    return [input_ids, pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")]
+
+
+def pads_with_int32(prompt_ids, pad_token_id):
+    lengths = torch.tensor([len(ids) for ids in prompt_ids])
+    mask = (torch.arange(int(lengths.max())) >= (lengths.max() - lengths)[:, None]).int()
+    return pad_left(prompt_ids, pad_token_id)[0].int(), mask
+
+
+# 01.2
+
+
+def one_too_far(attention_mask):
+    return attention_mask.cumsum(dim=1)
+
+
+def counts_padding(attention_mask):
+    return torch.arange(attention_mask.shape[1]).expand_as(attention_mask)
+
+
+def minus_one_on_padding(attention_mask):
+    return attention_mask.cumsum(dim=1) - 1
+
+
+def goes_on_from_the_row_above(attention_mask):
+    return (attention_mask.flatten().cumsum(0).view_as(attention_mask) - 1).clamp(min=0)
+
+
+def counts_down_the_rows(attention_mask):
+    return (attention_mask.cumsum(dim=0) - 1).clamp(min=0)
+
+
+def counts_from_the_end(attention_mask):
+    return (attention_mask.flip(1).cumsum(1).flip(1) - 1).clamp(min=0)
+
+
+def floats(attention_mask):
+    return (attention_mask.float().cumsum(1) - 1).clamp(min=0)
+
+
+def position_of_the_newest(attention_mask):
+    return attention_mask.sum(dim=1) - 1
+
+
+def as_lists(attention_mask):
+    return positions_from_mask(attention_mask).tolist()
+
+
+def mask_times_columns_plus(attention_mask):
+    return attention_mask * attention_mask.sum(dim=1, keepdim=True) - attention_mask
+
+
+def sums_in_place(attention_mask):
+    return attention_mask.cumsum_(dim=1).sub_(1).clamp_(min=0)
+
+
+def positions_like_generate(attention_mask):
+    return (attention_mask.long().cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
+
+
+def positions_by_loop(attention_mask):
+    rows = []
+    for line in attention_mask.tolist():
+        rows.append([max(sum(line[: column + 1]) - 1, 0) for column in range(len(line))])
+    return torch.tensor(rows)
+
+
+def positions_by_shift(attention_mask):
+    first = attention_mask.argmax(dim=1, keepdim=True)
+    return torch.relu(torch.arange(attention_mask.shape[1]) - first)
+
+
+# 01.3
+
+
+def adds_up(answer_lengths, batch_size):
+    return [sum(wave) for wave in waves(answer_lengths, batch_size)]
+
+
+def mean_of_wave(answer_lengths, batch_size):
+    return [sum(wave) / len(wave) for wave in waves(answer_lengths, batch_size)]
+
+
+def shortest_of_wave(answer_lengths, batch_size):
+    return [min(wave) for wave in waves(answer_lengths, batch_size)]
+
+
+def last_of_wave(answer_lengths, batch_size):
+    return [wave[-1] for wave in waves(answer_lengths, batch_size)]
+
+
+def forgets_last_wave(answer_lengths, batch_size):
+    return [
+        max(answer_lengths[i * batch_size : (i + 1) * batch_size])
+        for i in range(max(len(answer_lengths) // batch_size, len(answer_lengths) == 1))
+    ]
+
+
+def sorts_first(answer_lengths, batch_size):
+    return [max(wave) for wave in waves(sorted(answer_lengths), batch_size)]
+
+
+def total_only(answer_lengths, batch_size):
+    return sum(max(wave) for wave in waves(answer_lengths, batch_size))
+
+
+def answers_through_batch(answer_lengths, batch_size):
+    return [-(-sum(wave) // batch_size) for wave in waves(answer_lengths, batch_size)]
+
+
+def one_step_more(answer_lengths, batch_size):
+    return [max(wave) + 1 for wave in waves(answer_lengths, batch_size)]
+
+
+def decode_steps_only(answer_lengths, batch_size):
+    return [max(wave) - 1 for wave in waves(answer_lengths, batch_size)]
+
+
+def longest_of_all(answer_lengths, batch_size):
+    return [max(answer_lengths) for _ in waves(answer_lengths, batch_size)]
+
+
+def that_many_waves(answer_lengths, batch_size):
+    return [max(answer_lengths[i::batch_size]) for i in range(batch_size) if answer_lengths[i::batch_size]]
+
+
+def sliding_waves(answer_lengths, batch_size):
+    return [
+        max(answer_lengths[i : i + batch_size])
+        for i in range(max(len(answer_lengths) - batch_size + 1, min(len(answer_lengths), 1)))
+    ]
+
+
+def forgets_return(answer_lengths, batch_size):
+    [max(wave) for wave in waves(answer_lengths, batch_size)]
+
+
+def steps_by_loop(answer_lengths, batch_size):
+    steps = []
+    for place, length in enumerate(answer_lengths):
+        if place % batch_size == 0:
+            steps.append(0)
+        steps[-1] = max(steps[-1], length)
+    return tuple(steps)
+
+
+def steps_by_numpy(answer_lengths, batch_size):
+    padded = np.zeros(-(-len(answer_lengths) // batch_size) * batch_size, dtype=int)
+    padded[: len(answer_lengths)] = answer_lengths
+    return padded.reshape(-1, batch_size).max(axis=1)
+
+
+def steps_by_popping(answer_lengths, batch_size):
+    left, steps = list(answer_lengths), []
+    while left:
+        steps.append(np.int64(max(left[:batch_size])))
+        left = left[batch_size:]
+    return steps
+
+
+# 01.4
+
+
+def loop(
+    *,
+    go_on=any,
+    keep=lambda row, answers, token, eos, caps: token != eos and len(answers[row]) < caps[row],
+    pad=pad_left,
+    positions=positions_from_mask,
+    mask_in=lambda mask: mask,
+    grow=lambda mask: torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1),
+    advance=lambda positions: positions[:, -1:] + 1,
+    feed=lambda ids, tokens: tokens[:, None],
+    with_cache=True,
+    choose=lambda logits: logits[:, -1].argmax(dim=-1),
+    take=lambda answers, row, token, running, eos: answers[row].append(token) if running[row] else None,
+    answer=lambda answers, prompts: answers,
+    leave_out=(),
+):
+    """The loop of the reference with one part replaced: most wrong answers differ from it in one line."""
+
+    @torch.inference_mode()
+    def generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+        input_ids, attention_mask = pad(prompt_ids, pad_token_id)
+        position_ids, cache = positions(attention_mask), DynamicCache(config=model.config)
+        answers, running = [[] for _ in prompt_ids], [True] * len(prompt_ids)
+        while go_on(running):
+            inputs = dict(input_ids=input_ids, attention_mask=mask_in(attention_mask), position_ids=position_ids)
+            if with_cache:
+                inputs["past_key_values"] = cache
+            tokens = choose(model(**{name: value for name, value in inputs.items() if name not in leave_out}).logits)
+            for row, token in enumerate(tokens.tolist()):
+                take(answers, row, token, running, eos_token_id)
+                if running[row]:
+                    running[row] = keep(row, answers, token, eos_token_id, caps)
+            input_ids = feed(input_ids, tokens)
+            attention_mask, position_ids = grow(attention_mask), advance(position_ids)
+        return answer(answers, prompt_ids)
+
+    return generate_wave
+
+
+def leaves_end_token_out(answers, row, token, running, eos):
+    if running[row] and token != eos:
+        answers[row].append(token)
+
+
+def appends_always(answers, row, token, running, eos):
+    answers[row].append(token)
+
+
+def appends_padding(answers, row, token, running, eos):
+    answers[row].append(token if running[row] else eos if eos is not None else token)
+
+
+def one_cap_for_all(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(model, prompt_ids, [max(caps)] * len(caps), pad_token_id, eos_token_id)
+
+
+def smallest_cap_for_all(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(model, prompt_ids, [min(caps)] * len(caps), pad_token_id, eos_token_id)
+
+
+def ignores_end_token(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(model, prompt_ids, caps, pad_token_id)
+
+
+def takes_token_0_for_none(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id or None)
+
+
+def one_after_the_other(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return [greedy_with_cache(model, ids, cap, eos_token_id) for ids, cap in zip(prompt_ids, caps)]
+
+
+@torch.inference_mode()
+def runs_to_the_largest_cap(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """Right answers, cut out afterwards; it goes on although every row has ended."""
+    answers = static_batching.generate_wave(model, prompt_ids, [max(caps)] * len(caps), pad_token_id)
+    ends = [[*answer, eos_token_id].index(eos_token_id) + 1 for answer in answers]
+    return [answer[: min(cap, end)] for answer, cap, end in zip(answers, caps, ends)]
+
+
+def ends_at_any_end_token(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return [
+        [] if eos_token_id in ids else answer
+        for ids, answer in zip(
+            prompt_ids, static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+        )
+    ]
+
+
+def returns_tensor(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return torch.tensor(static_batching.generate_wave(model, prompt_ids, [max(caps)] * len(caps), pad_token_id))
+
+
+def forgets_the_answers(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+
+
+def changes_the_caps(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    for row, answer in enumerate(answers):
+        caps[row] -= len(answer)
+    return answers
+
+
+def takes_padding_for_none(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(
+        model, prompt_ids, caps, pad_token_id, pad_token_id if eos_token_id is None else eos_token_id
+    )
+
+
+def stops_at_padding(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """`token in (eos_token_id, pad_token_id)` ends a row."""
+    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    return [answer[: [*answer, pad_token_id].index(pad_token_id) + 1] for answer in answers]
+
+
+def filters_padding(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """Appends the padding token to rows that have ended, and takes it out of the answers at the end."""
+    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    return [[token for token in answer if token != pad_token_id or token == eos_token_id] for answer in answers]
+
+
+@torch.inference_mode()
+def passes_by_position(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    input_ids, attention_mask = pad_left(prompt_ids, pad_token_id)
+    logits = model(
+        input_ids, attention_mask, positions_from_mask(attention_mask), DynamicCache(config=model.config)
+    ).logits
+    return [[token] for token in logits[:, -1].argmax(-1).tolist()]
+
+
+@torch.inference_mode()
+def one_list_for_all_rows(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    answers = [[]] * len(prompt_ids)
+    for answer, tokens in zip(
+        answers, static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    ):
+        answer += tokens
+    return answers
+
+
+def looks_beyond_its_rows(answers, row, token, running, eos):
+    """A list index of the learner's own, out of range, after a pass that went wrong."""
+    answers[row].append(token)
+    if len(answers[row]) > 1:
+        running[len(running)]
+
+
+def grows_mask_with_zeros(mask):
+    return torch.cat([mask, torch.zeros_like(mask[:, :1])], dim=1)
+
+
+def whole_positions(positions):
+    return torch.cat([positions, positions[:, -1:] + 1], dim=1)
+
+
+@torch.inference_mode()
+def wave_like_generate(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """With a tensor of rows that have not ended, as Hugging Face does it."""
+    input_ids, attention_mask = pad_left(prompt_ids, pad_token_id)
+    width, limits = input_ids.shape[1], torch.tensor(caps)
+    unfinished = torch.ones(len(caps), dtype=torch.bool)
+    lengths, sequences, cache = torch.zeros_like(limits), input_ids, None
+    while unfinished.any():
+        positions = (attention_mask.cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)[:, -input_ids.shape[1] :]
+        output = model(
+            input_ids, attention_mask=attention_mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        tokens, cache = output.logits[:, -1, :].max(-1).indices, output.past_key_values
+        lengths += unfinished
+        sequences = torch.cat([sequences, tokens.unsqueeze(1)], 1)
+        ended = lengths >= limits
+        if eos_token_id is not None:
+            ended = ended | (tokens == eos_token_id)
+        unfinished &= ~ended
+        input_ids = tokens.unsqueeze(1)
+        attention_mask = torch.nn.functional.pad(attention_mask, (0, 1), value=1)
+    return [line[width : width + int(length)].tolist() for line, length in zip(sequences, lengths)]
+
+
+@torch.inference_mode()
+def wave_that_sheds_rows(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """Takes rows that have ended out of the batch, which costs less than a static wave does."""
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
+    answers, rows = [[] for _ in prompt_ids], list(range(len(prompt_ids)))
+    while rows:
+        tokens = (
+            model(input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+            .logits[:, -1]
+            .argmax(-1)
+        )
+        for row, token in zip(rows, tokens):
+            answers[row].append(int(token))
+        stay = [i for i, row in enumerate(rows) if answers[row][-1] != eos_token_id and len(answers[row]) != caps[row]]
+        rows = [rows[i] for i in stay]
+        if len(stay) < len(tokens) and rows:
+            cache.batch_select_indices(torch.tensor(stay))
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)[stay]
+        input_ids, positions = tokens[stay, None], positions[stay, -1:] + 1
+    return answers
+
+
+@torch.inference_mode()
+def wave_by_counting(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    """Runs for a number of steps, and computes masks and positions anew in each of them."""
+    lengths, cache, answers = (
+        [len(ids) for ids in prompt_ids],
+        DynamicCache(config=model.config),
+        [[] for _ in prompt_ids],
+    )
+    done = [False for _ in prompt_ids]
+    fed, _ = pad_left(prompt_ids, pad_token_id)
+    for step in range(max(caps)):
+        if all(done):
+            break
+        mask = torch.tensor([[False] * (max(lengths) - length) + [True] * (length + step) for length in lengths])
+        places = torch.tensor([[length + step - 1] for length in lengths]) if step else positions_from_mask(mask)
+        best = torch.argmax(
+            model(fed, attention_mask=mask, position_ids=places, past_key_values=cache, logits_to_keep=1).logits, -1
+        )
+        for answer, token, cap, i in zip(answers, best[:, 0].numpy(), caps, range(len(caps))):
+            if not done[i]:
+                answer.append(token)
+            done[i] = done[i] or len(answer) >= cap or token == eos_token_id
+        fed = best
+    return answers
+
+
+WRONG = {
+    "01.1": [
+        Wrong("pads on the right", pads_right, says="pad on the right"),
+        Wrong("mask inverted", mask_inverted, says="mask is inverted"),
+        Wrong("pads to a fixed length", pads_to_fixed_length, says="length of your own"),
+        Wrong("mask of bool", mask_is_bool, says="torch.bool"),
+        Wrong("mask of float", mask_is_float, says="torch.float32"),
+        Wrong("mask of one row", mask_of_one_row, says="the shape of `input_ids`"),
+        Wrong("drops tokens", cuts_to_shortest, says="No token may be lost"),
+        Wrong("mask of ones", all_ones, says="1 everywhere"),
+        Wrong("mask by comparing with the padding token", mask_by_comparing, says="compare tokens with `pad_token_id`"),
+        Wrong("mask on the other side", mask_on_the_other_side, says="your mask says that they are on the left"),
+        Wrong("pads with 0", pads_with_zero, says="should be `pad_token_id`, here 9"),
+        Wrong("swaps the results", swaps_results, says="the mask came first"),
+        Wrong("reverses the prompts", reverses_prompts, says="wrong order"),
+        Wrong("sorts the prompts", sorts_prompts, says="sort the prompts"),
+        Wrong("returns lists", returns_lists, says="should be a tensor"),
+        Wrong("forgets the mask", forgets_the_mask, says="two things"),
+        Wrong("changes the prompts", changes_the_prompts, says="changed its argument `prompt_ids`"),
+        Wrong("requests in columns", requests_in_columns, says="A request is a row"),
+    ],
+    "01.2": [
+        Wrong("begins at 1", one_too_far, says="positions begin at 0"),
+        Wrong("counts padding", counts_padding, says="count the padding too"),
+        Wrong("-1 on padding", minus_one_on_padding, says="padding got position -1"),
+        Wrong("goes on from the row above", goes_on_from_the_row_above, says="from the row above. Every row"),
+        Wrong("counts down the rows", counts_down_the_rows, says="share one position"),
+        Wrong("counts from the end", counts_from_the_end, says="count from the end"),
+        Wrong("floats", floats, says="torch.float32"),
+        Wrong("only the newest token", position_of_the_newest, says="the shape of the mask"),
+        Wrong("lists", as_lists, says="should return a tensor"),
+        Wrong("sums in place", sums_in_place, says="changed its argument `attention_mask`"),
+    ],
+    "01.3": [
+        Wrong("adds up", adds_up, says="add the lengths up"),
+        Wrong("mean", mean_of_wave, says="take the mean"),
+        Wrong("shortest", shortest_of_wave, says="stop with the shortest"),
+        Wrong("last of the wave", last_of_wave, says="by its place"),
+        Wrong("forgets the last wave", forgets_last_wave, says="last wave is missing"),
+        Wrong("sorts first", sorts_first, says="sort the requests"),
+        Wrong("one number", total_only, says="should return a list"),
+        Wrong("sum through batch size", answers_through_batch, says="steps"),
+        Wrong("one more", one_step_more, says="One too many"),
+        Wrong("decode steps only", decode_steps_only, says="One too few"),
+        Wrong("longest of all", longest_of_all, says="longest answer of all"),
+        Wrong("batch_size waves", that_many_waves, says="not the number of waves"),
+        Wrong("sliding waves", sliding_waves, says="do not overlap"),
+        Wrong("no return", forgets_return, says="None"),
+    ],
+    "01.4": [
+        Wrong("stops with the first row", loop(go_on=all), says="stop the wave when its first row ends"),
+        Wrong("leaves the end token out", loop(take=leaves_end_token_out), says="end token is missing"),
+        Wrong(
+            "appends after the end", loop(take=appends_always), says="after the end token. The row is still computed"
+        ),
+        Wrong("appends padding after the end", loop(take=appends_padding), says="append padding"),
+        Wrong("one cap for all", one_cap_for_all, says="one cap for all"),
+        Wrong("smallest cap for all", smallest_cap_for_all, says="smallest cap"),
+        Wrong("ignores the end token", ignores_end_token, says="goes on after the end token. Do you compare"),
+        Wrong("takes token 0 for none", takes_token_0_for_none, says="counts as false"),
+        Wrong("stops at an end token of the prompt", ends_at_any_end_token, says="stands in the prompt"),
+        Wrong(
+            "one token too many",
+            loop(keep=lambda row, answers, token, eos, caps: token != eos and len(answers[row]) <= caps[row]),
+            says="One token too many",
+        ),
+        Wrong(
+            "one token too few",
+            loop(
+                keep=lambda row, answers, token, eos, caps: token != eos and len(answers[row]) + 1 < max(caps[row], 2)
+            ),
+            says="One token too few",
+        ),
+        Wrong("mask left out", loop(leave_out=("attention_mask",)), says="had no `attention_mask`"),
+        Wrong("mask inverted", loop(mask_in=lambda mask: 1 - mask), says="inverted"),
+        Wrong("mask not grown", loop(grow=lambda mask: mask), says="Append a column of ones"),
+        Wrong(
+            "mask of the new token only",
+            loop(grow=lambda mask: torch.ones_like(mask[:, :1])),
+            says="not about the new token alone",
+        ),
+        Wrong("mask grown with zeros", loop(grow=grows_mask_with_zeros), says="which hides it"),
+        Wrong(
+            "mask of ones while decoding",
+            loop(grow=lambda mask: torch.ones(len(mask), mask.shape[1] + 1, dtype=torch.int64)),
+            says="A mask of ones hides nothing",
+        ),
+        Wrong("positions left out", loop(leave_out=("position_ids",)), says="had no `position_ids`"),
+        Wrong("positions not advanced", loop(advance=lambda positions: positions[:, -1:]), says="stand still"),
+        Wrong(
+            "positions count padding",
+            loop(positions=lambda mask: torch.arange(mask.shape[1]).expand_as(mask)),
+            says="number of real tokens before it",
+        ),
+        Wrong(
+            "decodes at the longest row's position",
+            loop(advance=lambda positions: positions[:, -1:].max().expand(len(positions), 1) + 1),
+            says="position of the longest one",
+        ),
+        Wrong("all positions for one token", loop(advance=whole_positions), says="One new token has one position"),
+        Wrong(
+            "feeds everything again into the cache",
+            loop(feed=lambda ids, tokens: torch.cat([ids, tokens[:, None]], 1), advance=whole_positions),
+            says="a second time",
+        ),
+        Wrong(
+            "forgets the cache",
+            loop(
+                with_cache=False, feed=lambda ids, tokens: torch.cat([ids, tokens[:, None]], 1), advance=whole_positions
+            ),
+            says="whole sequence again",
+        ),
+        Wrong("forgets the cache and feeds one token", loop(with_cache=False), says="fed one token and no cache"),
+        Wrong(
+            "feeds the prompt's last token again",
+            loop(feed=lambda ids, tokens: ids[:, -1:]),
+            says="last token of the prompt again",
+        ),
+        Wrong("pads on the right", loop(pad=pads_right), says="Pad on the left"),
+        Wrong(
+            "reads the logits of row 0",
+            loop(choose=lambda logits: logits[:1, -1].argmax(-1).expand(len(logits))),
+            says="the token of row 0",
+        ),
+        Wrong("reads the first column", loop(choose=lambda logits: logits[:, 0].argmax(-1)), says="the last column"),
+        Wrong(
+            "returns the prompts too",
+            loop(answer=lambda answers, prompts: [p + a for p, a in zip(prompts, answers)]),
+            says="return the prompt as well",
+        ),
+        Wrong(
+            "returns a flat list",
+            loop(answer=lambda answers, prompts: answers[0] if len(answers) == 1 else answers),
+            says="should be a list of int",
+        ),
+        Wrong("returns a tensor", returns_tensor, says="do not fit into a tensor"),
+        Wrong("no return", forgets_the_answers, says="None"),
+        Wrong("one after the other", one_after_the_other, says="one after the other"),
+        Wrong("goes on when all have ended", runs_to_the_largest_cap, says="after the last row has ended"),
+        Wrong("stops at the padding token", stops_at_padding, says="You stop at the padding token"),
+        Wrong(
+            "the padding token ends a row when there is no end token",
+            takes_padding_for_none,
+            says="no token ends an answer, not even the padding token",
+        ),
+        Wrong(
+            "filters the padding token out of the answers",
+            filters_padding,
+            says="is missing. The padding token may be an answer's token too",
+        ),
+        Wrong(
+            "answers of tensors",
+            loop(answer=lambda answers, prompts: [list(torch.tensor(answer)) for answer in answers]),
+            says="yours hold tensors, such as tensor(",
+        ),
+        Wrong("one list for all rows", one_list_for_all_rows, says="one and the same list"),
+        Wrong(
+            "feeds a row instead of a column",
+            loop(feed=lambda ids, tokens: tokens),
+            says="fed `input_ids` of shape [1]; it should be [1, 1]",
+        ),
+        Wrong(
+            "best token of every column",
+            loop(choose=lambda logits: logits.argmax(dim=-1)),
+            says="best token of every column",
+        ),
+        Wrong(
+            "best token of every column, one item",
+            loop(choose=lambda logits: torch.tensor([logits.argmax(dim=-1).item()])),
+            says="several numbers for one token",
+        ),
+        Wrong(
+            "argmax without dim", loop(choose=lambda logits: logits[:, -1].argmax()), says="`.argmax()` without `dim`"
+        ),
+        Wrong(
+            "argmax without dim, for all rows",
+            loop(choose=lambda logits: logits[:, -1].argmax().expand(len(logits))),
+            says="counts through all rows",
+        ),
+        Wrong("arguments by position", passes_by_position, says="Pass arguments by name"),
+        Wrong(
+            "an index of its own out of range",
+            loop(take=looks_beyond_its_rows, grow=lambda mask: mask),
+            says="so it needs 4.\n",
+        ),
+        Wrong("changes the caps", changes_the_caps, says="changed its argument `caps`"),
+    ],
+}
+
+RIGHT = {
+    "01.1": [pads_by_filling, pads_with_pytorch, pads_with_int32],
+    "01.2": [positions_like_generate, positions_by_loop, positions_by_shift],
+    "01.3": [steps_by_loop, steps_by_numpy, steps_by_popping],
+    "01.4": [wave_like_generate, wave_that_sheds_rows, wave_by_counting],
+}

@@ -1,0 +1,841 @@
+"""Answers to the exercises of lesson 02: what learners get wrong, and other ways to be right."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from answers import Wrong
+from lessons_lib.batching.continuous_batching import decode_all, forward, prefill_chunk, step
+from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, Request, RequestState
+from lessons_lib.batching.slot_cache import cache_mask
+from lessons_lib.batching.slots import NoFreeSlot, SlotManager
+
+WAITING, PREFILLING, DECODING, FINISHED = RequestState
+
+
+# 02.1 Request: each mistake is the reference with one method of its own
+
+
+class AllowsEverything(Request):
+    def move_to(self, state):
+        self.state = state
+
+
+class IgnoresIllegalMoves(Request):
+    def move_to(self, state):
+        if state in NEXT_STATES[self.state]:
+            self.state = state
+
+
+class AllowsToStay(Request):
+    def move_to(self, state):
+        if state is not self.state:
+            super().move_to(state)
+
+
+class ChangesBeforeRefusing(Request):
+    def move_to(self, state):
+        before, self.state = self.state, state
+        if state not in NEXT_STATES[before]:
+            raise IllegalTransition("no")
+
+
+class OverwritesBeforeLookingUp(Request):
+    def move_to(self, state):
+        self.state = state
+        if state not in NEXT_STATES[self.state]:
+            raise IllegalTransition("no")
+
+
+class RaisesValueError(Request):
+    def move_to(self, state):
+        if state not in NEXT_STATES[self.state]:
+            raise ValueError("illegal")
+        self.state = state
+
+
+class ForbidsFinishingFromPrefill(Request):
+    def move_to(self, state):
+        order = list(RequestState)
+        if order.index(state) != order.index(self.state) + 1:
+            raise IllegalTransition("one after the other")
+        self.state = state
+
+
+class NeverMoves(Request):
+    def move_to(self, state):
+        if state not in NEXT_STATES[self.state]:
+            raise IllegalTransition("no")
+
+
+class LeavesOutTheEndToken(Request):
+    def append_token(self, token):
+        if token == self.eos_token_id:
+            self.move_to(FINISHED)
+            self.finish_reason = "stop"
+        else:
+            super().append_token(token)
+
+
+class NeverFinishesAtTheCap(Request):
+    def append_token(self, token):
+        self.output_ids.append(token)
+        if token == self.eos_token_id:
+            self.finish_reason = "stop"
+            self.move_to(FINISHED)
+        elif self.state is PREFILLING:
+            self.move_to(DECODING)
+
+
+class OneTokenTooFew(Request):
+    def append_token(self, token):
+        self.max_new_tokens -= 1
+        super().append_token(token)
+
+
+class StaysDecoding(Request):
+    def append_token(self, token):
+        self.output_ids.append(token)
+        if token == self.eos_token_id:
+            self.finish_reason = "stop"
+        elif len(self.output_ids) >= self.max_new_tokens:
+            self.finish_reason = "length"
+        elif self.state is PREFILLING:
+            self.move_to(DECODING)
+
+
+class AlwaysMovesToDecoding(Request):
+    def append_token(self, token):
+        self.output_ids.append(token)
+        if token == self.eos_token_id or len(self.output_ids) == self.max_new_tokens:
+            self.finish_reason = "stop" if token == self.eos_token_id else "length"
+            self.move_to(FINISHED)
+        else:
+            self.move_to(DECODING)
+
+
+class StaysPrefilling(Request):
+    def append_token(self, token):
+        if self.state is PREFILLING and len(self.output_ids) + 1 < self.max_new_tokens and token != self.eos_token_id:
+            self.output_ids.append(token)
+        else:
+            super().append_token(token)
+
+
+class TakesZeroForNoEndToken(Request):
+    def append_token(self, token):
+        end, self.eos_token_id = self.eos_token_id, self.eos_token_id or None
+        super().append_token(token)
+        self.eos_token_id = end
+
+
+class CapBeforeEndToken(Request):
+    def append_token(self, token):
+        last = len(self.output_ids) + 1 == self.max_new_tokens
+        super().append_token(token)
+        if last:
+            self.finish_reason = "length"
+
+
+class AppendsBeforeRefusing(Request):
+    def append_token(self, token):
+        self.output_ids.append(token)
+        if token == self.eos_token_id:
+            self.move_to(FINISHED)
+            self.finish_reason = "stop"
+        elif len(self.output_ids) == self.max_new_tokens:
+            self.move_to(FINISHED)
+            self.finish_reason = "length"
+        elif self.state is not DECODING:
+            self.move_to(DECODING)
+
+
+class WaitingTakesTokens(Request):
+    def append_token(self, token):
+        if self.state is WAITING:
+            self.output_ids.append(token)
+        else:
+            super().append_token(token)
+
+
+@dataclass
+class PlainRequest:
+    id: str
+    prompt_ids: list
+    max_new_tokens: int
+    eos_token_id: int = None
+    state: RequestState = RequestState.WAITING
+    num_computed_tokens: int = 0
+    output_ids: list = field(default_factory=list)
+    finish_reason: str = None
+
+    def move_to(self, state):
+        if not any(state == following for following in NEXT_STATES[self.state]):
+            raise IllegalTransition(self.id, state)
+        self.state = state
+
+    def append_token(self, token):
+        if self.state not in (PREFILLING, DECODING):
+            raise IllegalTransition(f"{self.id} takes no token")
+        self.output_ids = self.output_ids + [token]
+        if self.state == PREFILLING:
+            self.move_to(DECODING)
+        if token == self.eos_token_id:
+            self.finish_reason = "stop"
+        elif len(self.output_ids) >= self.max_new_tokens:
+            self.finish_reason = "length"
+        if self.finish_reason:
+            self.move_to(FINISHED)
+
+
+class RequestWithTable(Request):
+    def move_to(self, state):
+        allowed = [(WAITING, PREFILLING), (PREFILLING, DECODING), (PREFILLING, FINISHED), (DECODING, FINISHED)]
+        if (self.state, state) in allowed:
+            self.state = state
+            return self
+        raise IllegalTransition(f"{self.state} -> {state}")
+
+    def append_token(self, token):
+        left = self.max_new_tokens - len(self.output_ids)
+        reason = "stop" if token == self.eos_token_id else "length" if left <= 1 else None
+        target = FINISHED if reason else DECODING
+        if self.state is not target or target is FINISHED:
+            self.move_to(target)
+        self.output_ids, self.finish_reason = [*self.output_ids, token], reason
+
+
+# 02.2 SlotManager
+
+
+class SameSlotTwice(SlotManager):
+    def acquire(self, request_id):
+        self.slot_of[request_id] = self.free[-1]
+        return self.slot_of[request_id]
+
+
+class ReturnsNothing(SlotManager):
+    def acquire(self, request_id):
+        super().acquire(request_id)
+
+
+class ReturnsNoneWhenFull(SlotManager):
+    def acquire(self, request_id):
+        return super().acquire(request_id) if self.free else None
+
+
+class IndexErrorWhenFull(SlotManager):
+    def acquire(self, request_id):
+        if request_id in self.slot_of:
+            raise ValueError(request_id)
+        self.slot_of[request_id] = self.free.pop()
+        return self.slot_of[request_id]
+
+
+class ChangesBeforeRefusingWhenFull(SlotManager):
+    def acquire(self, request_id):
+        self.slot_of[request_id] = None
+        if not self.free:
+            raise NoFreeSlot(request_id)
+        self.slot_of[request_id] = self.free.pop()
+        return self.slot_of[request_id]
+
+
+class LosesSlots(SlotManager):
+    def release(self, request_id):
+        if request_id not in self.slot_of:
+            raise ValueError(request_id)
+        del self.slot_of[request_id]
+
+
+class KeepsTheHolder(SlotManager):
+    def release(self, request_id):
+        self.free.append(self.slot_of[request_id])
+
+
+class AcceptsDoubleRelease(SlotManager):
+    def release(self, request_id):
+        slot = self.slot_of.pop(request_id, None)
+        if slot is not None:
+            self.free.append(slot)
+
+
+class KeyErrorOnDoubleRelease(SlotManager):
+    def release(self, request_id):
+        self.free.append(self.slot_of.pop(request_id))
+
+
+class FreesOnRefusedRelease(SlotManager):
+    def release(self, request_id):
+        slot = self.slot_of.pop(request_id, 0)
+        self.free.append(slot)
+        if self.free.count(slot) > 1:
+            raise ValueError(request_id)
+
+
+class SecondSlotForOneRequest(SlotManager):
+    def acquire(self, request_id):
+        self.slot_of.pop(request_id, None)
+        return super().acquire(request_id)
+
+
+class ReleasesTheNewest(SlotManager):
+    def release(self, request_id):
+        if request_id not in self.slot_of:
+            raise ValueError(request_id)
+        name, slot = self.slot_of.popitem()
+        self.free.append(slot)
+
+
+class TakesTheFirstFree(SlotManager):
+    def acquire(self, request_id):
+        if request_id in self.slot_of:
+            raise ValueError(request_id)
+        if not self.free:
+            raise NoFreeSlot(request_id)
+        self.slot_of[request_id] = self.free.pop(0)
+        return self.slot_of[request_id]
+
+
+class SlotSet:
+    def __init__(self, num_slots):
+        self.num_slots, self.free, self.slot_of = num_slots, set(range(num_slots)), {}
+
+    def acquire(self, request_id):
+        if self.slot_of.get(request_id) is not None:
+            raise ValueError(f"{request_id} has a slot")
+        if len(self.free) == 0:
+            raise NoFreeSlot("full")
+        slot = max(self.free)
+        self.free.discard(slot)
+        self.slot_of.update({request_id: slot})
+        return slot
+
+    def release(self, request_id):
+        try:
+            slot = self.slot_of.pop(request_id)
+        except KeyError:
+            raise ValueError(f"{request_id} has no slot") from None
+        self.free.add(slot)
+
+
+class SlotsFirstInFirstOut(SlotManager):
+    def acquire(self, request_id):
+        for refused, error in ((request_id in self.slot_of, ValueError), (not self.free, NoFreeSlot)):
+            if refused:
+                raise error(request_id)
+        slot, *self.free = self.free
+        self.slot_of = {**self.slot_of, request_id: torch.tensor(slot).numpy()[()]}
+        return self.slot_of[request_id]
+
+
+# 02.3 cache_mask
+
+
+def smaller_only(positions, num_keys):
+    return (torch.arange(num_keys) < positions[:, :, None])[:, None]
+
+
+def longest_row_for_all(positions, num_keys):
+    mask = torch.arange(num_keys) <= positions.max()
+    return mask.expand(*positions.shape, num_keys)[:, None]
+
+
+def first_row_for_all(positions, num_keys):
+    mask = torch.arange(num_keys) <= positions[0][:, None]
+    return mask.expand(*positions.shape, num_keys)[:, None]
+
+
+def no_mask(positions, num_keys):
+    return torch.ones(len(positions), 1, positions.shape[1], num_keys, dtype=torch.bool)
+
+
+def without_head_axis(positions, num_keys):
+    return torch.arange(num_keys) <= positions[:, :, None]
+
+
+def columns_against_rows(positions, num_keys):
+    return torch.arange(num_keys) <= positions[:, None]
+
+
+def columns_against_rows_with_heads(positions, num_keys):
+    return (torch.arange(num_keys) <= positions[:, None])[:, None]
+
+
+def causal_without_offset(positions, num_keys):
+    new = positions.shape[1]
+    if new == 1:
+        return cache_mask(positions, num_keys)
+    return torch.ones(new, num_keys).tril().bool().expand(len(positions), 1, new, num_keys)
+
+
+def causal_from_the_right(positions, num_keys):
+    new = positions.shape[1]
+    if new == 1:
+        return cache_mask(positions, num_keys)
+    return torch.ones(new, num_keys).tril(num_keys - new).bool().expand(len(positions), 1, new, num_keys)
+
+
+def end_of_chunk_for_all(positions, num_keys):
+    return (torch.arange(num_keys) <= positions.max(dim=1).values[:, None, None]).expand(-1, positions.shape[1], -1)[
+        :, None
+    ]
+
+
+def inverted(positions, num_keys):
+    return ~cache_mask(positions, num_keys)
+
+
+def ones_and_zeros(positions, num_keys):
+    return cache_mask(positions, num_keys).long()
+
+
+def only_itself(positions, num_keys):
+    return (torch.arange(num_keys) == positions[:, :, None])[:, None]
+
+
+def as_lists(positions, num_keys):
+    return cache_mask(positions, num_keys).tolist()
+
+
+def mask_by_loops(positions, num_keys):
+    rows = [[[[column <= position for column in range(num_keys)] for position in row]] for row in positions.tolist()]
+    return torch.tensor(rows)
+
+
+def mask_by_lengths(positions, num_keys):
+    mask = torch.zeros(len(positions), 1, positions.shape[1], num_keys, dtype=torch.bool)
+    for row in range(len(positions)):
+        for token in range(positions.shape[1]):
+            mask[row, :, token, : positions[row, token] + 1] = True
+    return mask
+
+
+# 02.4 prefill_chunk
+
+
+def chunked(
+    start=None, length=None, positions=None, num_keys=None, complete=None, advance=True, pick=0, slots=None, append=None
+):
+    """A prefill_chunk with one part replaced."""
+
+    def prefill_chunk(batch):
+        prefilling = batch.slots_in(PREFILLING)
+        if not prefilling:
+            return
+        slot = prefilling[pick] if isinstance(pick, int) else pick(prefilling)
+        request = batch.running[slot]
+        begin = request.num_computed_tokens if start is None else start
+        chunk = request.prompt_ids[begin : begin + (batch.prefill_step if length is None else length)]
+        end = begin + len(chunk)
+        where = list(range(begin, end)) if positions is None else positions(chunk)
+        rows = range(slot, slot + 1) if slots is None else slots(batch)
+        logits = forward(
+            batch, rows, [chunk] * len(rows), [where] * len(rows), end if num_keys is None else num_keys(chunk)
+        )
+        request.num_computed_tokens += len(chunk) if advance else 0
+        if end == len(request.prompt_ids) if complete is None else complete(chunk, request, batch):
+            token = int(logits[0].argmax())
+            request.append_token(token) if append is None else append(request, token)
+
+    return prefill_chunk
+
+
+def tensor_in_the_answer(batch):
+    prefilling = batch.slots_in(PREFILLING)
+    if prefilling:
+        slot = prefilling[0]
+        request = batch.running[slot]
+        start, end = (
+            request.num_computed_tokens,
+            min(request.num_computed_tokens + batch.prefill_step, len(request.prompt_ids)),
+        )
+        logits = forward(
+            batch, range(slot, slot + 1), [request.prompt_ids[start:end]], [list(range(start, end))], num_keys=end
+        )
+        request.num_computed_tokens = end
+        if end == len(request.prompt_ids):
+            request.append_token(logits[0].argmax())
+
+
+def append_by_hand(request, token):
+    request.output_ids.append(token)
+    request.move_to(DECODING)
+
+
+def all_chunks_at_once(batch):
+    while batch.slots_in(PREFILLING):
+        prefill_chunk(batch)
+
+
+def all_prompts(batch):
+    for slot in batch.slots_in(PREFILLING):
+        others = {s: r for s, r in batch.running.items() if s != slot and r.state is PREFILLING}
+        for other in others.values():
+            other.state = WAITING
+        prefill_chunk(batch)
+        for other in others.values():
+            other.state = PREFILLING
+
+
+def forgets_that_nobody_may_prefill(batch):
+    batch.slots_in(PREFILLING)[0]
+    prefill_chunk(batch)
+
+
+def chunk_by_loop(batch):
+    for slot, request in batch.running.items():
+        if request.state is PREFILLING:
+            done, total = request.num_computed_tokens, len(request.prompt_ids)
+            positions = torch.arange(done, min(done + batch.prefill_step, total))
+            tokens = [request.prompt_ids[p] for p in positions]
+            logits = forward(
+                batch,
+                slots=range(slot, slot + 1),
+                tokens=[tokens],
+                positions=[positions.tolist()],
+                num_keys=batch.cache.max_seq_len,
+            )
+            request.num_computed_tokens += len(tokens)
+            if request.num_computed_tokens >= total:
+                request.append_token(logits.argmax().item())
+            break
+
+
+def chunk_by_slices(batch):
+    slot = next(iter(batch.slots_in(PREFILLING)), None)
+    if slot is not None:
+        request = batch.running[slot]
+        rest = request.prompt_ids[request.num_computed_tokens :]
+        chunk, rest = rest[: batch.prefill_step], rest[batch.prefill_step :]
+        where = [request.num_computed_tokens + i for i in range(len(chunk))]
+        request.num_computed_tokens = where[-1] + 1
+        token = forward(batch, range(slot, slot + 1), [chunk], [where], where[-1] + 1)[-1].argmax(dim=-1)
+        if not rest:
+            request.append_token(int(token))
+
+
+# 02.5 step
+
+
+def release_finished(batch):
+    for slot in batch.slots_in(FINISHED):
+        batch.slots.release(batch.running.pop(slot).id)
+
+
+def admit(batch):
+    while batch.waiting and batch.slots.free:
+        seat(batch, batch.waiting.popleft())
+
+
+def seat(batch, request):
+    batch.running[batch.slots.acquire(request.id)] = request
+    request.move_to(PREFILLING)
+
+
+def compute(batch):
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def with_barrier(batch):
+    release_finished(batch)
+    if not batch.running:
+        admit(batch)
+    compute(batch)
+
+
+def never_releases(batch):
+    admit(batch)
+    compute(batch)
+
+
+def admits_before_releasing(batch):
+    admit(batch)
+    release_finished(batch)
+    compute(batch)
+
+
+def never_admits(batch):
+    release_finished(batch)
+    compute(batch)
+
+
+def decodes_before_releasing(batch):
+    decode_all(batch)
+    release_finished(batch)
+    admit(batch)
+    prefill_chunk(batch)
+
+
+def prefills_before_decoding(batch):
+    release_finished(batch)
+    admit(batch)
+    prefill_chunk(batch)
+    decode_all(batch)
+
+
+def no_decode_while_prefilling(batch):
+    release_finished(batch)
+    admit(batch)
+    if batch.slots_in(PREFILLING):
+        prefill_chunk(batch)
+    else:
+        decode_all(batch)
+
+
+def no_prefill_while_decoding(batch):
+    release_finished(batch)
+    admit(batch)
+    if batch.slots_in(DECODING):
+        decode_all(batch)
+    else:
+        prefill_chunk(batch)
+
+
+def whole_prompt_in_one_step(batch):
+    release_finished(batch)
+    admit(batch)
+    decode_all(batch)
+    if batch.slots_in(PREFILLING):
+        request = batch.running[batch.slots_in(PREFILLING)[0]]
+        while request.state is PREFILLING:
+            prefill_chunk(batch)
+
+
+def all_prompts_in_one_step(batch):
+    release_finished(batch)
+    admit(batch)
+    decode_all(batch)
+    while batch.slots_in(PREFILLING):
+        prefill_chunk(batch)
+
+
+def admits_one_a_step(batch):
+    release_finished(batch)
+    if batch.waiting and batch.slots.free:
+        seat(batch, batch.waiting.popleft())
+    compute(batch)
+
+
+def last_come_first_served(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        seat(batch, batch.waiting.pop())
+    compute(batch)
+
+
+def looks_at_the_queue_without_taking(batch):
+    release_finished(batch)
+    for request in list(batch.waiting):
+        if batch.slots.free:
+            seat(batch, request)
+    compute(batch)
+
+
+def keeps_the_seat(batch):
+    for slot in batch.slots_in(FINISHED):
+        if batch.running[slot].id in batch.slots.slot_of:
+            batch.slots.release(batch.running[slot].id)
+    admit(batch)
+    compute(batch)
+
+
+def forgets_to_start_the_prefill(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        batch.running[batch.slots.acquire(request.id)] = request
+    compute(batch)
+
+
+def releases_slots(batch):
+    for slot in batch.slots_in(FINISHED):
+        batch.running.pop(slot)
+        batch.slots.release(slot)
+    admit(batch)
+    compute(batch)
+
+
+def acquires_for_requests(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        batch.running[batch.slots.acquire(request)] = request
+        request.move_to(PREFILLING)
+    compute(batch)
+
+
+def sorts_the_running(batch):
+    release_finished(batch)
+    admit(batch)
+    batch.running = dict(sorted(batch.running.items()))
+    compute(batch)
+
+
+def forgets_the_chunk(batch):
+    release_finished(batch)
+    admit(batch)
+    decode_all(batch)
+
+
+def step_by_copies(batch):
+    gone = {slot: request for slot, request in batch.running.items() if request.state == FINISHED}
+    for slot, request in gone.items():
+        del batch.running[slot]
+        batch.slots.release(request_id=request.id)
+    for _ in range(min(len(batch.slots.free), len(batch.waiting))):
+        request = batch.waiting[0]
+        request.move_to(PREFILLING)
+        batch.running[batch.slots.acquire(request.id)] = request
+        del batch.waiting[0]
+    compute(batch)
+
+
+def step_that_releases_last(batch):
+    admit(batch)
+    compute(batch)
+    release_finished(batch)
+
+
+WRONG = {
+    "02.1": [
+        Wrong("allows any transition", AllowsEverything, says="Every pair that `NEXT_STATES` does not hold"),
+        Wrong("ignores illegal moves silently", IgnoresIllegalMoves, says="nothing happened"),
+        Wrong("allows to stay where one is", AllowsToStay, says="no state may follow itself"),
+        Wrong("changes the state before it refuses", ChangesBeforeRefusing, says="Ask first, then change"),
+        Wrong(
+            "overwrites the state, then looks it up",
+            OverwritesBeforeLookingUp,
+            says="Look up before you overwrite `self.state`",
+        ),
+        Wrong("raises ValueError", RaisesValueError, says="yours raised ValueError"),
+        Wrong(
+            "knows no way from prefilling to finished",
+            ForbidsFinishingFromPrefill,
+            says="prefilling → finished is allowed",
+        ),
+        Wrong("refuses but never moves", NeverMoves, says="must store the new state"),
+        Wrong("leaves out the end token", LeavesOutTheEndToken, says="The end token is part of the answer"),
+        Wrong("never finishes at the cap, or compares with >", NeverFinishesAtTheCap, says="one token too far"),
+        Wrong("finishes one token early", OneTokenTooFew, says="one token too early"),
+        Wrong("sets a reason but stays decoding", StaysDecoding, says="left the state as it was"),
+        Wrong("goes to decoding from decoding", AlwaysMovesToDecoding, says="Move on only when the state changes"),
+        Wrong("stays prefilling after the first token", StaysPrefilling, says="With it the prompt is done"),
+        Wrong("takes end token 0 for none", TakesZeroForNoEndToken, says="Python takes it for False"),
+        Wrong("the cap hides the end token", CapBeforeEndToken, says="stopped by itself"),
+        Wrong("appends before it refuses", AppendsBeforeRefusing, says="Call `move_to` before you touch"),
+        Wrong("a waiting request takes tokens", WaitingTakesTokens, says="a waiting request takes no token"),
+    ],
+    "02.2": [
+        Wrong("hands out the same slot twice", SameSlotTwice, says="both got slot"),
+        Wrong("returns nothing", ReturnsNothing, says="should return the slot's number"),
+        Wrong("returns None when full", ReturnsNoneWhenFull, says="yours returned None"),
+        Wrong("IndexError when full", IndexErrorWhenFull, says="yours raised IndexError"),
+        Wrong("changes before it refuses", ChangesBeforeRefusingWhenFull, says="Do all your asking first"),
+        Wrong("loses slots on release", LosesSlots, says="never neither"),
+        Wrong("keeps the holder after release", KeepsTheHolder, says="exactly the requests that have a slot now"),
+        Wrong(
+            "accepts a double release",
+            AcceptsDoubleRelease,
+            says="releasing A a second time should raise ValueError; yours accepted it",
+        ),
+        Wrong("KeyError on a double release", KeyErrorOnDoubleRelease, says="yours raised KeyError"),
+        Wrong("frees a slot in a refused release", FreesOnRefusedRelease, says="`free` should hold the slots"),
+        Wrong("a second slot for one request", SecondSlotForOneRequest, says="nobody could release it"),
+        Wrong("releases the newest, whoever asks", ReleasesTheNewest, says="yours is {'A'"),
+    ],
+    "02.3": [
+        Wrong("< for <=", smaller_only, says="no token sees itself"),
+        Wrong("one mask for all rows: the longest", longest_row_for_all, says="as much as the longest one"),
+        Wrong("one mask for all rows: the first", first_row_for_all, says="the mask of row 0"),
+        Wrong("no mask", no_mask, says="every token sees every column"),
+        Wrong("no head axis", without_head_axis, says="axis for the heads is missing"),
+        Wrong(
+            "positions without a last axis",
+            columns_against_rows,
+            says="Two things. Every position must meet every column",
+        ),
+        Wrong(
+            "positions without a last axis, with heads",
+            columns_against_rows_with_heads,
+            says="the positions need a last axis of size 1: `positions[:, :, None]`",
+        ),
+        Wrong(
+            "causal without the offset of a later chunk",
+            causal_without_offset,
+            says="as if the sequence began with them",
+        ),
+        Wrong("causal, aligned to the last column", causal_from_the_right, says="wherever it stands"),
+        Wrong("not causal inside a chunk", end_of_chunk_for_all, says="sees the tokens after it"),
+        Wrong("inverted", inverted, says="turned round"),
+        Wrong("integers", ones_and_zeros, says="should hold bool"),
+        Wrong("a token sees only itself", only_itself, says="must read all the tokens before it"),
+        Wrong("lists", as_lists, says="should be a torch tensor"),
+    ],
+    "02.4": [
+        Wrong("the whole prompt at once", chunked(length=1000), says="That is the whole prompt"),
+        Wrong("every chunk restarts at 0", chunked(start=0), says="the first chunk again"),
+        Wrong(
+            "positions restart in each chunk",
+            chunked(positions=lambda chunk: list(range(len(chunk)))),
+            says="positions begin again at 0",
+        ),
+        Wrong(
+            "positions from 1",
+            chunked(positions=lambda chunk: list(range(1, len(chunk) + 1))),
+            says="token number i has position i",
+        ),
+        Wrong("looks only at the chunk's own columns", chunked(num_keys=len), says="not how long it is"),
+        Wrong("a token after every chunk", chunked(complete=lambda *_: True), says="guess at the next prompt token"),
+        Wrong(
+            "complete only after a short chunk",
+            chunked(complete=lambda chunk, request, batch: len(chunk) < batch.prefill_step),
+            says="exactly `prefill_step` long",
+        ),
+        Wrong("num_computed_tokens not advanced", chunked(advance=False), says="num_computed_tokens should be"),
+        Wrong("all chunks in one step", all_chunks_at_once, says="should make one forward pass"),
+        Wrong("a chunk of every prompt", all_prompts, says="all three prompts got a chunk"),
+        Wrong("the newest prompt", chunked(pick=-1), says="You took the newest"),
+        Wrong("the lowest slot", chunked(pick=min), says="not by number"),
+        Wrong("row 0", chunked(slots=lambda batch: range(1)), says="A's row of the cache; yours computed slot 0."),
+        Wrong("all rows", chunked(slots=lambda batch: range(batch.slots.num_slots)), says="yours computed slots 0, 1."),
+        Wrong("appends a tensor", tensor_in_the_answer, says="take the number out with `int(...)`"),
+        Wrong("appends by hand", chunked(append=append_by_hand), says="Use it in place of `output_ids.append`"),
+        Wrong(
+            "IndexError when nobody prefills",
+            forgets_that_nobody_may_prefill,
+            says="nobody is prefilling, so there is nothing to do",
+        ),
+        Wrong("computes nothing", lambda batch: None, says="no forward pass was made"),
+    ],
+    "02.5": [
+        Wrong("admits only when the batch is empty", with_barrier, says="batch barrier"),
+        Wrong("never releases", never_releases, says="A still sits in it"),
+        Wrong("admits before it releases", admits_before_releasing, says="its slot should go to B. It is empty"),
+        Wrong("never admits", never_admits, says="As long as somebody waits and a slot is free"),
+        Wrong("decodes before it releases", decodes_before_releasing, says="in the same step"),
+        Wrong("prefills before it decodes", prefills_before_decoding, says="decode after the chunk"),
+        Wrong("no decode while somebody prefills", no_decode_while_prefilling, says="Decode in every step"),
+        Wrong("no prefill while somebody decodes", no_prefill_while_decoding, says="Compute a chunk in every step"),
+        Wrong("a whole prompt in one step", whole_prompt_in_one_step, says="go on until the prompt is complete"),
+        Wrong("all prompts in one step", all_prompts_in_one_step, says="without a loop round it"),
+        Wrong("admits one request a step", admits_one_a_step, says="admit one request a step"),
+        Wrong("last come, first served", last_come_first_served, says="takes from the front"),
+        Wrong("leaves admitted requests in the queue", looks_at_the_queue_without_taking, says="D alone should wait"),
+        Wrong("keeps a finished request in running", keeps_the_seat, says="the slot manager has"),
+        Wrong("forgets move_to(PREFILLING)", forgets_to_start_the_prefill, says="is still waiting"),
+        Wrong("releases a slot number", releases_slots, says="release takes the request's id"),
+        Wrong("acquires with the request", acquires_for_requests, says="acquire takes the request's id"),
+        Wrong("sorts the running by slot", sorts_the_running, says="keeps the order of admission"),
+        Wrong("forgets the chunk", forgets_the_chunk, says="End the step with `prefill_chunk(batch)`"),
+    ],
+}
+
+RIGHT = {
+    "02.1": [PlainRequest, RequestWithTable],
+    "02.2": [SlotSet, SlotsFirstInFirstOut, TakesTheFirstFree],
+    "02.3": [mask_by_loops, mask_by_lengths],
+    "02.4": [chunk_by_loop, chunk_by_slices],
+    "02.5": [step_by_copies, step_that_releases_last, step],
+}

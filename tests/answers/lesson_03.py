@@ -1,0 +1,1094 @@
+"""Answers to the exercises of lesson 03: what learners get wrong, and other ways to be right."""
+
+import math
+from collections import deque
+
+import numpy as np
+import torch
+
+from answers import Wrong
+from lessons_lib.kv_cache.block_pool import (
+    BlockPool,
+    BlockTable,
+    OutOfBlocks,
+    TableFull,
+    block_bytes,
+    blocks_for,
+    slot_mapping,
+    slot_of,
+)
+from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
+
+# 03.1 BlockPool: each mistake is the reference with one method of its own
+
+
+class TakesFromTheEnd(BlockPool):
+    def allocate(self, count):
+        if not 0 <= count <= len(self.free_queue):
+            return super().allocate(count)
+        blocks = [self.free_queue.pop() for _ in range(count)]
+        self.used.update(blocks)
+        return blocks
+
+
+class ReturnsNothing(BlockPool):
+    def allocate(self, count):
+        super().allocate(count)
+
+
+class ReturnsOneNumber(BlockPool):
+    def allocate(self, count):
+        blocks = super().allocate(count)
+        return blocks[0] if count == 1 else blocks
+
+
+class ReturnsASet(BlockPool):
+    def allocate(self, count):
+        return set(super().allocate(count))
+
+
+class ForgetsWhatIsUsed(BlockPool):
+    def allocate(self, count):
+        blocks = super().allocate(count)
+        self.used.clear()
+        return blocks
+
+
+class LooksWithoutTaking(BlockPool):
+    def allocate(self, count):
+        if not 0 <= count <= len(self.free_queue):
+            return super().allocate(count)
+        blocks = list(self.free_queue)[:count]
+        self.used.update(blocks)
+        return blocks
+
+
+class KeepsOneInReserve(BlockPool):
+    def allocate(self, count):
+        if count >= len(self.free_queue):
+            raise OutOfBlocks("no")
+        return super().allocate(count)
+
+
+class GivesWhatThereIs(BlockPool):
+    def allocate(self, count):
+        return super().allocate(min(count, len(self.free_queue)))
+
+
+class IndexErrorWhenEmpty(BlockPool):
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError("no")
+        blocks = []
+        for _ in range(count):
+            blocks.append(self.free_queue.popleft())
+            self.used.add(blocks[-1])
+        return blocks
+
+
+class ChangesBeforeRefusing(BlockPool):
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError("no")
+        blocks = []
+        while len(blocks) < count:
+            if not self.free_queue:
+                raise OutOfBlocks("no")
+            blocks.append(self.free_queue.popleft())
+            self.used.add(blocks[-1])
+        return blocks
+
+
+class TakesNegativeCounts(BlockPool):
+    def allocate(self, count):
+        return super().allocate(max(count, 0))
+
+
+class ValueErrorWhenEmpty(BlockPool):
+    def allocate(self, count):
+        if count > len(self.free_queue):
+            raise ValueError("not enough")
+        return super().allocate(count)
+
+
+class CountsDown(BlockPool):
+    def allocate(self, count):
+        return super().allocate(count)[::-1]
+
+
+class CopiesTheQueue(BlockPool):
+    def allocate(self, count):
+        if not 0 <= count <= len(self.free_queue):
+            return super().allocate(count)
+        queue = list(self.free_queue)
+        self.free_queue = deque(queue[count:])
+        self.used.update(queue[:count])
+        return queue[:count]
+
+
+def free_checked(pool, blocks):
+    """The refusals of `free`, for classes that only differ behind them."""
+    if len(set(blocks)) < len(blocks) or not set(blocks) <= pool.used:
+        raise ValueError("no")
+
+
+class KeepsTheOrder(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used -= set(blocks)
+        self.free_queue.extend(blocks)
+
+
+class PutsThemInFront(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used -= set(blocks)
+        self.free_queue.extendleft(blocks)
+
+
+class SortsTheQueue(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used -= set(blocks)
+        self.free_queue = deque(sorted([*self.free_queue, *blocks]))
+
+
+class ReversesInPlace(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used -= set(blocks)
+        if isinstance(blocks, list):
+            blocks.reverse()
+        self.free_queue.extend(blocks)
+
+
+class StaysUsed(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.free_queue.extend(reversed(blocks))
+
+
+class LosesBlocks(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used -= set(blocks)
+
+
+class AcceptsDoubleFree(BlockPool):
+    def free(self, blocks):
+        self.used -= set(blocks)
+        self.free_queue.extend(reversed(blocks))
+
+
+class AcceptsTheSameBlockTwice(BlockPool):
+    def free(self, blocks):
+        if not set(blocks) <= self.used:
+            raise ValueError("no")
+        self.used -= set(blocks)
+        self.free_queue.extend(reversed(blocks))
+
+
+class KeyErrorOnDoubleFree(BlockPool):
+    def free(self, blocks):
+        for block in reversed(blocks):
+            self.used.remove(block)
+            self.free_queue.append(block)
+
+
+class FreesHalfBeforeRefusing(BlockPool):
+    def free(self, blocks):
+        for block in blocks:
+            if block not in self.used:
+                raise ValueError("no")
+            self.used.remove(block)
+        self.free_queue.extend(reversed(blocks))
+
+
+class AcceptsForeignBlocks(BlockPool):
+    def free(self, blocks):
+        if len(set(blocks)) < len(blocks) or set(blocks) & set(self.free_queue):
+            raise ValueError("no")
+        self.used -= set(blocks)
+        self.free_queue.extend(reversed(blocks))
+
+
+class SearchesTheQueue(BlockPool):
+    def free(self, blocks):
+        if any(block in self.free_queue for block in blocks):
+            raise ValueError("already free")
+        super().free(blocks)
+
+
+class RebuildsTheQueue(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used.difference_update(blocks)
+        self.free_queue = deque([*self.free_queue, *reversed(blocks)])
+
+
+class SearchesAList(BlockPool):
+    def free(self, blocks):
+        if any(block not in list(self.used) for block in blocks):
+            raise ValueError("not handed out")
+        super().free(blocks)
+
+
+class SortsTheUsed(BlockPool):
+    def allocate(self, count):
+        blocks = super().allocate(count)
+        self.used = set(sorted(self.used))
+        return blocks
+
+
+class SubtractsTheUsed(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used = self.used - set(blocks)
+        self.free_queue.extend(reversed(blocks))
+
+
+class PoolOfSets(BlockPool):
+    """Every set operation whose time depends on the blocks that are moved."""
+
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError(count)
+        if count > len(self.free_queue):
+            raise OutOfBlocks(count)
+        blocks = [self.free_queue.popleft() for _ in range(count)]
+        self.used |= set(blocks)
+        return blocks
+
+    def free(self, blocks):
+        given = set(blocks)
+        if len(given) < len(blocks) or given - self.used or not given.issubset(self.used) or self.used & given != given:
+            raise ValueError(blocks)
+        self.used -= given
+        for block in blocks[::-1]:
+            self.free_queue.append(block)
+
+
+class DropsTheQueue(BlockPool):
+    def __init__(self, num_blocks, block_size):
+        super().__init__(num_blocks, block_size)
+        del self.free_queue
+
+
+class PoolOneByOne(BlockPool):
+    """As above, block by block."""
+
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError(f"{count} is negative")
+        if len(self.free_queue) < count:
+            raise OutOfBlocks(f"{count} needed, {len(self.free_queue)} free")
+        blocks = ()
+        while len(blocks) < count:
+            block = self.free_queue.popleft()
+            self.used.add(block)
+            blocks += (block,)
+        return blocks
+
+    def free(self, blocks):
+        seen = set()
+        for block in blocks:
+            if block in seen or block not in self.used:
+                raise ValueError(f"{block} can't be freed")
+            seen.add(block)
+        for block in blocks[::-1]:
+            self.used.discard(block)
+            self.free_queue.append(block)
+
+
+class PoolWithAList:
+    """Other containers, and numbers of numpy."""
+
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.free_queue, self.used = [np.int64(block) for block in range(num_blocks)], {}
+
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError(count)
+        if count > len(self.free_queue):
+            raise OutOfBlocks(count)
+        blocks, self.free_queue = self.free_queue[:count], self.free_queue[count:]
+        self.used |= dict.fromkeys(blocks, True)
+        return blocks
+
+    def free(self, blocks):
+        if len(set(blocks)) != len(list(blocks)) or any(block not in self.used for block in blocks):
+            raise ValueError(blocks)
+        self.free_queue += [self.used.pop(block) and block for block in reversed(blocks)]
+
+    @property
+    def utilisation(self):
+        return 1 - len(self.free_queue) / self.num_blocks
+
+
+# 03.2 blocks_for
+
+
+def plus_one(num_tokens, block_size):
+    return num_tokens // block_size + 1
+
+
+def rounds_down(num_tokens, block_size):
+    return num_tokens // block_size
+
+
+def rounds(num_tokens, block_size):
+    return round(num_tokens / block_size)
+
+
+def fraction(num_tokens, block_size):
+    return num_tokens / block_size
+
+
+def numpy_ceil(num_tokens, block_size):
+    return np.ceil(num_tokens / block_size)
+
+
+def at_least_one(num_tokens, block_size):
+    return max(1, blocks_for(num_tokens, block_size))
+
+
+def always_sixteen(num_tokens, block_size):
+    return blocks_for(num_tokens, 16)
+
+
+def adds_the_rest(num_tokens, block_size):
+    return num_tokens // block_size + num_tokens % block_size
+
+
+def only_the_rest(num_tokens, block_size):
+    return num_tokens % block_size
+
+
+def adds_two_less(num_tokens, block_size):
+    return (num_tokens + block_size - 2) // block_size
+
+
+def adds_the_size(num_tokens, block_size):
+    return (num_tokens + block_size - 1) // block_size + (num_tokens % block_size == block_size - 1)
+
+
+def fraction_first(num_tokens, block_size):
+    return (num_tokens + block_size - 1) / block_size
+
+
+def prints_it(num_tokens, block_size):
+    blocks_for(num_tokens, block_size)
+
+
+def as_text(num_tokens, block_size):
+    return str(blocks_for(num_tokens, block_size))
+
+
+def by_ceil(num_tokens, block_size):
+    return math.ceil(num_tokens / block_size)
+
+
+def by_negative_floor(num_tokens, block_size):
+    return -(-num_tokens // block_size)
+
+
+def by_divmod(num_tokens, block_size):
+    full, rest = divmod(num_tokens, block_size)
+    return full + 1 if rest else full
+
+
+def by_counting(num_tokens, block_size):
+    return torch.arange(0, num_tokens, block_size).numel()
+
+
+def by_numpy(num_tokens, block_size):
+    return np.int64(num_tokens) // block_size + (np.int64(num_tokens) % block_size != 0).astype(np.int64)
+
+
+# 03.3 BlockTable: each mistake is the reference with one method of its own
+
+
+def table_with(append=None, release=None):
+    """A table with this method in place of the reference's."""
+    methods = {name: method for name, method in (("append", append), ("release", release)) if method}
+    return type("Table", (BlockTable,), methods)
+
+
+def refuse_wrong(table, count):
+    """The refusals of `append` that come before the pool is asked."""
+    if count < 0:
+        raise ValueError("no")
+    if table.max_blocks is not None and blocks_for(table.num_tokens + count, table.pool.block_size) > table.max_blocks:
+        raise TableFull("no")
+
+
+def grows_when_over_full(self, count=1):
+    refuse_wrong(self, count)
+    missing = blocks_for(self.num_tokens + count - 1, self.pool.block_size) - len(self.blocks)
+    self.blocks += self.pool.allocate(max(missing, 1 if not self.blocks and count else 0))
+    self.num_tokens += count
+
+
+def grows_too_early(self, count=1):
+    refuse_wrong(self, count)
+    needed = (self.num_tokens + count) // self.pool.block_size + 1 if self.num_tokens + count else 0
+    self.blocks += self.pool.allocate(needed - len(self.blocks))
+    self.num_tokens += count
+
+
+def a_block_every_time(self, count=1):
+    refuse_wrong(self, count)
+    self.blocks += self.pool.allocate(blocks_for(count, self.pool.block_size))
+    self.num_tokens += count
+
+
+def only_one_block_a_call(self, count=1):
+    refuse_wrong(self, count)
+    if self.num_tokens + count > len(self.blocks) * self.pool.block_size:
+        self.blocks += self.pool.allocate(1)
+    self.num_tokens += count
+
+
+def forgets_the_tokens(self, count=1):
+    refuse_wrong(self, count)
+    self.blocks += self.pool.allocate(blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks))
+
+
+def forgets_the_old_blocks(self, count=1):
+    refuse_wrong(self, count)
+    self.num_tokens += count
+    new = self.pool.allocate(blocks_for(self.num_tokens, self.pool.block_size) - len(self.blocks))
+    self.blocks = new + self.blocks
+
+
+def a_list_in_the_list(self, count=1):
+    refuse_wrong(self, count)
+    missing = blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks)
+    if missing:
+        self.blocks.append(self.pool.allocate(missing))
+    self.num_tokens += count
+
+
+def past_the_books(self, count=1):
+    refuse_wrong(self, count)
+    missing = blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks)
+    if missing > len(self.pool.free_queue):
+        raise OutOfBlocks("no")
+    self.blocks += [self.pool.free_queue.popleft() for _ in range(missing)]
+    self.num_tokens += count
+
+
+def counts_before_asking(self, count=1):
+    refuse_wrong(self, count)
+    self.num_tokens += count
+    self.blocks += self.pool.allocate(blocks_for(self.num_tokens, self.pool.block_size) - len(self.blocks))
+
+
+def token_by_token(self, count=1):
+    refuse_wrong(self, count)
+    for _ in range(count):
+        if self.num_tokens == len(self.blocks) * self.pool.block_size:
+            self.blocks += self.pool.allocate(1)
+        self.num_tokens += 1
+
+
+def block_by_block(self, count=1):
+    refuse_wrong(self, count)
+    while len(self.blocks) < blocks_for(self.num_tokens + count, self.pool.block_size):
+        self.blocks += self.pool.allocate(1)
+    self.num_tokens += count
+
+
+def says_no_quietly(self, count=1):
+    try:
+        BlockTable.append(self, count)
+    except OutOfBlocks:
+        return False
+
+
+def without_limit(self, count=1):
+    if count < 0:
+        raise ValueError("no")
+    self.blocks += self.pool.allocate(blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks))
+    self.num_tokens += count
+
+
+def limit_below(self, count=1):
+    if self.max_blocks and blocks_for(self.num_tokens + count, self.pool.block_size) >= self.max_blocks:
+        raise TableFull("no")
+    BlockTable.append(self, count)
+
+
+def always_sixteen_a_block(self, count=1):
+    refuse_wrong(self, count)
+    self.blocks += self.pool.allocate(blocks_for(self.num_tokens + count, 16) - len(self.blocks))
+    self.num_tokens += count
+
+
+def limit_after_taking(self, count=1):
+    if count < 0:
+        raise ValueError("no")
+    self.blocks += self.pool.allocate(blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks))
+    if self.max_blocks is not None and len(self.blocks) > self.max_blocks:
+        raise TableFull("no")
+    self.num_tokens += count
+
+
+def zero_is_no_limit(self, count=1):
+    if self.max_blocks:
+        refuse_wrong(self, count)
+    without_limit(self, count)
+
+
+def out_of_blocks_at_the_limit(self, count=1):
+    try:
+        BlockTable.append(self, count)
+    except TableFull:
+        raise OutOfBlocks("the table is full") from None
+
+
+def shrinks(self, count=1):
+    if count < 0:
+        self.num_tokens += count
+    else:
+        BlockTable.append(self, count)
+
+
+def needs_an_argument(self, count):
+    BlockTable.append(self, count)
+
+
+def turned_round(self):
+    self.pool.free(self.blocks[::-1])
+    self.blocks, self.num_tokens = [], 0
+
+
+def one_at_a_time(self):
+    for block in self.blocks:
+        self.pool.free([block])
+    self.blocks, self.num_tokens = [], 0
+
+
+def keeps_the_blocks(self):
+    self.pool.free(self.blocks)
+    self.num_tokens = 0
+
+
+def keeps_the_tokens(self):
+    self.pool.free(self.blocks)
+    self.blocks = []
+
+
+def empties_first(self):
+    self.blocks, self.num_tokens = [], 0
+    self.pool.free(self.blocks)
+
+
+def only_the_last_block(self):
+    if self.blocks:
+        self.pool.free(self.blocks[-1:])
+    self.blocks, self.num_tokens = [], 0
+
+
+def refuses_when_empty(self):
+    if not self.blocks:
+        raise ValueError("nothing to release")
+    BlockTable.release(self)
+
+
+class SharedBlocks(BlockTable):
+    common = []
+
+    def __init__(self, pool, max_blocks=None):
+        super().__init__(pool, max_blocks)
+        self.common.clear()
+        self.blocks = self.common
+
+
+class TableByRoom(BlockTable):
+    """Counts the room in the last block."""
+
+    def append(self, count=1):
+        if count < 0:
+            raise ValueError(count)
+        room = len(self.blocks) * self.pool.block_size - self.num_tokens
+        missing = math.ceil(max(0, count - room) / self.pool.block_size)
+        if self.max_blocks is not None and len(self.blocks) + missing > self.max_blocks:
+            raise TableFull(count)
+        if missing:
+            self.blocks.extend(self.pool.allocate(missing))
+        self.num_tokens = self.num_tokens + count
+
+    def release(self):
+        blocks, self.blocks, self.num_tokens = self.blocks, [], 0
+        self.pool.free(blocks)
+
+
+class TableOfTuples:
+    """Written from scratch, and asks the pool itself."""
+
+    def __init__(self, pool, max_blocks=None):
+        self.pool, self.max_blocks, self.blocks, self.num_tokens = pool, max_blocks, (), 0
+
+    def append(self, count=1):
+        if count < 0:
+            raise ValueError("a table only grows")
+        needed = -(-(self.num_tokens + count) // self.pool.block_size)
+        if needed > (math.inf if self.max_blocks is None else self.max_blocks):
+            raise TableFull("too long")
+        if needed - len(self.blocks) > len(self.pool.free_queue):
+            raise OutOfBlocks("too few")
+        self.blocks += tuple(self.pool.allocate(needed - len(self.blocks)))
+        self.num_tokens += count
+
+    def release(self):
+        if self.blocks:
+            self.pool.free(self.blocks)
+        self.blocks, self.num_tokens = (), 0
+
+
+# 03.4 slot_mapping
+
+
+def checked(blocks, block_size, start, end):
+    """The refusals, and the two tensors."""
+    if start < 0 or end > len(blocks) * block_size:
+        raise IndexError("no")
+    return torch.arange(start, end), torch.tensor(blocks, dtype=torch.int64)
+
+
+def mapped(slot):
+    """`slot(table, positions, block_size, start)` with the refusals of the reference."""
+
+    def attempt(blocks, block_size, start, end):
+        positions, table = checked(blocks, block_size, start, end)
+        return slot(table, positions, block_size, start)
+
+    return attempt
+
+
+the_positions = mapped(lambda t, p, size, start: p)
+block_plus_offset = mapped(lambda t, p, size, start: t[p // size] + p % size)
+first_slots = mapped(lambda t, p, size, start: t[p // size] * size)
+offset_not_restarted = mapped(lambda t, p, size, start: t[p // size] * size + p)
+offset_from_start = mapped(lambda t, p, size, start: t[p // size] * size + (p - start) % size)
+block_numbers = mapped(lambda t, p, size, start: t[p // size])
+from_the_first_block = mapped(lambda t, p, size, start: t[(p - start) // size] * size + (p - start) % size)
+blocks_of_sixteen = mapped(lambda t, p, size, start: t[p // size] * 16 + p % 16)
+sorted_table = mapped(lambda t, p, size, start: t.sort().values[p // size] * size + p % size)
+as_floats = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).float())
+as_a_column = mapped(lambda t, p, size, start: (t[p // size] * size + p % size)[:, None])
+as_a_list = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).tolist())
+
+
+as_short = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).short())
+overflows = mapped(lambda t, p, size, start: t.short()[p // size] * size + p % size)
+
+
+def changed_places(blocks, block_size, start, end):
+    positions, table = checked(blocks, block_size, start, end)
+    return table[positions % block_size] * block_size + positions // block_size
+
+
+def end_included(blocks, block_size, start, end):
+    checked(blocks, block_size, start, end)
+    return slot_mapping([*blocks, 0], block_size, start, end + 1)
+
+
+def whole_table(blocks, block_size, start, end):
+    checked(blocks, block_size, start, end)
+    return slot_mapping(blocks, block_size, 0, len(blocks) * block_size)
+
+
+def from_zero_to_end(blocks, block_size, start, end):
+    checked(blocks, block_size, start, end)
+    return slot_mapping(blocks, block_size, 0, end)
+
+
+def refuses_the_empty_range(blocks, block_size, start, end):
+    if start < 0 or not start < end <= len(blocks) * block_size:
+        raise IndexError("no")
+    return slot_mapping(blocks, block_size, start, end)
+
+
+def refuses_the_last_position(blocks, block_size, start, end):
+    if end >= len(blocks) * block_size and end:
+        raise IndexError("no")
+    return slot_mapping(blocks, block_size, start, end)
+
+
+def lets_negative_positions_pass(blocks, block_size, start, end):
+    positions, table = torch.arange(start, end), torch.tensor(blocks, dtype=torch.int64)
+    return table[positions // block_size] * block_size + positions % block_size
+
+
+def cuts_at_the_end(blocks, block_size, start, end):
+    if start < 0:
+        raise IndexError("no")
+    return slot_mapping(blocks, block_size, start, min(end, len(blocks) * block_size))
+
+
+def value_error(blocks, block_size, start, end):
+    if start < 0 or end > len(blocks) * block_size:
+        raise ValueError("no")
+    return slot_mapping(blocks, block_size, start, end)
+
+
+def one_after_the_other(blocks, block_size, start, end):
+    if start < 0:
+        raise IndexError("no")
+    return torch.tensor([slot_of(blocks, block_size, p) for p in range(start, end)], dtype=torch.int64)
+
+
+def sorts_the_argument(blocks, block_size, start, end):
+    slots = slot_mapping(blocks, block_size, start, end)
+    blocks.sort()
+    return slots
+
+
+def by_grid(blocks, block_size, start, end):
+    if start < 0 or end > len(blocks) * block_size:
+        raise IndexError(f"{start} to {end}")
+    slots = torch.tensor(blocks, dtype=torch.int64)[:, None] * block_size + torch.arange(block_size)
+    return slots.flatten()[start:end]
+
+
+def by_numpy_arrays(blocks, block_size, start, end):
+    if start < 0 or end > block_size * len(blocks):
+        raise IndexError
+    which, offset = np.divmod(np.arange(start, end), block_size)
+    return torch.from_numpy(np.array(blocks, dtype=np.int64)[which] * block_size + offset)
+
+
+def by_ranges(blocks, block_size, start, end):
+    if start < 0 or end > len(blocks) * block_size:
+        raise IndexError("outside")
+    pieces = [torch.arange(block * block_size, (block + 1) * block_size, dtype=torch.int32) for block in blocks]
+    return torch.cat(pieces)[start:end] if pieces else torch.empty(0, dtype=torch.int32)
+
+
+# 03.5 blocks_in_budget
+
+
+def refuse_budget(block_size, budget_bytes):
+    if block_size < 1 or budget_bytes < 0:
+        raise ValueError("no")
+
+
+def budget_of(bytes_of_one):
+    """Divides by `bytes_of_one(config, block_size, bytes_per_number)`, rounded down."""
+
+    def attempt(config, block_size, budget_bytes, bytes_per_number=4):
+        refuse_budget(block_size, budget_bytes)
+        return int(budget_bytes // bytes_of_one(config, block_size, bytes_per_number))
+
+    return attempt
+
+
+tokens_not_blocks = budget_of(lambda config, size, number: cache_bytes_per_token(config, number))
+always_four_bytes = budget_of(lambda config, size, number: block_bytes(config, size))
+keys_only = budget_of(lambda config, size, number: block_bytes(config, size, number) // 2)
+one_layer = budget_of(lambda config, size, number: block_bytes(config, size, number) // config.num_hidden_layers)
+all_query_heads = budget_of(
+    lambda config, size, number: (
+        block_bytes(config, size, number) // kv_head_size(config)[0] * config.num_attention_heads
+    )
+)
+
+
+def budget_rounded(config, block_size, budget_bytes, bytes_per_number=4):
+    refuse_budget(block_size, budget_bytes)
+    return round(budget_bytes / block_bytes(config, block_size, bytes_per_number))
+
+
+def budget_rounded_up(config, block_size, budget_bytes, bytes_per_number=4):
+    refuse_budget(block_size, budget_bytes)
+    return math.ceil(budget_bytes / block_bytes(config, block_size, bytes_per_number))
+
+
+def budget_with_a_fraction(config, block_size, budget_bytes, bytes_per_number=4):
+    refuse_budget(block_size, budget_bytes)
+    return budget_bytes / block_bytes(config, block_size, bytes_per_number)
+
+
+def budget_a_float(config, block_size, budget_bytes, bytes_per_number=4):
+    refuse_budget(block_size, budget_bytes)
+    return budget_bytes // block_bytes(config, block_size, bytes_per_number)
+
+
+def budget_without_refusals(config, block_size, budget_bytes, bytes_per_number=4):
+    return int(budget_bytes // block_bytes(config, block_size, bytes_per_number))
+
+
+def budget_negative_is_none(config, block_size, budget_bytes, bytes_per_number=4):
+    if block_size < 1:
+        raise ValueError("no")
+    return int(max(0, budget_bytes) // block_bytes(config, block_size, bytes_per_number))
+
+
+def budget_zero_refused(config, block_size, budget_bytes, bytes_per_number=4):
+    if block_size < 1 or budget_bytes <= 0:
+        raise ValueError("x")
+    return int(budget_bytes // block_bytes(config, block_size, bytes_per_number))
+
+
+def budget_nothing(config, block_size, budget_bytes, bytes_per_number=4):
+    refuse_budget(block_size, budget_bytes)
+
+
+def budget_by_tokens(config, block_size, budget_bytes, bytes_per_number=4):
+    if block_size <= 0:
+        raise ValueError("block size")
+    if budget_bytes < 0:
+        raise ValueError("budget")
+    return int(budget_bytes) // cache_bytes_per_token(config, bytes_per_number) // block_size
+
+
+def budget_by_hand(config, block_size, budget_bytes, bytes_per_number=4):
+    refuse_budget(block_size, budget_bytes)
+    heads, size = kv_head_size(config)
+    return math.floor(budget_bytes / (2 * config.num_hidden_layers * heads * size * block_size * bytes_per_number))
+
+
+WRONG = {
+    "03.1": [
+        Wrong("takes from the end of the queue", TakesFromTheEnd, says="the front of the queue; yours gave [2, 1]"),
+        Wrong("returns nothing", ReturnsNothing, says="yours returned None"),
+        Wrong("returns a number for one block", ReturnsOneNumber, says="`[0]`, not `0`"),
+        Wrong("returns a set", ReturnsASet, says="A set has no order"),
+        Wrong("forgets to note what is used", ForgetsWhatIsUsed, says="exactly the blocks that are handed out now"),
+        Wrong("looks at the queue without taking", LooksWithoutTaking, says="never in both, never in neither"),
+        Wrong("never gives the last block", KeepsOneInReserve, says="The last free block may be handed out too"),
+        Wrong(
+            "gives as many as there are",
+            GivesWhatThereIs,
+            says="asking for 3 blocks with 2 free should raise OutOfBlocks; yours returned",
+        ),
+        Wrong(
+            "IndexError when the queue runs dry",
+            IndexErrorWhenEmpty,
+            says="should raise OutOfBlocks; yours raised IndexError",
+        ),
+        Wrong(
+            "ValueError when the queue runs dry",
+            ValueErrorWhenEmpty,
+            says="should raise OutOfBlocks; yours raised ValueError",
+        ),
+        Wrong(
+            "takes some before it refuses",
+            ChangesBeforeRefusing,
+            says="the call was refused, but it changed something: `used` should be {0, 1}",
+        ),
+        Wrong(
+            "does nothing for a negative count",
+            TakesNegativeCounts,
+            says="asking for -1 blocks should raise ValueError",
+        ),
+        Wrong(
+            "returns them turned round",
+            CountsDown,
+            says="should give [0, 1], the front of the queue; yours gave [1, 0]",
+        ),
+        Wrong("copies the queue", CopiesTheQueue, says="Don't copy or slice the queue"),
+        Wrong(
+            "frees in the order of the tokens",
+            KeepsTheOrder,
+            says="the request's tail is handed out before its beginning",
+        ),
+        Wrong(
+            "puts freed blocks in front", PutsThemInFront, says="They went to the front of the queue. They join the end"
+        ),
+        Wrong("sorts the queue", SortsTheQueue, says="or it was sorted"),
+        Wrong("turns the caller's list round", ReversesInPlace, says="your code changed its argument `blocks`"),
+        Wrong("leaves freed blocks in used", StaysUsed, says="`used` should be {3}"),
+        Wrong("loses freed blocks", LosesBlocks, says="the free queue should hold [4, 2, 1, 0]; yours holds [4]"),
+        Wrong(
+            "accepts a double free",
+            AcceptsDoubleFree,
+            says="freeing block 4, which is free, should raise ValueError; yours returned",
+        ),
+        Wrong(
+            "accepts the same block twice",
+            AcceptsTheSameBlockTwice,
+            says="naming block 1 twice should raise ValueError",
+        ),
+        Wrong("KeyError on a double free", KeyErrorOnDoubleFree, says="should raise ValueError; yours raised KeyError"),
+        Wrong(
+            "frees some before it refuses", FreesHalfBeforeRefusing, says="`used` should be {0, 1, 2}; yours is {1, 2}"
+        ),
+        Wrong(
+            "accepts blocks of another pool",
+            AcceptsForeignBlocks,
+            says="freeing block 9, which this pool does not have,",
+        ),
+        Wrong("searches the queue", SearchesTheQueue, says="To know whether a block is handed out"),
+        Wrong("rebuilds the queue", RebuildsTheQueue, says="Don't make another queue"),
+        Wrong("searches a list of the used blocks", SearchesAList, says="`free([0])` goes through `used`"),
+        Wrong("makes another set of the used blocks", SubtractsTheUsed, says="Don't make another set"),
+        Wrong("sorts the used blocks", SortsTheUsed, says="`allocate(1)` goes through `used`"),
+        Wrong("has another container", DropsTheQueue, says="the pool has no `free_queue`"),
+    ],
+    "03.2": [
+        Wrong("n // B + 1", plus_one, says="The last token is at position 127, the last cell of block 127 // 16 = 7"),
+        Wrong(
+            "rounds down",
+            rounds_down,
+            says="Position 128 is the first cell of block 128 // 16 = 8, the ninth. `//` rounds down",
+        ),
+        Wrong("rounds to the nearest", rounds, says="`round` goes to the nearest number"),
+        Wrong("a fraction", fraction, says="a block that is begun is a block"),
+        Wrong("np.ceil", numpy_ceil, says="can't loop over `range(8.0)`"),
+        Wrong("a fraction that is not whole", fraction_first, says="yours is the float 8.9375"),
+        Wrong("at least one block", at_least_one, says="Without tokens there is nothing to store"),
+        Wrong("blocks of 16 always", always_sixteen, says="the answer for blocks of 16"),
+        Wrong(
+            "a block for every token left over",
+            adds_the_rest,
+            says="127 tokens at 16 a block need 8 blocks; yours says 22",
+        ),
+        Wrong("the rest", only_the_rest, says="That is the rest"),
+        Wrong("adds B - 2", adds_two_less, says="a rest of one token must reach the next block too"),
+        Wrong("rounds up twice", adds_the_size, says="take place twice"),
+        Wrong("returns nothing", prints_it, says="yours is None"),
+        Wrong("returns text", as_text, says="yours is str"),
+    ],
+    "03.3": [
+        Wrong(
+            "grows when over-full",
+            table_with(grows_when_over_full),
+            says="the table should hold 9 blocks; yours holds 8",
+        ),
+        Wrong("grows a token early", table_with(grows_too_early), says="all blocks are exactly full"),
+        Wrong("new blocks in every call", table_with(a_block_every_time), says="Fill it first"),
+        Wrong(
+            "at most one block a call",
+            table_with(only_one_block_a_call),
+            says="after 128 tokens the table should hold 8 blocks; yours holds 1",
+        ),
+        Wrong("num_tokens not advanced", table_with(forgets_the_tokens), says="`num_tokens` should be 1; yours is 0"),
+        Wrong(
+            "new blocks in front", table_with(forgets_the_old_blocks), says="blocks with tokens in them have changed"
+        ),
+        Wrong("a list in the list", table_with(a_list_in_the_list), says="`+=` or `extend` adds what is in it"),
+        Wrong("takes blocks past the pool's books", table_with(past_the_books), says="the pool keeps the books"),
+        Wrong(
+            "counts before the pool is asked",
+            table_with(counts_before_asking),
+            says="now it has 129 tokens in 0 blocks",
+        ),
+        Wrong(
+            "token by token",
+            table_with(token_by_token),
+            says="it changed something: the table had 0 tokens in 0 blocks; now it has 128",
+        ),
+        Wrong("block by block", table_with(block_by_block), says="now it has 0 tokens in 8 blocks"),
+        Wrong(
+            "returns False instead of raising",
+            table_with(says_no_quietly),
+            says="should raise OutOfBlocks; yours returned False",
+        ),
+        Wrong(
+            "no limit", table_with(without_limit), says="growing to 3 blocks, with max_blocks 2, should raise TableFull"
+        ),
+        Wrong("the limit is not reached", table_with(limit_below), says="Refuse when *more* are needed"),
+        Wrong("blocks of 16 always", table_with(always_sixteen_a_block), says="`self.pool.block_size`, here 4"),
+        Wrong(
+            "frees one at a time, the first first",
+            table_with(release=one_at_a_time),
+            says="one at a time, so there was nothing to turn",
+        ),
+        Wrong(
+            "takes blocks, then looks at the limit",
+            table_with(limit_after_taking),
+            says="now it has 32 tokens in 3 blocks",
+        ),
+        Wrong("0 is no limit", table_with(zero_is_no_limit), says="0 is a limit too"),
+        Wrong(
+            "OutOfBlocks at the limit",
+            table_with(out_of_blocks_at_the_limit),
+            says="should raise TableFull; yours raised OutOfBlocks",
+        ),
+        Wrong("shrinks", table_with(shrinks), says="appending -5 tokens should raise ValueError"),
+        Wrong("no default", table_with(needs_an_argument), says="TypeError"),
+        Wrong("turns the blocks round twice", table_with(release=turned_round), says="You turned them once more"),
+        Wrong("keeps the blocks", table_with(release=keeps_the_blocks), says="a released table should be empty"),
+        Wrong("keeps the tokens", table_with(release=keeps_the_tokens), says="a released table should hold 0 tokens"),
+        Wrong("empties before it frees", table_with(release=empties_first), says="before the list is emptied"),
+        Wrong(
+            "frees the last block only", table_with(release=only_the_last_block), says="the pool still misses [0, 1]"
+        ),
+        Wrong(
+            "an empty table can't be released",
+            table_with(release=refuses_when_empty),
+            says="releasing an empty table should do nothing",
+        ),
+        Wrong("tables share one list", SharedBlocks, says="Do tables share something"),
+    ],
+    "03.4": [
+        Wrong("the positions", the_positions, says="Those are the positions"),
+        Wrong("block + offset", block_plus_offset, says="Multiply"),
+        Wrong("no offset", first_slots, says="the first slot of each block"),
+        Wrong("position as the offset", offset_not_restarted, says="The offset begins at 0 again in every block"),
+        Wrong("offset counted from start", offset_from_start, says="not from `start`"),
+        Wrong("// and % changed", changed_places, says="`//` and `%` have changed places"),
+        Wrong("the block numbers", block_numbers, says="Those are the blocks"),
+        Wrong("begins at the first block", from_the_first_block, says="You begin at the table's first block"),
+        Wrong("blocks of 16 always", blocks_of_sixteen, says="right for blocks of 16"),
+        Wrong("sorted table", sorted_table, says="You sorted the blocks"),
+        Wrong("floats", as_floats, says="slots are whole numbers"),
+        Wrong("16 bits", as_short, says="slots are int64, or int32; yours are int16"),
+        Wrong("overflows on the way", overflows, says="Make both tensors of int64"),
+        Wrong("a column", as_a_column, says="one slot a position"),
+        Wrong("a list", as_a_list, says="should be a torch tensor"),
+        Wrong("end included", end_included, says="4 slots are asked for, [10, 11, 4, 5]; yours gave 5"),
+        Wrong("the whole table", whole_table, says="all slots of the table"),
+        Wrong("ignores start", from_zero_to_end, says="Those begin at position 0"),
+        Wrong("refuses the empty range", refuses_the_empty_range, says="the range may be empty"),
+        Wrong(
+            "refuses the last position", refuses_the_last_position, says="these positions have slots, [10, 11, 4, 5]"
+        ),
+        Wrong(
+            "lets negative positions pass",
+            lets_negative_positions_pass,
+            says="quietly becomes a cell of the last block",
+        ),
+        Wrong(
+            "cuts at the end of the table",
+            cuts_at_the_end,
+            says="positions without a cell should raise IndexError; yours returned",
+        ),
+        Wrong("ValueError", value_error, says="yours raised ValueError"),
+        Wrong("a loop over the positions", one_after_the_other, says="one after the other"),
+        Wrong("changes its argument", sorts_the_argument, says="your code changed its argument `blocks`"),
+    ],
+    "03.5": [
+        Wrong("tokens, not blocks", tokens_not_blocks, says="how many tokens fit"),
+        Wrong("4 bytes always", always_four_bytes, says="Pass `bytes_per_number` on"),
+        Wrong("keys only", keys_only, says="a key *and* a value"),
+        Wrong("one layer", one_layer, says="in every layer"),
+        Wrong("query heads instead of KV heads", all_query_heads, says="That counts the query heads"),
+        Wrong("rounds", budget_rounded, says="by however little"),
+        Wrong("rounds up", budget_rounded_up, says="A part of a block is no block: round down."),
+        Wrong("a fraction", budget_with_a_fraction, says="yours is float 10.0"),
+        Wrong("a float for a float", budget_a_float, says="yours is float 90.0"),
+        Wrong(
+            "refuses nothing", budget_without_refusals, says="should raise ValueError; yours raised ZeroDivisionError"
+        ),
+        Wrong(
+            "a negative budget is none",
+            budget_negative_is_none,
+            says="block size 16 with a budget of -1 bytes should raise ValueError",
+        ),
+        Wrong("refuses a budget of 0", budget_zero_refused, says="A budget may be 0"),
+        Wrong("returns nothing", budget_nothing, says="yours is None"),
+    ],
+}
+
+RIGHT = {
+    "03.1": [PoolOneByOne, PoolWithAList, PoolOfSets],
+    "03.2": [by_ceil, by_negative_floor, by_divmod, by_counting, by_numpy],
+    "03.3": [TableByRoom, TableOfTuples],
+    "03.4": [by_grid, by_numpy_arrays, by_ranges],
+    "03.5": [budget_by_tokens, budget_by_hand],
+}

@@ -1,0 +1,645 @@
+"""Answers to the exercises of lesson 04: what learners get wrong, and other ways to be right."""
+
+import math
+from types import SimpleNamespace
+
+import torch
+
+from answers import Wrong
+from lessons_lib.attention.masks import PADDING, Tags, additive_mask, block_diagonal_mask, tag_tokens
+from lessons_lib.batching.packed_logits import packed_logits
+
+# 04.1 tag_tokens
+
+
+def tensors(seq_ids, positions):
+    return Tags(torch.tensor(seq_ids, dtype=torch.int64), torch.tensor(positions, dtype=torch.int64))
+
+
+def ids_of(lengths):
+    return [index for index, length in enumerate(lengths) for _ in range(length)]
+
+
+def positions_run_on(lengths, starts=None):
+    return tensors(ids_of(lengths), list(range(sum(lengths))))
+
+
+def ignores_starts(lengths, starts=None):
+    return tag_tokens(lengths)
+
+
+def counts_up_to_the_length(lengths, starts=None):
+    starts = starts or [0] * len(lengths)
+    return tensors(ids_of(lengths), [p for length, start in zip(lengths, starts) for p in range(start, length)])
+
+
+def positions_from_one(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids, tags.positions + 1)
+
+
+def one_start_for_all(lengths, starts=None):
+    return tag_tokens(lengths, None if starts is None else [starts[0]] * len(lengths))
+
+
+def one_too_many(lengths, starts=None):
+    starts = starts or [0] * len(lengths)
+    return tensors(
+        ids_of(lengths), [p for length, start in zip(lengths, starts) for p in range(start, start + length + 1)]
+    )
+
+
+def tags_the_cache_too(lengths, starts=None):
+    starts = starts or [0] * len(lengths)
+    totals = [length + start for length, start in zip(lengths, starts)]
+    return tag_tokens(totals)
+
+
+def one_position_a_sequence(lengths, starts=None):
+    starts = starts or [0] * len(lengths)
+    return tensors(ids_of(lengths), [start for length, start in zip(lengths, starts) for _ in range(length)])
+
+
+def ids_from_one(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids + 1, tags.positions)
+
+
+def numbers_only_the_filled(lengths, starts=None):
+    return Tags(
+        torch.tensor(ids_of([n for n in lengths if n]), dtype=torch.int64), tag_tokens(lengths, starts).positions
+    )
+
+
+def one_id_for_all(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(torch.zeros_like(tags.seq_ids), tags.positions)
+
+
+def one_id_a_sequence(lengths, starts=None):
+    return Tags(torch.arange(len(lengths)), tag_tokens(lengths, starts).positions)
+
+
+def swapped(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.positions, tags.seq_ids)
+
+
+def float_when_empty(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(torch.tensor(tags.seq_ids.tolist()), torch.tensor(tags.positions.tolist()))
+
+
+def float_always(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids.float(), tags.positions.float())
+
+
+def lists_in_tags(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids.tolist(), tags.positions.tolist())
+
+
+def a_pair(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return tags.seq_ids, tags.positions
+
+
+def a_row_of_one(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids[None], tags.positions[None])
+
+
+def interleaved(lengths, starts=None):
+    order = sorted(range(sum(lengths)), key=lambda i: tag_tokens(lengths).positions[i])
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids[order], tags.positions[order])
+
+
+def eats_the_lengths(lengths, starts=None):
+    count, seq_ids, positions = len(lengths), [], []
+    starts = starts or [0] * count
+    for index in range(count):
+        length = lengths.pop(0)
+        seq_ids += [index] * length
+        positions += range(starts[index], starts[index] + length)
+    return tensors(seq_ids, positions)
+
+
+def tags_of_tensors(lengths, starts=None):
+    lengths = torch.tensor(lengths)
+    seq_ids = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    before = (lengths.cumsum(0) - lengths)[seq_ids]
+    shift = torch.zeros(len(lengths), dtype=torch.int64) if starts is None else torch.tensor(starts)
+    return Tags(seq_ids, torch.arange(int(lengths.sum())) - before + shift[seq_ids])
+
+
+def tags_by_concatenation(lengths, starts=None):
+    starts = starts if starts is not None else [0 for _ in lengths]
+    seq_ids = torch.cat([torch.full((length,), index, dtype=torch.int32) for index, length in enumerate(lengths)])
+    positions = torch.cat([torch.arange(start, start + length) for length, start in zip(lengths, starts)])
+    return SimpleNamespace(seq_ids=seq_ids, positions=positions)
+
+
+# 04.2 block_diagonal_mask
+
+
+def token(queries, keys):
+    return (keys.seq_ids != PADDING).expand(len(queries.seq_ids), -1)
+
+
+def own(queries, keys):
+    return keys.seq_ids == queries.seq_ids[:, None]
+
+
+def past(queries, keys):
+    return keys.positions <= queries.positions[:, None]
+
+
+def right_mask(queries, keys):
+    return token(queries, keys) & own(queries, keys) & past(queries, keys)
+
+
+def everything(queries, keys):
+    return torch.ones(len(queries.seq_ids), len(keys.seq_ids), dtype=torch.bool)
+
+
+def any_rule(queries, keys):
+    return token(queries, keys) | own(queries, keys) | past(queries, keys)
+
+
+def no_padding_rule(queries, keys):
+    return own(queries, keys) & past(queries, keys)
+
+
+def no_causal_rule(queries, keys):
+    return token(queries, keys) & own(queries, keys)
+
+
+def no_sequence_rule(queries, keys):
+    return token(queries, keys) & past(queries, keys)
+
+
+def sequence_rule_only(queries, keys):
+    return own(queries, keys)
+
+
+def causal_rule_only(queries, keys):
+    return past(queries, keys)
+
+
+def strictly_before(queries, keys):
+    return right_mask(queries, keys) & (keys.positions < queries.positions[:, None])
+
+
+def later_only(queries, keys):
+    return token(queries, keys) & own(queries, keys) & (keys.positions >= queries.positions[:, None])
+
+
+def same_position_only(queries, keys):
+    return right_mask(queries, keys) & (keys.positions == queries.positions[:, None])
+
+
+def up_to_the_own_sequence(queries, keys):
+    return token(queries, keys) & past(queries, keys) & (keys.seq_ids <= queries.seq_ids[:, None])
+
+
+def places_in_the_row(queries, keys):
+    place = torch.arange(len(keys.seq_ids)) <= torch.arange(len(queries.seq_ids))[:, None]
+    return token(queries, keys) & own(queries, keys) & place
+
+
+def places_from_the_end(queries, keys):
+    ones = torch.ones(len(queries.seq_ids), len(keys.seq_ids), dtype=torch.bool)
+    return token(queries, keys) & own(queries, keys) & ones.tril(len(keys.seq_ids) - len(queries.seq_ids))
+
+
+def lower_triangle(queries, keys):
+    return torch.ones(len(queries.seq_ids), len(keys.seq_ids), dtype=torch.bool).tril()
+
+
+def zero_is_padding(queries, keys):
+    return (keys.seq_ids > 0) & own(queries, keys) & past(queries, keys)
+
+
+def padding_sees_itself(queries, keys):
+    itself = own(queries, keys) & (keys.positions == queries.positions[:, None])
+    return right_mask(queries, keys) | (itself & (queries.seq_ids == PADDING)[:, None])
+
+
+def rows_are_keys(queries, keys):
+    return right_mask(queries, keys).T
+
+
+def no_new_axis(queries, keys):
+    return (keys.seq_ids != PADDING) & (keys.seq_ids == queries.seq_ids) & (keys.positions <= queries.positions)
+
+
+def square_of_queries(queries, keys):
+    return right_mask(queries, queries)
+
+
+def with_batch_and_heads(queries, keys):
+    return right_mask(queries, keys)[None, None]
+
+
+def uses_and(queries, keys):
+    return keys.seq_ids == queries.seq_ids[:, None] and keys.positions <= queries.positions[:, None]
+
+
+def ones_and_zeros(queries, keys):
+    return right_mask(queries, keys).long()
+
+
+def a_list(queries, keys):
+    return right_mask(queries, keys).tolist()
+
+
+def turned_round(queries, keys):
+    return ~right_mask(queries, keys)
+
+
+def shifts_the_positions(queries, keys):
+    mask = right_mask(queries, keys)
+    keys.positions.add_(1)
+    return mask
+
+
+def mask_by_loops(queries, keys):
+    mask = torch.zeros(len(queries.seq_ids), len(keys.seq_ids), dtype=torch.bool)
+    for q, (sequence, position) in enumerate(zip(queries.seq_ids.tolist(), queries.positions.tolist())):
+        for k, (other, earlier) in enumerate(zip(keys.seq_ids.tolist(), keys.positions.tolist())):
+            mask[q, k] = sequence == other != PADDING and earlier <= position
+    return mask
+
+
+def mask_that_asks_the_query(queries, keys):
+    real = queries.seq_ids.unsqueeze(1) >= 0
+    difference = queries.positions.unsqueeze(1) - keys.positions.unsqueeze(0)
+    return real.logical_and(torch.eq(queries.seq_ids.unsqueeze(1), keys.seq_ids.unsqueeze(0))).logical_and(
+        difference >= 0
+    )
+
+
+# 04.3 additive_mask
+
+
+def filled_with(number):
+    return lambda mask, dtype=torch.float32: torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, number)
+
+
+def always_float32(mask, dtype=torch.float32):
+    return torch.where(mask, 0.0, torch.finfo(dtype).min)
+
+
+def minimum_of_float32(mask, dtype=torch.float32):
+    return additive_mask(mask).to(dtype)
+
+
+def minimum_of_float16(mask, dtype=torch.float32):
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(torch.float16).min)
+
+
+def inverted(mask, dtype=torch.float32):
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill(mask, torch.finfo(dtype).min)
+
+
+def one_where_allowed(mask, dtype=torch.float32):
+    return torch.ones(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+
+
+def zero_where_forbidden(mask, dtype=torch.float32):
+    return torch.zeros(mask.shape, dtype=dtype)
+
+
+def smallest_positive(mask, dtype=torch.float32):
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).tiny)
+
+
+def times_infinity(mask, dtype=torch.float32):
+    return (~mask).to(dtype) * -math.inf
+
+
+def as_it_is(mask, dtype=torch.float32):
+    return mask
+
+
+def with_heads(mask, dtype=torch.float32):
+    return additive_mask(mask, dtype)[None]
+
+
+def numbers_in_lists(mask, dtype=torch.float32):
+    return additive_mask(mask, dtype).tolist()
+
+
+def inverts_in_place(mask, dtype=torch.float32):
+    return mask.logical_not_().to(dtype) * torch.finfo(dtype).min
+
+
+def additive_by_multiplication(mask, dtype=torch.float32):
+    return (1 - mask.to(dtype)) * torch.finfo(dtype).min
+
+
+def additive_by_where(mask, dtype=torch.float32):
+    return torch.where(mask, torch.zeros((), dtype=dtype), torch.full((), torch.finfo(dtype).min, dtype=dtype))
+
+
+def additive_by_index(mask, dtype=torch.float32):
+    numbers = torch.zeros_like(mask, dtype=dtype)
+    numbers[~mask] = torch.finfo(dtype).min
+    return numbers
+
+
+# 04.4 packed_logits: parts of the pass may be given wrongly
+
+
+def one_pass(model, sequences, mask, positions=None, attention=None):
+    """Logits [T, vocabulary] of one pass. `positions` and `attention` change what the model is given."""
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    given = {"position_ids": tags.positions[None], "attention_mask": mask(tags, tags)[None, None]}
+    if positions is not None:
+        given["position_ids"] = positions(tags)
+    if attention is not None:
+        given["attention_mask"] = attention(given["attention_mask"])
+    given = {name: value for name, value in given.items() if value is not None}
+    return model(
+        input_ids=torch.tensor([[token for sequence in sequences for token in sequence]]), use_cache=False, **given
+    ).logits[0]
+
+
+def packed(positions=None, attention=None, cut=None):
+    """packed_logits with one part done otherwise."""
+
+    def attempt(model, sequences, mask=block_diagonal_mask):
+        lengths = [len(sequence) for sequence in sequences]
+        logits = one_pass(model, sequences, mask, positions, attention)
+        return list(logits.split(lengths)) if cut is None else cut(logits, lengths)
+
+    return attempt
+
+
+def without_positions(model, sequences, mask=block_diagonal_mask):
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    row = torch.tensor([[token for sequence in sequences for token in sequence]])
+    return list(
+        model(input_ids=row, attention_mask=mask(tags, tags)[None, None], use_cache=False)
+        .logits[0]
+        .split([len(s) for s in sequences])
+    )
+
+
+def without_mask(model, sequences, mask=block_diagonal_mask):
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    row = torch.tensor([[token for sequence in sequences for token in sequence]])
+    return list(
+        model(input_ids=row, position_ids=tags.positions[None], use_cache=False)
+        .logits[0]
+        .split([len(s) for s in sequences])
+    )
+
+
+def ignores_the_mask_it_is_given(model, sequences, mask=block_diagonal_mask):
+    return packed_logits(model, sequences)
+
+
+def a_loop(model, sequences, mask=block_diagonal_mask):
+    return [model(input_ids=torch.tensor([sequence]), use_cache=False).logits[0] for sequence in sequences]
+
+
+def a_rectangle(model, sequences, mask=block_diagonal_mask):
+    longest = max(map(len, sequences))
+    rows = torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in sequences])
+    return [
+        logits[: len(sequence)] for logits, sequence in zip(model(input_ids=rows, use_cache=False).logits, sequences)
+    ]
+
+
+def back_to_front(model, sequences, mask=block_diagonal_mask):
+    return packed_logits(model, sequences[::-1], mask)[::-1]
+
+
+def without_a_batch_axis(model, sequences, mask=block_diagonal_mask):
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    row = torch.tensor([token for sequence in sequences for token in sequence])
+    return list(
+        model(
+            input_ids=row, position_ids=tags.positions, attention_mask=mask(tags, tags)[None, None], use_cache=False
+        ).logits.split([len(s) for s in sequences])
+    )
+
+
+def calls_the_mask_and_drops_it(model, sequences, mask=block_diagonal_mask):
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    mask(tags, tags)
+    return packed_logits(model, sequences)
+
+
+def sorts_by_length(model, sequences, mask=block_diagonal_mask):
+    same_length = [i for i in range(len(sequences)) if len(sequences[i]) == len(sequences[0])]
+    pieces = packed_logits(model, sequences, mask)
+    for i, j in zip(same_length, reversed(same_length)):
+        if i < j:
+            pieces[i], pieces[j] = pieces[j], pieces[i]
+    return pieces
+
+
+def packed_with_numbers(model, sequences, mask=block_diagonal_mask):
+    lengths = [len(sequence) for sequence in sequences]
+    logits = one_pass(model, sequences, mask, attention=additive_mask)
+    bounds = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    return tuple(logits[start:end] for start, end in zip(bounds, bounds[1:]))
+
+
+def packed_by_concatenation(model, sequences, mask=block_diagonal_mask):
+    row = torch.cat([torch.tensor(sequence) for sequence in sequences]).unsqueeze(0)
+    positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences]).unsqueeze(0)
+    seq_ids = torch.cat([torch.full((len(sequence),), i) for i, sequence in enumerate(sequences)])
+    tags = Tags(seq_ids, positions[0])
+    with torch.no_grad():
+        output = model(
+            row, attention_mask=mask(tags, tags).view(1, 1, row.shape[1], row.shape[1]), position_ids=positions
+        )
+    return [output.logits[0, seq_ids == i] for i in range(len(sequences))]
+
+
+WRONG = {
+    "04.1": [
+        Wrong("positions run on through the row", positions_run_on, says="go on through the row"),
+        Wrong("starts left out", ignores_starts, says="You leave `starts` out"),
+        Wrong("counts from start up to length", counts_up_to_the_length, says="start + length - 1"),
+        Wrong("positions from 1", positions_from_one, says="one too far"),
+        Wrong("the first start for all", one_start_for_all, says="the start of the first"),
+        Wrong("one position too many", one_too_many, says="One too many for each sequence"),
+        Wrong("tags the tokens in the cache", tags_the_cache_too, says="the tokens in the cache as well"),
+        Wrong("one position for a whole sequence", one_position_a_sequence, says="share one position"),
+        Wrong("ids from 1", ids_from_one, says="number the sequences from 1"),
+        Wrong("an empty sequence gets no number", numbers_only_the_filled, says="keeps its number all the same"),
+        Wrong("one id for all", one_id_for_all, says="as if they were one story"),
+        Wrong(
+            "one id for each sequence, not for each token", one_id_a_sequence, says="repeat the number of the sequence"
+        ),
+        Wrong("ids and positions swapped", swapped, says="changed places"),
+        Wrong("float32 when there is nothing", float_when_empty, says="nothing to tell the type from"),
+        Wrong("float32", float_always, says="Both are whole numbers"),
+        Wrong("lists in place of tensors", lists_in_tags, says="should be a tensor; yours is list"),
+        Wrong("a pair in place of Tags", a_pair, says="it should return `Tags`"),
+        Wrong("a batch axis", a_row_of_one, says="should have one axis"),
+        Wrong("interleaved", interleaved, says="One whole sequence lies behind the other"),
+        Wrong("empties its argument", eats_the_lengths, says="your code changed its argument `lengths`"),
+        Wrong("returns nothing", lambda lengths, starts=None: None, says="yours returned None"),
+    ],
+    "04.2": [
+        Wrong("no mask", everything, says="everything is allowed"),
+        Wrong("joined by |", any_rule, says="not by `|`"),
+        Wrong("no padding rule", no_padding_rule, says="padding attends to padding"),
+        Wrong("no causal rule", no_causal_rule, says="The causal rule is missing"),
+        Wrong("no sequence rule", no_sequence_rule, says="The rule of the sequence is missing"),
+        Wrong("the sequence rule alone", sequence_rule_only, says="the causal one and that of padding"),
+        Wrong("the causal rule alone", causal_rule_only, says="that of the sequence and that of padding"),
+        Wrong("< for <=", strictly_before, says="no token attends to itself"),
+        Wrong(">= for <=", later_only, says="the wrong way round"),
+        Wrong("== for <=", same_position_only, says="to itself alone"),
+        Wrong("<= for == of sequences", up_to_the_own_sequence, says="names, not sizes"),
+        Wrong("compares places in the row", places_in_the_row, says="places in the row are compared. "),
+        Wrong("compares places from the end of the row", places_from_the_end, says="counted from its end"),
+        Wrong("a lower triangle", lower_triangle, says="the mask of one single text"),
+        Wrong("takes sequence 0 for padding", zero_is_padding, says="sequence 0 is taken for padding"),
+        Wrong("padding sees itself", padding_sees_itself, says="False throughout"),
+        Wrong("a row for each key", rows_are_keys, says="You have a row for each key"),
+        Wrong("no new axis", no_new_axis, says="Every query must meet every key"),
+        Wrong("a square of the queries", square_of_queries, says="a square of the queries"),
+        Wrong("axes for batch and heads", with_batch_and_heads, says="put in later"),
+        Wrong("`and` for `&`", uses_and, says="`and` and `or` can't compare"),
+        Wrong("integers", ones_and_zeros, says="should hold bool"),
+        Wrong("lists", a_list, says="should be a tensor; yours is list"),
+        Wrong("inverted", turned_round, says="everything is turned round"),
+        Wrong("changes the tags", shifts_the_positions, says="changed the tags"),
+        Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
+    ],
+    "04.3": [
+        Wrong("minus infinity", filled_with(-math.inf), says="0 / 0 in the softmax"),
+        Wrong("a constant", filled_with(-1e9), says="A constant of your own"),
+        Wrong("minus one", filled_with(-1.0), says="hardly changes a score"),
+        Wrong("float32 whatever is asked for", always_float32, says="should hold float16; yours holds float32"),
+        Wrong("float32's minimum for all dtypes", minimum_of_float32, says="that of the dtype itself"),
+        Wrong("float16's minimum for all dtypes", minimum_of_float16, says="yours is -65504"),
+        Wrong("inverted", inverted, says="turned round"),
+        Wrong("1 where allowed", one_where_allowed, says="where the mask is True the number should be 0"),
+        Wrong("0 everywhere", zero_where_forbidden, says="yours is 0."),
+        Wrong("the smallest number above 0", smallest_positive, says="`tiny` is the smallest above 0"),
+        Wrong("0 times infinity", times_infinity, says="0 times infinity is NaN"),
+        Wrong("the mask as it is", as_it_is, says="yours holds True and False"),
+        Wrong("one axis more", with_heads, says="the shape should be that of the mask"),
+        Wrong("lists", numbers_in_lists, says="it should return a tensor"),
+        Wrong("inverts its argument", inverts_in_place, says="your code changed its argument `mask`"),
+        Wrong(
+            "float32's minimum filled into float16",
+            filled_with(torch.finfo(torch.float32).min),
+            says="does not fit into torch.float16",
+        ),
+    ],
+    "04.4": [
+        Wrong("no positions", without_positions, says="given no `position_ids`"),
+        Wrong(
+            "positions run on",
+            packed(positions=lambda tags: torch.arange(len(tags))[None]),
+            says="as if it were one text",
+        ),
+        Wrong(
+            "positions without a batch axis",
+            packed(positions=lambda tags: tags.positions),
+            says="`position_ids` should have shape",
+        ),
+        Wrong(
+            "positions from 1", packed(positions=lambda tags: tags.positions[None] + 1), says="the positions should be"
+        ),
+        Wrong("no mask", without_mask, says="You pass no mask at all"),
+        Wrong(
+            "the mask with two axes", packed(attention=lambda mask: mask[0, 0]), says="takes it for the padding mask"
+        ),
+        Wrong("the mask with three axes", packed(attention=lambda mask: mask[0]), says="has four axes"),
+        Wrong("the mask turned round", packed(attention=lambda mask: ~mask), says="It is turned round"),
+        Wrong(
+            "an ordinary causal mask",
+            packed(attention=lambda mask: torch.ones_like(mask).tril()),
+            says="the mask of one single text",
+        ),
+        Wrong("the mask transposed", packed(attention=lambda mask: mask.mT), says="It is transposed"),
+        Wrong(
+            "1 and 0 added to the scores",
+            packed(attention=lambda mask: mask.float()),
+            says="Numbers are added to the scores",
+        ),
+        Wrong(
+            "0 and 1 added to the scores",
+            packed(attention=lambda mask: (~mask).float()),
+            says="None of them is low enough",
+        ),
+        Wrong("-1 added to the scores", packed(attention=lambda mask: -(~mask).float()), says="-1"),
+        Wrong("the mask as integers", packed(attention=lambda mask: mask.long()), says="yours holds int64"),
+        Wrong(
+            "its own mask in place of that given", ignores_the_mask_it_is_given, says="not with `block_diagonal_mask`"
+        ),
+        Wrong("calls the mask and drops it", calls_the_mask_and_drops_it, says="not those of that mask"),
+        Wrong("a loop over the sequences", a_loop, says="A loop over the sequences"),
+        Wrong("a padded rectangle", a_rectangle, says="the rectangle of lesson 01"),
+        Wrong("the last sequence first", back_to_front, says="in the order of the list"),
+        Wrong(
+            "no batch axis", without_a_batch_axis, says="The model wants a batch axis in front: `torch.tensor([row])`"
+        ),
+        Wrong("does not cut", packed(cut=lambda logits, lengths: logits), says="Cut the row's logits into pieces"),
+        Wrong(
+            "cuts into single tokens",
+            packed(cut=lambda logits, lengths: list(logits)),
+            says="You have one for each token",
+        ),
+        Wrong(
+            "cuts into equal pieces",
+            packed(cut=lambda logits, lengths: list(logits.chunk(len(lengths)))),
+            says="as long as the sequences",
+        ),
+        Wrong(
+            "the last token only",
+            packed(cut=lambda logits, lengths: [piece[-1] for piece in logits.split(lengths)]),
+            says="the last token's logits alone",
+        ),
+        Wrong(
+            "keeps the batch axis",
+            packed(cut=lambda logits, lengths: [piece[None] for piece in logits.split(lengths)]),
+            says="The batch axis is still there",
+        ),
+        Wrong(
+            "cuts along the vocabulary",
+            packed(cut=lambda logits, lengths: list(logits[:, : sum(lengths)].split(lengths, dim=1))),
+            says="along the vocabulary",
+        ),
+        Wrong(
+            "the whole row each time",
+            packed(cut=lambda logits, lengths: [logits for _ in lengths]),
+            says="Each piece is the whole row",
+        ),
+        Wrong(
+            "probabilities",
+            packed(cut=lambda logits, lengths: list(logits.softmax(-1).split(lengths))),
+            says="These are probabilities",
+        ),
+        Wrong(
+            "shifted by one",
+            packed(cut=lambda logits, lengths: list(logits.roll(1, 0).split(lengths))),
+            says="shifted by one token",
+        ),
+        Wrong("another order", sorts_by_length, says="the logits of another sequence"),
+        Wrong(
+            "lists",
+            packed(cut=lambda logits, lengths: [piece.tolist() for piece in logits.split(lengths)]),
+            says="Leave the pieces tensors",
+        ),
+    ],
+}
+
+RIGHT = {
+    "04.1": [tags_of_tensors, tags_by_concatenation],
+    "04.2": [mask_by_loops, mask_that_asks_the_query],
+    "04.3": [additive_by_multiplication, additive_by_where, additive_by_index],
+    "04.4": [packed_with_numbers, packed_by_concatenation],
+}

@@ -1,0 +1,845 @@
+"""Answers to the exercises of lesson 05: what learners get wrong, and other ways to be right."""
+
+import copy
+import dataclasses
+from itertools import accumulate
+
+import torch
+from transformers import DynamicCache
+
+from answers import Wrong
+from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
+from lessons_lib.attention.packing import PackedBatch, cache_of, pack, packed_forward, packed_mask, scatter_cache
+from lessons_lib.batching.ragged_batching import admit, forward, ragged_step, retire
+from lessons_lib.batching.request import RequestState
+
+# 05.1 pack: each mistake is the reference with one field made another way
+
+
+def packing(**fields):
+    """`pack` with some fields replaced: each is made from (new tokens, cached lengths)."""
+
+    def attempt(new_tokens, cached_lens):
+        made = {name: torch.tensor(make(new_tokens, cached_lens), dtype=torch.int64) for name, make in fields.items()}
+        return dataclasses.replace(pack(new_tokens, cached_lens), **made)
+
+    return attempt
+
+
+def lengths_of(new_tokens):
+    return [len(tokens) for tokens in new_tokens]
+
+
+def flat(rows):
+    return [item for row in rows for item in row]
+
+
+def refuses_nothing(new_tokens, cached_lens):
+    input_ids = [token for tokens, _ in zip(new_tokens, cached_lens) for token in tokens]
+    positions = [cached + i for tokens, cached in zip(new_tokens, cached_lens) for i in range(len(tokens))]
+    seq_ids = [index for index, (tokens, _) in enumerate(zip(new_tokens, cached_lens)) for _ in tokens]
+    cumulative = [0]
+    for tokens, _ in zip(new_tokens, cached_lens):
+        cumulative.append(cumulative[-1] + len(tokens))
+    context = [cached + len(tokens) for tokens, cached in zip(new_tokens, cached_lens)]
+    fields = (input_ids, positions, seq_ids, cumulative, context, [end - 1 for end in cumulative[1:]])
+    return PackedBatch(*(torch.tensor(values, dtype=torch.int64) for values in fields))
+
+
+def refuses_unequal_lists_only(new_tokens, cached_lens):
+    if len(new_tokens) != len(cached_lens):
+        raise ValueError("as many of both")
+    return refuses_nothing(new_tokens, cached_lens)
+
+
+def accepts_negative_lengths(new_tokens, cached_lens):
+    if not all(new_tokens):
+        raise ValueError("no new token")
+    return refuses_unequal_lists_only(new_tokens, cached_lens)
+
+
+def refuses_prefills(new_tokens, cached_lens):
+    if not all(cached_lens):
+        raise ValueError("a cached length must be positive")
+    return pack(new_tokens, cached_lens)
+
+
+def asserts(new_tokens, cached_lens):
+    assert len(new_tokens) == len(cached_lens)
+    return pack(new_tokens, cached_lens)
+
+
+def packs_lists(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return PackedBatch(*(getattr(packed, field.name).tolist() for field in dataclasses.fields(packed)))
+
+
+def packs_with_a_row_axis(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return dataclasses.replace(packed, input_ids=packed.input_ids[None])
+
+
+def packs_floats(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return dataclasses.replace(packed, context_lens=packed.context_lens.float())
+
+
+def returns_the_fields(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return packed.input_ids, packed.positions
+
+
+def needs_a_sequence(new_tokens, cached_lens):
+    if not new_tokens:
+        return PackedBatch(*(torch.tensor([], dtype=torch.int64) for _ in range(6)))
+    return pack(new_tokens, cached_lens)
+
+
+def lets_torch_guess_for_nobody(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return packed if new_tokens else dataclasses.replace(packed, seq_ids=torch.tensor([]))
+
+
+def empties_the_lists(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    while new_tokens:
+        new_tokens.pop()
+    return packed
+
+
+def pack_by_tensors(new_tokens, cached_lens):
+    cached = list(cached_lens)
+    if len(new_tokens) != len(cached) or any(not tokens for tokens in new_tokens) or (cached and min(cached) < 0):
+        raise ValueError(f"{new_tokens}, {cached_lens}")
+    new = torch.tensor(lengths_of(new_tokens), dtype=torch.int64)
+    cu_seqlens_q = torch.nn.functional.pad(new.cumsum(0), (1, 0))
+    seq_ids = torch.arange(len(new)).repeat_interleave(new)
+    old = torch.tensor(cached, dtype=torch.int64)
+    place = torch.arange(int(new.sum())) - cu_seqlens_q[:-1][seq_ids]
+    input_ids = torch.tensor(sum(new_tokens, []), dtype=torch.int64)
+    return PackedBatch(input_ids, old[seq_ids] + place, seq_ids, cu_seqlens_q, old + new, cu_seqlens_q[1:] - 1)
+
+
+def pack_in_int32(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return PackedBatch(*(getattr(packed, field.name).int() for field in dataclasses.fields(packed)))
+
+
+def pack_by_loop(new_tokens, cached_lens):
+    if len(new_tokens) != len(cached_lens):
+        raise ValueError("lists of unequal length")
+    ids, positions, seq_ids, ends, context = [], [], [], [0], []
+    for number in range(len(new_tokens)):
+        if len(new_tokens[number]) < 1 or cached_lens[number] < 0:
+            raise ValueError(f"sequence {number}")
+        for offset, token in enumerate(new_tokens[number]):
+            ids.append(token)
+            positions.append(cached_lens[number] + offset)
+            seq_ids.append(number)
+        ends.append(len(ids))
+        context.append(cached_lens[number] + len(new_tokens[number]))
+    fields = dict(
+        input_ids=ids,
+        positions=positions,
+        seq_ids=seq_ids,
+        cu_seqlens_q=ends,
+        context_lens=context,
+        logits_index=[e - 1 for e in ends[1:]],
+    )
+    return PackedBatch(**{name: torch.tensor(values).long() for name, values in fields.items()})
+
+
+# 05.2 scatter_cache
+
+
+def scattering(pieces):
+    """`scatter_cache` with another way to cut one tensor: pieces(tensor, cached lengths, new lengths) gives a list."""
+
+    def attempt(joined, packed):
+        cached, new = packed.cached_lens, packed.new_lens
+        layers = [
+            list(zip(pieces(layer.keys, cached, new), pieces(layer.values, cached, new))) for layer in joined.layers
+        ]
+        return [cache_of(own) for own in zip(*layers)]
+
+    return attempt
+
+
+def cut(tensor, start, count):
+    return tensor[:, :, start : start + count]
+
+
+def starts_of(lengths):
+    return [0, *accumulate(lengths)][: len(lengths)]
+
+
+def as_if_they_lay_together(tensor, cached, new):
+    return tensor.split([c + n for c, n in zip(cached, new)], dim=2)
+
+
+def only_new(tensor, cached, new):
+    return tensor[:, :, sum(cached) :].split(new, dim=2)
+
+
+def only_old(tensor, cached, new):
+    return tensor[:, :, : sum(cached)].split(cached, dim=2)
+
+
+def new_before_old(tensor, cached, new):
+    return [torch.cat([b, a], dim=2) for a, b in zip(only_old(tensor, cached, new), only_new(tensor, cached, new))]
+
+
+def new_from_the_front(tensor, cached, new):
+    old = only_old(tensor, cached, new)
+    return [torch.cat([a, cut(tensor, start, n)], dim=2) for a, start, n in zip(old, starts_of(new), new)]
+
+
+def old_from_the_front(tensor, cached, new):
+    return [torch.cat([cut(tensor, 0, c), b], dim=2) for c, b in zip(cached, only_new(tensor, cached, new))]
+
+
+def new_from_the_end(tensor, cached, new):
+    return [
+        torch.cat([a, tensor[:, :, tensor.shape[2] - n :]], dim=2) for a, n in zip(only_old(tensor, cached, new), new)
+    ]
+
+
+def everything_for_all(tensor, cached, new):
+    return [tensor for _ in new]
+
+
+def along_the_heads(tensor, cached, new):
+    pieces = tensor.split(cached + new, dim=1)
+    return [torch.cat([a, b], dim=1) for a, b in zip(pieces[: len(new)], pieces[len(new) :])]
+
+
+def joined_along_the_heads(tensor, cached, new):
+    return [
+        torch.cat([a[:, :, :1], b[:, :, :1]], dim=1)
+        for a, b in zip(only_new(tensor, cached, new), only_new(tensor, cached, new))
+    ]
+
+
+def swaps_keys_and_values(joined, packed):
+    return [cache_of([(layer.values, layer.keys) for layer in cache.layers]) for cache in scatter_cache(joined, packed)]
+
+
+def first_layer_for_all(joined, packed):
+    return [
+        cache_of([(cache.layers[0].keys, cache.layers[0].values) for _ in cache.layers])
+        for cache in scatter_cache(joined, packed)
+    ]
+
+
+def last_layer_only(joined, packed):
+    return [cache_of([(cache.layers[-1].keys, cache.layers[-1].values)]) for cache in scatter_cache(joined, packed)]
+
+
+def by_layers(joined, packed):
+    caches = scatter_cache(joined, packed)
+    return [[(cache.layers[i].keys, cache.layers[i].values) for cache in caches] for i in range(len(joined.layers))]
+
+
+def pairs_for_caches(joined, packed):
+    return [[(layer.keys, layer.values) for layer in cache.layers] for cache in scatter_cache(joined, packed)]
+
+
+def in_reverse_order(joined, packed):
+    return scatter_cache(joined, packed)[::-1]
+
+
+def one_object_for_all(joined, packed):
+    return scatter_cache(joined, packed)[:1] * len(packed.new_lens)
+
+
+def only_those_with_a_cache(joined, packed):
+    return [cache for cache, cached in zip(scatter_cache(joined, packed), packed.cached_lens) if cached]
+
+
+def forgets_to_return(joined, packed):
+    scatter_cache(joined, packed)
+
+
+def without_telling_the_layers(joined, packed):
+    caches = scatter_cache(joined, packed)
+    for cache in caches:
+        for layer in cache.layers:
+            layer.is_initialized = False
+    return caches
+
+
+def scatter_by_updates(joined, packed):
+    old, new = starts_of(packed.cached_lens), starts_of(packed.new_lens)
+    caches = [DynamicCache() for _ in packed.new_lens]
+    for number, cache in enumerate(caches):
+        for index, layer in enumerate(joined.layers):
+            behind = sum(packed.cached_lens) + new[number]
+            for start, count in ((old[number], packed.cached_lens[number]), (behind, packed.new_lens[number])):
+                if count:
+                    cache.update(cut(layer.keys, start, count), cut(layer.values, start, count), index)
+    return caches
+
+
+def scatter_by_index(joined, packed):
+    sequence = torch.arange(len(packed.new_lens))
+    owner = torch.cat([sequence.repeat_interleave(torch.tensor(packed.cached_lens)), packed.seq_ids])
+    places = [(owner == number).nonzero()[:, 0] for number in sequence]
+    return tuple(
+        cache_of([(layer.keys[:, :, mine], layer.values[:, :, mine]) for layer in joined.layers]) for mine in places
+    )
+
+
+# 05.3 packed_forward
+
+
+def passing(pick=lambda logits, packed: logits[0], **changes):
+    """`packed_forward` with some arguments of the model made another way; None leaves one out."""
+
+    @torch.inference_mode()
+    def attempt(model, packed, cache):
+        arguments = dict(
+            input_ids=packed.input_ids[None],
+            position_ids=packed.positions[None],
+            attention_mask=packed_mask(packed)[None, None],
+            past_key_values=cache,
+            logits_to_keep=packed.logits_index,
+        )
+        arguments |= {name: change(packed, cache) for name, change in changes.items()}
+        return pick(model(**{name: value for name, value in arguments.items() if value is not None}).logits, packed)
+
+    return attempt
+
+
+def diagonal_of_new_tokens(packed, cache):
+    own = tag_tokens(packed.new_lens)
+    mask = block_diagonal_mask(own, own)
+    return torch.cat([torch.ones(len(mask), sum(packed.cached_lens), dtype=torch.bool), mask], dim=1)[None, None]
+
+
+def without_the_cached_keys(packed, cache):
+    own = tag_tokens(packed.new_lens)
+    return block_diagonal_mask(own, own)[None, None]
+
+
+def whole_output(model, packed, cache):
+    return model(packed.input_ids[None], position_ids=packed.positions[None], attention_mask=packed_mask(packed)[None, None],
+                 past_key_values=cache, logits_to_keep=packed.logits_index)  # fmt: skip
+
+
+@torch.inference_mode()
+def one_pass_each(model, packed, cache):
+    logits = packed_forward(model, packed, cache)
+    for tokens in packed.input_ids[:1]:
+        model(tokens[None, None], use_cache=False)
+    return logits
+
+
+def nothing_computed(model, packed, cache):
+    return torch.zeros(len(packed.new_lens), model.config.vocab_size)
+
+
+@torch.inference_mode()
+def forward_with_an_additive_mask(model, packed, cache):
+    hidden = torch.zeros(packed_mask(packed).shape).masked_fill(~packed_mask(packed), torch.finfo(torch.float32).min)
+    where = packed.logits_index.clone()
+    return model(
+        packed.input_ids.unsqueeze(0),
+        attention_mask=hidden.reshape(1, 1, *hidden.shape),
+        position_ids=packed.positions.unsqueeze(0),
+        past_key_values=cache,
+        logits_to_keep=where,
+    ).logits.squeeze(0)
+
+
+@torch.inference_mode()
+def forward_in_two_parts(model, packed, cache):
+    hidden = model.base_model(
+        input_ids=packed.input_ids[None],
+        position_ids=packed.positions[None],
+        attention_mask=packed_mask(packed)[None, None],
+        past_key_values=cache,
+    ).last_hidden_state
+    return model.get_output_embeddings()(hidden[0, packed.logits_index])
+
+
+# 05.4 ragged_step
+
+
+def known(request):
+    return request.prompt_ids + request.output_ids
+
+
+def stepping(new_tokens=None, cached=None, count=None, append=None, end=None, take=None, members=None):
+    """`ragged_step` with one part made another way."""
+    new_tokens = new_tokens or (lambda request: known(request)[request.num_computed_tokens :])
+    cached = cached or (lambda request: request.num_computed_tokens)
+    count = count or (lambda request, tokens: request.num_computed_tokens + len(tokens))
+    append = append or (lambda request, token: request.append_token(token))
+    take = take or (lambda logits: logits.argmax(dim=-1).tolist())
+    members = members or (lambda batch: list(batch.running))
+
+    def end_of_step(batch):
+        retire(batch)
+        admit(batch)
+
+    end = end or end_of_step
+
+    def attempt(batch, forward=forward):
+        requests = members(batch)
+        row = [new_tokens(request) for request in requests]
+        before = [cached(request) for request in requests]
+        tokens = take(forward(batch, pack(row, before)))
+        for request, fed, token in zip(requests, row, tokens):
+            request.num_computed_tokens = count(request, fed)
+            append(request, token)
+        end(batch)
+
+    return attempt
+
+
+def whole_sequence_again(request):
+    return known(request)
+
+
+def admits_before_it_retires(batch):
+    admit(batch)
+    retire(batch)
+
+
+def with_barrier(batch):
+    retire(batch)
+    if not batch.running:
+        admit(batch)
+
+
+def admits_one(batch):
+    retire(batch)
+    waiting = list(batch.waiting)[1:]
+    for request in waiting:
+        batch.waiting.remove(request)
+    admit(batch)
+    batch.waiting.extend(waiting)
+
+
+def retires_by_hand(batch):
+    for request in batch.running:
+        if request.state is RequestState.FINISHED:
+            batch.running.remove(request)
+            del batch.caches[request.id]
+    admit(batch)
+
+
+def forgets_the_cache(batch):
+    batch.running = [request for request in batch.running if request.state is not RequestState.FINISHED]
+    admit(batch)
+
+
+def admits_by_hand(batch):
+    retire(batch)
+    while batch.waiting and len(batch.running) < batch.max_num_seqs:
+        batch.running.append(batch.waiting.popleft())
+
+
+def retires_only_for_others(batch):
+    if batch.waiting:
+        retire(batch)
+        admit(batch)
+
+
+def adds_to_the_prompt(request):
+    tokens = request.prompt_ids
+    tokens += request.output_ids[-1:]
+    return tokens[request.num_computed_tokens :]
+
+
+def starts_with_admission(batch, forward=forward):
+    retire(batch)
+    admit(batch)
+    stepping(end=lambda batch: None)(batch, forward=forward)
+
+
+def two_rows(batch, forward=forward):
+    for _ in range(2):
+        stepping(end=lambda batch: None)(batch, forward=forward)
+        retire(batch)
+    admit(batch)
+
+
+def prefills_or_decodes(batch):
+    prefilling = [request for request in batch.running if request.state is RequestState.PREFILLING]
+    return prefilling or list(batch.running)
+
+
+def one_pass_for_each(batch, forward=forward):
+    everybody = list(batch.running)
+    for request in everybody:
+        batch.running = [request]
+        stepping(end=lambda batch: None)(batch, forward=forward)
+    batch.running = everybody
+    retire(batch)
+    admit(batch)
+
+
+def own_forward(batch, forward=None):
+    ragged_step(batch)
+
+
+def hands_over_lists(batch, forward=forward):
+    forward(batch, [known(request)[request.num_computed_tokens :] for request in batch.running])
+
+
+def computes_nothing(batch, forward=forward):
+    retire(batch)
+    admit(batch)
+
+
+def append_by_hand(request, token):
+    request.output_ids.append(token)
+
+
+def step_by_cases(batch, forward=forward):
+    row, cached = [], []
+    for request in batch.running:
+        if request.state is RequestState.PREFILLING:
+            row.append(request.prompt_ids)
+            cached.append(0)
+        else:
+            row.append([request.output_ids[-1]])
+            cached.append(len(request.prompt_ids) + len(request.output_ids) - 1)
+    logits = forward(batch, pack(row, cached))
+    for i, request in enumerate(list(batch.running)):
+        request.append_token(int(torch.argmax(logits[i])))
+        request.num_computed_tokens = cached[i] + len(row[i])
+    for request in list(batch.running):
+        if request.finish_reason is not None:
+            batch.running.remove(request)
+            batch.caches.pop(request.id)
+    admit(batch)
+
+
+def step_with_copies(batch, forward=forward):
+    requests = copy.copy(batch.running)
+    packed = pack(
+        [(r.prompt_ids + r.output_ids)[r.num_computed_tokens :] for r in requests],
+        [r.num_computed_tokens for r in requests],
+    )
+    best = forward(batch, packed).max(dim=1).indices
+    for request, new, token in zip(requests, packed.new_lens, best):
+        request.num_computed_tokens += new
+        request.append_token(token.item())
+    retire(batch)
+    while batch.waiting and len(batch.running) < batch.max_num_seqs:
+        admit(batch)
+
+
+WRONG = {
+    "05.1": [
+        Wrong(
+            "positions count from 0 in every piece",
+            packing(positions=lambda new, _: flat(range(len(t)) for t in new)),
+            says="not of its piece",
+        ),
+        Wrong(
+            "positions count through the row",
+            packing(positions=lambda new, _: range(len(flat(new)))),
+            says="You count through the row",
+        ),
+        Wrong(
+            "positions one too far",
+            packing(positions=lambda new, old: flat(range(c + 1, c + len(t) + 1) for t, c in zip(new, old))),
+            says="one too far",
+        ),
+        Wrong(
+            "one position for all new tokens",
+            packing(positions=lambda new, old: flat([c] * len(t) for t, c in zip(new, old))),
+            says="all got the same position",
+        ),
+        Wrong("tokens sorted", packing(input_ids=lambda new, _: sorted(flat(new))), says="Nothing is sorted"),
+        Wrong(
+            "last tokens only",
+            packing(input_ids=lambda new, _: [t[-1] for t in new]),
+            says="the last token of each sequence only",
+        ),
+        Wrong(
+            "sequences from 1",
+            packing(seq_ids=lambda new, _: flat([i + 1] * len(t) for i, t in enumerate(new))),
+            says="numbered from 0",
+        ),
+        Wrong(
+            "a sequence id for each sequence",
+            packing(seq_ids=lambda new, _: range(len(new))),
+            says="One number for each *token*",
+        ),
+        Wrong(
+            "all of one sequence",
+            packing(seq_ids=lambda new, _: [0] * len(flat(new))),
+            says="could not keep the sequences apart",
+        ),
+        Wrong(
+            "no 0 in front",
+            packing(cu_seqlens_q=lambda new, _: list(accumulate(lengths_of(new)))),
+            says="The 0 in front is missing",
+        ),
+        Wrong(
+            "no end",
+            packing(cu_seqlens_q=lambda new, _: starts_of(lengths_of(new))),
+            says="The end of the row is missing",
+        ),
+        Wrong(
+            "lengths, not sums",
+            packing(cu_seqlens_q=lambda new, _: [0, *lengths_of(new)]),
+            says="with a 0 in front. Add them up",
+        ),
+        Wrong(
+            "sums of whole sequences",
+            packing(cu_seqlens_q=lambda new, old: [0, *accumulate(len(t) + c for t, c in zip(new, old))]),
+            says="You added up all tokens",
+        ),
+        Wrong(
+            "context is what was cached",
+            packing(context_lens=lambda _, old: old),
+            says="That is what is cached before the pass",
+        ),
+        Wrong(
+            "context is what is new",
+            packing(context_lens=lambda new, _: lengths_of(new)),
+            says="Those are the new tokens only",
+        ),
+        Wrong(
+            "context is the last position",
+            packing(context_lens=lambda new, old: [len(t) + c - 1 for t, c in zip(new, old)]),
+            says="one less than the number of tokens",
+        ),
+        Wrong(
+            "logits at the ends",
+            packing(logits_index=lambda new, _: list(accumulate(lengths_of(new)))),
+            says="where the next one begins",
+        ),
+        Wrong(
+            "logits of the first tokens",
+            packing(logits_index=lambda new, _: starts_of(lengths_of(new))),
+            says="Those are the first tokens",
+        ),
+        Wrong(
+            "logits counted in each piece",
+            packing(logits_index=lambda new, _: [len(t) - 1 for t in new]),
+            says="You counted within each sequence",
+        ),
+        Wrong(
+            "logits at positions",
+            packing(logits_index=lambda new, old: [len(t) + c - 1 for t, c in zip(new, old)]),
+            says="Those are positions in the sequences",
+        ),
+        Wrong("lists", packs_lists, says="should be a torch tensor"),
+        Wrong("an axis for rows", packs_with_a_row_axis, says="has no axis for rows"),
+        Wrong("floats", packs_floats, says="should hold integers"),
+        Wrong("a tuple", returns_the_fields, says="yours returned tuple"),
+        Wrong("no sequences", needs_a_sequence, says="without sequences `cu_seqlens_q` should be [0]"),
+        Wrong("floats where there is nobody", lets_torch_guess_for_nobody, says="`torch.tensor([])` holds floats"),
+        Wrong("refuses nothing", refuses_nothing, says="two sequences, but one cached length"),
+        Wrong(
+            "accepts a sequence without new tokens",
+            refuses_unequal_lists_only,
+            says="a sequence without a new token should be refused",
+        ),
+        Wrong("accepts negative lengths", accepts_negative_lengths, says="a cached length of -1 should be refused"),
+        Wrong("refuses prefills", refuses_prefills, says="A cached length of 0 is a prefill"),
+        Wrong("asserts", asserts, says="yours raised AssertionError"),
+        Wrong("empties the caller's list", empties_the_lists, says="your code changed its argument `new_tokens`"),
+    ],
+    "05.2": [
+        Wrong(
+            "as if each sequence lay together",
+            scattering(as_if_they_lay_together),
+            says="as if each sequence's tokens lay together",
+        ),
+        Wrong("only the new tokens", scattering(only_new), says="The cached tokens are lost"),
+        Wrong("only the old tokens", scattering(only_old), says="The new tokens are lost"),
+        Wrong("new before old", scattering(new_before_old), says="The new tokens stand before the old ones"),
+        Wrong("new tokens from the front", scattering(new_from_the_front), says="from the front of the joined cache"),
+        Wrong(
+            "old tokens from the front",
+            scattering(old_from_the_front),
+            says="the cached tokens from the front for every sequence",
+        ),
+        Wrong(
+            "new tokens from the end",
+            scattering(new_from_the_end),
+            says="the end of the joined cache for every sequence",
+        ),
+        Wrong("everything for everybody", scattering(everything_for_all), says="That is the whole joined cache"),
+        Wrong("splits the heads", scattering(along_the_heads), says="the sizes of the pieces do not fit"),
+        Wrong(
+            "concatenates the heads", scattering(joined_along_the_heads), says="The tokens are the third axis: split"
+        ),
+        Wrong("keys and values swapped", swaps_keys_and_values, says="these are values"),
+        Wrong("layer 0 for all", first_layer_for_all, says="Every layer has keys and values of its own"),
+        Wrong("the last layer only", last_layer_only, says="should have 3 layers; yours has 1"),
+        Wrong("collected by layers", by_layers, says="You collected by layer"),
+        Wrong("pairs, not caches", pairs_for_caches, says="should be a DynamicCache; yours is list"),
+        Wrong("caches in reverse order", in_reverse_order, says="That is all of B, in A's place"),
+        Wrong("one cache for all", one_object_for_all, says="the same cache object"),
+        Wrong("no cache for a new sequence", only_those_with_a_cache, says="also one that had nothing cached before"),
+        Wrong("returns nothing", forgets_to_return, says="yours returned NoneType"),
+        Wrong("layers that do not know", without_telling_the_layers, says="says that it holds 0 tokens"),
+    ],
+    "05.3": [
+        Wrong("no positions", passing(position_ids=lambda *_: None), says="was not given positions"),
+        Wrong(
+            "positions through the row",
+            passing(position_ids=lambda packed, _: torch.arange(len(packed.positions))[None]),
+            says="the positions should be",
+        ),
+        Wrong("no mask", passing(attention_mask=lambda *_: None), says="was not given a mask"),
+        Wrong(
+            "a mask of two axes",
+            passing(attention_mask=lambda packed, _: packed_mask(packed)),
+            says="Rows, heads, queries, keys",
+        ),
+        Wrong(
+            "everything cached is seen",
+            passing(attention_mask=diagonal_of_new_tokens),
+            says="the mask lets tokens attend to others",
+        ),
+        Wrong(
+            "a mask for the new tokens only",
+            passing(attention_mask=without_the_cached_keys),
+            says="the mask should have the shape [1, 1, 2, 7]",
+        ),
+        Wrong(
+            "a mask of numbers",
+            passing(attention_mask=lambda packed, _: packed_mask(packed)[None, None].float()),
+            says="a 1 hides nothing",
+        ),
+        Wrong("no cache", passing(past_key_values=lambda *_: None), says="no cache to add them to"),
+        Wrong(
+            "a new cache where there is one",
+            passing(past_key_values=lambda _, cache: cache if not cache.get_seq_length() else None),
+            says="was not given the cache",
+        ),
+        Wrong(
+            "a copy of the cache",
+            passing(past_key_values=lambda _, cache: copy.deepcopy(cache)),
+            says="`cache` itself, not a copy",
+        ),
+        Wrong(
+            "flat tokens",
+            passing(input_ids=lambda packed, _: packed.input_ids),
+            says="`input_ids` should be the row as a batch of one",
+        ),
+        Wrong(
+            "logits of all tokens", passing(logits_to_keep=lambda *_: None), says="Those are the logits of every token"
+        ),
+        Wrong(
+            "logits of the last token",
+            passing(logits_to_keep=lambda *_: 1),
+            says="`logits_to_keep=1` keeps the last of the row",
+        ),
+        Wrong(
+            "logits picked afterwards",
+            passing(lambda logits, packed: logits[0, packed.logits_index], logits_to_keep=lambda *_: None),
+            says="the model computed them for",
+        ),
+        Wrong(
+            "logits of the first tokens",
+            passing(logits_to_keep=lambda packed, _: packed.cu_seqlens_q[:-1]),
+            says="Yours are those after position",
+        ),
+        Wrong("keeps the row axis", passing(lambda logits, _: logits), says="There is one row: take `.logits[0]`"),
+        Wrong("tokens", passing(lambda logits, _: logits[0].argmax(-1)), says="These look like tokens"),
+        Wrong("the whole output", whole_output, says="whole output"),
+        Wrong("a pass more", one_pass_each, says="one row is one forward pass"),
+        Wrong("no pass", nothing_computed, says="no forward pass was made"),
+    ],
+    "05.4": [
+        Wrong(
+            "the whole sequence in every step",
+            stepping(new_tokens=whole_sequence_again, cached=lambda _: 0, count=lambda r, _: len(known(r))),
+            says="Only the token of the step before",
+        ),
+        Wrong(
+            "the last token of the prompt only", stepping(new_tokens=lambda r: known(r)[-1:]), says="its whole prompt"
+        ),
+        Wrong("cached length always 0", stepping(cached=lambda _: 0), says="`pack` was told 0"),
+        Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="It has not grown at all"),
+        Wrong(
+            "counts one token a step",
+            stepping(count=lambda r, _: r.num_computed_tokens + 1),
+            says="by the length of the prompt, not by one",
+        ),
+        Wrong(
+            "counts the new token too",
+            stepping(count=lambda r, tokens: r.num_computed_tokens + len(tokens) + 1),
+            says="You counted the token that has just come out",
+        ),
+        Wrong("appends tensors", stepping(take=lambda logits: logits.argmax(dim=-1)), says="yours holds tensors"),
+        Wrong("appends by hand", stepping(append=append_by_hand), says="moves the request on"),
+        Wrong("appends nothing", stepping(append=lambda *_: None), says="Everybody in the row gets a token"),
+        Wrong(
+            "the lowest logit",
+            stepping(take=lambda logits: logits.argmin(dim=-1).tolist()),
+            says="its argmax is that request's next token",
+        ),
+        Wrong(
+            "argmax over the requests",
+            stepping(take=lambda logits: logits.argmax(dim=0).tolist()),
+            says="`dim=0` looks for the best request",
+        ),
+        Wrong(
+            "all but the newest token",
+            stepping(new_tokens=lambda r: (r.prompt_ids + r.output_ids[:-1])[r.num_computed_tokens :]),
+            says="it is the newest token of the answer",
+        ),
+        Wrong("a pass for each", one_pass_for_each, says="A pass for each request is a loop"),
+        Wrong(
+            "only those who prefill",
+            stepping(members=prefills_or_decodes),
+            says="2 requests are running; the row has pieces of 1",
+        ),
+        Wrong(
+            "the first only",
+            stepping(members=lambda batch: batch.running[:1]),
+            says="A (prompt of 3 tokens) and B (prompt of 2)",
+        ),
+        Wrong(
+            "in another order",
+            stepping(members=lambda batch: batch.running[::-1]),
+            says="in the order of `batch.running`",
+        ),
+        Wrong("never retires", stepping(end=admit), says="it is still in `batch.running`"),
+        Wrong("never admits", stepping(end=retire), says="End the step with `admit(batch)`"),
+        Wrong(
+            "admits before it retires",
+            stepping(end=admits_before_it_retires),
+            says="you seem to admit before you retire",
+        ),
+        Wrong("retires by hand in a loop", stepping(end=retires_by_hand), says="must not lose members while"),
+        Wrong("leaves the cache behind", stepping(end=forgets_the_cache), says="is still in `batch.caches`"),
+        Wrong("admits by hand", stepping(end=admits_by_hand), says="begins to prefill and gets an empty cache"),
+        Wrong(
+            "retires only if somebody waits",
+            stepping(end=retires_only_for_others),
+            says="whether somebody waits or not",
+        ),
+        Wrong("waits for all", stepping(end=with_barrier), says="every free place is given away"),
+        Wrong(
+            "changes the prompt",
+            stepping(new_tokens=adds_to_the_prompt),
+            says="`prompt_ids + output_ids` makes a new one",
+        ),
+        Wrong(
+            "retires and admits at the start", starts_with_admission, says="you seem to retire at the start of a step"
+        ),
+        Wrong("two rows a step", two_rows, says="a step should make one row; yours began a second"),
+        Wrong("its own forward", own_forward, says="did not use the `forward`"),
+        Wrong("lists for forward", hands_over_lists, says="yours gave it list"),
+        Wrong("computes nothing", computes_nothing, says="nothing was computed"),
+    ],
+}
+
+RIGHT = {
+    "05.1": [pack_by_tensors, pack_by_loop, pack_in_int32],
+    "05.2": [scatter_by_updates, scatter_by_index],
+    "05.3": [forward_with_an_additive_mask, forward_in_two_parts],
+    "05.4": [step_by_cases, step_with_copies],
+}

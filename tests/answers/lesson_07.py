@@ -1,0 +1,917 @@
+"""Answers to the exercises of lesson 07: what learners get wrong, and other ways to be right.
+
+Most wrong kernels are the reference with a piece of its source replaced.
+"""
+
+import inspect
+import itertools
+import linecache
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+import triton
+import triton.language as tl
+from source_text import unwrapped
+
+from answers import Wrong
+from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
+from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, write_kernel
+
+numbers = itertools.count()
+
+
+def with_source(source, name):
+    """A kernel made from source text, which `inspect` finds as if it stood in a file."""
+    file = f"<kernel {next(numbers)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace = {"triton": triton, "tl": tl, "attend_blocks": attend_blocks, "__name__": __name__}
+    exec(compile(source, file, "exec"), namespace)  # noqa: S102
+    return namespace[name]
+
+
+def changed(kernel, *pairs):
+    """The kernel with pieces of its source replaced: (old, new), old must be there."""
+    source = unwrapped(inspect.getsource(kernel.fn))
+    for old, new in pairs:
+        assert old in source, f"{kernel.fn.__name__} has no {old!r} any more"
+        source = source.replace(old, new)
+    return with_source(source, kernel.fn.__name__)
+
+
+def stub(kernel):
+    """The kernel's signature, without a body."""
+    return inspect.getsource(kernel.fn).split('"""')[0]
+
+
+# 07.1 add_kernel
+
+
+def plain_add(x, y, out, length, BLOCK):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(x + place) + tl.load(y + place), mask=place < length)
+
+
+ADD = [
+    Wrong(
+        "a mask for ten numbers",
+        changed(add_kernel, ("place < length", "place < 10")),
+        "with the argument `length`, 2 here",
+    ),
+    Wrong(
+        "no mask on the loads",
+        changed(add_kernel, ("place, mask=is_number) +", "place) +")),
+        "the tile of the last program does not",
+    ),
+    Wrong(
+        "mask by the size of the tile",
+        changed(add_kernel, ("place < length", "tl.arange(0, BLOCK) < length")),
+        "number 10 of `x`",
+    ),
+    Wrong(
+        "program id forgotten",
+        changed(add_kernel, ("tl.program_id(0) * BLOCK + ", "")),
+        "All programs do the same part",
+    ),
+    Wrong("not multiplied by BLOCK", changed(add_kernel, ("* BLOCK +", "+")), "Each program begins one further"),
+    Wrong("multiplied by the length", changed(add_kernel, ("* BLOCK +", "* length +")), "yours stores none"),
+    Wrong("<= in the mask", changed(add_kernel, ("place < length", "place <= length")), "`place < length`, not `<=`"),
+    Wrong(
+        "the last number left out",
+        changed(add_kernel, ("place < length", "place < length - 1")),
+        "The last number is left out",
+    ),
+    Wrong("subtracts", changed(add_kernel, ("+ tl.load(y", "- tl.load(y")), "x − y"),
+    Wrong("adds x twice", changed(add_kernel, ("tl.load(y +", "tl.load(x +")), "of `y`; yours loads none"),
+    Wrong(
+        "loads the same part of y each time",
+        changed(add_kernel, ("tl.load(y + place", "tl.load(y + tl.arange(0, BLOCK)")),
+        "is not moved on",
+    ),
+    Wrong("stores into x", changed(add_kernel, ("tl.store(out", "tl.store(x")), "stores to `x`"),
+    Wrong(
+        "returns the sum",
+        changed(add_kernel, ("tl.store(out + place, total, mask=is_number)", "return total")),
+        "A kernel returns nothing",
+    ),
+    Wrong(
+        "adds addresses",
+        changed(
+            add_kernel, ("tl.load(x + place, mask=is_number) + tl.load(y + place, mask=is_number)", "x + y + place")
+        ),
+        "Two addresses",
+    ),
+    Wrong(
+        "a tile as long as the tensor",
+        changed(add_kernel, ("tl.arange(0, BLOCK)", "tl.arange(0, length)")),
+        "known when the kernel is compiled",
+    ),
+    Wrong("indexes a pointer", changed(add_kernel, ("tl.load(x + place, mask=is_number)", "x[place]")), "has no `[i]`"),
+    Wrong(
+        "stores all to one address",
+        changed(add_kernel, ("tl.store(out + place", "tl.store(out")),
+        "many numbers to one address",
+    ),
+    Wrong(
+        "one program does everything",
+        with_source(
+            stub(add_kernel)
+            + "for first in range(0, length, BLOCK):\n"
+            + "        place = first + tl.arange(0, BLOCK)\n"
+            + "        is_number = place < length\n"
+            + "        tl.store(out + place, tl.load(x + place, mask=is_number) + tl.load(y + place, mask=is_number), mask=is_number)\n",
+            "add_kernel",
+        ),
+        "One program does everything",
+    ),
+    Wrong(
+        "an if for the mask",
+        changed(
+            add_kernel,
+            (
+                "    tl.store(out + place, total, mask=is_number)",
+                "    if is_number:\n        tl.store(out + place, total)",
+            ),
+        ),
+        "The interpreter takes the `if` for a yes",
+    ),
+    Wrong(
+        "the shape of a pointer",
+        changed(add_kernel, ("place < length", "place < x.shape[0]")),
+        "A pointer has no shape",
+    ),
+    Wrong(
+        "a print left behind",
+        changed(add_kernel, ("    tl.store", "    print(place)\n    tl.store")),
+        "Take it out when you are done",
+    ),
+    Wrong("not a kernel", plain_add, "@triton.jit"),
+]
+
+
+@triton.jit
+def add_by_pointers(x, y, out, length, BLOCK: tl.constexpr):
+    start = tl.program_id(axis=0) * BLOCK
+    lanes = tl.arange(0, BLOCK)
+    left = length - start
+    a = tl.load(x + start + lanes, mask=lanes < left, other=0.0)
+    b = tl.load(y + start + lanes, mask=lanes < left, other=0.0)
+    tl.store(out + start + lanes, a + b, mask=lanes < left)
+
+
+@triton.jit
+def add_number_by_number(x, y, out, length, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    for i in range(start, min(start + BLOCK, length)):
+        tl.store(out + i, tl.load(x + i) + tl.load(y + i))
+
+
+# 07.2 softmax_kernel
+
+SOFTMAX = [
+    Wrong(
+        "no mask on the load",
+        changed(softmax_kernel, (', mask=is_column, other=float("-inf")', "")),
+        "Give `tl.load` the mask",
+    ),
+    Wrong(
+        "no mask on the store",
+        changed(softmax_kernel, ("axis=0), mask=is_column", "axis=0)")),
+        "Give `tl.store` the mask",
+    ),
+    Wrong("other=0", changed(softmax_kernel, ('other=float("-inf")', "other=0.0")), "counted as scores of 0"),
+    Wrong("no other", changed(softmax_kernel, (', other=float("-inf")', "")), "without `other=`"),
+    Wrong(
+        "no maximum", changed(softmax_kernel, ("scores - tl.max(scores, axis=0)", "scores")), "exp(1000) is infinity"
+    ),
+    Wrong("not divided by the sum", changed(softmax_kernel, (" / tl.sum(weights, axis=0)", "")), "Divide by their sum"),
+    Wrong(
+        "divided by the scores",
+        changed(softmax_kernel, ("tl.sum(weights, axis=0)", "tl.sum(scores, axis=0)")),
+        "divided by the sum of the scores",
+    ),
+    Wrong(
+        "divided by the columns",
+        changed(softmax_kernel, ("tl.sum(weights, axis=0)", "columns")),
+        "divided by the number of columns",
+    ),
+    Wrong(
+        "minimum in place of maximum",
+        changed(
+            softmax_kernel, ("tl.max(scores, axis=0)", 'tl.min(tl.where(is_column, scores, float("inf")), axis=0)')
+        ),
+        "exp(200)",
+    ),
+    Wrong(
+        "program id forgotten", changed(softmax_kernel, ("tl.program_id(0)", "0")), "Every program stores the same row"
+    ),
+    Wrong(
+        "loads the first row each time",
+        changed(softmax_kernel, ("x + row * stride_x + column", "x + column")),
+        "Every program loads the same row",
+    ),
+    Wrong("columns for the stride of x", changed(softmax_kernel, ("row * stride_x", "row * columns")), "not `columns`"),
+    Wrong(
+        "columns for the stride of out",
+        changed(softmax_kernel, ("row * stride_out", "row * columns")),
+        "rows of out is `stride_out`",
+    ),
+    Wrong(
+        "the stride of x for out",
+        changed(softmax_kernel, ("row * stride_out", "row * stride_x")),
+        "You used the stride of x",
+    ),
+    Wrong("axis 1", changed(softmax_kernel, ("tl.max(scores, axis=0)", "tl.max(scores, axis=1)")), "Triton refuses"),
+    Wrong(
+        "logarithm",
+        changed(softmax_kernel, ("weights / tl.sum(weights, axis=0)", "tl.log(weights / tl.sum(weights, axis=0))")),
+        "logarithm",
+    ),
+    Wrong(
+        "exponential forgotten",
+        changed(softmax_kernel, ("tl.exp(scores - tl.max(scores, axis=0))", "scores")),
+        "exponential is missing",
+    ),
+    Wrong(
+        "stores one number",
+        changed(
+            softmax_kernel,
+            (
+                "out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=is_column",
+                "out + row, tl.sum(weights, axis=0)",
+            ),
+        ),
+        "not one number",
+    ),
+    Wrong(
+        "torch in the kernel",
+        changed(softmax_kernel, ("tl.exp(", "__import__('torch').exp(")),
+        "only functions of `tl`",
+    ),
+]
+
+
+@triton.jit
+def softmax_by_library(x, out, columns, stride_x, stride_out, COLUMNS: tl.constexpr):
+    row = tl.program_id(0)
+    place = tl.arange(0, COLUMNS)
+    line = tl.load(x + row * stride_x + place, mask=place < columns, other=-float("inf"))
+    tl.store(out + row * stride_out + place, tl.softmax(line), mask=place < columns)
+
+
+@triton.jit
+def softmax_in_base_two(x, out, columns, stride_x, stride_out, COLUMNS: tl.constexpr):
+    x += tl.program_id(0) * stride_x
+    out += tl.program_id(0) * stride_out
+    column = tl.arange(0, COLUMNS)
+    line = tl.load(x + column, mask=column < columns, other=0.0)
+    line = tl.where(column < columns, line, -1e30)
+    weights = tl.exp2((line - tl.max(line)) * 1.4426950408889634)
+    weights = tl.where(column < columns, weights, 0.0)
+    tl.store(out + column, weights / tl.sum(weights), mask=column < columns)
+
+
+# 07.3 gather_kernel
+
+GATHER = [
+    Wrong(
+        "copies row i",
+        changed(gather_kernel, ("wanted = tl.load(index + row)", "wanted = row")),
+        "The index was not read",
+    ),
+    Wrong(
+        "reads the index and copies row i",
+        changed(gather_kernel, ("wanted * stride_source", "(wanted - wanted + row) * stride_source")),
+        "is the row to copy",
+    ),
+    Wrong(
+        "scatters",
+        changed(gather_kernel, ("source + wanted", "source + row"), ("out + row", "out + wanted")),
+        "that is a scatter",
+    ),
+    Wrong(
+        "entry 0 for all", changed(gather_kernel, ("tl.load(index + row)", "tl.load(index)")), "entry 0 of the index"
+    ),
+    Wrong(
+        "an entry for each column",
+        changed(
+            gather_kernel,
+            (
+                "tl.load(index + row)",
+                "tl.load(index + column % 2 * 0 + row + column // 2 * 0 + column % 2 * (1 - row))",
+            ),
+        ),
+        "one number",
+    ),
+    Wrong(
+        "not multiplied by the stride",
+        changed(gather_kernel, ("wanted * stride_source", "wanted")),
+        "multiply by `stride_source`",
+    ),
+    Wrong(
+        "columns for the stride of source",
+        changed(gather_kernel, ("wanted * stride_source", "wanted * columns")),
+        "rows of source is `stride_source`",
+    ),
+    Wrong(
+        "columns for the stride of out",
+        changed(gather_kernel, ("row * stride_out", "row * columns")),
+        "rows of out is `stride_out`",
+    ),
+    Wrong(
+        "strides exchanged at the source",
+        changed(gather_kernel, ("wanted * stride_source", "wanted * stride_out")),
+        "source",
+    ),
+    Wrong(
+        "strides exchanged at out",
+        changed(gather_kernel, ("row * stride_out", "row * stride_source")),
+        "You used the stride of source",
+    ),
+    Wrong(
+        "no mask on the load",
+        changed(
+            gather_kernel,
+            (
+                "numbers = tl.load(source + wanted * stride_source + column, mask=is_column)",
+                "numbers = tl.load(source + wanted * stride_source + column)",
+            ),
+        ),
+        "Give `tl.load` the mask",
+    ),
+    Wrong(
+        "no mask on the store",
+        changed(gather_kernel, ("numbers, mask=is_column", "numbers")),
+        "Give `tl.store` the mask",
+    ),
+    Wrong(
+        "program id forgotten", changed(gather_kernel, ("tl.program_id(0)", "0")), "Every program stores the same row"
+    ),
+    Wrong("the address as a number", changed(gather_kernel, ("tl.load(index + row)", "index + row")), "Of an address"),
+    Wrong(
+        "stores the index",
+        changed(
+            gather_kernel,
+            ("out + row * stride_out + column, numbers", "out + row * stride_out + column, wanted + column * 0"),
+        ),
+        "not the row",
+    ),
+]
+
+
+@triton.jit
+def gather_by_moved_pointers(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
+    row = tl.program_id(0)
+    source += tl.load(index + row).to(tl.int64) * stride_source
+    out += row * stride_out
+    column = tl.arange(0, COLUMNS)
+    tl.store(out + column, tl.load(source + column, mask=column < columns, other=-1.0), mask=column < columns)
+
+
+@triton.jit
+def gather_number_by_number(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
+    row = tl.program_id(0)
+    for column in range(columns):
+        tl.store(out + row * stride_out + column, tl.load(source + tl.load(index + row) * stride_source + column))
+
+
+# 07.4 write_kernel
+
+WRITE = [
+    Wrong(
+        "ignores the mapping",
+        changed(write_kernel, ("slot = tl.load(slot_mapping + token)", "slot = token")),
+        "you used the number of the token",
+    ),
+    Wrong(
+        "slot taken for a block",
+        changed(write_kernel, ("slot * stride_slot", "slot * 4 * stride_slot")),
+        "The slot is not a block",
+    ),
+    Wrong(
+        "the slot inside its block",
+        changed(write_kernel, ("slot * stride_slot", "slot % 4 * stride_slot")),
+        "took the slot apart",
+    ),
+    Wrong(
+        "not multiplied by the stride", changed(write_kernel, ("slot * stride_slot", "slot")), "A slot has many numbers"
+    ),
+    Wrong(
+        "numbers for the stride of slots",
+        changed(write_kernel, ("slot * stride_slot", "slot * numbers")),
+        "two slots is `stride_slot`",
+    ),
+    Wrong(
+        "numbers for the stride of new",
+        changed(write_kernel, ("token * stride_new", "token * numbers")),
+        "two of them is `stride_new`",
+    ),
+    Wrong(
+        "reads at the slot",
+        changed(write_kernel, ("token * stride_new", "slot * stride_new")),
+        "says where to write, not what to read",
+    ),
+    Wrong("the first token for all", changed(write_kernel, ("token * stride_new", "0")), "numbers of token 0"),
+    Wrong(
+        "program id forgotten", changed(write_kernel, ("tl.program_id(0)", "0")), "Every program stores the same token"
+    ),
+    Wrong(
+        "no mask on the load",
+        changed(
+            write_kernel,
+            (
+                "line = tl.load(new + token * stride_new + number, mask=is_number)",
+                "line = tl.load(new + token * stride_new + number)",
+            ),
+        ),
+        "Give `tl.load` the mask",
+    ),
+    Wrong("no mask on the store", changed(write_kernel, ("line, mask=is_number", "line")), "belongs to the next slot"),
+    Wrong(
+        "every program writes all tokens",
+        changed(
+            write_kernel,
+            ("    slot = ", "    for token in range(tl.num_programs(0)):\n      slot = "),
+            ("    line = ", "      line = "),
+            ("    tl.store", "      tl.store"),
+        ),
+        "One program writes all tokens",
+    ),
+    Wrong("one head only", changed(write_kernel, ("number < numbers", "number < 4")), "Part of the token is missing"),
+    Wrong(
+        "stores to new",
+        changed(write_kernel, ("tl.store(cache + slot * stride_slot", "tl.store(new + token * stride_new")),
+        "stores to `new`",
+    ),
+]
+
+
+@triton.jit
+def write_by_moved_pointers(new, cache, slot_mapping, numbers, stride_new, stride_slot, NUMBERS: tl.constexpr):
+    new += tl.program_id(0) * stride_new
+    cache += tl.load(slot_mapping + tl.program_id(0)) * stride_slot
+    number = tl.arange(0, NUMBERS)
+    tl.store(cache + number, tl.load(new + number, number < numbers, 0.0), number < numbers)
+
+
+@triton.jit
+def write_number_by_number(new, cache, slot_mapping, numbers, stride_new, stride_slot, NUMBERS: tl.constexpr):
+    token = tl.program_id(0)
+    for number in range(numbers):
+        tl.store(
+            cache + tl.load(slot_mapping + token) * stride_slot + number, tl.load(new + token * stride_new + number)
+        )
+
+
+# 07.5 attend_blocks
+
+KEYS = "tl.load(keys + place, mask=is_key[:, None], other=0.0)"
+VALUES = "tl.load(values + place, mask=is_key[:, None], other=0.0)"
+WHERE = 'scores = tl.where(is_key, scores, float("-inf"))'
+NEW_MAX = "new_max = tl.maximum(row_max, tl.max(scores, axis=0))"
+
+
+def attending(*pairs):
+    return changed(attend_blocks, *pairs)
+
+
+def plain_attend(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE):
+    return query
+
+
+ATTEND = [
+    Wrong(
+        "no mask on the last block",
+        attending((KEYS, "tl.load(keys + place)"), (VALUES, "tl.load(values + place)"), (WHERE, "")),
+        "Keys beyond the last token took part",
+    ),
+    Wrong(
+        "loads without a mask, scores with one",
+        attending((KEYS, "tl.load(keys + place)"), (VALUES, "tl.load(values + place)")),
+        "0 × NaN is NaN",
+    ),
+    Wrong(
+        "no other for the values",
+        attending((VALUES, "tl.load(values + place, mask=is_key[:, None])")),
+        "Without `other`",
+    ),
+    Wrong("masked scores stay 0", attending((WHERE, "")), "Slots without a token have a score of 0"),
+    Wrong(
+        "logical block for the physical one",
+        attending(("tl.load(table + first // BLOCK_SIZE).to(tl.int64)", "first // BLOCK_SIZE")),
+        "Those are the logical blocks",
+    ),
+    Wrong("the same entry each turn", attending(("table + first // BLOCK_SIZE", "table")), "the same entry"),
+    Wrong(
+        "the position for the entry",
+        attending(("table + first // BLOCK_SIZE", "table + first")),
+        "position p stands in entry",
+    ),
+    Wrong("scale forgotten", attending(("axis=1) * scale", "axis=1)")), "not multiplied by `scale`"),
+    Wrong("scale applied twice", attending(("axis=1) * scale", "axis=1) * scale * scale")), "`scale` twice"),
+    Wrong("divided by scale", attending(("axis=1) * scale", "axis=1) / scale")), "You divided by `scale`"),
+    Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "The maximum was not carried"),
+    Wrong(
+        "maximum of this block only", attending((NEW_MAX, "new_max = tl.max(scores, axis=0)")), "The factor overflows"
+    ),
+    Wrong(
+        "no maximum at all",
+        attending((NEW_MAX, "new_max = 0.0"), ("rescale = tl.exp(row_max - new_max)", "rescale = 1.0")),
+        "exp(200) is infinite",
+    ),
+    Wrong(
+        "maximum begins at 0",
+        attending(('row_max, row_sum = float("-inf"), 0.0', "row_max, row_sum = 0.0, 0.0")),
+        "not at 0",
+    ),
+    Wrong("accumulator not rescaled", attending(("acc = acc * rescale +", "acc = acc +")), "`acc` is not rescaled"),
+    Wrong(
+        "sum not rescaled",
+        attending(("row_sum = row_sum * rescale +", "row_sum = row_sum +")),
+        "`row_sum` is not rescaled",
+    ),
+    Wrong(
+        "neither rescaled",
+        attending(("acc * rescale +", "acc +"), ("row_sum * rescale +", "row_sum +")),
+        "Neither `row_sum` nor `acc`",
+    ),
+    Wrong(
+        "each block by its own maximum",
+        attending(
+            (NEW_MAX, "new_max = tl.max(scores, axis=0)"), ("rescale = tl.exp(row_max - new_max)", "rescale = 1.0")
+        ),
+        "relative to its own maximum",
+    ),
+    Wrong(
+        "factor the wrong way round",
+        attending(("tl.exp(row_max - new_max)", "tl.exp(new_max - row_max)")),
+        "in this order",
+    ),
+    Wrong("not divided", attending(("return acc / row_sum", "return acc")), "not divided by `row_sum`"),
+    Wrong(
+        "divided in every turn",
+        attending(
+            ("        row_max = new_max", "        acc = acc / row_sum\n        row_max = new_max"),
+            ("return acc / row_sum", "return acc"),
+        ),
+        "Divide once",
+    ),
+    Wrong("32-bit offset", attending((".to(tl.int64)", "")), "32 bits end at"),
+    Wrong(
+        "context one too long",
+        attending(("first + offset < num_tokens", "first + offset <= num_tokens")),
+        "One key too many",
+    ),
+    Wrong(
+        "context one too short",
+        attending(("first + offset < num_tokens", "first + offset < num_tokens - 1")),
+        "The newest token is left out",
+    ),
+    Wrong(
+        "only full blocks",
+        attending(("range(0, num_tokens, BLOCK_SIZE)", "range(0, num_tokens // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE)")),
+        "the loop is not entered",
+    ),
+    Wrong(
+        "one block too many",
+        attending(
+            ("range(0, num_tokens, BLOCK_SIZE)", "range(0, num_tokens + 1, BLOCK_SIZE)"),
+            ("mask=is_key[:, None], other=0.0", "mask=is_key[:, None] | (offset[:, None] < 0), other=0.0"),
+            (WHERE, "scores = tl.where(is_key | (first >= num_tokens), scores, float('-inf'))"),
+        ),
+        "Compare line by line",
+    ),
+    Wrong(
+        "the first block only",
+        attending(("range(0, num_tokens, BLOCK_SIZE)", "range(0, BLOCK_SIZE, BLOCK_SIZE)")),
+        "until all `num_tokens`",
+    ),
+    Wrong(
+        "block stride from slot stride",
+        attending(("block * stride_block", "block * BLOCK_SIZE * stride_slot")),
+        "one does not follow from the other",
+    ),
+    Wrong(
+        "slots as if dense",
+        attending(("offset[:, None] * stride_slot", "offset[:, None] * HEAD_DIM")),
+        "slots lie `stride_slot` apart",
+    ),
+    Wrong(
+        "stride of blocks multiplied again",
+        attending(("block * stride_block", "block * BLOCK_SIZE * stride_block")),
+        "has the slots of a block in it already",
+    ),
+    Wrong("values read as keys", attending(("tl.load(values + place", "tl.load(keys + place")), "keys for values"),
+    Wrong(
+        "keys read as values",
+        attending(("tl.load(keys + place", "tl.load(values + place")),
+        "No key was read, but values were",
+    ),
+    Wrong(
+        "keys transposed",
+        attending(("offset[:, None] * stride_slot + dim[None, :]", "offset[None, :] * stride_slot + dim[:, None]")),
+        "at index 0: 8 and 4",
+    ),
+    Wrong(
+        "summed along the wrong axis", attending(("block_keys, axis=1)", "block_keys, axis=0)")), "at index 0: 4 and 8"
+    ),
+    Wrong("fraction as entry", attending(("first // BLOCK_SIZE", "first / BLOCK_SIZE")), "use `//`"),
+    Wrong(
+        "row_sum begins as a whole number",
+        attending(('float("-inf"), 0.0', 'float("-inf"), 0')),
+        "row_sum has initial type int32",
+    ),
+    Wrong(
+        "acc begins as a number",
+        attending(("acc = tl.zeros([HEAD_DIM], tl.float32)", "acc = 0.0")),
+        "acc has initial type fp32",
+    ),
+    Wrong(
+        "maximum of masked scores",
+        attending(
+            (WHERE, ""),
+            ("weights = tl.exp(scores - new_max)", "weights = tl.where(is_key, tl.exp(scores - new_max), 0.0)"),
+        ),
+        "so it becomes the maximum",
+    ),
+    Wrong("zeros without brackets", attending(("tl.zeros([HEAD_DIM]", "tl.zeros(HEAD_DIM")), "with brackets"),
+    Wrong(
+        "zeros without a type",
+        attending(("tl.zeros([HEAD_DIM], tl.float32)", "tl.zeros([HEAD_DIM])")),
+        "takes the shape and the type",
+    ),
+    Wrong(
+        "returns inside the loop",
+        attending(("    return acc / row_sum", "        return acc / row_sum")),
+        "`return` stands inside the loop",
+    ),
+    Wrong(
+        "breaks out of the loop",
+        attending(
+            (
+                "        row_max = new_max",
+                "        row_max = new_max\n        if first + BLOCK_SIZE >= num_tokens:\n            break",
+            )
+        ),
+        "has no `break`",
+    ),
+    Wrong("nothing returned", attending(("    return acc / row_sum", "")), "must return its result"),
+    Wrong(
+        "matrix product of Python",
+        attending(("tl.sum(query[None, :] * block_keys, axis=1)", "query @ block_keys")),
+        "is not `@` here",
+    ),
+    Wrong("not a kernel", plain_attend, "@triton.jit"),
+]
+
+
+@triton.jit
+def attend_by_count(
+    query,
+    keys,
+    values,
+    table,
+    num_tokens,
+    scale,
+    stride_block,
+    stride_slot,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    query = query * scale
+    offsets = tl.arange(0, BLOCK_SIZE)[:, None] * stride_slot + tl.arange(0, HEAD_DIM)[None, :]
+    m = tl.full([1], float("-inf"), tl.float32)
+    total = tl.zeros([1], tl.float32)
+    acc = tl.zeros([HEAD_DIM], tl.float32)
+    for number in range(tl.cdiv(num_tokens, BLOCK_SIZE)):
+        begin = tl.load(table + number).to(tl.int64) * stride_block
+        valid = number * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE) < num_tokens
+        k = tl.load(keys + begin + offsets, mask=valid[:, None], other=0.0)
+        s = tl.where(valid, tl.sum(k * query[None, :], 1), -1e30)
+        best = tl.maximum(m, tl.max(s, 0))
+        p = tl.where(valid, tl.exp(s - best), 0.0)
+        alpha = tl.exp(m - best)
+        v = tl.load(values + begin + offsets, mask=valid[:, None], other=0.0)
+        acc = acc * alpha + tl.sum(p[:, None] * v, 0)
+        total = total * alpha + tl.sum(p, 0)
+        m = best
+    return acc / total
+
+
+@triton.jit
+def attend_twice_over(
+    query,
+    keys,
+    values,
+    table,
+    num_tokens,
+    scale,
+    stride_block,
+    stride_slot,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """First the maximum, token by token; then the sums."""
+    dim = tl.arange(0, HEAD_DIM)
+    stride_block = tl.full([], 1, tl.int64) * stride_block
+    highest = float("-inf")
+    for token in range(num_tokens):
+        place = tl.load(table + token // BLOCK_SIZE) * stride_block + token % BLOCK_SIZE * stride_slot + dim
+        highest = tl.maximum(highest, tl.sum(query * tl.load(keys + place), axis=0) * scale)
+    total = 0.0
+    result = tl.zeros([HEAD_DIM], tl.float32)
+    for token in range(num_tokens):
+        place = tl.load(table + token // BLOCK_SIZE) * stride_block + token % BLOCK_SIZE * stride_slot + dim
+        weight = tl.exp(tl.sum(query * tl.load(keys + place), axis=0) * scale - highest)
+        total += weight
+        result += weight * tl.load(values + place)
+    return result / total
+
+
+# 07.6 decode_heads_kernel
+
+
+def decoding(*pairs):
+    return changed(decode_heads_kernel, *pairs)
+
+
+DECODE = [
+    Wrong(
+        "KV head = head % KV heads",
+        decoding(("kv_head = head // GROUP", "kv_head = head % (tl.num_programs(1) // GROUP)")),
+        "deals heads out in turns",
+    ),
+    Wrong("KV head = head % GROUP", decoding(("head // GROUP", "head % GROUP")), "counts inside a group"),
+    Wrong("KV head = head", decoding(("head // GROUP", "head")), "its own is head // GROUP"),
+    Wrong("always KV head 0", decoding(("head // GROUP", "0")), "KV head h begins"),
+    Wrong(
+        "KV head of the keys only",
+        decoding(("v_cache + kv_head * stride_head", "v_cache")),
+        "used the values of KV head",
+    ),
+    Wrong(
+        "KV head times HEAD_DIM",
+        decoding(
+            (
+                "k_cache + kv_head * stride_head, v_cache + kv_head * stride_head",
+                "k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM",
+            )
+        ),
+        "Look at where the keys begin",
+    ),
+    Wrong(
+        "slot and head strides exchanged",
+        decoding(
+            ("kv_head * stride_head", "kv_head * stride_slot"),
+            ("stride_block, stride_slot, HEAD_DIM", "stride_block, stride_head, HEAD_DIM"),
+        ),
+        "no part of this head's keys",
+    ),
+    Wrong(
+        "block stride from slot stride",
+        decoding(("scale, stride_block, stride_slot", "scale, BLOCK_SIZE * stride_slot, stride_slot")),
+        "one does not follow from the other",
+    ),
+    Wrong(
+        "multiplied before it is divided",
+        decoding(("kv_head * stride_head", "head * stride_head // GROUP")),
+        "Divide first, then multiply",
+    ),
+    Wrong(
+        "one number of the query",
+        decoding(("tl.load(q + place)", "tl.load(q + seq * stride_seq + head * stride_q_head)")),
+        "A query has 4 numbers; loaded: 1",
+    ),
+    Wrong(
+        "the query as a pointer", decoding(("tl.load(q + place).to(tl.float32)", "q + place")), "Load the numbers first"
+    ),
+    Wrong("query in float16", decoding((".to(tl.float32)", "")), "has three digits"),
+    Wrong(
+        "the table loaded",
+        decoding(("table = block_tables + seq * stride_table", "table = tl.load(block_tables + seq * stride_table)")),
+        "one that was loaded already",
+    ),
+    Wrong(
+        "no constants handed on",
+        decoding((", HEAD_DIM, BLOCK_SIZE)\n    tl.store", ")\n    tl.store")),
+        "is given all its arguments",
+    ),
+    Wrong(
+        "the first table for all",
+        decoding(("block_tables + seq * stride_table", "block_tables")),
+        "block table of sequence 0",
+    ),
+    Wrong(
+        "table not multiplied by its stride",
+        decoding(("seq * stride_table", "seq")),
+        "an entry of the block table that is not in use",
+    ),
+    Wrong("table of the head", decoding(("seq * stride_table", "head * stride_table")), "Row i of block_tables begins"),
+    Wrong(
+        "the first length for all",
+        decoding(("tl.load(context_lens + seq)", "tl.load(context_lens)")),
+        "context length of sequence 0",
+    ),
+    Wrong(
+        "length of the head",
+        decoding(("tl.load(context_lens + seq)", "tl.load(context_lens + head)")),
+        "has one entry for each sequence",
+    ),
+    Wrong(
+        "length not loaded",
+        decoding(("tl.load(context_lens + seq)", "context_lens + seq")),
+        "Of an address itself nothing",
+    ),
+    Wrong(
+        "context one too long",
+        decoding(("tl.load(context_lens + seq)", "tl.load(context_lens + seq) + 1")),
+        "Offset 3 of block 2 was read",
+    ),
+    Wrong(
+        "context one too short",
+        decoding(("tl.load(context_lens + seq)", "tl.load(context_lens + seq) - 1")),
+        "The newest token is left out",
+    ),
+    Wrong("scale forgotten", decoding(("num_tokens, scale,", "num_tokens, 1.0,")), "not multiplied by `scale`"),
+    Wrong("scale applied twice", decoding((".to(tl.float32)", ".to(tl.float32) * scale")), "`scale` twice"),
+    Wrong(
+        "program ids exchanged",
+        decoding(("tl.program_id(0), tl.program_id(1)", "tl.program_id(1), tl.program_id(0)")),
+        "Axis 0 of the grid counts sequences",
+    ),
+    Wrong(
+        "the first query for all",
+        decoding(("tl.load(q + place)", "tl.load(q + dim)")),
+        "used the query of sequence 0, head 0",
+    ),
+    Wrong(
+        "query heads as if dense", decoding(("head * stride_q_head", "head * HEAD_DIM")), "lie `stride_q_head` apart"
+    ),
+    Wrong(
+        "one result for all heads",
+        decoding(("tl.store(out + place", "tl.store(out + seq * stride_seq + dim")),
+        "out[0, 0]",
+    ),
+    Wrong("keys and values exchanged", decoding(("query, keys, values,", "query, values, keys,")), "exchanged"),
+    Wrong("nothing stored", decoding(("    tl.store(out + place, result)", "")), "nothing was stored"),
+    Wrong("stores over the queries", decoding(("tl.store(out", "tl.store(q")), "stores to `q`"),
+]
+
+
+@triton.jit
+def decode_by_moved_pointers(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0)
+    h = tl.program_id(1)
+    own = i * stride_seq + h * stride_q_head + tl.arange(0, HEAD_DIM)
+    k_cache += (h // GROUP) * stride_head
+    v_cache += (h // GROUP) * stride_head
+    result = attend_blocks(
+        tl.load(q + own).to(tl.float32) * scale, k_cache, v_cache, block_tables + i * stride_table, tl.load(context_lens + i), 1.0,
+        stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE,
+    )  # fmt: skip
+    tl.store(out + own, result.to(out.dtype.element_ty))
+
+
+@triton.jit
+def decode_without_a_function(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    seq, head, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, HEAD_DIM)
+    query = tl.load(q + seq * stride_seq + head * stride_q_head + dim).to(tl.float32)
+    base = head // GROUP * stride_head + dim
+    best, total = float("-inf"), 0.0
+    acc = tl.zeros([HEAD_DIM], tl.float32)
+    for token in range(tl.load(context_lens + seq)):
+        block = tl.load(block_tables + seq * stride_table + token // BLOCK_SIZE).to(tl.int64)
+        place = block * stride_block + token % BLOCK_SIZE * stride_slot + base
+        score = tl.sum(query * tl.load(k_cache + place).to(tl.float32), axis=0) * scale
+        higher = tl.maximum(best, score)
+        weight = tl.exp(score - higher)
+        total = total * tl.exp(best - higher) + weight
+        acc = acc * tl.exp(best - higher) + weight * tl.load(v_cache + place).to(tl.float32)
+        best = higher
+    tl.store(out + seq * stride_seq + head * stride_q_head + dim, acc / total)
+
+
+for _attempt in (
+    add_by_pointers, add_number_by_number, softmax_by_library, softmax_in_base_two, gather_by_moved_pointers, gather_number_by_number,
+    write_by_moved_pointers, write_number_by_number, attend_by_count, attend_twice_over, decode_by_moved_pointers, decode_without_a_function,
+):  # fmt: skip
+    assert hasattr(_attempt, "fn")
+
+WRONG = {"07.1": ADD, "07.2": SOFTMAX, "07.3": GATHER, "07.4": WRITE, "07.5": ATTEND, "07.6": DECODE}
+
+RIGHT = {
+    "07.1": [add_by_pointers, add_number_by_number],
+    "07.2": [softmax_by_library, softmax_in_base_two],
+    "07.3": [gather_by_moved_pointers, gather_number_by_number],
+    "07.4": [write_by_moved_pointers, write_number_by_number],
+    "07.5": [attend_by_count, attend_twice_over],
+    "07.6": [decode_by_moved_pointers, decode_without_a_function],
+}

@@ -1,0 +1,548 @@
+"""Answers to the exercises of lesson 08: what learners get wrong, and other ways to be right."""
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+import triton
+import triton.language as tl
+
+from answers import Wrong
+from lessons_lib.kernels.ablations import Variant
+from lessons_lib.measuring.roofline import Work
+
+
+def changed(kernel, *lines):
+    """A function of `kernels.py` with some of its text replaced: each of `lines` is (right, wrong)."""
+    return Variant(kernel, "", lines).build()
+
+
+# 08.1 attention_work: each mistake is the right count with one thing counted another way
+
+
+def counting(kv=None, queries=None, pairs=None, per_pair=4, heads=None, size=None, whole=None):
+    """`attention_work` with parts replaced; each part is made from (q_lens, context_lens, q_heads, kv_heads, head_dim)."""
+
+    def attempt(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+        shape = (q_lens, context_lens, q_heads, kv_heads, head_dim)
+        numbers = (kv or right_kv)(*shape) + (queries or right_queries)(*shape)
+        flop = per_pair * (pairs or right_pairs)(*shape) * (heads or right_heads)(*shape) * head_dim
+        return Work(bytes=numbers * (bytes_per_number if size is None else size), flop=flop)
+
+    return attempt
+
+
+def right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim):
+    return 2 * sum(context_lens) * kv_heads * head_dim
+
+
+def right_queries(q_lens, context_lens, q_heads, kv_heads, head_dim):
+    return 2 * sum(q_lens) * q_heads * head_dim
+
+
+def right_pairs(q_lens, context_lens, *_):
+    return sum(q * c - q * (q - 1) // 2 for q, c in zip(q_lens, context_lens))
+
+
+def right_heads(q_lens, context_lens, q_heads, kv_heads, head_dim):
+    return q_heads
+
+
+def returns_a_pair(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number)
+    return work.bytes, work.flop
+
+
+def swaps_the_counts(*arguments):
+    work = counting()(*arguments)
+    return Work(work.flop, work.bytes)
+
+
+def eats_the_lengths(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number)
+    while q_lens:
+        q_lens.pop()
+    return work
+
+
+def forgets_to_return(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    Work(bytes=0, flop=0)
+
+
+def work_by_tokens(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    flop = 0
+    for q_len, context in zip(q_lens, context_lens):
+        for position in range(context - q_len, context):
+            flop += 2 * (2 * head_dim * (position + 1)) * q_heads
+    cache = sum(2 * context * kv_heads * head_dim for context in context_lens)
+    return Work(bytes=bytes_per_number * (cache + sum(2 * q_len * q_heads * head_dim for q_len in q_lens)), flop=flop)
+
+
+def work_by_triangles(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    pairs = sum((c * (c + 1) - (c - q) * (c - q + 1)) / 2 for q, c in zip(q_lens, context_lens))
+    numbers = right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim) + 2 * sum(q_lens) * q_heads * head_dim
+    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=numbers * bytes_per_number)
+
+
+WORK = [
+    Wrong("only the keys", counting(kv=lambda q, c, hq, hkv, d: sum(c) * hkv * d), "Keys and values: both are read"),
+    Wrong(
+        "query heads for KV heads",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * sum(c) * hq * d),
+        "Keys and values have `kv_heads` heads",
+    ),
+    Wrong(
+        "KV heads for query heads",
+        counting(queries=lambda q, c, hq, hkv, d: 2 * sum(q) * hkv * d),
+        "Queries and outputs have `q_heads` heads",
+    ),
+    Wrong("no queries and outputs", counting(queries=lambda *_: 0), "The queries and the outputs are missing"),
+    Wrong(
+        "no outputs",
+        counting(queries=lambda q, c, hq, hkv, d: sum(q) * hq * d),
+        "Queries are read, and outputs are written",
+    ),
+    Wrong("numbers, not bytes", counting(size=1), "Those are numbers, not bytes"),
+    Wrong("always two bytes", counting(size=2), "4 here; you counted with 2"),
+    Wrong("always four bytes", counting(size=4), "2 here; you counted with 4"),
+    Wrong(
+        "keys of the new tokens only",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * sum(q) * hkv * d),
+        "not only of the new tokens",
+    ),
+    Wrong(
+        "keys once for every query",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * sum(a * b for a, b in zip(q, c)) * hkv * d),
+        "anew for every new token. All new tokens",
+    ),
+    Wrong(
+        "keys once for every query that sees them",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * right_pairs(q, c) * hkv * d),
+        "anew for every new token that sees",
+    ),
+    Wrong(
+        "as long as the longest",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * max(c, default=0) * len(c) * hkv * d),
+        "as if all were as long as the longest",
+    ),
+    Wrong("two operations", counting(per_pair=2), "So 4 for each number, not 2"),
+    Wrong("one operation", counting(per_pair=1), "takes 4 operations: a multiplication"),
+    Wrong("eight operations", counting(per_pair=8), "That is twice too much"),
+    Wrong("operations of KV heads", counting(heads=lambda q, c, hq, hkv, d: hkv), "They share keys, not work"),
+    Wrong("operations of one head", counting(heads=lambda *_: 1), "The heads are missing"),
+    Wrong(
+        "no triangle", counting(pairs=lambda q, c, *_: sum(a * b for a, b in zip(q, c))), "That is the whole rectangle"
+    ),
+    Wrong(
+        "does not see itself",
+        counting(pairs=lambda q, c, *_: sum(a * b - a * (a + 1) // 2 for a, b in zip(q, c))),
+        "A token sees itself, too",
+    ),
+    Wrong(
+        "sees one key too many",
+        counting(pairs=lambda q, c, *_: right_pairs(q, c) + sum(q)),
+        "positions 0 to p, which are p + 1",
+    ),
+    Wrong(
+        "the triangle of the whole context",
+        counting(pairs=lambda q, c, *_: sum(b * (b + 1) // 2 for b in c)),
+        "as if all of it were new",
+    ),
+    Wrong(
+        "the triangle of the new tokens",
+        counting(pairs=lambda q, c, *_: sum(a * (a + 1) // 2 for a in q)),
+        "They see the context before them, too",
+    ),
+    Wrong(
+        "half of the rectangle",
+        counting(pairs=lambda q, c, *_: sum(a * b / 2 if a > 1 else b for a, b in zip(q, c))),
+        "Half of the rectangle is the triangle only",
+    ),
+    Wrong("one query a sequence", counting(pairs=lambda q, c, *_: sum(c)), "You count one query a sequence"),
+    Wrong(
+        "dense over the row",
+        counting(pairs=lambda q, c, *_: sum(q) * sum(c) if len(q) > 1 else right_pairs(q, c)),
+        "dense attention over the row",
+    ),
+    Wrong("bytes and operations swapped", swaps_the_counts, "They are swapped"),
+    Wrong("a pair in place of a Work", returns_a_pair, "should return a `Work`"),
+    Wrong("returns nothing", forgets_to_return, "it returned None"),
+    Wrong("empties the list", eats_the_lengths, "changed its argument `q_lens`"),
+]
+
+# 08.2 online_softmax
+
+
+def softmax(*lines):
+    return changed("online_softmax", *lines)
+
+
+SUM = "row_sum * rescale + tl.sum(weights, axis=1)"
+ACC = "acc * rescale[:, None]"
+WEIGHTS = "weights = tl.exp2(scores - reference[:, None])"
+RESCALE = "rescale = tl.exp2(row_max - reference)"
+NEW_MAX = "new_max = tl.maximum(row_max, tl.max(scores, axis=1))"
+RETURN = f"return weights, new_max, {SUM}, {ACC}"
+REFERENCE = 'reference = tl.where(new_max == float("-inf"), 0.0, new_max)'
+
+
+def undecorated(scores, row_max, row_sum, acc):
+    return scores, row_max, row_sum, acc
+
+
+@triton.jit
+def softmax_by_log2(scores, row_max, row_sum, acc):
+    """The old state as one more key, of weight row_sum."""
+    new_max = tl.maximum(tl.max(scores, 1), row_max)
+    is_empty = new_max == float("-inf")
+    weights = tl.where(is_empty[:, None], 0.0, tl.exp2(scores - tl.where(is_empty, 0.0, new_max)[:, None]))
+    factor = tl.where(row_max == float("-inf"), 0.0, tl.exp2(row_max - tl.where(is_empty, 0.0, new_max)))
+    acc = factor[:, None] * acc
+    return weights, new_max, tl.sum(weights, 1) + factor * row_sum, acc
+
+
+@triton.jit
+def softmax_with_natural_exponentials(scores, row_max, row_sum, acc):
+    ln2 = 0.6931471805599453
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(new_max > float("-inf"), new_max, 0.0)
+    weights = tl.exp((scores - reference[:, None]) * ln2)
+    rescale = tl.exp((row_max - reference) * ln2)
+    row_sum *= rescale
+    row_sum += tl.sum(weights, axis=1)
+    return (weights, new_max, row_sum, acc * tl.expand_dims(rescale, 1))
+
+
+SOFTMAX = [
+    Wrong(
+        "powers of e",
+        softmax((WEIGHTS, WEIGHTS.replace("exp2", "exp")), (RESCALE, RESCALE.replace("exp2", "exp"))),
+        "These are powers of e",
+    ),
+    Wrong(
+        "the factor as a power of e", softmax((RESCALE, RESCALE.replace("exp2", "exp"))), "The factor is a power of e"
+    ),
+    Wrong("acc not rescaled", softmax((f"{SUM}, {ACC}", f"{SUM}, acc")), "`acc` is not rescaled"),
+    Wrong("sum not rescaled", softmax((SUM, "row_sum + tl.sum(weights, axis=1)")), "The old sum is not rescaled"),
+    Wrong("sum starts anew", softmax((SUM, "tl.sum(weights, axis=1)")), "What was added up before is gone"),
+    Wrong(
+        "the new weights rescaled too",
+        softmax((SUM, "(row_sum + tl.sum(weights, axis=1)) * tl.where(row_max == float('-inf'), 1.0, rescale)")),
+        "Only what was there before is rescaled",
+    ),
+    Wrong(
+        "factor upside down",
+        softmax((RESCALE, "rescale = tl.where(row_max == float('-inf'), 0.0, tl.exp2(reference - row_max))")),
+        "The factor is upside down",
+    ),
+    Wrong(
+        "the wrong axis",
+        softmax((NEW_MAX, NEW_MAX.replace("axis=1", "axis=0"))),
+        "One number for each row comes of `axis=1`",
+    ),
+    Wrong(
+        "one maximum for all rows",
+        softmax((NEW_MAX, "new_max = tl.maximum(row_max, tl.max(tl.max(scores, axis=1), axis=0))")),
+        "Each row has a maximum of its own",
+    ),
+    Wrong(
+        "the maximum of this turn",
+        softmax((NEW_MAX, "new_max = tl.max(scores, axis=1)")),
+        "A larger one may have come before",
+    ),
+    Wrong("the maximum stays", softmax((RETURN, RETURN.replace("new_max", "row_max"))), "The maximum did not move"),
+    Wrong("NaN for rows without a key", softmax((REFERENCE, "reference = new_max")), "−∞ − (−∞) is NaN"),
+    Wrong(
+        "0 for the maximum of nothing",
+        softmax((REFERENCE, f"{REFERENCE}; new_max = reference")),
+        "keeps the maximum minus infinity",
+    ),
+    Wrong("bare exponentials", softmax((WEIGHTS, "weights = tl.exp2(scores)")), "The maximum is not subtracted"),
+    Wrong("bare natural exponentials", softmax((WEIGHTS, "weights = tl.exp(scores)")), "and `tl.exp2` is wanted"),
+    Wrong(
+        "weights by the old maximum",
+        softmax(
+            (WEIGHTS, "weights = tl.exp2(scores - tl.where(row_max == float('-inf'), reference, row_max)[:, None])")
+        ),
+        "You subtract the old maximum",
+    ),
+    Wrong(
+        "maximum and sum swapped",
+        softmax((RETURN, f"return weights, {SUM}, new_max, {ACC}")),
+        "That is the sum. The order is",
+    ),
+    Wrong("weights last", softmax((RETURN, f"return new_max, {SUM}, {ACC}, weights")), "stand in another order"),
+    Wrong(
+        "an `if` on a tile",
+        softmax(
+            (REFERENCE, 'reference = new_max\n    if new_max == float("-inf"):\n        reference = new_max * 0.0')
+        ),
+        "An `if` needs one yes or no",
+    ),
+    Wrong(
+        "asks for the old maximum",
+        softmax((REFERENCE, 'reference = tl.where(row_max == float("-inf"), 0.0, new_max)')),
+        "where the *old* maximum is",
+    ),
+    Wrong(
+        "the bare factor upside down",
+        softmax((RESCALE, "rescale = tl.exp2(reference - row_max)")),
+        "which is infinite there",
+    ),
+    Wrong(
+        "divided at once",
+        softmax((RETURN, f"return weights, new_max, {SUM}, {ACC} / ({SUM})[:, None]")),
+        "`acc` is not to be divided yet",
+    ),
+    Wrong("three results", softmax((RETURN, f"return weights, new_max, {SUM}")), "it returned 3 values"),
+    Wrong("weights only", softmax((RETURN, "return weights")), "a single value"),
+    Wrong("nothing returned", softmax((RETURN, "acc = acc * rescale[:, None]")), "nothing"),
+    Wrong("no @triton.jit", undecorated, "a plain Python function"),
+]
+
+# 08.3 merge_kernel
+
+
+def merge(*lines):
+    return changed("merge_kernel", *lines)
+
+
+USED = "split < tl.cdiv(tl.load(context_lens + seq), SPLIT)"
+LINE = "partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split\n    lse"
+LSE = 'tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))'
+SHARES = "weights = tl.exp2(lse - tl.max(lse, axis=0))"
+PIECES = "mask=is_used[:, None] & is_dim[None, :], other=0.0\n    )\n    result"
+RESULT = "tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0)"
+STORE = (
+    "tl.store(out + token * stride_out + head * stride_out_head + dim, result.to(out.dtype.element_ty), mask=is_dim)"
+)
+IDS = "head, seq = tl.program_id(0), tl.program_id(1)"
+TOKEN = """    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
+            return
+    token"""
+COUNT = "tl.cdiv(tl.load(context_lens + seq), SPLIT)"
+
+
+@triton.jit
+def merge_one_by_one(
+    partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
+    """One split after the other, with a running maximum."""
+    head, seq, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, DIM)
+    token, count = seq, 1
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        count = tl.load(cu_seqlens_q + seq + 1) - token
+    if count == 1:
+        line = (token * tl.num_programs(0) + head) * NUM_SPLITS
+        top, total, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
+        for split in range(0, (tl.load(context_lens + seq) + SPLIT - 1) // SPLIT):
+            lse = tl.load(partial_lse + line + split)
+            piece = tl.load(partial_out + (line + split) * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
+            new_top = tl.maximum(top, lse)
+            old, new = tl.exp2(top - new_top), tl.exp2(lse - new_top)
+            top, total, acc = new_top, total * old + new, acc * old + piece * new
+        tl.store(out + token * stride_out + head * stride_out_head + dim, acc / total, mask=dim < HEAD_DIM)
+
+
+@triton.jit
+def merge_by_shares(
+    partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
+    """The log-sum-exp of the whole first, then each split's share."""
+    head, seq = tl.program_id(0), tl.program_id(1)
+    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        if tl.load(cu_seqlens_q + seq + 1) - token > 1:
+            return
+    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
+    is_used = split * SPLIT < tl.load(context_lens + seq)
+    line = token * tl.num_programs(0) * NUM_SPLITS + head * NUM_SPLITS + split
+    lse = tl.where(is_used, tl.load(partial_lse + line, mask=split < NUM_SPLITS, other=0.0), float("-inf"))
+    top = tl.max(lse, axis=0)
+    whole = top + tl.log2(tl.sum(tl.exp2(lse - top), axis=0))
+    place = line[None, :] * HEAD_DIM + dim[:, None]
+    pieces = tl.load(partial_out + place, mask=(dim < HEAD_DIM)[:, None] & is_used[None, :], other=0.0)
+    result = tl.sum(tl.exp2(lse - whole)[None, :] * pieces, axis=1)
+    tl.store(out + token * stride_out + head * stride_out_head + dim, result, mask=dim < HEAD_DIM)
+
+
+MERGE = [
+    Wrong(
+        "the plain mean",
+        merge((RESULT, f"tl.sum(pieces, axis=0) / {COUNT} + 0 * tl.sum(weights, axis=0)")),
+        "This is the plain mean of the splits",
+    ),
+    Wrong("no maximum subtracted", merge((SHARES, "weights = tl.exp2(lse)")), "exp2(300) is infinite in float32"),
+    Wrong("powers of e", merge((SHARES, SHARES.replace("exp2", "exp"))), "The log-sum-exps are in base 2"),
+    Wrong("all splits used", merge((USED, "split < NUM_SPLITS")), "you use them, from `partial_lse`"),
+    Wrong(
+        "unused pieces read",
+        merge((PIECES, PIECES.replace("is_used", "(split < NUM_SPLITS)"))),
+        "you use them, from `partial_out`",
+    ),
+    Wrong("hidden log-sum-exps are 0", merge((LSE, LSE.replace('float("-inf")', "0.0"))), "count as 0 here"),
+    Wrong(
+        "divided by the number of splits",
+        merge((RESULT, f"tl.sum(pieces * weights[:, None], axis=0) / {COUNT}")),
+        "You divided by the number of splits",
+    ),
+    Wrong(
+        "not divided",
+        merge((RESULT, "tl.sum(pieces * weights[:, None], axis=0)")),
+        "is not divided by the sum of the weights",
+    ),
+    Wrong(
+        "head and split swapped",
+        merge((LINE, "partial = (token * NUM_SPLITS + split) * tl.num_programs(0) + head\n    lse")),
+        "Head and split are swapped",
+    ),
+    Wrong("SPLITS for NUM_SPLITS", merge((LINE, LINE.replace("NUM_SPLITS", "SPLITS"))), "NUM_SPLITS + split"),
+    Wrong("one split too many", merge((USED, USED.replace("<", "<="))), "`<`, not `<=`"),
+    Wrong("no mask", merge((LSE, "tl.load(partial_lse + partial)")), "The tile has SPLITS places, a power of two"),
+    Wrong(
+        "the number of splits rounded down",
+        merge((USED, "split < tl.load(context_lens + seq) // SPLIT")),
+        "splits have keys, and all of them count",
+    ),
+    Wrong(
+        "axes of the grid swapped",
+        merge((IDS, "head, seq = tl.program_id(1), tl.program_id(0)")),
+        "Axis 0 of the grid counts query heads",
+    ),
+    Wrong("RAGGED not looked at", merge((TOKEN, "    token = seq\n    token")), "With RAGGED"),
+    Wrong("prefills written too", merge((TOKEN, TOKEN.replace("!= 1", "< 1"))), "those are another kernel's"),
+    Wrong(
+        "no strides of out",
+        merge((STORE, "tl.store(out + (token * tl.num_programs(0) + head) * HEAD_DIM + dim, result, mask=is_dim)")),
+        "the heads of `out` lay without gaps",
+    ),
+    Wrong("nothing stored", merge((STORE, "pass")), "nothing was stored to `out`"),
+    Wrong(
+        "log-sum-exps as weights",
+        merge((SHARES, "weights = tl.where(is_used, lse, 0.0)")),
+        "the log-sum-exps themselves for weights",
+    ),
+]
+
+# 08.4 sequence_of
+
+
+def sequence(*lines):
+    return changed("sequence_of", *lines)
+
+
+FIRST = "tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile"
+FOUND = "    return low\n"
+BOTH = "low, high = 0, num_seqs\n"
+
+
+@triton.jit
+def reads_beyond(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    seq = 0
+    while tl.load(cu_seqlens_q + seq + 1) // TOKENS + seq + 1 <= tile + 1:
+        seq += 1
+    return seq
+
+
+@triton.jit
+def returns_in_the_loop(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    """A search for the number itself, which stops where it is found."""
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        first = tl.load(cu_seqlens_q + middle) // TOKENS + middle
+        if first == tile:
+            return middle
+        if first < tile:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@triton.jit
+def one_after_the_other(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    found = 0
+    for seq in range(1, num_seqs):
+        if tl.load(cu_seqlens_q + seq) // TOKENS + seq <= tile:
+            found = seq
+    return found
+
+
+@triton.jit
+def bounds_inside(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+    """Both ends belong to the range that is searched."""
+    first, last = 0, num_seqs - 1
+    while first < last:
+        middle = (first + last + 1) // 2
+        if tl.load(cu_seqlens_q + middle) // TOKENS > tile - middle:
+            last = middle - 1
+        else:
+            first = middle
+    return first
+
+
+SEQUENCE = [
+    Wrong(
+        "without + middle",
+        sequence((FIRST, "tl.load(cu_seqlens_q + middle) // TOKENS <= tile")),
+        "You left out `+ middle`",
+    ),
+    Wrong("strictly before", sequence((FIRST, FIRST.replace("<=", "<"))), "`<= tile`, not `< tile`"),
+    Wrong("returns high", sequence((FOUND, "    return high\n")), "`high` is one further"),
+    Wrong("one too few", sequence((FOUND, "    return low - 1\n")), "This is one too few"),
+    Wrong("never the last", sequence((BOTH, "low, high = 0, num_seqs - 1\n")), "The last sequence is never found"),
+    Wrong(
+        "rounds up",
+        sequence((FIRST, "tl.cdiv(tl.load(cu_seqlens_q + middle), TOKENS) + middle <= tile")),
+        "You round up",
+    ),
+    Wrong("compares with tokens", sequence((FIRST, "tl.load(cu_seqlens_q + middle) <= tile")), "numbers of tokens"),
+    Wrong(
+        "looks at ends",
+        sequence((FIRST, FIRST.replace("+ middle)", "+ middle + 1)"))),
+        "You search for the end of the sequence",
+    ),
+    Wrong("always the first", sequence((FOUND, "    return 0 * low\n")), "always sequence 0"),
+    Wrong("always the last", sequence((FOUND, "    return num_seqs - 1\n")), "always the last sequence"),
+    Wrong("the number of the tile", sequence((FOUND, "    return tile\n")), "the number of the tile"),
+    Wrong(
+        "the place in the row",
+        sequence((FOUND, "    return tl.load(cu_seqlens_q + low)\n")),
+        "where the sequence begins in the row",
+    ),
+    Wrong(
+        "never ends",
+        sequence(("while high - low > 1", "while high > low")),
+        "the middle of them, rounded down, is `low` again",
+    ),
+    Wrong(
+        "goes on behind the middle",
+        sequence(("low = middle\n", "low = middle + 1\n")),
+        "The middle is never to be skipped",
+    ),
+    Wrong("returns in the loop", returns_in_the_loop, "`return` can not stand inside a loop"),
+    Wrong(
+        "breaks out of the loop",
+        sequence(
+            ("    while high - low > 1:\n", "    while high > low:\n        if high - low <= 1:\n            break\n")
+        ),
+        "has no `break`",
+    ),
+    Wrong("nothing returned", sequence((FOUND, "    low = tile\n")), "must return its result"),
+    Wrong("reads beyond the end", reads_beyond, "look only at the entries 0 to"),
+]
+
+WRONG = {"08.1": WORK, "08.2": SOFTMAX, "08.3": MERGE, "08.4": SEQUENCE}
+RIGHT = {
+    "08.1": [work_by_tokens, work_by_triangles],
+    "08.2": [softmax_by_log2, softmax_with_natural_exponentials],
+    "08.3": [merge_one_by_one, merge_by_shares],
+    "08.4": [one_after_the_other, bounds_inside],
+}

@@ -1,0 +1,637 @@
+"""Answers to the exercises of lesson 11: what learners get wrong, and other ways to be right."""
+
+import bisect
+import re
+
+import torch
+
+from answers import Wrong
+from lessons_lib.engine.detokenizer import releasable
+from lessons_lib.engine.sampling import draw, token_probabilities
+from lessons_lib.measuring.tuning import largest_that_fits
+
+NONE = float("-inf")
+
+# 11.1 token_probabilities
+
+
+def probabilities_with(
+    scale=lambda logits, t: logits / t,
+    keeps=lambda rank, k: rank < k,
+    reached=lambda p, top_p: p.cumsum(-1) - p >= top_p,
+    order=dict(descending=True, stable=True),
+):
+    """The reference with one rule made another way."""
+
+    def token_probabilities(logits, temperature, top_k, top_p):
+        scaled, tokens = scale(logits.double(), temperature[:, None]).sort(dim=-1, **order)
+        rank = torch.arange(logits.shape[-1])
+        probabilities = scaled.masked_fill(~keeps(rank, top_k[:, None]), NONE).softmax(dim=-1)
+        probabilities = probabilities.masked_fill(reached(probabilities, top_p[:, None]), 0.0)
+        return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens
+
+    return token_probabilities
+
+
+def does_not_divide_by_the_sum(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    probabilities = scaled.softmax(dim=-1)
+    probabilities = probabilities.masked_fill(torch.arange(logits.shape[-1]) >= top_k[:, None], 0.0)
+    before = probabilities.cumsum(-1) - probabilities
+    return probabilities.masked_fill(before >= top_p[:, None] * probabilities.sum(-1, keepdim=True), 0.0), tokens
+
+
+def top_p_of_all_tokens(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    probabilities = scaled.softmax(dim=-1)
+    outside = (probabilities.cumsum(-1) - probabilities >= top_p[:, None]) | (
+        torch.arange(logits.shape[-1]) >= top_k[:, None]
+    )
+    probabilities = probabilities.masked_fill(outside, 0.0)
+    return probabilities / probabilities.sum(-1, keepdim=True), tokens
+
+
+def top_p_before_temperature(logits, temperature, top_k, top_p):
+    sorted_logits, tokens = logits.double().sort(dim=-1, descending=True, stable=True)
+    cut = sorted_logits.masked_fill(torch.arange(logits.shape[-1]) >= top_k[:, None], NONE)
+    plain = cut.softmax(-1)
+    cut = cut.masked_fill(plain.cumsum(-1) - plain >= top_p[:, None], NONE)
+    return (cut / temperature[:, None]).softmax(-1), tokens
+
+
+def returns_probabilities_only(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature, top_k, top_p)[0]
+
+
+def returns_vocabulary_order(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
+    return torch.zeros_like(probabilities).scatter(1, tokens, probabilities), torch.arange(logits.shape[-1]).expand_as(
+        tokens
+    )
+
+
+def returns_ranks_for_tokens(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
+    return probabilities, torch.arange(logits.shape[-1]).expand_as(tokens)
+
+
+def returns_logits_for_tokens(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature, top_k, top_p)[0], logits.sort(dim=-1, descending=True).values
+
+
+def settings_of_the_first_row(logits, temperature, top_k, top_p):
+    return token_probabilities(
+        logits, temperature[:1].expand_as(temperature), top_k[:1].expand_as(top_k), top_p[:1].expand_as(top_p)
+    )
+
+
+def divides_in_place(logits, temperature, top_k, top_p):
+    logits /= temperature[:, None]
+    return token_probabilities(logits, torch.ones_like(temperature), top_k, top_p)
+
+
+def exponentials_by_hand(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    weights = scaled.exp().masked_fill(torch.arange(logits.shape[-1]) >= top_k[:, None], 0.0)
+    probabilities = weights / weights.sum(-1, keepdim=True)
+    probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p[:, None], 0.0)
+    return probabilities / probabilities.sum(-1, keepdim=True), tokens
+
+
+def cuts_the_row(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
+    most = int(top_k.max().clamp(max=logits.shape[-1]))
+    return probabilities[:, :most], tokens[:, :most]
+
+
+def later_of_two_alike(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits.flip(-1), temperature, top_k, top_p)
+    return probabilities, logits.shape[-1] - 1 - tokens
+
+
+def keeps_all_alike(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    least = scaled.gather(1, (top_k[:, None] - 1).clamp(max=logits.shape[-1] - 1))
+    probabilities = scaled.masked_fill(scaled < least, NONE).softmax(-1)
+    probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p[:, None], 0.0)
+    return probabilities / probabilities.sum(-1, keepdim=True), tokens
+
+
+def row_by_row(logits, temperature, top_k, top_p):
+    rows = []
+    for line, t, k, p in zip(logits.tolist(), temperature.tolist(), top_k.tolist(), top_p.tolist()):
+        order = sorted(range(len(line)), key=lambda token: -line[token])
+        kept = torch.tensor([line[token] / t for token in order[:k]], dtype=torch.float64).softmax(0).tolist()
+        left, total = [], 0.0
+        for value in kept:
+            left.append(0.0 if total >= p else value)
+            total += value
+        left += [0.0] * (len(line) - len(left))
+        rows.append(([value / sum(left) for value in left], order))
+    return torch.tensor([left for left, _ in rows]), torch.tensor([order for _, order in rows])
+
+
+def in_float32_by_argsort(logits, temperature, top_k, top_p):
+    tokens = logits.argsort(dim=-1, descending=True, stable=True)
+    scaled = logits.gather(1, tokens) / temperature.unsqueeze(1)
+    scaled[torch.arange(logits.shape[-1])[None] >= top_k[:, None]] = NONE
+    probabilities = scaled.softmax(-1)
+    before = torch.cat([torch.zeros(len(logits), 1), probabilities.cumsum(-1)[:, :-1]], dim=1)
+    scaled[before >= top_p[:, None]] = NONE
+    return [scaled.softmax(-1), tokens]
+
+
+# 11.2 draw
+
+
+def takes_the_likeliest(probabilities, tokens, numbers):
+    return tokens[:, 0]
+
+
+def draws_with_multinomial(probabilities, tokens, numbers):
+    return tokens.gather(1, torch.multinomial(probabilities, 1))[:, 0]
+
+
+def at_the_border_the_first(probabilities, tokens, numbers):
+    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None])
+    return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
+
+
+def returns_the_place(probabilities, tokens, numbers):
+    return draw(probabilities, torch.arange(tokens.shape[-1]).expand_as(tokens), numbers)
+
+
+def runs_over_the_end(probabilities, tokens, numbers):
+    return tokens.gather(1, torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True))[:, 0]
+
+
+def ends_at_the_last_place(probabilities, tokens, numbers):
+    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True)
+    return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
+
+
+def first_number_for_all(probabilities, tokens, numbers):
+    return draw(probabilities, tokens, numbers[:1].expand_as(numbers))
+
+
+def first_order_for_all(probabilities, tokens, numbers):
+    return draw(probabilities, tokens[:1].expand_as(tokens), numbers)
+
+
+def nearest_probability(probabilities, tokens, numbers):
+    return tokens.gather(1, (probabilities - numbers[:, None]).abs().argmin(-1, keepdim=True))[:, 0]
+
+
+def one_column(probabilities, tokens, numbers):
+    return draw(probabilities, tokens, numbers)[:, None]
+
+
+def a_list(probabilities, tokens, numbers):
+    return draw(probabilities, tokens, numbers).tolist()
+
+
+def floats(probabilities, tokens, numbers):
+    return draw(probabilities, tokens, numbers).float()
+
+
+def from_the_other_end(probabilities, tokens, numbers):
+    return draw(probabilities, tokens, 1 - numbers)
+
+
+def all_alike(probabilities, tokens, numbers):
+    return tokens.gather(1, (numbers[:, None] * tokens.shape[-1]).floor().long())[:, 0]
+
+
+def one_too_far(probabilities, tokens, numbers):
+    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True) + 1
+    return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
+
+
+def nearest_end(probabilities, tokens, numbers):
+    return tokens.gather(1, (probabilities.cumsum(-1) - numbers[:, None]).abs().argmin(-1, keepdim=True))[:, 0]
+
+
+def adds_up_in_place(probabilities, tokens, numbers):
+    ends = probabilities.cumsum_(-1)
+    return tokens.gather(1, torch.searchsorted(ends, numbers[:, None], right=True).clamp(max=tokens.shape[-1] - 1))[
+        :, 0
+    ]
+
+
+def draw_by_a_loop(probabilities, tokens, numbers):
+    chosen = []
+    for line, own, number in zip(probabilities.tolist(), tokens.tolist(), numbers.tolist()):
+        total, token = 0.0, None
+        for value, candidate in zip(line, own):
+            if value == 0:
+                break
+            token, total = candidate, total + value
+            if number < total:
+                break
+        chosen.append(token)
+    return torch.tensor(chosen)
+
+
+def draw_by_counting(probabilities, tokens, numbers):
+    passed = (probabilities.cumsum(-1) <= numbers[:, None]).sum(-1)
+    last = (probabilities > 0).sum(-1) - 1
+    return tokens[torch.arange(len(tokens)), passed.clamp(max=last)]
+
+
+# 11.3 releasable
+
+
+def held_back(text, stop, sizes=lambda string: range(1, len(string)), choose=max):
+    return choose((size for string in stop for size in sizes(string) if text.endswith(string[:size])), default=0)
+
+
+def releasing(found=lambda text, stop: min(text.index(s) for s in stop if s in text), held=held_back):
+    """The reference with one rule made another way."""
+
+    def releasable(text, stop):
+        if any(string in text for string in stop):
+            return found(text, stop), True
+        return len(text) - held(text, stop), False
+
+    return releasable
+
+
+def looks_at_the_end_only(text, stop):
+    for string in stop:
+        if text.endswith(string):
+            return len(text) - len(string), True
+    return len(text) - held_back(text, stop), False
+
+
+def first_that_fits(text, stop):
+    return next((max(sizes) for s in stop if (sizes := [n for n in range(1, len(s)) if text.endswith(s[:n])])), 0)
+
+
+def shows_the_stop_string(text, stop):
+    return min(text.index(s) + len(s) for s in stop if s in text)
+
+
+def never_says_stopped(text, stop):
+    return releasable(text, stop)[0], False
+
+
+def stops_at_a_beginning(text, stop):
+    length, stopped = releasable(text, stop)
+    return length, stopped or length < len(text)
+
+
+def returns_the_text(text, stop):
+    length, stopped = releasable(text, stop)
+    return text[:length], stopped
+
+
+def returns_the_length(text, stop):
+    return releasable(text, stop)[0]
+
+
+def other_order(text, stop):
+    return tuple(reversed(releasable(text, stop)))
+
+
+def counts_find(text, stop):
+    places = [text.find(string) for string in stop]
+    if places and min(places) >= 0:
+        return min(places), True
+    return len(text) - held_back(text, stop), False
+
+
+def fails_without_stop(text, stop):
+    held = max(size for string in stop for size in range(len(string)) if text.endswith(string[:size]))
+    found = [text.index(string) for string in stop if string in text]
+    return (min(found), True) if found else (len(text) - held, False)
+
+
+def any_case(text, stop):
+    return releasable(text.lower(), tuple(string.lower() for string in stop))
+
+
+def waits_for_a_longer_one(text, stop):
+    length, stopped = releasable(text, stop)
+    return (
+        (len(text) - held_back(text, stop), False) if len(text) - held_back(text, stop) < length else (length, stopped)
+    )
+
+
+def any_letter(text, stop):
+    if any(string in text for string in stop):
+        return releasable(text, stop)
+    letters = "".join(stop)
+    return len(text.rstrip(letters)) if letters else len(text), False
+
+
+def by_regular_expression(text, stop):
+    match = re.search("|".join(map(re.escape, stop)), text) if stop else None
+    if match:
+        return [match.start(), True]
+    for start in range(len(text)):
+        if any(string.startswith(text[start:]) for string in stop):
+            return [start, False]
+    return [len(text), False]
+
+
+def walking_through(text, stop):
+    for start in range(len(text)):
+        rest = text[start:]
+        if any(rest.startswith(string) for string in stop):
+            return start, True
+    for start in range(len(text)):
+        if any(string.startswith(text[start:]) for string in stop):
+            return start, False
+    return len(text), False
+
+
+# 11.4 largest_that_fits
+
+
+def step_by_step(fits, most):
+    size = 0
+    while size < most and fits(size + 1):
+        size += 1
+    return size
+
+
+def from_above(fits, most):
+    size = most
+    while size and not fits(size):
+        size -= 1
+    return size
+
+
+def one_too_many(fits, most):
+    return largest_that_fits(fits, most) + 1
+
+
+def never_tries_most(fits, most):
+    fitting, too_large = 0, most
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return fitting
+
+
+def one_at_least(fits, most):
+    return max(1, largest_that_fits(fits, most))
+
+
+def begins_at_one(fits, most):
+    fitting, too_large = 1, most + 1
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return fitting
+
+
+def tries_nothing(fits, most):
+    return largest_that_fits(fits, most) if fits(0) else 0
+
+
+def powers_of_two(fits, most):
+    size = 0
+    while max(1, 2 * size) <= most and fits(max(1, 2 * size)):
+        size = max(1, 2 * size)
+    return size
+
+
+def last_tried(fits, most):
+    fitting, too_large, middle = 0, most + 1, 0
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return middle
+
+
+def for_ever(fits, most):
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def asks_again(fits, most):
+    size = largest_that_fits(fits, most)
+    return size if size and fits(size) else 0
+
+
+def half_sizes(fits, most):
+    fitting, too_large = 0, most + 1
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) / 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return fitting
+
+
+def beyond_most(fits, most):
+    size = 1
+    while fits(size):
+        size *= 2
+    return largest_that_fits(fits, size)
+
+
+def says_yes(fits, most):
+    return largest_that_fits(fits, most) > 0
+
+
+def skips_after_a_yes(fits, most):
+    fitting, too_large = 0, most + 1
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
+        if fits(middle):
+            fitting = middle
+        else:
+            too_large = middle - 1
+    return fitting
+
+
+def by_bisect(fits, most):
+    return bisect.bisect_left(range(1, most + 1), True, key=lambda size: not fits(size))
+
+
+def both_ends_inclusive(fits, most):
+    low, high, best = 1, most, 0
+    while low <= high:
+        middle = low + (high - low) // 2
+        if fits(middle):
+            best, low = middle, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def most_first(fits, most):
+    if fits(most):
+        return most
+    fitting, too_large = 0, most
+    while fitting + 1 < too_large:
+        middle = (fitting + too_large + 1) // 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return fitting
+
+
+WRONG = {
+    "11.1": [
+        Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
+        Wrong(
+            "temperature multiplied",
+            probabilities_with(scale=lambda logits, t: logits * t),
+            "were multiplied by the temperature",
+        ),
+        Wrong(
+            "top_k one too many",
+            probabilities_with(keeps=lambda rank, k: rank <= k),
+            "One token too many is left. `top_k`",
+        ),
+        Wrong(
+            "top_k one too few",
+            probabilities_with(keeps=lambda rank, k: (rank < k - 1) | (rank == 0)),
+            "One token too few is left. `top_k`",
+        ),
+        Wrong("top_k ignored", probabilities_with(keeps=lambda rank, k: rank < 10**6), "`top_k` cuts nothing"),
+        Wrong(
+            "the token that reaches top_p dropped",
+            probabilities_with(
+                reached=lambda p, top_p: (p.cumsum(-1) > top_p.double() + 1e-6) & (torch.arange(p.shape[-1]) > 0)
+            ),
+            "was cut, too",
+        ),
+        Wrong(
+            "top_p with the token's own share",
+            probabilities_with(reached=lambda p, top_p: p.cumsum(-1) >= top_p),
+            "those before *this* token",
+        ),
+        Wrong(
+            "top_p exactly reached",
+            probabilities_with(reached=lambda p, top_p: p.cumsum(-1) - p > top_p),
+            "in place of `>`",
+        ),
+        Wrong("all alike kept by top_k", keeps_all_alike, "not by the value there"),
+        Wrong(
+            "top_p one too many",
+            probabilities_with(
+                reached=lambda p, top_p: p.cumsum(-1) - p - torch.cat([p[:, :1] * 0, p[:, :-1]], 1) >= top_p
+            ),
+            "One token too many is left. A token",
+        ),
+        Wrong(
+            "top_p ignored",
+            probabilities_with(reached=lambda p, top_p: torch.zeros_like(p, dtype=torch.bool)),
+            "`top_p` cuts nothing",
+        ),
+        Wrong("top_p of all tokens", top_p_of_all_tokens, "was reckoned on all tokens"),
+        Wrong("top_p before the temperature", top_p_before_temperature, "before the temperature"),
+        Wrong("not divided by the sum", does_not_divide_by_the_sum, "do not add up to 1"),
+        Wrong("settings of the first row", settings_of_the_first_row, "All rows have the settings of the first one"),
+        Wrong("probabilities only", returns_probabilities_only, "a pair of tensors should come back"),
+        Wrong("in the order of the vocabulary", returns_vocabulary_order, "in the order of the vocabulary"),
+        Wrong("ranks for tokens", returns_ranks_for_tokens, "names the places"),
+        Wrong("logits for tokens", returns_logits_for_tokens, "should be token numbers"),
+        Wrong("least likely kept", probabilities_with(order=dict(descending=False)), "`descending=True`"),
+        Wrong("in place", divides_in_place, "changed its argument `logits`"),
+        Wrong("exponentials by hand", exponentials_by_hand, "NaN"),
+        Wrong("rows cut", cuts_the_row, "should have the shape"),
+        Wrong("the later of two alike", later_of_two_alike, "the smaller number comes first"),
+    ],
+    "11.2": [
+        Wrong("the likeliest", takes_the_likeliest, "likeliest token every time"),
+        Wrong("multinomial", draws_with_multinomial, "the same number should give the same token"),
+        Wrong("border", at_the_border_the_first, "on the border of two tokens"),
+        Wrong("the place, not the token", returns_the_place, "the place in the sorted row"),
+        Wrong("over the end", runs_over_the_end, "raised"),
+        Wrong("a cut token", ends_at_the_last_place, "it must never be drawn"),
+        Wrong("one number for all", first_number_for_all, "a number of its own"),
+        Wrong("one order for all", first_order_for_all, "its own order of tokens"),
+        Wrong("nearest probability", nearest_probability, "nearest to the number"),
+        Wrong("a column", one_column, "[:, 0]"),
+        Wrong("a list", a_list, "a tensor of token numbers should come back"),
+        Wrong("floats", floats, "whole numbers"),
+        Wrong("from the other end", from_the_other_end, "from the other end"),
+        Wrong("all tokens alike", all_alike, "All tokens were taken to be alike"),
+        Wrong("one too far", one_too_far, "behind the right one"),
+        Wrong("nearest end", nearest_end, "the nearest end"),
+        Wrong("in place", adds_up_in_place, "changed its argument `probabilities`"),
+    ],
+    "11.3": [
+        Wrong("only at the end", looks_at_the_end_only, "not only at the end"),
+        Wrong("nothing held back", releasing(held=lambda text, stop: 0), "Hold it back"),
+        Wrong(
+            "everything held back",
+            releasing(held=lambda text, stop: len(text) if stop else 0),
+            "Everything is held back",
+        ),
+        Wrong(
+            "as much as the longest",
+            releasing(held=lambda text, stop: min(len(text), max(map(len, stop), default=1) - 1)),
+            "whatever stands there",
+        ),
+        Wrong(
+            "the shortest beginning",
+            releasing(held=lambda text, stop: held_back(text, stop, choose=min)),
+            "the longest of them",
+        ),
+        Wrong("the first that fits", releasing(held=first_that_fits), "the first stop string that fits"),
+        Wrong(
+            "one character only",
+            releasing(held=lambda text, stop: held_back(text, stop, sizes=lambda s: range(1, min(2, len(s))))),
+            "One character is held back",
+        ),
+        Wrong("stop string shown", releasing(found=shows_the_stop_string), "shows the stop string"),
+        Wrong(
+            "the last one",
+            releasing(found=lambda text, stop: max(text.rindex(s) for s in stop if s in text)),
+            "the last stop string",
+        ),
+        Wrong(
+            "first of the tuple",
+            releasing(found=lambda text, stop: next(text.index(s) for s in stop if s in text)),
+            "the first of `stop`",
+        ),
+        Wrong(
+            "last place of the earliest",
+            releasing(found=lambda text, stop: max(text.index(s) for s in stop if s in text)),
+            "Several stop strings",
+        ),
+        Wrong("whole text", releasing(found=lambda text, stop: len(text)), "is still in it"),
+        Wrong("never stopped", never_says_stopped, "`stopped` is True"),
+        Wrong("stopped at a beginning", stops_at_a_beginning, "is not yet a stop string"),
+        Wrong("the text", returns_the_text, "should be a number"),
+        Wrong("the length only", returns_the_length, "a pair should come back"),
+        Wrong("other order", other_order, "a whole number"),
+        Wrong("find", counts_find, "and was not seen. It may"),
+        Wrong("no stop strings", fails_without_stop, "raised ValueError"),
+        Wrong("any case", any_case, "Upper and lower case differ"),
+        Wrong("waits for a longer one", waits_for_a_longer_one, "It does not wait for a longer one"),
+        Wrong("any letter", any_letter, "DNE"),
+    ],
+    "11.4": [
+        Wrong("step by step", step_by_step, "You go up step by step"),
+        Wrong("from above", from_above, "You go down step by step"),
+        Wrong("one too many", one_too_many, "smallest size that does not fit"),
+        Wrong("never tries most", never_tries_most, "was never tried"),
+        Wrong("at least one", one_at_least, "Not even 1 fits"),
+        Wrong("begins at one", begins_at_one, "You tried []"),
+        Wrong("tries 0", tries_nothing, "the size 0 was tried"),
+        Wrong("powers of two", powers_of_two, "Only powers of two"),
+        Wrong("the last one tried", last_tried, "tried last"),
+        Wrong("for ever", for_ever, "still goes on"),
+        Wrong("asks again", asks_again, "more than once"),
+        Wrong("half sizes", half_sizes, "use `//`"),
+        Wrong("beyond most", beyond_most, "the size 2 was tried"),
+        Wrong("says yes", says_yes, "a size should come back"),
+        Wrong("skips after a no", skips_after_a_yes, "never tried. Go on until"),
+    ],
+}
+
+RIGHT = {
+    "11.1": [row_by_row, in_float32_by_argsort],
+    "11.2": [draw_by_a_loop, draw_by_counting],
+    "11.3": [by_regular_expression, walking_through],
+    "11.4": [by_bisect, both_ends_inclusive, most_first],
+}

@@ -1,0 +1,204 @@
+"""Packing and unpacking, caches joined and scattered, and one packed pass against a pass for each sequence."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
+
+from lessons_lib.attention.packing import (
+    cache_of,
+    concatenate_caches,
+    copied_tokens,
+    key_tags,
+    pack,
+    packed_forward,
+    packed_mask,
+    scatter_cache,
+    unpack,
+)
+from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_step
+from lessons_lib.batching.request import Request
+from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+
+FAMILIES = ["gpt2", "llama", "qwen2"]
+sequences = st.lists(st.tuples(st.lists(st.integers(0, 96), min_size=1, max_size=9), st.integers(0, 12)), max_size=6)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(sequences=sequences)
+def test_a_row_says_all_about_its_sequences(sequences):
+    new, cached = [tokens for tokens, _ in sequences], [count for _, count in sequences]
+    packed = pack(new, cached)
+    assert [row.tolist() for row in unpack(packed, packed.input_ids)] == new
+    assert [row.tolist() for row in unpack(packed, packed.positions)] == [
+        list(range(c, c + len(t))) for t, c in sequences
+    ]
+    assert [row.tolist() for row in unpack(packed, packed.seq_ids)] == [[i] * len(t) for i, t in enumerate(new)]
+    assert packed.cu_seqlens_q.tolist() == [sum(map(len, new[:i])) for i in range(len(new) + 1)]
+    assert packed.context_lens.tolist() == [c + len(t) for t, c in sequences]
+    assert packed.input_ids[packed.logits_index].tolist() == [tokens[-1] for tokens in new]
+    assert (packed.new_lens, packed.cached_lens) == ([len(tokens) for tokens in new], cached)
+    for tensor in vars(packed).values():
+        assert tensor.dtype == torch.int64 and tensor.dim() == 1
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(sequences=sequences)
+def test_every_new_token_sees_its_sequence_so_far_and_nothing_else(sequences):
+    packed = pack([tokens for tokens, _ in sequences], [count for _, count in sequences])
+    keys = key_tags(packed)
+    owners = list(zip(keys.seq_ids.tolist(), keys.positions.tolist()))
+    assert sorted(owners) == [
+        (i, p) for i, (tokens, cached) in enumerate(sequences) for p in range(cached + len(tokens))
+    ]
+    for row, sequence, position in zip(packed_mask(packed), packed.seq_ids.tolist(), packed.positions.tolist()):
+        assert {owner for owner, may in zip(owners, row) if may} == {(sequence, p) for p in range(position + 1)}
+
+
+def test_unpack_cuts_rows_of_any_shape():
+    packed = pack([[1, 2], [3]], [0, 5])
+    assert [tuple(piece.shape) for piece in unpack(packed, torch.zeros(3, 4, 5))] == [(2, 4, 5), (1, 4, 5)]
+    assert unpack(pack([], []), torch.zeros(0, 4)) == []
+
+
+@pytest.mark.parametrize("new, cached", [([[1]], []), ([[1], []], [0, 0]), ([[1]], [-1]), ([], [3])])
+def test_what_makes_no_row_is_refused(new, cached):
+    with pytest.raises(ValueError, match="at least one new token each"):
+        pack(new, cached)
+
+
+def random_cache(config, tokens, seed):
+    kv_heads, head_dim = kv_head_size(config)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (1, kv_heads, tokens, head_dim)
+    return cache_of(
+        [
+            (torch.randn(shape, generator=generator), torch.randn(shape, generator=generator))
+            for _ in range(config.num_hidden_layers)
+        ]
+    )
+
+
+def contents(cache):
+    return [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        torch.equal(a, b) for pair, others in zip(one, other) for a, b in zip(pair, others)
+    )
+
+
+def test_a_cache_made_of_tensors_holds_these_tensors():
+    keys, values = torch.ones(1, 2, 3, 4), torch.zeros(1, 2, 3, 4)
+    cache = cache_of([(keys, values)])
+    assert cache.get_seq_length() == 3 and cache.layers[0].keys is keys and cache.layers[0].values is values
+    cache.update(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 4), 0)
+    assert cache.get_seq_length() == 4 and keys.shape[2] == 3
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(pieces=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=5))
+def test_joining_growing_and_scattering_gives_every_sequence_its_own(pieces):
+    config = tiny_model().config
+    cached, new = [c for c, _ in pieces], [n for _, n in pieces]
+    old = [random_cache(config, count, seed) if count else DynamicCache() for seed, count in enumerate(cached)]
+    fresh = [random_cache(config, count, 100 + seed) for seed, count in enumerate(new)]
+    before = [contents(cache) for cache in old]
+    packed = pack([[1] * count for count in new], cached)
+    joined = concatenate_caches(old)
+    for number in range(config.num_hidden_layers):
+        joined.update(
+            *(
+                torch.cat([getattr(cache.layers[number], kind) for cache in fresh], dim=2)
+                for kind in ("keys", "values")
+            ),
+            number,
+        )
+    apart = scatter_cache(joined, packed)
+    assert [cache.get_seq_length() for cache in apart] == packed.context_lens.tolist()
+    for index, cache in enumerate(apart):
+        layers = contents(old[index]) or [None] * config.num_hidden_layers
+        expected = [
+            tuple(
+                torch.cat([*([pair[kind]] if pair else []), getattr(fresh[index].layers[n], name)], dim=2)
+                for kind, name in enumerate(("keys", "values"))
+            )
+            for n, pair in enumerate(layers)
+        ]
+        assert same(contents(cache), expected)
+    assert all(same(contents(cache), kept) for cache, kept in zip(old, before)), "the caches that went in were changed"
+    for layer in joined.layers:  # the new caches are copies: nothing done to the joined one reaches them
+        layer.keys.zero_()
+    assert apart[0].layers[0].keys.abs().sum() > 0
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_packed_pass_equals_a_pass_for_each_sequence(family):
+    """Prefills and decodes side by side, and what they leave in the caches."""
+    model = tiny_model(family, seed=5)
+    for seed in range(20):
+        rng = random.Random(seed)
+        histories = [
+            [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((0, 0, 1, 7, 30)))]
+            for _ in range(rng.choice((1, 2, 5)))
+        ]
+        new = [
+            [rng.randrange(VOCAB_SIZE) for _ in range(1 if history and rng.random() < 0.7 else rng.choice((1, 4, 19)))]
+            for history in histories
+        ]
+        caches, expected = [DynamicCache() for _ in histories], []
+        for history, cache in zip(histories, caches):
+            if history:
+                model(input_ids=torch.tensor([history]), past_key_values=cache)
+        packed = pack(new, [len(history) for history in histories])
+        joined = concatenate_caches(caches)
+        logits = packed_forward(model, packed, joined)
+        assert logits.shape == (len(new), VOCAB_SIZE)
+        apart = scatter_cache(joined, packed)
+        for tokens, cache in zip(new, caches):
+            expected.append(model(input_ids=torch.tensor([tokens]), past_key_values=cache).logits[0, -1])
+        largest = float(torch.stack(expected).abs().max())
+        assert float((logits - torch.stack(expected)).abs().max()) < 1e-4 * largest
+        for got, alone in zip(apart, caches):
+            for (keys, values), (alone_keys, alone_values) in zip(contents(got), contents(alone), strict=True):
+                torch.testing.assert_close(keys, alone_keys, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(values, alone_values, rtol=1e-4, atol=1e-4)
+
+
+class CountCopies(TorchDispatchMode):
+    """Adds up the bytes of the tensors that `torch.cat` makes along the tokens of a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        if operator is torch.ops.aten.cat.default and result.dim() == 4 and args[1] in (2, -2):
+            self.bytes += result.nbytes
+        return result
+
+
+def test_copied_tokens_are_those_that_are_copied():
+    """GPT-2: it has no rotary embedding, which joins tensors too, though along another axis."""
+    model = tiny_model("gpt2")
+    batch = RaggedBatch(model, 3)
+    for name, length in (("A", 5), ("B", 1), ("C", 9)):
+        batch.submit(Request(name, list(range(1, length + 1)), 6))
+    for _ in range(4):
+        with CountCopies() as copies:
+            ragged_step(batch)
+        assert batch.copied_tokens == copied_tokens(batch.packed)
+        written_once = sum(batch.packed.new_lens)
+        assert copies.bytes == (batch.copied_tokens + written_once) * cache_bytes_per_token(model.config)
+
+
+def test_copied_tokens():
+    assert copied_tokens(pack([[1, 2, 3], [4]], [0, 10])) == 3 * 10 + 4

@@ -1,0 +1,192 @@
+"""Every way of serving requests gives what `generate` gives for each of them alone, token for token."""
+
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
+
+from lessons_lib.batching.continuous_batching import batch_generate
+from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
+from lessons_lib.batching.packed_logits import one_row_generate
+from lessons_lib.batching.ragged_batching import RaggedBatch, loop_forward, ragged_generate, ragged_step
+from lessons_lib.batching.request import Request, RequestState
+from lessons_lib.batching.static_batching import static_generate
+from lessons_lib.measuring.stories import MAX_NEW_TOKENS, PROMPTS
+from lessons_lib.models.loading import load_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+
+FAMILIES = ["gpt2", "llama", "qwen2"]
+
+
+@functools.cache
+def bundled():
+    return load_model()
+
+
+@functools.cache
+def story_requests():
+    """60 ragged requests: pieces of the six stories, with caps from 1 to 60, and a few long enough to end by themselves."""
+    _, tokenizer = bundled()
+    texts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
+    prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(60)]
+    return prompts, [150 if index % 12 == 2 else 1 + (index * 23) % 60 for index in range(60)]
+
+
+@functools.cache
+def expected_stories():
+    model, tokenizer = bundled()
+    return [generate_alone(model, ids, cap, tokenizer.eos_token_id) for ids, cap in zip(*story_requests())]
+
+
+def test_requests_are_ragged():
+    prompts, caps = story_requests()
+    assert len(prompts) >= 50 and len({len(ids) for ids in prompts}) > 10 and len(set(caps)) > 20
+    assert min(len(ids) for ids in prompts) == 1
+    assert any(len(answer) < cap for answer, cap in zip(expected_stories(), caps)), "no answer ends by itself"
+
+
+def test_one_by_one_on_the_bundled_model():
+    prompts, caps = story_requests()
+    assert generate_one_by_one(*bundled(), prompts, max_new_tokens=caps).outputs == expected_stories()
+
+
+@pytest.mark.parametrize("batch_size", [4, 8])
+def test_static_on_the_bundled_model(batch_size):
+    prompts, caps = story_requests()
+    assert (
+        static_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size).outputs == expected_stories()
+    )
+
+
+@pytest.mark.parametrize("batch_size, prefill_step", [(4, 8), (8, 64)])
+def test_continuous_on_the_bundled_model(batch_size, prefill_step):
+    prompts, caps = story_requests()
+    result = batch_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size, prefill_step=prefill_step)
+    assert result.outputs == expected_stories()
+
+
+@pytest.mark.parametrize("max_num_seqs", [4, 8])
+def test_ragged_on_the_bundled_model(max_num_seqs):
+    prompts, caps = story_requests()
+    result = ragged_generate(*bundled(), prompts, max_new_tokens=caps, max_num_seqs=max_num_seqs)
+    assert result.outputs == expected_stories()
+    assert result.trace.tokens_computed == result.trace.tokens_useful
+    assert result.trace.tokens_computed == sum(
+        len(ids) + len(answer) - 1 for ids, answer in zip(prompts, result.outputs)
+    )
+
+
+def test_one_row_on_the_bundled_model():
+    prompts, caps = (requests[:12] for requests in story_requests())
+    assert one_row_generate(*bundled(), prompts, max_new_tokens=caps).outputs == expected_stories()[:12]
+
+
+@functools.cache
+def tiny_requests(family):
+    prompts, caps = ragged_requests(100, seed=3)
+    return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tiny_models_write_varied_text(family):
+    """A model that repeats one token would hide mistakes in masks and positions."""
+    _, _, answers = tiny_requests(family)
+    assert len({token for answer in answers for token in answer}) > VOCAB_SIZE // 3
+    assert any(answer[-1] == END for answer in answers)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_ways_on_random_models(family):
+    model = tiny_model(family, seed=3)
+    prompts, caps, expected = tiny_requests(family)
+    serve = dict(max_new_tokens=caps)
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve, greedy=greedy_without_cache).outputs == expected
+    for batch_size in (1, 3, 8, 64):
+        assert static_generate(model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size).outputs == expected
+        continuous = batch_generate(
+            model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size, prefill_step=5 * batch_size, max_seq_len=80
+        )
+        assert continuous.outputs == expected
+        assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=batch_size).outputs == expected
+    assert one_row_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+    by_loop = functools.partial(ragged_step, forward=loop_forward)
+    assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=8, step=by_loop).outputs == expected
+
+
+request = st.tuples(st.integers(0, 6), st.integers(1, 40), st.integers(1, 24))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(FAMILIES),
+    shapes=st.lists(request, max_size=7),
+    batch_size=st.integers(1, 5),
+    prefill_step=st.integers(1, 50),
+)
+def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
+    model = tiny_model(family, seed=3)
+    prompts = [ragged_requests(1, seed=seed, prompt_lengths=[length])[0][0] for seed, length, _ in shapes]
+    caps = [cap for _, _, cap in shapes]
+    expected = generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs
+    serve = dict(max_new_tokens=caps, batch_size=batch_size)
+    assert static_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+    assert (
+        batch_generate(model, TINY_TOKENIZER, prompts, **serve, prefill_step=prefill_step, max_seq_len=64).outputs
+        == expected
+    )
+    assert (
+        ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=batch_size).outputs
+        == expected
+    )
+    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs == expected
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(FAMILIES),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 99), st.integers(0, 60)), min_size=1, max_size=12, unique_by=lambda arrival: arrival[0]
+    ),
+    max_num_seqs=st.integers(1, 5),
+)
+def test_the_order_of_arrival_changes_no_token(family, arrivals, max_num_seqs):
+    """Some of the hundred requests, in any order, each at a step of its own."""
+    prompts, caps, expected = tiny_requests(family)
+    requests = {number: Request(str(number), prompts[number], caps[number], END) for number, _ in arrivals}
+    batch = RaggedBatch(tiny_model(family, seed=3), max_num_seqs)
+    for step in range(61 + sum(caps[number] for number in requests)):
+        for number, at in arrivals:
+            if at == step:
+                batch.submit(requests[number])
+        if batch.running:
+            free = [request for request in batch.running if request.state is RequestState.FINISHED]
+            assert not free and (len(batch.running) == max_num_seqs or not batch.waiting), (
+                "a place stood free while somebody waited"
+            )
+            ragged_step(batch)
+    assert {number: request.output_ids for number, request in requests.items()} == {
+        number: expected[number] for number in requests
+    }
+    assert not batch.caches, "a cache outlived its request"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_that_fills_the_context_but_for_one_token(family):
+    model = tiny_model(family, seed=3, context=64)
+    prompts, _ = ragged_requests(3, seed=1, prompt_lengths=[63, 1, 62])
+    expected = [generate_alone(model, ids, 64 - len(ids), END) for ids in prompts]
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
+    assert static_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
+    assert batch_generate(model, TINY_TOKENIZER, prompts, max_seq_len=64, prefill_step=10).outputs == expected
+    assert ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None, max_num_seqs=2).outputs == expected
+    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
+
+
+def test_the_stories_as_text_equal_the_stories_as_tokens():
+    model, tokenizer = bundled()
+    ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
+    from_text = batch_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS).outputs
+    assert from_text == batch_generate(model, tokenizer, ids, max_new_tokens=MAX_NEW_TOKENS).outputs

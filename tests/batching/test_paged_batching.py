@@ -1,0 +1,434 @@
+"""The loop over one pool of blocks: no token changes, no block is lost, held twice or promised twice, and nothing is moved."""
+
+import copy
+import functools
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
+
+from lessons_lib.attention.paged_attention import attention_one_by_one
+from lessons_lib.batching.paged_batching import PagedBatch, blocks_at_most, padded_tables, paged_generate, paged_step
+from lessons_lib.batching.ragged_batching import ragged_generate
+from lessons_lib.batching.request import IllegalTransition, Request, RequestState
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for, slot_of
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.recording.forward_passes import watch_forwards
+from lessons_lib.recording.paged_steps import named_slots
+
+FAMILIES = ["gpt2", "llama", "qwen2"]
+
+
+@functools.cache
+def requests_of(family, count=18):
+    """Ragged requests, prompts of one token among them, and what `generate` says to each alone."""
+    prompts, caps = ragged_requests(count, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), caps=(1, 2, 5, 16, 24))
+    return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
+
+
+def serve(family="qwen2", **kwargs):
+    prompts, caps, _ = requests_of(family)
+    return paged_generate(tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=caps, **kwargs)
+
+
+def poisoned_cache(*args):
+    """A cache full of NaN: whoever reads a place that was not written spoils his answer."""
+    cache = PagedKVCache(*args)
+    for tensor in [*cache.keys, *cache.values]:
+        tensor.fill_(float("nan"))
+    return cache
+
+
+def bits(cache):
+    """Every number of a cache, so that NaN equals NaN: [layers and kinds, slots, numbers of a slot]."""
+    return torch.stack([tensor.flatten(0, 1).flatten(1).view(torch.int32) for tensor in [*cache.keys, *cache.values]])
+
+
+def slots_in_use(batch):
+    return {
+        slot_of(table.blocks, batch.pool.block_size, n)
+        for table in batch.caches.values()
+        for n in range(table.num_tokens)
+    }
+
+
+def check_pool(batch):
+    """What holds between two steps."""
+    pool, running = batch.pool, {request.id: request for request in batch.running}
+    held = [block for table in batch.caches.values() for block in table.blocks]
+    assert len(set(held)) == len(held), "a block is in two tables"
+    assert set(held) == pool.used, "a block is used and in no table"
+    assert sorted([*pool.free_queue, *pool.used]) == list(range(pool.num_blocks)), (
+        "a block is lost, or free and used at once"
+    )
+    assert batch.caches.keys() == running.keys(), "a table without a request, or a request without a table"
+    for name, table in batch.caches.items():
+        assert table.num_tokens == running[name].num_computed_tokens
+        assert len(table.blocks) == blocks_for(table.num_tokens, pool.block_size), "more blocks than the tokens need"
+    promised = sum(blocks_for(len(r.prompt_ids) + r.max_new_tokens - 1, pool.block_size) for r in batch.running)
+    assert promised <= pool.num_blocks and len(running) <= batch.max_num_seqs
+    assert all(request.state is not RequestState.FINISHED for request in batch.running)
+    if batch.waiting:
+        first = batch.waiting[0]
+        needed = promised + blocks_for(len(first.prompt_ids) + first.max_new_tokens - 1, pool.block_size)
+        assert len(running) == batch.max_num_seqs or needed > pool.num_blocks, "somebody waits although there is place"
+
+
+def checked_step(batch):
+    """A step, and whether it did what a step may do, and nothing else."""
+    check_pool(batch)
+    before, requests = bits(batch.cache), {request.id: request for request in batch.running}
+    paged_step(batch)
+    after, access = bits(batch.cache), batch.access
+    written = {slot for slots in access.written.values() for slot in slots}
+    moved = (before != after).any(dim=(0, 2)).nonzero()[:, 0].tolist()
+    assert set(moved) <= written, "a place changed that no new token has"
+    assert not after.view(torch.float32)[:, sorted(written)].isnan().any(), "a new token was not written"
+    assert list(access.written) == list(requests) == list(access.tables)
+    for name, slots in access.written.items():
+        request = requests[name]
+        assert access.context_lens[name] == request.num_computed_tokens
+        assert slots == access.read(name)[-len(slots) :]
+        if name in batch.caches:
+            blocks = batch.caches[name].blocks
+            assert access.tables[name] == tuple(blocks)
+            assert access.read(name) == tuple(
+                slot_of(blocks, batch.pool.block_size, n) for n in range(request.num_computed_tokens)
+            )
+    assert batch.copied_tokens == 0
+    check_pool(batch)
+
+
+def hostile_step(batch):
+    """A checked step in a pool in disorder: blocks are handed out at random, and what nobody needs any longer is NaN."""
+    random.Random(len(batch.pool.free_queue)).shuffle(batch.pool.free_queue)
+    unused = [
+        slot for slot in range(batch.cache.num_blocks * batch.cache.block_size) if slot not in slots_in_use(batch)
+    ]
+    for tensor in [*batch.cache.keys, *batch.cache.values]:
+        tensor.flatten(0, 1)[unused] = float("nan")
+    checked_step(batch)
+
+
+# --- the same tokens
+
+
+def test_the_requests_are_ragged_and_their_answers_varied():
+    for family in FAMILIES:
+        prompts, caps, answers = requests_of(family)
+        assert {1, 16, 17, 33} <= {len(ids) for ids in prompts}
+        assert len({token for answer in answers for token in answer}) > 20
+        assert any(len(answer) < cap for answer, cap in zip(answers, caps))
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_equal_generate_and_the_ragged_loop(family, block_size):
+    prompts, caps, expected = requests_of(family)
+    for max_num_seqs in (1, 4, 18):
+        paged = serve(
+            family, max_num_seqs=max_num_seqs, block_size=block_size, step=hostile_step, make_cache=poisoned_cache
+        )
+        ragged = ragged_generate(
+            tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=max_num_seqs
+        )
+        assert paged.outputs == expected == ragged.outputs
+        # With the pool that it makes for itself, nobody ever waits for blocks: the rows are those of lesson 05.
+        assert [step.names for step in paged.packed] == [step.names for step in ragged.packed]
+        assert all(torch.equal(p.packed.input_ids, r.packed.input_ids) for p, r in zip(paged.packed, ragged.packed))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_of_one_token_and_of_the_context_less_one(family):
+    model = tiny_model(family, seed=3, context=64)
+    prompts, _ = ragged_requests(4, seed=8, prompt_lengths=[63, 1, 62])
+    assert {1, 63} <= {len(ids) for ids in prompts}
+    expected = [generate_alone(model, ids, 64 - len(ids), END) for ids in prompts]
+    for block_size in (1, 3, 16, 64, 100):
+        paged = paged_generate(
+            model,
+            TINY_TOKENIZER,
+            prompts,
+            max_new_tokens=None,
+            max_num_seqs=2,
+            block_size=block_size,
+            step=hostile_step,
+        )
+        assert paged.outputs == expected
+
+
+def test_a_model_of_another_type_gets_a_cache_of_its_type():
+    model = copy.deepcopy(tiny_model("llama", seed=3)).double()
+    prompts, caps, _ = requests_of("llama", 8)
+    assert paged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs == [
+        generate_alone(model, ids, cap, END) for ids, cap in zip(prompts, caps)
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_a_small_pool_requests_wait_for_blocks_and_get_the_same_tokens(family):
+    prompts, caps, expected = requests_of(family)
+    for block_size in (1, 3, 16):
+        largest = max(blocks_for(len(ids) + cap - 1, block_size) for ids, cap in zip(prompts, caps))
+        result = serve(family, max_num_seqs=8, num_blocks=largest + 2, block_size=block_size, step=hostile_step)
+        assert result.outputs == expected
+        assert any(step.waiting and len(step.names) < 8 for step in result.packed), "nobody waited for blocks"
+        assert all(access.num_blocks == largest + 2 for access in result.accesses)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(FAMILIES),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 17), st.integers(0, 40)), min_size=1, max_size=10, unique_by=lambda arrival: arrival[0]
+    ),
+    block_size=st.sampled_from([1, 3, 16]),
+    max_num_seqs=st.integers(1, 5),
+    spare=st.integers(0, 60),
+)
+def test_neither_arrivals_nor_the_size_of_the_pool_change_a_token(family, arrivals, block_size, max_num_seqs, spare):
+    prompts, caps, expected = requests_of(family)
+    requests = {number: Request(str(number), prompts[number], caps[number], END) for number, _ in arrivals}
+    num_blocks = (
+        max(blocks_for(len(r.prompt_ids) + r.max_new_tokens - 1, block_size) for r in requests.values())
+        + spare // block_size
+    )
+    model = tiny_model(family, seed=3)
+    cache = poisoned_cache(model.config, num_blocks, block_size)
+    batch = PagedBatch(model, max_num_seqs, pool=BlockPool(num_blocks, block_size), cache=cache)
+    for step in range(41 + sum(caps[number] for number in requests)):
+        for number, at in arrivals:
+            if at == step:
+                batch.submit(requests[number])
+                check_pool(batch)
+        if batch.running:
+            hostile_step(batch)
+    assert {number: request.output_ids for number, request in requests.items()} == {
+        number: expected[number] for number in requests
+    }
+    assert not batch.caches and not batch.waiting and len(batch.pool.free_queue) == num_blocks
+
+
+# --- the pool
+
+
+def test_the_pool_is_empty_at_the_end():
+    batches = []
+    serve(step=lambda batch: (batches.append(batch), paged_step(batch)))
+    batch = batches[-1]
+    assert (
+        not batch.caches and not batch.pool.used and sorted(batch.pool.free_queue) == list(range(batch.pool.num_blocks))
+    )
+
+
+def test_without_a_size_the_pool_has_room_for_the_largest_requests():
+    prompts, caps, _ = requests_of("qwen2")
+    sizes = sorted((-(-(len(ids) + cap - 1) // 3) for ids, cap in zip(prompts, caps)), reverse=True)
+    for max_num_seqs in (1, 4, 50):
+        assert serve(max_num_seqs=max_num_seqs, block_size=3).accesses[0].num_blocks == sum(sizes[:max_num_seqs])
+
+
+def new_batch(num_blocks, block_size=4, max_num_seqs=4, **kwargs):
+    model = tiny_model("qwen2", seed=3)
+    cache = PagedKVCache(model.config, num_blocks, block_size)
+    return PagedBatch(model, max_num_seqs, pool=BlockPool(num_blocks, block_size), cache=cache, **kwargs)
+
+
+def request(name, prompt_length, cap):
+    return Request(name, list(range(20, 20 + prompt_length)), cap)
+
+
+@pytest.mark.parametrize(
+    "prompt_length, cap, blocks", [(1, 1, 1), (4, 1, 1), (3, 2, 1), (4, 2, 2), (4, 5, 2), (4, 6, 3)]
+)
+def test_the_last_token_needs_no_place(prompt_length, cap, blocks):
+    assert blocks_at_most(request("A", prompt_length, cap), 4) == blocks
+    batch = new_batch(blocks)
+    batch.submit(request("A", prompt_length, cap))
+    most = 0
+    while batch.running:
+        checked_step(batch)
+        most = max(most, *map(len, batch.access.tables.values()))
+    assert most == blocks
+
+
+def test_one_block_too_few_and_a_request_waits_until_blocks_come_back():
+    for num_blocks, rows in ((5, [["A"]] * 5 + [["B"]] * 2), (6, [["A", "B"]] * 2 + [["A"]] * 3)):
+        batch = new_batch(num_blocks)
+        for one in (request("A", 8, 5), request("B", 10, 2)):  # three blocks each
+            batch.submit(one)
+        seen = []
+        while batch.running:
+            checked_step(batch)
+            seen.append(list(batch.access.tables))
+        assert seen == rows
+
+
+def test_nobody_passes_the_first_of_the_queue():
+    batch = new_batch(5)
+    for one in (request("A", 8, 5), request("B", 10, 2), request("C", 1, 2)):
+        batch.submit(one)
+    assert [r.id for r in batch.running] == ["A"] and [r.id for r in batch.waiting] == ["B", "C"]  # C alone would fit
+
+
+def test_what_is_larger_than_the_pool_is_refused_and_nothing_changes():
+    batch = new_batch(4)
+    batch.submit(request("A", 8, 5))
+    paged_step(batch)
+    batch.submit(request("B", 12, 2))
+    large = request("C", 12, 6)
+    before = (
+        copy.deepcopy([batch.running, batch.waiting]),
+        list(batch.pool.free_queue),
+        set(batch.pool.used),
+        batch.caches["A"].blocks[:],
+    )
+    with pytest.raises(
+        OutOfBlocks,
+        match=r"request 'C' may need 5 blocks of 4 tokens; the pool has 4. Give it a lower cap, or make the pool larger",
+    ):
+        batch.submit(large)
+    assert before == (
+        [batch.running, batch.waiting],
+        list(batch.pool.free_queue),
+        batch.pool.used,
+        batch.caches["A"].blocks,
+    )
+    assert large.state is RequestState.WAITING and large == request("C", 12, 6)
+    while batch.running:
+        checked_step(batch)
+    assert not batch.pool.used
+
+
+def test_a_request_larger_than_the_pool_stops_a_run_before_it_begins():
+    model = tiny_model("qwen2", seed=3)
+    with (
+        watch_forwards(model) as forwards,
+        pytest.raises(OutOfBlocks, match="request 'large' may need 8 blocks of 4 tokens; the pool has 7"),
+    ):
+        paged_generate(
+            model,
+            TINY_TOKENIZER,
+            [[5], [6] * 20],
+            max_new_tokens=[2, 10],
+            names=["small", "large"],
+            num_blocks=7,
+            block_size=4,
+        )
+    assert not forwards
+
+
+def test_what_lesson_05_refuses_is_refused_here():
+    batch = new_batch(8)
+    batch.submit(request("A", 3, 2))
+    with pytest.raises(BadRequest, match="request id 'A' is in the batch already"):
+        batch.submit(request("A", 3, 2))
+    other = request("B", 3, 2)
+    other.move_to(RequestState.PREFILLING)
+    with pytest.raises(IllegalTransition, match="only a waiting request can be submitted"):
+        batch.submit(other)
+    assert [r.id for r in batch.running] == ["A"] and not batch.waiting and list(batch.caches) == ["A"]
+
+
+def test_tables_of_unequal_length_are_filled_up():
+    batch = new_batch(12)
+    for one in (request("A", 5, 2), request("B", 1, 2)):
+        batch.submit(one)
+    assert padded_tables([]).shape == (0, 0)
+    paged_step(batch)
+    assert padded_tables(list(batch.caches.values())).tolist() == [[0, 1], [2, 0]]
+    assert padded_tables(list(batch.caches.values())).dtype == torch.int64
+
+
+# --- the call
+
+
+def test_no_prompts_no_steps():
+    result = paged_generate(tiny_model(), TINY_TOKENIZER, [], max_new_tokens=4)
+    assert (result.outputs, result.accesses, result.packed, result.trace.steps) == ([], [], [], [])
+
+
+@pytest.mark.parametrize(
+    "kwargs, error, words",
+    [
+        ({"block_size": 0}, BadRequest, "block_size is 0; a block must have room for at least 1 token"),
+        ({"block_size": -4}, BadRequest, "block_size is -4; a block"),
+        ({"num_blocks": 0}, ValueError, "0 blocks of 16 tokens; a cache has at least 1 block"),
+        ({"max_num_seqs": 0}, BadRequest, "max_num_seqs is 0; a row must have room for at least 1 request"),
+        ({"max_new_tokens": 0}, BadRequest, "max_new_tokens is 0 for prompt 0; it must be at least 1"),
+        ({"max_new_tokens": [1, 2]}, BadRequest, "2 values of max_new_tokens for 1 prompts"),
+        ({"names": ["A", "B"]}, BadRequest, "2 names for 1 prompts"),
+        ({"prompts": [[5], []]}, BadRequest, "prompt 1 is empty"),
+        ({"prompts": "once"}, BadRequest, "give a list of prompts"),
+        ({"backend": "cuda"}, ValueError, "there is no backend 'cuda'; there are 'torch' and 'triton'"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_is_computed(kwargs, error, words):
+    model = tiny_model("qwen2", seed=3)
+    with watch_forwards(model) as forwards, pytest.raises(error, match=words):
+        paged_generate(model, TINY_TOKENIZER, **{"prompts": [[5, 6, 7]], "max_new_tokens": 4} | kwargs)
+    assert not forwards
+
+
+def test_a_backend_may_be_a_function():
+    planned, attended = [], []
+
+    def plan_one_by_one(packed, block_tables, block_size):
+        planned.append((packed.context_lens.tolist(), block_tables.tolist(), block_size))
+
+        def attend(query, keys, values, scale):
+            attended.append(query.shape)
+            return attention_one_by_one(query, keys, values, packed, block_tables, scale)
+
+        return attend
+
+    result = serve(backend=plan_one_by_one, block_size=3, make_cache=poisoned_cache)
+    assert result.outputs == requests_of("qwen2")[2]
+    assert len(attended) == 2 * len(planned) == 2 * len(result.accesses)  # two layers
+    for (contexts, tables, block_size), access in zip(planned, result.accesses):
+        assert contexts == list(access.context_lens.values()) and block_size == 3
+        assert [tuple(table[: len(own)]) for table, own in zip(tables, access.tables.values())] == list(
+            access.tables.values()
+        )
+
+
+def test_a_cache_of_ones_own_is_used():
+    written = []
+
+    class Watched(PagedKVCache):
+        def write(self, layer, keys, values, slot_mapping):
+            written.append((layer, tuple(slot_mapping.tolist())))
+            super().write(layer, keys, values, slot_mapping)
+
+    result = serve(make_cache=Watched)
+    expected = [sum(access.written.values(), ()) for access in result.accesses]
+    assert written == [(layer, slots) for slots in expected for layer in (0, 1)]
+
+
+def test_the_trace_counts_whole_blocks_and_no_copies():
+    result = serve(block_size=16, max_num_seqs=4)
+    assert result.trace.bytes_copied == 0 and len(result.trace.steps) == len(result.accesses) == len(result.packed)
+    for step, access, packed in zip(result.trace.steps, result.accesses, result.packed):
+        assert step.cache_used == sum(access.context_lens.values())
+        assert step.cache_reserved == 16 * sum(-(-tokens // 16) for tokens in access.context_lens.values())
+        assert step.cache_reserved == 16 * sum(map(len, access.tables.values()))
+        assert step.forward_calls == 1 and step.tokens_computed == step.tokens_useful == sum(
+            map(len, access.written.values())
+        )
+        assert packed.packed.context_lens.tolist() == list(access.context_lens.values())
+    prompts, caps, _ = requests_of("qwen2")
+    ragged = ragged_generate(tiny_model("qwen2", seed=3), TINY_TOKENIZER, prompts, max_new_tokens=caps)
+    assert ragged.trace.bytes_copied > 0
+    assert any(step.cache_reserved > step.cache_used for step in result.trace.steps)
+
+
+@pytest.mark.parametrize(
+    "slots, words", [((5,), "slot 5"), ((5, 6), "slots 5 to 6"), ((8, 9, 3, 6, 7), "slots 8 to 9, 3, 6 to 7")]
+)
+def test_slots_in_words(slots, words):
+    assert named_slots(slots) == words

@@ -1,0 +1,244 @@
+"""The lessons as a learner meets them: JupyterLab, a real browser, mouse and keyboard.
+
+Lesson 07, a quick one, is run whole. Of the others, the cells that show something to play with are run, and those that they need.
+"""
+
+import re
+
+import pytest
+from browser import ROOT, Dashboard, Explorer, Playground
+from notebook_cells import cells_that_show
+
+LESSON = "07_triton_kernel.ipynb"
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(
+        not (ROOT / "notebooks" / LESSON).exists(),
+        reason=f"notebooks/{LESSON} is not built; `make notebooks` builds it",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def kernel_lesson(lab):
+    """Lesson 07, run from top to bottom."""
+    opened = lab.open_notebook(LESSON)
+    opened.seconds = opened.run_all_cells()
+    return opened
+
+
+def test_all_cells_of_the_unsolved_lesson_run(kernel_lesson, record_property):
+    assert kernel_lesson.errors() == []
+    record_property("measured", f"{kernel_lesson.count_code_cells()} code cells ran in {kernel_lesson.seconds:.1f} s")
+
+
+def test_next_and_previous_button_move_the_first_stepper(first_lesson, record_property):
+    stepper = first_lesson.steppers()[0]
+    stepper.press("Home") if not stepper.position().startswith("step 1 ") else None
+    where = stepper.position()
+    forward = stepper.click_next()
+    assert "<svg" in forward.before or "<table" in forward.before
+    assert forward.after != forward.before
+    assert stepper.position() != where
+
+    back = stepper.click_previous()
+    assert back.after == forward.before
+    assert stepper.position() == where
+    record_property("measured", f"stepper answered its button in {forward.milliseconds:.0f} ms")
+
+
+def test_arrow_keys_move_the_first_stepper(first_lesson, record_property):
+    stepper = first_lesson.steppers()[0]
+    where = stepper.position()
+    forward = stepper.press("ArrowRight")
+    assert forward.after != forward.before
+    assert stepper.position() != where
+    assert stepper.press("ArrowLeft").after == forward.before
+    record_property("measured", f"stepper answered an arrow key in {forward.milliseconds:.0f} ms")
+
+
+def open_part(lab, lesson, *wanted):
+    """A notebook with those cells of a lesson that call the names wanted, run from top to bottom."""
+    released = next((ROOT / "notebooks").glob(f"{lesson}_*.ipynb"), None)
+    if released is None:
+        pytest.skip(f"lesson {lesson} is not built; `make notebooks` builds it")
+    opened = lab.open_notebook(lab.write_notebook(f"part_of_{released.name}", cells_that_show(released, *wanted)))
+    opened.run_all_cells()
+    assert opened.errors() == []
+    return opened
+
+
+@pytest.fixture(scope="module")
+def first_lesson(lab):
+    return open_part(lab, "00", {"Stepper", "draw_cache_growth"})
+
+
+@pytest.fixture(scope="module")
+def pool_lesson(lab):
+    return open_part(lab, "03", {"Stepper", "draw_pool"}, {"PoolPlayground"})
+
+
+@pytest.fixture(scope="module")
+def mask_lesson(lab):
+    return open_part(lab, "04", {"MaskExplorer"})
+
+
+@pytest.fixture(scope="module")
+def packed_lesson(lab):
+    return open_part(lab, "05", {"Stepper", "draw_packed_step"})
+
+
+@pytest.fixture(scope="module")
+def paged_lesson(lab):
+    """Its steppers: a small pool, the softmax with bare exponentials, the online softmax, the six stories."""
+    return open_part(lab, "06", {"Stepper", "draw_pool_access"}, {"Stepper", "draw_softmax_step"})
+
+
+@pytest.fixture(scope="module")
+def scheduling_lesson(lab):
+    return open_part(lab, "09", {"Stepper", "draw_gantts"})
+
+
+@pytest.fixture(scope="module")
+def pressure_lesson(lab):
+    return open_part(lab, "10", {"Stepper", "draw_pressure"})
+
+
+def check_that_it_steps(stepper):
+    """Forward by button, back by key: the picture changes, in what is seen and in what is read, and comes back."""
+    where, words = stepper.position(), stepper.words()
+    forward = stepper.click_next()
+    assert forward.after != forward.before
+    assert stepper.position() != where and stepper.words() != words
+    back = stepper.press("ArrowLeft")
+    assert back.after == forward.before
+    assert stepper.position() == where
+    return f"answered its button in {forward.milliseconds:.0f} ms and an arrow key in {back.milliseconds:.0f} ms"
+
+
+def test_the_pool_is_replayed_step_by_step(pool_lesson, record_property):
+    record_property("measured", f"pool stepper {check_that_it_steps(pool_lesson.steppers()[0])}")
+
+
+def test_the_pool_can_be_driven_by_hand(pool_lesson, record_property):
+    playground = pool_lesson.shown(Playground)[0]
+    playground.choose("B", tokens=20)
+    taken = playground.click("append")
+    assert taken.after != taken.before
+    assert "B" in playground.says("message") and "B" in playground.words()
+    freed = playground.click("free")
+    assert freed.after != taken.after
+    assert playground.click("again").after == taken.before
+    record_property(
+        "measured", f"playground answered append in {taken.milliseconds:.0f} ms and free in {freed.milliseconds:.0f} ms"
+    )
+
+
+def test_a_slider_and_a_rule_change_the_mask(mask_lesson, record_property):
+    explorer = mask_lesson.shown(Explorer)[0]
+    words = explorer.words()
+    longer = explorer.press("ArrowRight", "new")
+    assert longer.after != longer.before
+    assert explorer.words() != words
+    explorer.press("ArrowLeft", "new")
+    assert explorer.words() == words
+    dropped = explorer.tick("same sequence")
+    assert dropped.after != dropped.before
+    assert explorer.words() != words
+    explorer.tick("same sequence")
+    assert explorer.words() == words
+    record_property(
+        "measured",
+        f"mask explorer answered a slider in {longer.milliseconds:.0f} ms and a rule in {dropped.milliseconds:.0f} ms",
+    )
+
+
+def test_the_packed_row_is_stepped_through(packed_lesson, record_property):
+    stepper = packed_lesson.steppers()[0]
+    assert stepper.words().startswith("One row of ")
+    record_property("measured", f"packed row {check_that_it_steps(stepper)}")
+
+
+def test_the_softmax_is_stepped_through_block_by_block(paged_lesson, record_property):
+    steppers = [stepper for stepper in paged_lesson.steppers() if stepper.words().startswith("Block ")]
+    naive, online = steppers
+    record_property("measured", f"softmax stepper {check_that_it_steps(online)}")
+    naive.press("End")
+    assert "not a number" in naive.words()
+    online.press("End")
+    assert "Output / sum = attention" in online.words() and "not a number" not in online.words()
+
+
+def test_writes_and_reads_on_the_pool_are_stepped_through(paged_lesson, record_property):
+    small, stories = [stepper for stepper in paged_lesson.steppers() if "written" in stepper.words()]
+    assert "Nothing was there before." in small.words()
+    record_property(
+        "measured", f"small pool {check_that_it_steps(small)}; the six stories' {check_that_it_steps(stories)}"
+    )
+
+
+def test_a_kernel_is_stepped_through_program_by_program(kernel_lesson, record_property):
+    added, decoded = kernel_lesson.steppers()
+    assert "add_kernel, grid of 3, program 0." in added.words()
+    assert added.position() == "program 0"
+    assert "decode_heads_kernel" in decoded.words() and "blocks of k_cache" in decoded.words()
+    record_property(
+        "measured", f"programs of add {check_that_it_steps(added)}; of the decode kernel {check_that_it_steps(decoded)}"
+    )
+    decoded.press("Home")
+    assert "program (0, 0): sequence 0, query head 0" in decoded.words()
+    assert decoded.part("picture").locator("svg title").first.text_content()
+
+
+def test_the_gantt_charts_are_stepped_through(scheduling_lesson, record_property):
+    stepper = next(stepper for stepper in scheduling_lesson.steppers() if stepper.words().startswith("Gantt charts"))
+    stepper.click_next()
+    assert re.search(r"\d of \d+ finished\. At ", stepper.words())
+    record_property("measured", f"Gantt charts {check_that_it_steps(stepper)}")
+    stepper.press("End")
+    assert "Finished in this order: " in stepper.words() and "mean latency" in stepper.words()
+    assert "finished" in stepper.part("picture").locator("svg title").last.text_content()
+
+
+def test_the_pool_under_pressure_is_stepped_through(pressure_lesson, record_property):
+    stepper = pressure_lesson.steppers()[0]
+    record_property("measured", f"pool under pressure {check_that_it_steps(stepper)}")
+    stepper.press("Home")
+    assert stepper.words().startswith("Step 1 computes ")
+    while "preempted" not in stepper.words():
+        stepper.press("ArrowRight")  # an error at the last step, if nobody ever is
+    hovers = stepper.part("picture").locator("svg title").all_text_contents()
+    assert any(hover.startswith("block 0: ") for hover in hovers)
+
+
+@pytest.fixture(scope="module")
+def engine_lesson(lab):
+    return open_part(lab, "11", {"Dashboard"})
+
+
+def test_an_engine_is_driven_from_its_dashboard(engine_lesson, record_property):
+    dashboard = engine_lesson.shown(Dashboard)[0]
+    added = dashboard.click("add")
+    assert "waits for the next step" in dashboard.says("message")
+    before = dashboard.steps()
+    stepped = dashboard.click("step")
+    assert stepped.after != stepped.before and dashboard.steps() == before + 1
+    running = dashboard.click("run")
+    assert dashboard.says("run") == "pause"
+    dashboard.wait_for_steps(before + 6)
+    paused = dashboard.click("run")
+    dashboard.part("run").get_by_text("run").wait_for()
+    assert dashboard.says("message") == "Paused."
+    steps, answers = dashboard.steps(), dashboard.says("texts")
+    assert answers, "the answers are seen as they grow"
+    again = dashboard.press_button("Enter", "step")
+    assert dashboard.steps() == steps + 1 and dashboard.says("texts") != answers and again.after != paused.after
+    record_property(
+        "measured",
+        f"dashboard answered add in {added.milliseconds:.0f} ms, step in {stepped.milliseconds:.0f} ms, by key in {again.milliseconds:.0f} ms, "
+        f"run in {running.milliseconds:.0f} ms and pause in {paused.milliseconds:.0f} ms",
+    )

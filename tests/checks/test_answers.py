@@ -1,0 +1,71 @@
+"""Every check names the wrong answers of tests/answers_NN.py and accepts the right ones."""
+
+import importlib
+
+import pytest
+from answers import verdict
+
+from lessons_lib.checks.registry import exercises_of, get_exercise, lesson_numbers
+
+BOOKS = {lesson: importlib.import_module(f"answers.lesson_{lesson}") for lesson in lesson_numbers()}
+EXERCISES = [exercise for lesson in lesson_numbers() for exercise in exercises_of(lesson)]
+WRONG = [
+    pytest.param(id, wrong, id=f"{id} {wrong.mistake}")
+    for book in BOOKS.values()
+    for id in book.WRONG
+    for wrong in book.WRONG[id]
+]
+RIGHT = [
+    pytest.param(id, right, id=f"{id} {right.__name__}")
+    for book in BOOKS.values()
+    for id in book.RIGHT
+    for right in book.RIGHT[id]
+]
+
+
+@pytest.mark.parametrize("id, wrong", WRONG)
+def test_a_wrong_answer_is_named(id, wrong):
+    panel = verdict(id, wrong.attempt)
+    assert panel.kind == "wrong", f"accepted: {wrong.mistake}"
+    assert wrong.says in str(panel), str(panel)
+
+
+@pytest.mark.parametrize("id, right", RIGHT)
+def test_another_right_answer_is_accepted(id, right):
+    panel = verdict(id, right)
+    assert panel.kind == "right", str(panel)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_the_reference_is_accepted(exercise):
+    panel = verdict(exercise.id, exercise.load_reference())
+    assert panel.kind == "right", str(panel)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_enough_answers_and_hints(exercise):
+    book = BOOKS[exercise.id.split(".")[0]]
+    assert len(book.WRONG[exercise.id]) >= 5
+    assert len(book.RIGHT[exercise.id]) >= 2
+    assert len(exercise.hints) >= 3
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
+def test_each_wrong_answer_has_a_message_of_its_own(exercise):
+    book = BOOKS[exercise.id.split(".")[0]]
+    first_lines = [str(verdict(exercise.id, wrong.attempt)).rsplit("`hint(", 1)[0] for wrong in book.WRONG[exercise.id]]
+    assert len(set(first_lines)) == len(first_lines)
+
+
+@pytest.mark.parametrize("lesson", BOOKS)
+def test_every_question_has_explained_choices_and_a_right_one(lesson):
+    for question in importlib.import_module(f"lessons_lib.checks.lesson_{lesson}").QUIZ:
+        assert len(question.choices) >= 3, question.text
+        assert sum(choice.right for choice in question.choices) == 1, question.text
+        assert all(len(choice.explanation) > 20 for choice in question.choices), question.text
+
+
+def test_answers_belong_to_exercises():
+    for book in BOOKS.values():
+        for id in {**book.WRONG, **book.RIGHT}:
+            get_exercise(id)

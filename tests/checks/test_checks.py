@@ -1,0 +1,337 @@
+"""The checks themselves: two modes, a time limit, hints, progress, predictions and quizzes."""
+
+import json
+import sys
+import time
+
+import pytest
+
+import lessons_lib.checks as checks
+from lessons_lib.checks import CheckFailed, check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.registry import UnknownExercise, exercises_of, get_exercise, lesson_numbers
+from lessons_lib.checks.sandbox import run_guarded
+
+LESSON = """
+from lessons_lib.checks.exercise import Choice, Exercise, Mistake, Question, call
+
+def test_double(attempt):
+    if call(attempt, [1, 2], case="double([1, 2])") != [2, 4]:
+        raise Mistake("double([1, 2]) should give [2, 4].", case="two numbers", idea="Every number counts twice.")
+
+EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, ("idea", "outline", "nearly"), time_limit=0.3)]
+QUIZ = [Question("How many are `2 * 2`?", (Choice("3", "That is 2 + 1."), Choice("4", "Two twos.", right=True), Choice("<5>", "Too many.")))]
+"""
+REFERENCE = '''
+def double(numbers):
+    """Twice every number."""
+    return [2 * number for number in numbers]
+'''
+
+
+@pytest.fixture(autouse=True)
+def toy_lesson(tmp_path, monkeypatch):
+    """Lesson 77, with one exercise: double every number of a list."""
+    (tmp_path / "lesson_77.py").write_text(LESSON)
+    (tmp_path / "toy_reference.py").write_text(REFERENCE)
+    monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in ("toy_reference", "lessons_lib.checks.lesson_77"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    monkeypatch.setenv("LESSONS_STRICT", "1")
+
+
+def reference():
+    return get_exercise("77.1").load_reference()
+
+
+def right(numbers):
+    return [number + number for number in numbers]
+
+
+def unwritten(numbers):
+    raise NotImplementedError()
+
+
+def endless(numbers):
+    while True:
+        pass
+
+
+def endless_and_deaf(numbers):
+    while True:
+        try:
+            time.monotonic()
+        except Exception:
+            pass
+
+
+def exits(numbers):
+    sys.exit(3)
+
+
+def mutates(numbers):
+    for index in range(len(numbers)):
+        numbers[index] *= 2
+    return numbers
+
+
+def prints_without_end(numbers):
+    while True:
+        print("again")
+
+
+def warns(numbers):
+    print("careful", file=sys.stderr)
+    return [0]
+
+
+def recurses(numbers):
+    return recurses(numbers)
+
+
+WRONG = [
+    (lambda numbers: [1], "double([1, 2]) should give [2, 4]"),
+    (lambda numbers: None, "double([1, 2]) should give [2, 4]"),
+    (lambda: [2, 4], "TypeError"),
+    (lambda numbers: 1 / 0, "ZeroDivisionError"),
+    (endless, "Does a loop of yours ever end?"),
+    (endless_and_deaf, "Does a loop of yours ever end?"),
+    (prints_without_end, "again"),
+    (exits, "SystemExit"),
+    (mutates, "changed its argument `numbers`"),
+    (recurses, "RecursionError"),
+    (warns, "careful"),
+    (3, "not a function"),
+    ("double", "not a function"),
+    (None, "not a function"),
+]
+
+
+@pytest.mark.parametrize("attempt, says", WRONG)
+def test_a_wrong_attempt_gets_a_message_and_the_reference(attempt, says, capsys):
+    assert check("77.1", attempt) is reference()
+    printed = capsys.readouterr()
+    assert "✗ 77.1 `double`" in printed.out and says in printed.out
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize("attempt, says", WRONG)
+def test_strict_mode_raises_and_prints_nothing(attempt, says, strict, capsys):
+    with pytest.raises(CheckFailed, match="77.1") as raised:
+        check("77.1", attempt)
+    assert says in str(raised.value)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_right_attempt_comes_back_itself(capsys):
+    assert check("77.1", right) is right
+    assert capsys.readouterr().out == "✓ 77.1 `double`: right.\n"
+
+
+def test_a_right_attempt_in_strict_mode_writes_nothing_to_stderr(strict, capsys):
+    assert check("77.1", right) is right
+    assert capsys.readouterr().err == ""
+
+
+def test_nbgrader_is_strict(monkeypatch):
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    with pytest.raises(CheckFailed):
+        check("77.1", unwritten)
+
+
+def test_a_second_run_of_the_check_does_not_pass_the_reference(capsys):
+    mine = check("77.1", lambda numbers: [1])
+    assert check("77.1", mine) is reference()
+    assert "this is the reference, not yours" in capsys.readouterr().out
+    assert states()["77.1"] == ["✗ not yet", 1, 0]
+
+
+def test_the_reference_gets_no_marks(strict):
+    with pytest.raises(CheckFailed, match="this is the reference, not yours"):
+        check("77.1", reference())
+
+
+def test_an_unwritten_attempt_is_not_called_wrong(capsys):
+    assert check("77.1", unwritten) is reference()
+    assert "○ 77.1 `double`: not written yet" in capsys.readouterr().out
+
+
+def test_an_unknown_exercise_is_named(capsys, strict):
+    with pytest.raises(CheckFailed, match="no exercise '77.9'. Lesson 77 has 77.1"):
+        check("77.9", right)
+    with pytest.raises(UnknownExercise, match="lessons .*77"):
+        get_exercise("78.1")
+
+
+def test_an_unknown_exercise_does_not_stop_a_notebook(capsys):
+    assert check("77.9", right) is right
+    hint("77.9")
+    solution("77.9")
+    assert capsys.readouterr().out.count("no exercise '77.9'") == 3
+
+
+def test_the_smallest_case_is_named_for_exceptions_and_endless_loops(capsys):
+    check("77.1", lambda numbers: 1 / 0)
+    check("77.1", endless)
+    assert capsys.readouterr().out.count("Smallest case: double([1, 2])") == 2
+
+
+def test_what_the_attempt_prints_is_cut_short():
+    outcome = run_guarded(lambda: prints_without_end([]), seconds=0.2)
+    assert outcome.timed_out and len(outcome.printed) == 600
+
+
+def test_an_interrupt_from_the_keyboard_gets_through(monkeypatch):
+    import threading
+
+    monkeypatch.setattr(threading.Thread, "join", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_guarded(lambda: None, seconds=1)
+    assert sys.stdout is not None and not hasattr(sys.stdout, "kept")
+
+
+def test_hints_come_in_steps_and_the_solution_last(capsys):
+    hint("77.1")
+    assert "1. idea" in (first := capsys.readouterr().out) and "outline" not in first
+    hint("77.1")
+    assert "2. outline" in capsys.readouterr().out
+    hint("77.1")
+    hint("77.1")
+    assert 'solution("77.1")' in capsys.readouterr().out
+    solution("77.1")
+    shown = capsys.readouterr().out
+    assert "return [2 * number for number in numbers]" in shown and "Twice every number" not in shown
+
+
+def states():
+    return {row[0]: row[2:] for row in progress().rows}
+
+
+def test_progress_counts_attempts_and_hints():
+    assert states()["77.1"] == ["○ not tried", 0, 0]
+    check("77.1", unwritten)
+    assert states()["77.1"] == ["○ not tried", 0, 0]
+    check("77.1", mutates)
+    assert states()["77.1"] == ["✗ not yet", 1, 0]
+    hint("77.1")
+    check("77.1", right)
+    assert states()["77.1"] == ["✓ solved", 2, 1]
+    check("77.1", mutates)
+    assert states()["77.1"] == ["✓ solved", 3, 1], "solved stays solved"
+
+
+def test_a_solution_read_first_is_told():
+    solution("77.1")
+    check("77.1", right)
+    assert states()["77.1"][0] == "✓ after the solution"
+
+
+def test_a_solution_read_afterwards_takes_nothing_away():
+    check("77.1", right)
+    solution("77.1")
+    assert states()["77.1"][0] == "✓ solved"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"exercises": 3}', "\x00"])
+def test_a_damaged_progress_file_counts_as_empty(content, tmp_path, monkeypatch):
+    path = tmp_path / "damaged.json"
+    path.write_text(content)
+    monkeypatch.setenv("LESSONS_PROGRESS", str(path))
+    check("77.1", right)
+    assert states()["77.1"][0] == "✓ solved"
+    assert json.loads(path.read_text())["exercises"]["77.1"]["passed"]
+
+
+def test_a_progress_file_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "no such folder" / "progress.json"))
+    assert check("77.1", right) is right
+
+
+def test_a_prediction_is_shown_beside_the_measured_number(capsys):
+    predict("77.a", 30)
+    reveal("77.a", 60, "steps")
+    assert "Measured: 60 steps. You predicted 30 steps." in (shown := capsys.readouterr().out)
+    assert "2.0 times too low" in shown
+
+
+@pytest.mark.parametrize(
+    "guess, says", [(60, "That is right"), (66, "10% too high"), (0, "off by -60"), (-5, "off by -65")]
+)
+def test_how_far_off_a_prediction_is(guess, says, capsys):
+    predict("77.a", guess)
+    reveal("77.a", 60)
+    assert says in capsys.readouterr().out
+
+
+def test_shares_differ_by_points(capsys):
+    predict("77.a", 58)
+    reveal("77.a", 53, "%")
+    assert "You are 5 points too high." in capsys.readouterr().out
+
+
+def test_large_numbers_are_written_out(capsys):
+    predict("77.a", 12000)
+    reveal("77.a", 12345, "positions")
+    out = capsys.readouterr().out
+    assert "Your prediction: 12,000" in out and "Measured: 12,345 positions. You predicted 12,000 positions." in out
+
+
+def test_no_prediction_is_fine(capsys):
+    predict("77.a", ...)
+    reveal("77.a", 60)
+    assert "You made no prediction" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("guess", ["many", None, True, float("nan"), [3]])
+def test_a_prediction_is_a_number(guess, capsys):
+    predict("77.a", guess)
+    reveal("77.a", 60)
+    out = capsys.readouterr().out
+    assert "A prediction is a number" in out and "You made no prediction" in out
+
+
+def test_a_quiz_explains_every_choice():
+    page = quiz("77")._repr_html_()
+    assert page.count("<details") == 3 and page.count("✓ Right.") == 1
+    assert "Too many." in page and "&lt;5&gt;" in page and "<code>2 * 2</code>" in page
+    assert "Right: 1 b" in repr(quiz("77"))
+
+
+def test_call_finds_changed_tensors_and_dicts():
+    import torch
+
+    def clears(table, tensor):
+        tensor.zero_()
+
+    with pytest.raises(Mistake, match="`tensor`"):
+        call(clears, {}, torch.ones(2), case="")
+
+
+@pytest.mark.parametrize(
+    "argument, advice",
+    [([1], "`list(data)`"), ({1: 2}, "`dict(data)`"), ([[1], [2]], "`[list(row) for row in data]`")],
+)
+def test_a_changed_argument_gets_advice_that_helps(argument, advice):
+    def spoils(data):
+        data[0] = [7] if isinstance(data, list) else 7
+
+    with pytest.raises(Mistake) as raised:
+        call(spoils, argument, case="")
+    assert advice in raised.value.idea
+
+
+def test_short_keeps_both_ends():
+    assert short(list(range(1000))).startswith("[0, 1") and short(list(range(1000))).endswith("999]")
+    assert len(short("x" * 1000)) < 130
+
+
+def test_ids_are_unique_and_in_order():
+    for lesson in lesson_numbers():
+        ids = [exercise.id for exercise in exercises_of(lesson)]
+        assert ids == [f"{lesson}.{number}" for number in range(1, len(ids) + 1)]

@@ -1,0 +1,305 @@
+"""Everything about captured steps that needs no GPU: what a graph is found by, and the rows that are put in its places."""
+
+import random
+
+import pytest
+import torch
+from overlap_cases import BLOCK
+
+from lessons_lib.attention.custom_op import PAGED_OPERATOR
+from lessons_lib.attention.hf_backend import paged_attention_in
+from lessons_lib.attention.packing import pack
+from lessons_lib.engine.cuda_graphs import Graph, GraphStore, ladder, next_size, rerun
+from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.input_buffers import TableMirror, row_arrays, send_row
+from lessons_lib.engine.model_runner import ModelRunner, block_tables, tokens_of
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.sequence import Sequence
+
+SPARE = 40
+
+
+def random_plan(seed, decodes=False):
+    """Sequences with any number of tokens known and computed, in blocks scattered over 40."""
+    rng = random.Random(seed)
+    free = rng.sample(range(SPARE), SPARE)
+    plan = StepPlan()
+    for number in range(rng.randint(1, 5)):
+        prompt = [rng.randrange(97) for _ in range(rng.randint(1, 12))]
+        output = [rng.randrange(97) for _ in range(rng.randint(1, 9))]
+        sequence = Sequence(str(number), prompt, 30, output_ids=output)
+        count = 1 if decodes else rng.randint(1, sequence.num_tokens)
+        sequence.num_computed_tokens = (
+            sequence.num_tokens - 1 if decodes else rng.randint(0, sequence.num_tokens - count)
+        )
+        sequence.blocks = [free.pop() for _ in range(-(-(sequence.num_computed_tokens + count) // BLOCK))]
+        plan.counts[sequence] = count
+    return plan
+
+
+def row_on_cpu(plan, mirror, num_rows):
+    return send_row(row_arrays(plan, mirror, BLOCK, num_rows), torch.device("cpu"))
+
+
+@pytest.fixture
+def runner():
+    made = []
+
+    def make(**options):
+        options = dict(max_num_seqs=5, max_model_len=64, compiled=False, capture=rerun) | options
+        made.append(GpuRunner(tiny_model("qwen2"), SPARE, BLOCK, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+# --- sizes
+
+
+def test_the_ladder_reaches_exactly_the_most_sequences():
+    assert ladder(256) == [2, 4, 8, *range(16, 257, 16)]
+    assert ladder(5) == [2, 4, 5] and ladder(1) == [2] and ladder(20) == [2, 4, 8, 16, 20]
+    for most in range(1, 70):
+        assert all(next_size(count, ladder(most)) >= count for count in range(1, most + 1))
+    assert next_size(17, ladder(64)) == 32
+
+
+def test_a_step_larger_than_all_graphs_is_refused():
+    with pytest.raises(ValueError, match="6 sequences.*5"):
+        next_size(6, ladder(5))
+
+
+# --- rows
+
+
+@pytest.mark.parametrize("filling", [0, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
+    plan = random_plan(seed)
+    packed = pack(
+        [tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts]
+    )
+    tables, count, total = block_tables(plan.counts), len(plan.counts), plan.num_tokens
+    row = row_on_cpu(plan, TableMirror(5, 16, SPARE), count + filling)
+    for name in ("input_ids", "positions"):
+        assert getattr(row, name).tolist() == getattr(packed, name).tolist() + [0] * filling
+    assert row.cu_seqlens_q.tolist() == packed.cu_seqlens_q.tolist() + [total + 1 + i for i in range(filling)]
+    assert row.context_lens.tolist() == packed.context_lens.tolist() + [1] * filling
+    assert row.logits_index.tolist() == [end - 1 for end in row.cu_seqlens_q.tolist()[1:]]
+    slots = [
+        int(tables[seq, at // BLOCK]) * BLOCK + at % BLOCK
+        for seq, at in zip(packed.seq_ids.tolist(), packed.positions.tolist())
+    ]
+    assert row.slot_mapping.tolist() == slots + [SPARE * BLOCK] * filling
+    for line, sequence in zip(row.block_tables.tolist(), plan.counts):
+        assert line[: len(sequence.blocks)] == sequence.blocks
+    assert (row.block_tables[count:] == SPARE).all()
+    assert row.maxima[0] == max(plan.counts.values()) and int(packed.context_lens.max()) <= row.maxima[1] <= 64
+
+
+def test_a_token_that_is_not_known_stands_for_a_place_in_the_step_before():
+    decode = Sequence("A", [7, 8], 9, output_ids=[5], num_computed_tokens=2, blocks=[4])
+    waits = Sequence("B", [1, 2], 9, output_ids=[3, -4], num_computed_tokens=3, blocks=[6])
+    row = row_on_cpu(StepPlan({decode: 1, waits: 1}), TableMirror(2, 4, SPARE), 2)
+    assert row.input_ids.tolist() == [5, -4]
+
+
+def test_a_changed_table_is_noticed_whatever_changed():
+    mirror, sequence, other = (
+        TableMirror(2, 4, SPARE),
+        Sequence("A", [1], 9, blocks=[3]),
+        Sequence("B", [1], 9, blocks=[9, 8]),
+    )
+
+    def line():
+        return mirror.tables[mirror.lines({sequence: 1, other: 1})[0]].tolist()[: len(sequence.blocks)]
+
+    assert line() == [3]
+    sequence.blocks.append(5)
+    assert line() == [3, 5]
+    sequence.blocks[1] = 7  # copied before it was written
+    assert line() == [3, 7]
+    sequence.blocks = [2]  # preempted, and back
+    assert line() == [2]
+
+
+def test_lines_of_those_who_left_are_used_again():
+    mirror = TableMirror(2, 4, SPARE)
+    for number in range(6):
+        pair = {Sequence("A", [1], 9, blocks=[number]): 1, Sequence("B", [1], 9, blocks=[number + 10]): 1}
+        assert mirror.tables[mirror.lines(pair), 0].tolist() == [number, number + 10]
+
+
+def test_a_table_longer_than_its_line_is_refused():
+    with pytest.raises(ValueError, match="holds 5 blocks.*room for 4"):
+        TableMirror(2, 4, SPARE).lines({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1})
+    with pytest.raises(ValueError, match="3 sequences, and room for 2"):
+        TableMirror(2, 4, SPARE).lines({Sequence(str(n), [1], 9): 1 for n in range(3)})
+
+
+# --- the operator
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("decodes", [False, True])
+def test_logits_and_cache_are_those_of_the_plain_runner(runner, seed, graphs, decodes):
+    plan, tested = random_plan(seed, decodes), runner(graphs=graphs)
+    plain = ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
+    generator = torch.Generator().manual_seed(seed)
+    for own, other in zip([*tested.cache.keys, *tested.cache.values], [*plain.cache.keys, *plain.cache.values]):
+        own.normal_(generator=generator)
+        other.copy_(own)
+    torch.testing.assert_close(tested.forward(plan), plain.forward(plan), rtol=1e-4, atol=1e-4)
+    for own, other in zip([*tested.cache.keys, *tested.cache.values], [*plain.cache.keys, *plain.cache.values]):
+        torch.testing.assert_close(
+            own[:SPARE], other[:SPARE], rtol=1e-4, atol=1e-4
+        )  # the filling has written to the spare block, and nowhere else
+
+
+def test_the_operator_says_what_it_writes_and_what_comes_out():
+    from lessons_lib.attention.custom_op import write_and_attend
+
+    row = row_on_cpu(random_plan(1), TableMirror(5, 16, SPARE), 5)
+    count = len(row.input_ids)
+    new = (torch.randn(count, 4, 8), torch.randn(count, 2, 8), torch.randn(count, 2, 8))
+    caches = [torch.randn(SPARE + 1, BLOCK, 2, 8) for _ in range(2)]
+    where = (row.slot_mapping, row.cu_seqlens_q, row.context_lens, row.block_tables, row.maxima)
+    torch.library.opcheck(write_and_attend, (*new, *caches, *where, 0.3), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
+    """Traced as for a GPU, and run as it is: compiling for a CPU would take half a minute."""
+    from lessons_lib.engine.gpu_model_runner import compiled_row_logits
+
+    torch._dynamo.reset()
+    model = tiny_model("qwen2")
+    runner = GpuRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, compiled=False, graphs=False)
+    compiled = compiled_row_logits(runner.cache, backend="aot_eager", options=None)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    for seed in (0, 1, 2, 3):
+        plan = random_plan(seed, decodes=seed == 3)
+        expected = runner.forward(plan)
+        row = row_on_cpu(plan, runner.mirror, max(2, len(plan.counts)))
+        with torch.inference_mode():
+            torch.testing.assert_close(
+                compiled(model, runner.cache, row, runner.previous)[: len(plan.counts)], expected, rtol=1e-4, atol=1e-4
+            )
+    assert counters["stats"]["unique_graphs"] == 1
+    runner.close()
+
+
+def test_closing_gives_the_model_its_attention_back(runner):
+    model = tiny_model("qwen2")
+    before = model.config._attn_implementation
+    tested = runner()
+    tested.forward(random_plan(0))
+    assert model.config._attn_implementation == PAGED_OPERATOR
+    with paged_attention_in(model):
+        pass
+    tested.close()
+    assert model.config._attn_implementation == before
+
+
+# --- keys
+
+
+def test_a_step_is_captured_once_and_replayed_from_then_on(runner):
+    tested = runner()
+    for seed in range(8):
+        tested.forward(random_plan(seed, decodes=True))
+    assert tested.store.num_captured == len(tested.store.graphs) <= len(tested.sizes)
+
+
+def swap_layer(runner):
+    runner.cache.keys[1] = runner.cache.keys[1].clone()
+
+
+def move_weight(runner):
+    weight = runner.model.model.layers[0].mlp.up_proj.weight
+    weight.data = weight.data.clone()
+
+
+def replace_weight(runner):
+    projection = runner.model.model.layers[1].self_attn.q_proj
+    projection.weight = torch.nn.Parameter(projection.weight.data.clone(), requires_grad=False)
+
+
+def new_inputs(runner):
+    runner.static = type(runner.static)(runner.sizes[-1], 16, BLOCK, torch.device("cpu"))
+
+
+def wider_tables(runner):
+    runner.static = type(runner.static)(runner.sizes[-1], 20, BLOCK, torch.device("cpu"))
+    runner.mirror = TableMirror(5, 20, SPARE)
+
+
+def other_tokens(runner):
+    runner.previous = runner.previous.clone()
+
+
+def not_compiled(runner):
+    runner.compiled = not runner.compiled
+
+
+@pytest.mark.parametrize(
+    "change", [swap_layer, move_weight, replace_weight, new_inputs, wider_tables, other_tokens, not_compiled]
+)
+def test_a_cuda_graph_is_never_replayed_with_a_stale_key(runner, change):
+    """A real engine did so: nothing failed, and its answers were worse."""
+    tested, plan = runner(), random_plan(2, decodes=True)
+    tested.forward(plan)
+    tested.forward(plan)
+    assert tested.store.num_captured == 1
+    change(tested)
+    tested.forward(plan)
+    assert tested.store.num_captured == 2
+
+
+def test_the_same_address_with_another_shape_is_another_key(runner):
+    tested = runner()
+    inputs = tested.static.of_size(2)
+    before, cache = tested.key(inputs), tested.cache.keys[0]
+    tested.cache.keys[0] = cache.view(SPARE + 1, 2 * BLOCK, 1, 8)
+    assert tested.key(inputs) != before
+    tested.cache.keys[0] = cache
+    assert tested.key(inputs) == before
+
+
+def test_the_graph_keeps_the_tensors_that_its_key_knows_by_identity(runner):
+    """Otherwise another tensor could get the `id` of one that is gone, and the key would not tell."""
+    tested = runner()
+    tested.forward(random_plan(2, decodes=True))
+    (graph,) = tested.store.graphs.values()
+    inputs, *kept = graph.keeps
+    assert (
+        graph.key.identities == [id(tensor) for tensor in (*vars(inputs).values(), *kept)][: len(graph.key.identities)]
+    )
+
+
+def test_what_a_graph_reads_is_kept_alive():
+    """Otherwise the same address could soon hold something else, and the key would not tell."""
+    store = GraphStore(lambda step: (lambda: None, step()))
+    tensor = torch.zeros(3)
+    store.run(1, "key", lambda: tensor + 1, lambda: (tensor.detach(),))
+    (graph,) = store.graphs.values()
+    assert isinstance(graph, Graph) and graph.keeps[0].data_ptr() == tensor.data_ptr()
+
+
+# --- what was recorded
+
+
+def test_the_recorded_engine_is_ahead_of_its_peers():
+    from lessons_lib.measuring.published import recorded_engine
+
+    recorded = recorded_engine()
+    speeds = {mode["name"]: mode["tokens_per_s"] for mode in recorded.modes}
+    whole = speeds.pop("the whole engine", None)
+    assert list(speeds.values()) == sorted(speeds.values())
+    assert all(speed > max(recorded.peers.values()) for speed in (whole, [*speeds.values()][-1]) if speed)
+    assert {mode["output_tokens"] for mode in recorded.modes} == {133_966}
+    assert "H200" in recorded.provenance and "python -m tools.gpu_bench.engine" in recorded.provenance

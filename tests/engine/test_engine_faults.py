@@ -1,0 +1,350 @@
+"""Faults of the model and of callbacks: whoever is concerned fails with the error, everybody else gets the right tokens, nothing is lost."""
+
+import pytest
+from engine_cases import (
+    Broken,
+    alone,
+    an_engine,
+    check_that_nothing_is_left,
+    greedy,
+    run_out,
+    run_out_with_a_listener_that_raises,
+)
+
+from lessons_lib.engine import llm_engine as engine_module
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.invariants import audit
+
+PROMPTS = {f"r{n}": [n + 1, 2 * n + 3, 5] * (n % 3 + 1) for n in range(6)}
+TIGHT = dict(num_blocks=12, max_num_seqs=5, max_num_batched_tokens=12)
+CAP = 14
+
+
+def an_engine_at_work(params=None, **config):
+    """Six requests in a pool that is too small for them; `params`: id -> other parameters."""
+    engine = an_engine(**{**TIGHT, **config})
+    for name, prompt in PROMPTS.items():
+        engine.add_request(prompt, (params or {}).get(name, greedy(CAP, ignore_eos=True)), request_id=name)
+    return engine
+
+
+def check_answers(outputs, failed, kind=Broken, expected=PROMPTS.keys()):
+    """Those who failed have the error and a right beginning; all others are answered in full."""
+    assert outputs.keys() == expected, "somebody was lost"
+    for name, output in outputs.items():
+        answer = alone("qwen2", PROMPTS[name], CAP, ignore_eos=True)
+        if name in failed:
+            assert isinstance(output.error, kind), name
+            assert output.finish_reason == ("error" if len(output.token_ids) < CAP else "length"), name
+            assert output.token_ids == answer[: len(output.token_ids)]
+        else:
+            assert output.error is None and output.token_ids == answer, name
+
+
+def break_at(monkeypatch, engine, where, k):
+    """The k-th call of `where` raises. Returns a list in which that step's requests are found afterwards."""
+    concerned, calls = [], [0]
+
+    def note(plan):
+        concerned.extend(sequence.id for sequence in plan.counts)
+
+    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine_module.apply_moves
+    plans = []
+    monkeypatch.setattr(engine.scheduler, "schedule", lambda: plans.append(schedule()) or plans[-1])
+
+    def broken_forward(plan):
+        calls[0] += 1
+        if calls[0] == k:
+            note(plan)
+            raise Broken("the model")
+        return forward(plan)
+
+    def broken_move(moves, *caches):
+        if moves:
+            calls[0] += 1
+            if calls[0] == k:
+                note(plans[-1])
+                concerned.extend(sequence.id for sequence in plans[-1].preempted if sequence.swapped)
+                move(moves[:1], *caches)  # half-way
+                raise Broken("moving")
+        return move(moves, *caches)
+
+    if where == "forward":
+        monkeypatch.setattr(engine.runner, "forward", broken_forward)
+    else:
+        monkeypatch.setattr(engine_module, "apply_moves", broken_move)
+    return concerned
+
+
+@pytest.mark.parametrize("swap", [0, 12])
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 13, 21])
+def test_a_model_that_raises_fails_the_requests_of_its_step(monkeypatch, k, swap):
+    engine = an_engine_at_work(num_swap_blocks=swap)
+    concerned = break_at(monkeypatch, engine, "forward", k)
+    outputs = run_out(engine)
+    assert concerned
+    check_answers(outputs, concerned)
+    check_that_nothing_is_left(engine)
+    assert (
+        engine.metrics.requests == {"error": len(concerned), "length": 6 - len(concerned)}
+        if len(concerned) < 6
+        else {"error": 6}
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_moving_that_raises_fails_those_who_may_have_lost_their_cache(monkeypatch, k):
+    engine = an_engine_at_work(num_swap_blocks=12)
+    concerned = break_at(monkeypatch, engine, "moves", k)
+    outputs = run_out(engine)
+    assert concerned, "nothing was moved so often"
+    check_answers(outputs, set(concerned))
+    check_that_nothing_is_left(engine)
+
+
+def test_who_was_swapped_out_in_peace_goes_on_after_an_error(monkeypatch):
+    engine = an_engine_at_work(num_swap_blocks=12)
+    forward, swapped = engine.runner.forward, []
+    schedule = engine.scheduler.schedule
+
+    def noting():
+        plan = schedule()
+        swapped[:] = [sequence.id for sequence in plan.preempted if sequence.swapped]
+        return plan
+
+    def broken(plan):
+        if swapped and engine.runner.forward is broken:
+            engine.runner.forward = forward
+            spared.extend(swapped)
+            raise Broken
+        return forward(plan)
+
+    spared = []
+    engine.scheduler.schedule, engine.runner.forward = noting, broken
+    outputs = run_out(engine)
+    assert spared and all(outputs[name].error is None for name in spared)
+    check_answers(outputs, {name for name, output in outputs.items() if output.error})
+
+
+def test_an_interrupt_is_passed_on_and_what_is_half_way_is_given_up(monkeypatch):
+    engine = an_engine_at_work()
+    forward, calls = engine.runner.forward, []
+
+    def interrupted(plan):
+        calls.append([sequence.id for sequence in plan.counts])
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return forward(plan)
+
+    monkeypatch.setattr(engine.runner, "forward", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_out(engine)
+    audit(engine.scheduler)
+    check_answers(run_out(engine), calls[3], KeyboardInterrupt)
+    check_that_nothing_is_left(engine)
+
+
+def test_generate_that_is_interrupted_leaves_nothing_behind(monkeypatch):
+    engine = an_engine(**TIGHT)
+    forward, calls = engine.runner.forward, []
+
+    def interrupted(plan):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return forward(plan)
+
+    monkeypatch.setattr(engine.runner, "forward", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(list(PROMPTS.values()), greedy(CAP))
+    check_that_nothing_is_left(engine)
+    assert engine.generate([[1, 2]], greedy())[0].token_ids == alone("qwen2", [1, 2], 12)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_fail_their_own_request(bad, temperature):
+    params = {"r2": SamplingParams(max_tokens=CAP, ignore_eos=True, temperature=temperature, seed=0)}
+    engine = an_engine_at_work(params)
+    forward = engine.runner.forward
+
+    def with_a_bad_row(plan):
+        logits = forward(plan).clone()
+        for row, sequence in enumerate(plan.counts):
+            if sequence.id == "r2" and len(sequence.output_ids) == 3:
+                logits[row, 5] = bad
+        return logits
+
+    engine.runner.forward = with_a_bad_row
+    outputs = run_out(engine)
+    assert len(outputs["r2"].token_ids) == 3 and "not finite numbers" in str(outputs["r2"].error)
+    outputs["r2"].completions[0].token_ids[:] = alone("qwen2", PROMPTS["r2"], 3, ignore_eos=True)
+    check_answers(outputs, {"r2"}, FloatingPointError)
+    check_that_nothing_is_left(engine)
+
+
+def test_one_bad_answer_of_several_fails_the_whole_request():
+    engine, told = an_engine(num_blocks=60), []
+    engine.add_request(
+        [1, 2, 3], SamplingParams(max_tokens=9, temperature=1.0, n=3, seed=0, ignore_eos=True), request_id="three"
+    )
+    engine.step()
+    # Its row is behind those that fail.
+    engine.add_request([4, 5], greedy(9, ignore_eos=True), request_id="one", on_token=told.append)
+    forward = engine.runner.forward
+
+    def with_a_bad_row(plan):
+        logits = forward(plan).clone()
+        for row, sequence in enumerate(plan.counts):
+            if sequence.id in ("three/1", "three/2") and len(sequence.output_ids) == 4:
+                logits[row] = float("nan")
+        return logits
+
+    engine.runner.forward = with_a_bad_row
+    outputs = run_out(engine)
+    assert isinstance(outputs["three"].error, FloatingPointError) and len(outputs["three"].completions) == 3
+    assert outputs["one"].token_ids == [token.token for token in told] == alone("qwen2", [4, 5], 9, ignore_eos=True)
+    check_that_nothing_is_left(engine)
+
+
+# Callbacks
+
+
+@pytest.mark.parametrize("kind", ["raises", "aborts itself", "aborts another", "aborts all", "adds", "steps"])
+@pytest.mark.parametrize("after", [1, 4, CAP])
+@pytest.mark.parametrize("config", [{}, {"num_blocks": 100}])
+def test_whatever_a_callback_does_concerns_whom_it_names(kind, after, config):
+    engine = an_engine(**{**TIGHT, **config})
+    told, gone = [], {}
+
+    def callback(token):
+        told.append(token.token)
+        if len(told) != after:
+            return
+        if kind == "raises":
+            raise Broken("callback")
+        if kind == "steps":
+            engine.step()
+        for name in {"aborts itself": ["r1"], "aborts another": ["r0", "r4"], "aborts all": list(engine.requests)}.get(
+            kind, []
+        ):
+            gone[name] = engine.abort(name)
+        if kind == "adds":
+            engine.add_request([9, 8, 7], greedy(5), request_id="new")
+
+    for name, prompt in PROMPTS.items():
+        engine.add_request(
+            prompt, greedy(CAP, ignore_eos=True), request_id=name, on_token=callback if name == "r1" else None
+        )
+    outputs = run_out(engine)
+    assert told == alone("qwen2", PROMPTS["r1"], len(told), ignore_eos=True)
+    assert len(told) == (CAP if kind in ("adds", "aborts another") else after)
+    if kind == "adds":
+        assert outputs.pop("new").token_ids == alone("qwen2", [9, 8, 7], 5)
+    gone = {name: output for name, output in gone.items() if output}
+    assert not outputs.keys() & gone.keys(), "told twice"
+    for output in gone.values():
+        assert output.finish_reason in ("abort", "length")
+        assert output.token_ids == alone("qwen2", output.prompt_ids, CAP, ignore_eos=True)[: len(output.token_ids)]
+    failed = {"r1"} if kind in ("raises", "steps") else set()
+    check_answers(outputs, failed, RuntimeError, expected=PROMPTS.keys() - gone.keys())
+    if kind == "steps":
+        assert "step() was called by an on_token" in str(outputs["r1"].error)
+    check_that_nothing_is_left(engine)
+
+
+def test_a_callback_that_aborts_itself_and_comes_again_under_its_name():
+    engine, told = an_engine(**TIGHT), []
+
+    def callback(token):
+        told.append(token.token)
+        if len(told) == 3:
+            engine.abort("me")
+            engine.add_request([7, 7], greedy(4, ignore_eos=True), request_id="me", on_token=told.append)
+
+    engine.add_request([1, 2], greedy(9), request_id="me", on_token=callback)
+    output = run_out(engine)["me"]
+    assert output.token_ids == alone("qwen2", [7, 7], 4, ignore_eos=True)
+    assert [token.token for token in told[3:]] == output.token_ids
+    check_that_nothing_is_left(engine)
+
+
+def test_a_stream_raises_what_went_wrong_after_the_tokens_that_arrived():
+    engine = an_engine()
+    forward, calls = engine.runner.forward, []
+
+    def broken(plan):
+        calls.append(1)
+        if len(calls) == 4:
+            raise Broken("the model")
+        return forward(plan)
+
+    engine.runner.forward = broken
+    tokens = []
+    with pytest.raises(Broken):
+        for token in engine.stream([1, 2, 3], greedy(9, ignore_eos=True)):
+            tokens.append(token.token)
+    assert tokens == alone("qwen2", [1, 2, 3], 3, ignore_eos=True)
+    check_that_nothing_is_left(engine)
+
+
+def test_a_stream_raises_even_if_it_failed_in_the_steps_of_another():
+    engine = an_engine()
+    streams = [engine.stream([n + 1, 2], greedy(9, ignore_eos=True)) for n in range(2)]
+    for _ in range(2):
+        for stream in streams:
+            next(stream)
+
+    def broken(plan):
+        raise Broken("the model")
+
+    engine.runner.forward = broken
+    for stream in streams:
+        with pytest.raises(Broken):
+            list(stream)
+    check_that_nothing_is_left(engine)
+
+
+def test_a_listener_that_raises_loses_no_answer():
+    engine = an_engine_at_work()
+    outputs, errors = run_out_with_a_listener_that_raises(engine, lambda: audit(engine.scheduler))
+    assert errors
+    check_answers(outputs, ())
+    check_that_nothing_is_left(engine)
+
+
+def test_generate_says_who_failed():
+    engine = an_engine()
+    forward, calls = engine.runner.forward, []
+
+    def broken(plan):
+        calls.append(1)
+        if len(calls) == 3:
+            raise Broken("the model")
+        return forward(plan)
+
+    engine.runner.forward = broken
+    outputs = engine.generate([[1, 2], [3]], [greedy(1), greedy(5, ignore_eos=True)])
+    assert (
+        outputs[0].error is None
+        and isinstance(outputs[1].error, Broken)
+        and outputs[1].token_ids == alone("qwen2", [3], 2, ignore_eos=True)
+    )
+    check_that_nothing_is_left(engine)
+
+
+def test_nobody_finds_what_a_failed_request_has_cached(monkeypatch):
+    engine = an_engine(num_blocks=20, block_size=4, max_num_batched_tokens=64)
+    prompt = list(range(20, 32))
+    engine.add_request(prompt, greedy(8, ignore_eos=True))
+    engine.step()
+    pool = engine.scheduler.pool
+    assert pool.name_of
+    forward = engine.runner.forward
+    monkeypatch.setattr(engine.runner, "forward", lambda plan: forward(plan) * float("nan"))
+    (output,) = engine.step()
+    assert isinstance(output.error, FloatingPointError) and not pool.name_of and not pool.block_of
+    monkeypatch.setattr(engine.runner, "forward", forward)
+    (again,) = engine.generate([prompt], greedy(8, ignore_eos=True))
+    assert again.token_ids == alone("qwen2", prompt, 8, ignore_eos=True) and engine.metrics.cached_tokens == 0
+    audit(engine.scheduler)

@@ -1,0 +1,290 @@
+"""Compiled steps, CUDA graphs and overlapped steps on an NVIDIA GPU; without one, all is skipped."""
+
+import pytest
+import torch
+from overlap_cases import answers, mover, ragged, sharing_scheduler
+from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_layer
+
+from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
+from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kernels.triton_setup import kernel_device
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.models.loading import load_model
+from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.sequence import Sequence
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(kernel_device() != "cuda", reason="there is no NVIDIA GPU here, or kernels are interpreted"),
+]
+
+MODES = {"eager": (False, False), "graphs": (False, True), "compiled": (True, False), "compiled, graphs": (True, True)}
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return load_model(device="cuda", dtype=torch.float32)[0]
+
+
+@pytest.fixture(scope="module")
+def runners(model):
+    """One for each mode: compiling takes a while."""
+    made = {}
+
+    def get(mode):
+        if mode not in made:
+            compiled, graphs = MODES[mode]
+            made[mode] = GpuRunner(model, 500, 16, max_num_seqs=20, max_model_len=256, compiled=compiled, graphs=graphs)
+            made[mode].warm_up()
+        return made[mode]
+
+    yield get
+    for runner in made.values():
+        runner.close()
+
+
+def requests(model, seed=0):
+    return ragged(seed, count=40, vocabulary=model.config.vocab_size, stops=60, longest=80)
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    return answers(model, requests(model), max_num_seqs=16, num_blocks=2000, block_size=16)
+
+
+@pytest.mark.parametrize("num_blocks", [500, 12])
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_greedy_tokens_are_those_of_the_plain_runner(model, runners, expected, mode, overlapped, num_blocks):
+    runner = runners(mode)
+    scheduler = sharing_scheduler(
+        num_blocks, block_size=16, swap_blocks=20, max_num_seqs=16, max_num_batched_tokens=100
+    )
+    sequences, move = requests(model), mover(runner, scheduler)
+    if overlapped:
+        outputs = serve_overlapped(runner, scheduler, sequences, move)
+    else:
+        for sequence in sequences:
+            scheduler.add(sequence)
+        while scheduler.has_unfinished():
+            plan = scheduler.schedule()
+            move(plan)
+            scheduler.update(plan, runner.start(plan).tokens())
+        outputs = [sequence.output_ids for sequence in sequences]
+    for number, (own, other) in enumerate(zip(outputs, expected)):
+        assert own == other, f"request {number}"
+    assert {len(output) for output in outputs} > {1, 2, 7}
+    assert scheduler.num_preempted > 0 if num_blocks == 12 else scheduler.num_preempted == 0
+    audit(scheduler)
+    assert not scheduler.pool.holders
+
+
+def decodes(runner, count, context):
+    """A plan of decodes in blocks whose contents are random."""
+    each = -(-context // 16)
+    plan = StepPlan()
+    for number in range(count):
+        blocks = list(range(number * each, (number + 1) * each))
+        sequence = Sequence(str(number), [number + 1] * context, 9, num_computed_tokens=context - 1, blocks=blocks)
+        plan.counts[sequence] = 1
+    generator = torch.Generator("cuda").manual_seed(count)
+    for cache in (*runner.cache.keys, *runner.cache.values):
+        cache.normal_(generator=generator)
+    return plan
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 13, 17, 20])
+@pytest.mark.parametrize("mode", ["graphs", "compiled, graphs"])
+def test_rows_that_fill_up_a_graph_harm_nobody(runners, mode, count):
+    graphed, plain = runners(mode), runners("eager")
+    expected = plain.forward(decodes(plain, count, 30)).clone()
+    plan = decodes(graphed, count, 30)
+    torch.testing.assert_close(graphed.forward(plan), expected, rtol=1e-3, atol=1e-3)
+    for own, other in zip([*graphed.cache.keys, *graphed.cache.values], [*plain.cache.keys, *plain.cache.values]):
+        torch.testing.assert_close(own[:-1], other[:-1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("change", [swap_layer, move_weight, replace_weight, other_tokens])
+def test_a_cuda_graph_is_never_replayed_with_a_stale_key(model, change):
+    runner = GpuRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
+    plan = decodes(runner, 4, 40)
+    before = runner.forward(plan).clone()
+    change(runner)
+    # A graph that went on reading the old tensors would see the old contents.
+    for cache in (*runner.cache.keys, *runner.cache.values):
+        cache.mul_(0.5)
+    fresh = runner.forward(plan).clone()
+    assert runner.store.num_captured == 2 and not torch.allclose(fresh, before, atol=1e-2)
+    runner.store = None
+    torch.testing.assert_close(fresh, runner.forward(plan), rtol=1e-3, atol=1e-3)
+    runner.close()
+
+
+def test_what_is_written_into_a_weight_counts_at_the_next_replay(model):
+    runner = GpuRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
+    plan, weight = decodes(runner, 4, 40), model.model.norm.weight
+    before = runner.forward(plan).clone()
+    weight.mul_(2)
+    torch.testing.assert_close(runner.forward(plan), 2 * before)
+    weight.div_(2)
+    assert runner.store.num_captured == 1
+    runner.close()
+
+
+@pytest.mark.parametrize("mode", ["graphs", "compiled, graphs"])
+def test_starting_a_step_waits_for_nothing(runners, mode):
+    runner = runners(mode)
+    plan = decodes(runner, 16, 30)
+    runner.start(plan).tokens()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pending = [runner.start(plan) for _ in range(4)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len({tuple(each.tokens()) for each in pending}) == 1
+
+
+def test_after_warming_up_nothing_is_captured_or_compiled_any_more(model, runners):
+    runner = runners("compiled, graphs")
+    runner.warm_up()  # the tests above have given the model other weights
+    captured, graphs = runner.store.num_captured, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    scheduler = sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=103)
+    serve_overlapped(runner, scheduler, requests(model, 5))
+    assert runner.store.num_captured == captured and len(runner.store.graphs) == len(runner.sizes)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+def test_a_sequence_that_is_aborted_under_way_disturbs_nobody(model, runners, expected):
+    runner = runners("compiled, graphs")
+    scheduler = sharing_scheduler(500, block_size=16, max_num_seqs=16, max_num_batched_tokens=100)
+    sequences = requests(model)
+    for sequence in sequences:
+        scheduler.add(sequence)
+    steps, aborted = OverlappedSteps(scheduler, runner, mover(runner, scheduler)), []
+    number = 0
+    while steps.has_unfinished():
+        steps.step()
+        number += 1
+        if number % 4 == 0 and scheduler.running:
+            aborted.append(scheduler.running[number % len(scheduler.running)])
+            steps.remove(aborted[-1])
+            aborted[-1].finish_reason = "abort"
+    for sequence, other in zip(sequences, expected):
+        assert sequence.output_ids == (other[: len(sequence.output_ids)] if sequence in aborted else other)
+    audit(scheduler)
+    assert len(aborted) > 3 and not scheduler.pool.holders
+
+
+def engine_workload(model):
+    """Prompts and rules, of which some are drawn, some stop early, and a few have to be looked at."""
+    prompts = [request.prompt_ids for request in requests(model)]
+    rules = [
+        SamplingParams(
+            max_tokens=20,
+            temperature=0.8 * (number % 2),
+            top_k=(0, 40)[number % 3 == 0],
+            seed=number,
+            stop=("the",) if number % 5 == 0 else (),
+            logprobs=1 if number == 17 else None,
+            n=2 if number == 23 else 1,
+        )
+        for number in range(len(prompts))
+    ]
+    return prompts, rules
+
+
+@pytest.fixture(scope="module")
+def expected_of_engine(model):
+    engine = LLMEngine(
+        model, load_model()[1], EngineConfig(num_blocks=400, max_num_seqs=16, max_num_batched_tokens=100)
+    )
+    return told(engine.generate(*engine_workload(model)))
+
+
+def told(outputs):
+    return [[(own.token_ids, own.text, own.finish_reason) for own in output.completions] for output in outputs]
+
+
+@pytest.mark.parametrize("num_blocks", [500, 40])
+@pytest.mark.parametrize("kind", [LLMEngine, OverlappedEngine])
+def test_engines_answer_alike(model, runners, expected_of_engine, kind, num_blocks):
+    runner = runners("compiled, graphs")
+    config = EngineConfig(
+        num_blocks=num_blocks,
+        num_swap_blocks=20,
+        max_num_seqs=16,
+        max_num_batched_tokens=100,
+        max_model_len=256,
+        make_runner=lambda *_: runner,
+    )
+    engine = kind(model, load_model()[1], config)
+    assert told(engine.generate(*engine_workload(model))) == expected_of_engine
+    audit(engine.scheduler)
+    assert not engine.scheduler.pool.holders and engine.metrics.requests.keys() == {"length", "stop"}
+
+
+def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners):
+    runner = runners("compiled, graphs")
+    config = EngineConfig(
+        num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner
+    )
+    engine = OverlappedEngine(model, load_model()[1], config)
+    for number, prompt in enumerate(engine_workload(model)[0][:16]):
+        engine.add_request(
+            prompt, SamplingParams(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True)
+        )
+    while (
+        any(sequence.num_computed_tokens < len(sequence.prompt_ids) for sequence in engine.scheduler.running)
+        or engine.scheduler.waiting
+    ):
+        engine.step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(6):
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert engine.started and all(
+        len(request.answers[0].sequence.output_ids) > 6 for request in engine.requests.values()
+    )
+    for name in list(engine.requests):
+        engine.abort(name)
+    engine.step()
+
+
+def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, runners):
+    """By the time the host sees that there was no token, the next step has looked it up in the embedding."""
+    runner = runners("compiled, graphs")
+    config = EngineConfig(
+        num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner
+    )
+    engine = OverlappedEngine(model, load_model()[1], config)
+    for prompt in ([5, 6, 7], [8, 9]):
+        engine.add_request(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
+    start = runner.start
+    steps = []
+
+    def with_a_bad_row(plan, choose):
+        steps.append(plan)
+        is_bad = len(steps) == 3
+        return start(
+            plan, lambda logits: choose(torch.cat([logits[:1] * float("nan"), logits[1:]]) if is_bad else logits)
+        )
+
+    runner.start = with_a_bad_row
+    try:
+        outputs = []
+        while engine.has_unfinished():
+            outputs += engine.step()
+    finally:
+        del runner.start
+    torch.cuda.synchronize()
+    bad, good = sorted(outputs, key=lambda output: output.request_id)
+    assert isinstance(bad.error, FloatingPointError) and len(bad.token_ids) == 2
+    assert good.error is None and len(good.token_ids) == 8

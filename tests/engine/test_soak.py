@@ -1,0 +1,56 @@
+"""The soak in small; `make soak` runs the whole of it."""
+
+import pytest
+
+from lessons_lib.engine import llm_engine as engine_module
+from lessons_lib.kv_cache.block_copies import apply_moves
+from tools import soak
+from tools.soak import Soak
+
+
+def test_a_hundred_requests_leave_nothing_behind(capsys):
+    soak.main(["--requests", "100", "--seed", "1"])
+    told = capsys.readouterr().out
+    figures = dict(line.rsplit(maxsplit=1) for line in told.splitlines()[3:])
+    ended = sum(int(count) for what, count in figures.items() if what.startswith("ended by"))
+    assert ended == int(figures["requests"]) == 100
+    wanted = [
+        "answers compared",
+        "of them whole",
+        "preemptions",
+        "by swap",
+        "tokens found in the cache",
+        "blocks evicted",
+    ]
+    for what in [*wanted, "ended by abort", "ended by error"]:
+        assert int(figures[what].replace(",", "")) > 0, f"no {what}: this soak proves less than it says"
+    assert engine_module.apply_moves is apply_moves
+
+
+def test_a_wrong_answer_is_found():
+    run = Soak(40, 0, compared_share=1.0)
+    forward = run.forward
+    run.forward = lambda plan: forward(plan).roll(1, dims=-1)
+    with pytest.raises(AssertionError, match="alone"):
+        run.run()
+
+
+def test_a_lost_block_is_found():
+    run = Soak(40, 0)
+    free = run.engine.scheduler.pool.free
+    run.engine.scheduler.pool.free = lambda blocks: free(blocks[:-1])
+    with pytest.raises(AssertionError):
+        run.run()
+
+
+def test_a_lost_request_is_found():
+    run = Soak(40, 0)
+    end, lost = run.engine._end, []
+
+    def lose(request, reason, error=None):
+        output = end(request, reason, error)
+        return output if lost else lost.append(output)
+
+    run.engine._end = lose
+    with pytest.raises((AssertionError, AttributeError)):
+        run.run()

@@ -1,0 +1,152 @@
+"""Text that grows token by token: it adds up to the text that all tokens have together, and nothing of a stop string is ever shown."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.engine.detokenizer import HALF_A_CHARACTER, TextStream, releasable
+from lessons_lib.models.loading import load_model
+
+tokenizer = load_model()[1]
+PIECES = ["The old dog", " ran", "é", "e\u0301", "👩‍👩‍👧", "🐶", "漢字", "かな", "한국", "🏳️‍🌈", "ﷺ", "नमस्ते", "€"]
+PIECES += ["\n\n", "  ", "a", "'s", " '", "\t", "\u200d", "<|endoftext|>"]
+STOPS = ["dog", "og", "o", "d ", " ra", "🐶", "字", "\n", "\n\n", "The old dog ran", "zz", "aa"]
+texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=8).map("".join)
+few = settings(max_examples=150, deadline=None)
+
+
+def stream_of(token_ids, stop=()):
+    """(what each token showed, what was shown at the end, the stream)."""
+    stream = TextStream(tokenizer, stop)
+    shown = []
+    for token in token_ids:
+        shown.append(stream.add(token))
+        assert "".join(shown) == stream.text
+    last = stream.finish()
+    assert "".join(shown) + last == stream.text
+    return shown, last, stream
+
+
+def at_once(token_ids):
+    return tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+@st.composite
+def cut_into_tokens(draw):
+    """A text, cut at any places, its pieces made tokens one by one: few tokenizers would choose these, but models may write them."""
+    text = draw(texts)
+    cuts = sorted(draw(st.sets(st.integers(0, len(text)), max_size=6)) | {0, len(text)})
+    return [token for start, end in zip(cuts, cuts[1:]) for token in tokenizer(text[start:end]).input_ids]
+
+
+@few
+@given(cut_into_tokens())
+def test_any_text_in_any_tokens_is_the_text_of_all_at_once(token_ids):
+    shown, last, stream = stream_of(token_ids)
+    assert stream.text == at_once(token_ids)
+    assert not stream.stopped
+
+
+@few
+@given(st.lists(st.integers(0, len(tokenizer) - 1), max_size=12))
+def test_any_tokens_are_the_text_of_all_at_once(token_ids):
+    """Random tokens hold pieces of characters that never become whole."""
+    _, _, stream = stream_of(token_ids)
+    assert stream.text == at_once(token_ids)
+
+
+@pytest.mark.parametrize("text", ["👩‍👩‍👧 and 🐶", "漢字かな한국", "ṩ ṩ", "नमस्ते 🏳️‍🌈"])
+def test_half_a_character_is_never_shown(text):
+    token_ids = tokenizer(text).input_ids
+    shown, last, stream = stream_of(token_ids)
+    assert HALF_A_CHARACTER not in "".join(shown) and stream.text == at_once(token_ids)
+    assert "" in shown, "this text has characters of several tokens"
+
+
+def test_half_a_character_at_the_end_is_shown_then():
+    token_ids = tokenizer("a🐶").input_ids[:-1]
+    shown, last, stream = stream_of(token_ids)
+    assert "".join(shown) == "a" and last == at_once(token_ids)[1:] and HALF_A_CHARACTER in last
+
+
+@few
+@given(cut_into_tokens(), st.lists(st.sampled_from(STOPS), max_size=3).map(tuple))
+def test_a_stop_string_ends_the_text_before_its_first_place(token_ids, stop):
+    shown, last, stream = stream_of(token_ids, stop)
+    # Tokens come one by one, so it is the first token with which a stop string is complete that decides.
+    whole = ""
+    for end in range(len(token_ids) + 1):
+        whole = at_once(token_ids[:end])
+        if end < len(token_ids) and whole.endswith(HALF_A_CHARACTER):
+            continue
+        places = [whole.index(string) for string in stop if string in whole]
+        if places:
+            assert stream.stopped and stream.text == whole[: min(places)]
+            return
+    assert not stream.stopped and stream.text == whole
+
+
+@few
+@given(texts, st.lists(st.text("abc", min_size=1, max_size=4), max_size=3).map(tuple), st.text("abc", max_size=10))
+def test_nothing_of_a_stop_string_is_ever_shown(before, stop, text):
+    text = before + text
+    length, stopped = releasable(text, stop)
+    places = [text.index(string) for string in stop if string in text]
+    if stopped:
+        assert length == min(places)
+        return
+    assert not places
+    for string in stop:
+        for size in range(1, len(string)):
+            assert not (text.endswith(string[:size]) and length > len(text) - size), (
+                "the beginning of a stop string was let go"
+            )
+    held = text[length:]
+    assert not held or any(string.startswith(held) for string in stop), "more was held back than could be a beginning"
+
+
+@pytest.mark.parametrize(
+    "text, stop, expected",
+    [
+        ("abc", (), (3, False)),
+        ("", ("x",), (0, False)),
+        ("ab", ("bcd",), (1, False)),
+        ("abcd", ("bcd",), (1, True)),
+        ("aaa", ("aab",), (1, False)),
+        ("aaab", ("aab",), (1, True)),
+        ("xENDyEND", ("END",), (1, True)),
+        ("one two", ("two", "one t"), (0, True)),
+        ("ab", ("b", "ab"), (0, True)),
+        ("abab", ("ababc", "bx"), (0, False)),
+        ("ax", ("x",), (1, True)),
+    ],
+)
+def test_what_may_be_shown(text, stop, expected):
+    assert releasable(text, stop) == expected
+
+
+def test_a_stop_string_over_several_tokens_is_found():
+    token_ids = tokenizer("Tom had a small red boat. Mia ran.").input_ids
+    shown, last, stream = stream_of(token_ids, (" red boat. M",))
+    assert stream.stopped and stream.text == "Tom had a small"
+    assert last == "" and stream.add(token_ids[0]) == "" and stream.finish() == ""
+
+
+def test_what_was_held_back_is_shown_at_the_end():
+    token_ids = tokenizer("Tom had a small red").input_ids
+    shown, last, stream = stream_of(token_ids, (" red boat",))
+    assert "".join(shown) == "Tom had a small" and last == " red" and not stream.stopped
+
+
+class WordPieces:
+    """Tokens are words, as in the tokenizers of Llama: the first of a text loses the space before it."""
+
+    words = [" The", " old", " dog", "gy", "."]
+
+    def decode(self, token_ids, skip_special_tokens=True):
+        return "".join(self.words[token] for token in token_ids).removeprefix(" ")
+
+
+def test_spaces_that_a_tokenizer_leaves_out_at_the_beginning_are_not_left_out_later():
+    stream = TextStream(WordPieces())
+    assert [stream.add(token) for token in (0, 1, 2, 3, 4)] == ["The", " old", " dog", "gy", "."]

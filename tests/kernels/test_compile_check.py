@@ -1,0 +1,99 @@
+"""What the compiler refuses, asked without a GPU; and that asking leaves Triton as it was."""
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from lessons_lib.kernels.basics import add_kernel
+from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.kernels.interpreter import LANGUAGE
+from lessons_lib.kernels.simple_paged import attend_blocks, one_head_kernel
+from lessons_lib.recording.kernel_accesses import record_kernel
+
+pytestmark = pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
+NUMBERS = torch.zeros(8)
+
+
+@triton.jit
+def sum_from(x, out, count, START: tl.constexpr):
+    total = START
+    for i in range(count):
+        total += tl.load(x + i)
+    tl.store(out, total)
+
+
+@triton.jit
+def grows(x, out, count):
+    total = tl.zeros([4], tl.float32)
+    for i in range(count):
+        total = total + tl.arange(0, 4)[:, None]
+    tl.store(out, tl.sum(total))
+
+
+@triton.jit
+def asks_a_tile(x, out, count):
+    place = tl.arange(0, 4)
+    if place < count:
+        tl.store(out + place, tl.load(x + place))
+
+
+@triton.jit
+def doubled_in_a_loop(x):
+    total = 0
+    for _ in range(2):
+        total += x * 0.5
+    return total
+
+
+@triton.jit
+def calls(FUNCTION: tl.constexpr, x, out):
+    tl.store(out, FUNCTION(tl.max(tl.load(x + tl.arange(0, 4)), axis=0)))
+
+
+def test_what_compiles():
+    assert why_not_compiled(add_kernel, NUMBERS, NUMBERS, NUMBERS, 8, BLOCK=4) is None
+    assert why_not_compiled(sum_from, NUMBERS, NUMBERS, 8, START=0.0) is None
+
+
+@pytest.mark.parametrize(
+    "kernel, arguments, text, line",
+    [
+        (sum_from, dict(START=0), "total has initial type int32 but is re-assigned to fp32", "for i in range(count):"),
+        (grows, {}, "total has initial type", "for i in range(count):"),
+        (asks_a_tile, {}, "Boolean value", "if place < count:"),
+    ],
+)
+def test_what_only_the_compiler_refuses_is_named_with_its_line(kernel, arguments, text, line):
+    refusal = why_not_compiled(kernel, NUMBERS, NUMBERS, 2, **arguments)
+    assert text in refusal.text and refusal.line == line
+
+
+def test_the_line_of_a_function_that_the_kernel_calls():
+    refusal = why_not_compiled(calls, doubled_in_a_loop, NUMBERS, NUMBERS, about=doubled_in_a_loop)
+    assert refusal.line == "for _ in range(2):"
+
+
+def attend():
+    cache, table, out = torch.ones(4, 4, 8), torch.zeros(2, dtype=torch.int32), torch.zeros(8)
+    return (attend_blocks, cache[0, 0], cache, cache, table, out, 7, 0.3, 32, 8), dict(HEAD_DIM=8, BLOCK_SIZE=4)
+
+
+def test_all_stays_as_it_was_and_kernels_run_before_and_after():
+    args, constants = attend()
+    one_head_kernel[(1,)](*args, **constants) if not torch.cuda.is_available() else None  # leaves the language changed
+    before = [dict(vars(owner)) for owner in (*LANGUAGE, tl.standard)]
+    own = dict(globals())
+    assert why_not_compiled(one_head_kernel, *args, **constants) is None
+    assert why_not_compiled(calls, doubled_in_a_loop, NUMBERS, NUMBERS) is not None
+    assert [dict(vars(owner)) for owner in (*LANGUAGE, tl.standard)] == before
+    assert dict(globals()) == own
+    record_kernel(one_head_kernel, (1,), *args, **constants)
+    assert torch.allclose(args[5], torch.ones(8))
+
+
+def test_a_wrong_call_is_no_word_of_the_compiler():
+    assert why_not_compiled(add_kernel, NUMBERS) is None

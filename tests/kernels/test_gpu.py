@@ -1,0 +1,419 @@
+"""The kernels compiled, on an NVIDIA GPU. Nothing here needs a notebook; without a GPU, all is skipped."""
+
+import random
+
+import pytest
+import torch
+from paged_cases import Case, as_views, error, make_case
+
+from lessons_lib.kernels.triton_setup import kernel_device
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(kernel_device() != "cuda", reason="there is no NVIDIA GPU here, or kernels are interpreted"),
+]
+
+# Products in TF32 would be wrong by about 5e-4.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+FULL, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def check(what, got, case, expected=None):
+    expected = case.reference() if expected is None else expected
+    assert got.shape == case.q.shape and got.dtype == case.q.dtype
+    assert error(got, expected) < TOLERANCE[case.q.dtype], (
+        f"{what}: relative error {error(got, expected):.2g}"
+    )  # NaN is never less
+
+
+def maxima_of(case):
+    return dict(max_seqlen_q=int(case.cu_seqlens_q.diff().max()), max_context_len=int(case.context_lens.max()))
+
+
+# --- against the reference
+
+
+@pytest.mark.parametrize(
+    "dtype, q_heads, kv_heads, head_dim, block_size",
+    [
+        (BRAIN, 32, 8, 128, 16),
+        (BRAIN, 14, 2, 64, 16),
+        (BRAIN, 4, 4, 32, 8),
+        (BRAIN, 8, 2, 80, 64),
+        (BRAIN, 6, 2, 96, 24),
+        (BRAIN, 8, 1, 192, 32),
+        (BRAIN, 16, 4, 256, 16),
+        (HALF, 14, 2, 64, 64),
+        (HALF, 32, 8, 128, 16),
+        (HALF, 4, 2, 256, 8),
+        (FULL, 14, 2, 64, 16),
+        (FULL, 8, 2, 80, 16),
+        (FULL, 32, 8, 128, 64),
+        (FULL, 4, 2, 256, 16),
+    ],
+)
+def test_both_kernels_equal_the_gathered_reference(dtype, q_heads, kv_heads, head_dim, block_size):
+    shapes = dict(
+        q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype, device="cuda"
+    )
+    size = block_size
+    row = make_case([200, 1, 77, 1, 2, 1], [200, 1300, 500, size, size + 1, 2 * size - 1], shared=1, **shapes)
+    expected = row.reference()
+    check("varlen", row.varlen(), row, expected)
+    check("varlen, maxima given", row.varlen(**maxima_of(row)), row, expected)
+    decodes = make_case([1] * 6, [1, size - 1, size, size + 1, 700, 2500], **shapes)
+    expected = decodes.reference()
+    check("decode", decodes.decode(), decodes, expected)
+    check("decodes as a row", decodes.varlen(**maxima_of(decodes)), decodes, expected)
+
+
+@pytest.mark.parametrize("layout", ["keys beside values", "heads first", "one of several layers"])
+def test_parts_of_larger_tensors_are_read_where_they_lie(layout):
+    case = as_views(
+        make_case([40, 1, 3], [90, 600, 3], q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, device="cuda"), layout
+    )
+    check("varlen", case.varlen(**maxima_of(case)), case)
+
+
+def test_many_sequences_fill_the_gpu_several_times_over():
+    rng = random.Random(5)
+    contexts = [rng.randint(1, 400) for _ in range(300)]
+    case = make_case([1] * 300, contexts, q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, device="cuda")
+    check("decode", case.decode(), case)
+    q_lens = [rng.choice((1, 1, rng.randint(1, context))) for context in contexts]
+    case = make_case(q_lens, contexts, q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, device="cuda")
+    check("varlen", case.varlen(**maxima_of(case)), case)
+
+
+# --- CUDA graphs, and nobody waits
+
+
+def captured(call):
+    """(graph, output) of a call that has run before: what is compiled at the first call can't be captured."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call()
+    return graph, out
+
+
+def rewrite(case, other):
+    """Put another case in the same tensors, which a graph goes on reading."""
+    for name in ("q", "k_cache", "v_cache", "cu_seqlens_q", "context_lens", "block_tables"):
+        getattr(case, name).copy_(getattr(other, name))
+
+
+def fitting(q_lens, context_lens, seed, num_blocks=400, columns=120):
+    """Cases whose tensors have the same shapes, whatever their lengths."""
+    case = make_case(
+        q_lens, context_lens, q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, seed=seed, device="cuda"
+    )
+    caches = [
+        torch.full((num_blocks, *cache.shape[1:]), float("nan"), dtype=cache.dtype, device="cuda")
+        for cache in (case.k_cache, case.v_cache)
+    ]
+    for large, small in zip(caches, (case.k_cache, case.v_cache)):
+        large[: len(small)] = small
+    tables = torch.full((len(context_lens), columns), -(10**6), dtype=torch.int32, device="cuda")
+    tables[:, : case.block_tables.shape[1]] = case.block_tables
+    return Case(case.q, *caches, case.cu_seqlens_q, case.context_lens, tables, case.scale)
+
+
+def test_a_captured_decode_follows_what_is_written_into_its_tensors():
+    case = fitting([1] * 4, [1, 16, 17, 1500], seed=0)
+    graph, out = captured(case.decode)
+    for seed, contexts in ((0, [1, 16, 17, 1500]), (1, [1600, 3, 32, 600]), (2, [1, 1, 1, 1])):
+        rewrite(case, fitting([1] * 4, contexts, seed))
+        out.fill_(float("nan"))
+        graph.replay()
+        check(f"replayed, {contexts}", out, case)
+        assert torch.equal(out, case.decode()), "a replay differs from a call"
+
+
+def test_a_captured_row_follows_what_is_written_into_its_tensors():
+    """The same number of tokens and sequences, cut in other places: prefills become decodes and the other way round."""
+    most = dict(max_seqlen_q=100, max_context_len=1900)
+    case = fitting([60, 1, 40, 1], [60, 1300, 800, 16], seed=0)
+    graph, out = captured(lambda: case.varlen(**most))
+    for seed, q_lens, contexts in (
+        (0, [60, 1, 40, 1], [60, 1300, 800, 16]),
+        (1, [1, 99, 1, 1], [1800, 99, 1, 700]),
+        (2, [25, 25, 26, 26], [25, 40, 900, 33]),
+    ):
+        rewrite(case, fitting(q_lens, contexts, seed))
+        out.fill_(float("nan"))
+        graph.replay()
+        check(f"replayed, {q_lens}", out, case)
+        assert torch.equal(out, case.varlen(**most)), "a replay differs from a call"
+
+
+@pytest.fixture
+def waiting_is_an_error():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture
+def rows():
+    """Their kernels are compiled: compiling may wait."""
+    decodes, row = fitting([1] * 4, [1, 16, 17, 1500], seed=0), fitting([60, 1, 40, 1], [60, 1300, 800, 16], seed=0)
+    decodes.decode(), row.varlen(max_seqlen_q=60, max_context_len=1300)
+    return decodes, row
+
+
+def test_with_the_maxima_given_nothing_waits_for_the_gpu(rows, waiting_is_an_error):
+    decodes, row = rows
+    decodes.decode()
+    row.varlen(max_seqlen_q=60, max_context_len=1300)
+
+
+@pytest.mark.parametrize("given", [{}, {"max_seqlen_q": 60}, {"max_context_len": 1300}])
+def test_without_one_of_them_a_call_does_wait(rows, waiting_is_an_error, given):
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        rows[1].varlen(**given)
+
+
+# --- in a model
+
+
+@pytest.fixture(scope="module")
+def served():
+    """The bundled model in float32, and sixty ragged requests."""
+    from lessons_lib.measuring.stories import STORIES
+    from lessons_lib.models.loading import load_model
+
+    model, tokenizer = load_model(device="cuda", dtype=torch.float32)
+    rng = random.Random(0)
+    prompts = []
+    for _ in range(60):
+        words = " ".join(story.prompt for story in rng.sample(STORIES, 3)).split()
+        prompts.append(tokenizer(" ".join(words[: rng.choice((1, 5, 12, 30, len(words)))])).input_ids)
+    return model, tokenizer, prompts, [rng.choice((1, 5, 20, 60)) for _ in prompts]
+
+
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_greedy_tokens_of_sixty_requests_equal_those_of_the_pytorch_backend(served, block_size):
+    from lessons_lib.batching.paged_batching import paged_generate
+
+    model, tokenizer, prompts, caps = served
+    results = {
+        backend: paged_generate(
+            model, tokenizer, prompts, max_new_tokens=caps, max_num_seqs=16, block_size=block_size, backend=backend
+        ).outputs
+        for backend in ("torch", "triton")
+    }
+    assert len(prompts) >= 50 and sum(map(len, results["torch"])) > 300
+    for number, (expected, got) in enumerate(zip(results["torch"], results["triton"])):
+        assert got == expected, f"request {number}"
+
+
+def test_on_a_gpu_the_kernels_are_chosen_without_asking(served, monkeypatch):
+    import lessons_lib.kernels.launch as module
+    from lessons_lib.batching.paged_batching import paged_generate
+
+    calls = []
+    launch = module.launch_decode
+    monkeypatch.setattr(module, "launch_decode", lambda *args, **kwargs: calls.append(1) or launch(*args, **kwargs))
+    model, tokenizer, prompts, _ = served
+    paged_generate(model, tokenizer, prompts[:2], max_new_tokens=3)
+    assert calls
+
+
+# --- lesson 07
+
+
+def test_the_first_three_kernels_compiled():
+    from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
+
+    x, y = torch.randn(2, 1000, device="cuda")
+    out = torch.full((1001,), 7.0, device="cuda")
+    add_kernel[(8,)](x, y, out, 1000, BLOCK=128)
+    assert torch.equal(out[:1000], x + y) and out[1000] == 7
+    x = torch.randn(5, 300, device="cuda")
+    out = torch.empty_like(x)
+    softmax_kernel[(5,)](x, out, 300, 300, 300, COLUMNS=512)
+    torch.testing.assert_close(out, x.softmax(-1))
+    index = torch.tensor([4, 0, 4], device="cuda")
+    out = torch.empty(3, 300, device="cuda")
+    gather_kernel[(3,)](x, index, out, 300, 300, 300, COLUMNS=512)
+    assert torch.equal(out, x[index])
+
+
+@pytest.mark.parametrize("dtype", [FULL, HALF, BRAIN])
+def test_writing_compiled_changes_the_slots_and_nothing_else(dtype):
+    from lessons_lib.kernels.simple_paged import write_cache
+
+    new, cache = (
+        torch.randn(4, 3, 20, device="cuda").to(dtype),
+        torch.full((5, 4, 3, 20), 7.0, device="cuda", dtype=dtype),
+    )
+    slots = torch.tensor([3, 19, 0, 7], device="cuda")
+    expected = cache.clone()
+    expected.flatten(0, 1)[slots] = new
+    write_cache(new, cache, slots)
+    assert torch.equal(cache, expected)
+
+
+@pytest.mark.parametrize(
+    "dtype, q_heads, head_dim, block_size",
+    [(FULL, 4, 32, 8), (HALF, 14, 64, 16), (BRAIN, 14, 64, 64), (BRAIN, 16, 128, 16)],
+)
+def test_decoding_with_the_kernel_of_lesson_07_equals_the_reference(dtype, q_heads, head_dim, block_size):
+    from lessons_lib.kernels.simple_paged import decode_heads
+
+    size = block_size
+    case = make_case(
+        [1] * 5,
+        [1, size, size + 1, 3 * size - 1, 500],
+        q_heads=q_heads,
+        head_dim=head_dim,
+        block_size=size,
+        dtype=dtype,
+        device="cuda",
+    )
+    check(
+        "decode_heads",
+        decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale),
+        case,
+    )
+
+
+def one_head(device):
+    case = make_case([1], [17], q_heads=1, kv_heads=1, device=device)
+    out = torch.zeros(32, device=device)
+    caches = (case.k_cache, case.v_cache, case.block_tables)
+    return case, out, (case.q, *caches, out, 17, case.scale, *case.k_cache.stride()[:2])
+
+
+def test_one_head_with_a_function_as_a_constant():
+    from lessons_lib.kernels.simple_paged import attend_blocks, one_head_kernel
+
+    case, out, arguments = one_head("cuda")
+    one_head_kernel[(1,)](attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
+    assert error(out, case.reference().flatten()) < TOLERANCE[FULL]
+
+
+# --- recording on a machine where kernels are compiled
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_recording_leaves_compiled_kernels_as_they_were(device):
+    from lessons_lib.kernels.basics import add_kernel
+    from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads, one_head_kernel
+    from lessons_lib.recording.kernel_accesses import OutOfBounds, record_kernel
+
+    def compiled(head_dim):
+        case = make_case([20, 1], [40, 90], head_dim=head_dim, dtype=BRAIN, device="cuda")
+        check("varlen", case.varlen(**maxima_of(case)), case)
+        case = make_case([1, 1], [40, 90], head_dim=head_dim, dtype=BRAIN, device="cuda")
+        check(
+            "lesson 07",
+            decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale),
+            case,
+        )
+
+    compiled(32)
+    case, out, arguments = one_head(device)
+    recording = record_kernel(one_head_kernel, (1,), attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
+    assert error(out, case.reference().flatten()) < TOLERANCE[FULL] and len(recording.programs[0].accesses) > 6
+    numbers = torch.zeros(5, device=device)
+    with pytest.raises(OutOfBounds):
+        record_kernel(add_kernel, (4,), numbers, numbers, numbers, 500, BLOCK=4)
+    compiled(32)  # compiled before
+    compiled(64 if device == "cpu" else 128)  # and compiled only now
+
+
+def exercises():
+    from lessons_lib.checks.registry import exercises_of, lesson_numbers
+
+    return [exercise for lesson in ("07", "08") if lesson in lesson_numbers() for exercise in exercises_of(lesson)]
+
+
+@pytest.mark.parametrize("exercise", exercises(), ids=lambda exercise: exercise.id)
+def test_the_checks_of_kernels_accept_the_reference_where_kernels_are_compiled(exercise):
+    from answers import verdict
+
+    panel = verdict(exercise.id, exercise.load_reference())
+    assert panel.kind == "right", str(panel)
+    case = make_case([20, 1], [40, 90], dtype=BRAIN, device="cuda")
+    check("varlen, after a check", case.varlen(**maxima_of(case)), case)
+
+
+# --- the last tests of this file: who reckons an address wrongly here may leave the GPU unusable for the process
+
+HEADS, SIZE, DIM = 8, 16, 128
+A_BLOCK = SIZE * HEADS * DIM
+NUM_BLOCKS = 2**31 // A_BLOCK + 200
+
+
+@pytest.fixture(scope="module")
+def large_caches():
+    """More than 2**31 numbers in each cache: 4.3 GB. Where no sequence lies, there is NaN."""
+    if torch.cuda.mem_get_info()[0] < 14 * 2**30:
+        pytest.skip("needs 14 GB of free GPU memory")
+    caches = [torch.full((NUM_BLOCKS, SIZE, HEADS, DIM), float("nan"), dtype=BRAIN, device="cuda") for _ in range(2)]
+    assert caches[0].numel() > 2**31
+    yield caches
+    caches.clear()
+    torch.cuda.empty_cache()
+
+
+def at_the_end(caches, q_lens, context_lens, every):
+    """A case whose sequences lie in the last blocks.
+
+    With `every` of 2, the cache is a view of every other block: fewer than 2**31 numbers, but as far apart.
+    """
+    small = make_case(
+        q_lens, context_lens, q_heads=32, kv_heads=HEADS, head_dim=DIM, block_size=SIZE, dtype=BRAIN, device="cuda"
+    )
+    k_cache, v_cache = (cache[::every] for cache in caches)
+    moved = len(k_cache) - len(small.k_cache)
+    k_cache[moved:], v_cache[moved:] = small.k_cache, small.v_cache
+    tables = torch.where(small.block_tables >= 0, small.block_tables + moved, small.block_tables)
+    return Case(small.q, k_cache, v_cache, small.cu_seqlens_q, small.context_lens, tables, small.scale)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_both_kernels_reach_places_beyond_32_bits(large_caches, every):
+    case = at_the_end(large_caches, [1, 1, 1], [700, 16, 33], every)
+    first = int(case.block_tables[case.block_tables >= 0].min())
+    assert first * case.k_cache.stride(0) > 2**31, "all blocks lie beyond"
+    check("decode", case.decode(), case)
+    case = at_the_end(large_caches, [90, 1, 20], [400, 300, 20], every)
+    check("varlen", case.varlen(**maxima_of(case)), case)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_kernel_of_lesson_07_reaches_places_beyond_32_bits(large_caches, every):
+    from lessons_lib.kernels.simple_paged import decode_heads
+
+    case = at_the_end(large_caches, [1, 1, 1], [300, 16, 33], every)
+    check(
+        "decode_heads",
+        decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale),
+        case,
+    )
+
+
+def test_writing_reaches_places_beyond_32_bits(large_caches):
+    from lessons_lib.kernels.simple_paged import write_cache
+
+    cache = large_caches[0]
+    slots = torch.tensor([NUM_BLOCKS * SIZE - 1, 2**31 // (HEADS * DIM), 5], device="cuda")
+    new = torch.randn(3, HEADS, DIM, device="cuda").to(BRAIN)
+    write_cache(new, cache, slots)
+    assert torch.equal(cache.flatten(0, 1)[slots], new)

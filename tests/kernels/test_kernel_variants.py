@@ -1,0 +1,197 @@
+"""The kernels without one idea each: still right, and changed in what they should be. Small cases, interpreted where there is no GPU."""
+
+import dataclasses
+import inspect
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from paged_cases import error
+
+import lessons_lib.kernels.paged_flash as kernels
+from lessons_lib.kernels.ablations import VARIANTS, Variant, with_functions
+from lessons_lib.kernels.launch import launch_decode
+from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
+from lessons_lib.kernels.triton_setup import kernel_device
+from lessons_lib.measuring.attention_cases import CASES, Case, decode_case, make_inputs
+from lessons_lib.measuring.attention_peers import gather_sdpa, lesson_07, ours
+from lessons_lib.recording.kernel_accesses import record_kernel
+from tools.gpu_bench.ablations import ablations
+
+HEADS = (8, 2, 32)
+SMALL = {
+    "decode": decode_case(HEADS, [5, 33, 70, 600], "small"),
+    "prefill": Case("small prefills", "prefill", *HEADS, (9, 20, 3), (9, 41, 19)),
+    "mixed": Case("small mixed", "mixed", *HEADS, (9, 1, 20, 1), (9, 17, 41, 80)),
+}
+EVEN = {
+    "decode": decode_case(HEADS, [33, 33], "even"),
+    "prefill": Case("even prefills", "prefill", *HEADS, (20, 20), (20, 20)),
+}
+
+
+def small(kind, cases=SMALL):
+    return make_inputs(cases[kind], kernel_device(), torch.float32, 2)
+
+
+def check(calls, inputs, upto=2e-6):
+    """One call for each table; each table has blocks of its own."""
+    assert len(calls) == len(inputs.tables) == 2
+    for call, table in zip(calls, inputs.tables):
+        expected = dataclasses.replace(inputs, tables=[table]).reference()
+        assert error(call(), expected) < upto
+    assert error(calls[0](), expected) > 0.1  # the tables differ
+
+
+@pytest.mark.parametrize("ablation", ablations(), ids=lambda a: f"{a.without}; {a.case}")
+def test_without_an_idea_the_kernel_is_still_right(ablation):
+    inputs = small(ablation.case.split()[0])
+    check(ablation.calls(inputs), inputs)
+
+
+def test_every_variant_is_timed_and_in_a_case_that_exists():
+    timed = {ablation.without for ablation in ablations()}
+    assert VARIANTS.keys() <= timed
+    for ablation in ablations():
+        assert sum(case.name.startswith(ablation.case) for case in CASES) == 1, ablation
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_is_another_kernel_with_the_lines_of_its_diff(name):
+    variant, changed = VARIANTS[name], VARIANTS[name].build()
+    assert changed.__name__ == variant.kernel and variant.idea
+    with open(changed.fn.__code__.co_filename, encoding="utf-8") as file:
+        source = file.read()
+    for old, new in variant.lines:
+        assert new in source and (old not in source or old in new)
+    diff = variant.diff().splitlines()
+    own, other = inspect.getsource(kernels).splitlines(), source.splitlines()
+    removed, added = ([line[1:] for line in diff if line.startswith(sign)] for sign in "-+")
+    assert removed and all(line in own and line not in other for line in removed)
+    assert all(line in other for line in added) and not any(line.startswith("@@") for line in diff)
+    around = [line for line in diff if not line.startswith(("-", "+"))]
+    assert all(line == "  ..." or line[1:] in own for line in around)
+
+
+def test_a_diff_shows_the_functions_that_the_kernel_calls_too():
+    diff = VARIANTS["natural exponentials"].diff()
+    assert (
+        "-    weights = tl.exp2(scores - reference[:, None])\n" in diff
+        and "+        weights = tl.exp(scores * scale - new_max[:, None])\n" in diff
+    )
+    assert "lse" not in diff  # of the merge kernel, which is another's
+
+
+def test_a_variant_that_no_longer_fits_is_refused():
+    with pytest.raises(ValueError, match="kernels.py has no line 'tl.dott'; the variant does not fit it any more"):
+        Variant("decode_kernel", "a slip", (("tl.dott", "tl.dot"),)).build()
+
+
+def test_with_a_program_for_each_query_head_the_keys_are_read_as_often_as_there_are_heads():
+    read = {}
+
+    class Recorded:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            def run(*args, **kwargs):
+                recording = record_kernel(self.kernel, grid, *args, **kwargs)
+                read[self.kernel] = sum(
+                    len(a.offsets) for p in recording.programs for a in p.accesses if a.tensor == "k_cache"
+                )
+
+            return run
+
+    inputs, changed = (
+        make_inputs(decode_case((4, 1, 32), [5, 20], "few"), "cpu", torch.float32, 1),
+        VARIANTS["one program per query head"].build(),
+    )
+    for kernel, heads in ((decode_kernel, 1), (changed, 4)):
+        caches = (
+            cache.as_strided((*cache.shape[:2], heads, 32), (*cache.stride()[:2], 0, 1))
+            for cache in (inputs.k_cache, inputs.v_cache)
+        )
+        lengths = (inputs.tables[0], inputs.context_lens, None)
+        out = torch.empty_like(inputs.q)
+        launch_decode(inputs.q, *caches, *lengths, out, inputs.scale, 32, kernel=Recorded(kernel))
+        assert error(out, inputs.reference()) < 2e-6
+    assert read[decode_kernel] == 25 * 32 and read[changed] == 4 * read[decode_kernel]
+
+
+# --- what the benchmark compares
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_our_functions_and_gathering_are_right_in_the_benchmark(kind):
+    inputs = small(kind)
+    check(ours(inputs), inputs)
+    check(gather_sdpa(inputs), inputs)
+
+
+@pytest.mark.parametrize("kind", EVEN)
+def test_gathering_and_lesson_07_are_right_where_all_sequences_are_alike(kind):
+    inputs = small(kind, EVEN)
+    check(gather_sdpa(inputs), inputs)
+    if kind == "decode":
+        check(lesson_07(inputs), inputs)
+    else:
+        assert lesson_07(inputs) is None
+
+
+def test_inputs_have_blocks_of_their_own_for_every_table():
+    inputs = make_inputs(SMALL["decode"], "cpu", torch.float32, 3)
+    used = [
+        set(table[row, : -(-context // 16)].tolist())
+        for table in inputs.tables
+        for row, context in enumerate(inputs.case.context_lens)
+    ]
+    assert len(set.union(*used)) == sum(map(len, used)) == len(inputs.k_cache)
+    # Without being told, as many tables as it takes to read four times what the GPU's cache holds.
+    from lessons_lib.measuring.attention_cases import L2_BYTES
+
+    case = decode_case((2, 2, 256), [4000] * 8, "large enough")
+    tables = make_inputs(case, "cpu", torch.bfloat16).tables
+    assert len(tables) * case.kv_bytes >= 4 * L2_BYTES > (len(tables) - 1) * case.kv_bytes
+
+
+TURNS = []
+
+
+@triton.jit
+def counted_softmax(scores, row_max, row_sum, acc):
+    TURNS.append(tl.program_id(0))  # only ever interpreted: there it is Python
+    return online_softmax(scores, row_max, row_sum, acc)
+
+
+class Interpreted:
+    """Stands in for a kernel."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: record_kernel(self.kernel, grid, *args, **kwargs)
+
+
+def test_a_kernel_can_be_given_other_functions_and_stays_as_it_was():
+    inputs = small("decode")
+    out = torch.empty_like(inputs.q)
+    arguments = (
+        inputs.q,
+        inputs.k_cache,
+        inputs.v_cache,
+        inputs.tables[0],
+        inputs.context_lens,
+        None,
+        out,
+        inputs.scale,
+        600,
+    )
+    TURNS.clear()
+    launch_decode(*arguments, kernel=Interpreted(with_functions(decode_kernel, online_softmax=counted_softmax)))
+    assert TURNS and error(out, inputs.reference()) < 2e-6
+    TURNS.clear()
+    launch_decode(*arguments, kernel=Interpreted(decode_kernel))
+    assert not TURNS

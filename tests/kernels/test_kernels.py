@@ -1,0 +1,523 @@
+"""Both attention kernels and the PyTorch backend against a float32 reference that gathers the blocks. Without a GPU, through Triton's interpreter."""
+
+import math
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import TINY_TOKENIZER, ragged_requests
+from paged_cases import as_views, error, make_case
+
+from lessons_lib.attention.packing import pack
+from lessons_lib.attention.paged_attention import paged_attention, plan_groups
+from lessons_lib.batching.paged_batching import paged_generate
+from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.kernels.launch import (
+    FEWEST_KEYS_A_SPLIT,
+    MOST_KEYS_A_SPLIT,
+    Tiles,
+    _is_wide,
+    keys_a_split,
+    launch_decode,
+    launch_prefill,
+    plan_triton,
+)
+from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, online_softmax, prefill_kernel
+from lessons_lib.kernels.triton_setup import kernel_device
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.recording.kernel_accesses import Recorder
+
+DEVICE = kernel_device()
+DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+EXAMPLES = 40 if DEVICE == "cpu" else 12  # on a GPU, nearly every example compiles kernels of its own
+
+# name -> arguments of make_case
+CASES = {
+    "decodes, contexts around a block's end": dict(q_lens=[1] * 5, context_lens=[1, 7, 8, 9, 33]),
+    "one decode over several splits": dict(q_lens=[1], context_lens=[1100], block_size=64),
+    "splits, and a sequence that needs only the first": dict(
+        q_lens=[1, 1, 1], context_lens=[1025, 3, 512], block_size=64
+    ),
+    "prefills, chunks and decodes": dict(q_lens=[5, 1, 20, 1, 3], context_lens=[5, 17, 33, 1, 30]),
+    "a chunk after a context that ends on a block": dict(q_lens=[7, 2], context_lens=[23, 18]),
+    "one prefill of one token beside another": dict(q_lens=[1, 2], context_lens=[1, 2]),
+    "a row longer than a tile": dict(q_lens=[150, 1, 70], context_lens=[150, 40, 133], block_size=16),
+    "14 query heads over 2": dict(q_lens=[9, 1], context_lens=[9, 40], q_heads=14, head_dim=64, block_size=16),
+    "as many KV heads as query heads": dict(q_lens=[3, 1], context_lens=[3, 20], q_heads=3, kv_heads=3),
+    "one KV head for 20": dict(q_lens=[2, 1], context_lens=[12, 20], q_heads=20, kv_heads=1),
+    "more query heads of a KV head than rows of a tile": dict(
+        q_lens=[2, 1, 3], context_lens=[12, 20, 3], q_heads=160, kv_heads=1
+    ),
+    "head size 80": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=80),
+    "head size 96": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=96),
+    "head size 256": dict(q_lens=[4, 1], context_lens=[4, 11], head_dim=256),
+    "float16": dict(q_lens=[4, 1], context_lens=[9, 11], dtype=torch.float16),
+    "shared blocks": dict(q_lens=[4, 1, 1], context_lens=[20, 17, 40], shared=2),
+    "a block of 64 for short ones": dict(q_lens=[1, 3], context_lens=[2, 65], block_size=64),
+    "blocks of 24": dict(q_lens=[1, 3, 30], context_lens=[49, 48, 55], block_size=24),
+}
+
+
+def by_pytorch(case):
+    groups = plan_groups(case.cu_seqlens_q, case.context_lens, case.block_tables, case.k_cache.shape[1])
+    return paged_attention(case.q, case.k_cache, case.v_cache, groups, case.scale)
+
+
+def by_launching(case, rows, keys, split):
+    """Both kernels with other tiles than those that are chosen, and short splits, so that small cases have many of them."""
+    out = torch.full_like(case.q, float("nan"))
+    lengths, longest = (case.block_tables, case.context_lens), case.block_tables.shape[1] * case.k_cache.shape[1]
+    tiles = Tiles(rows=rows, keys=keys, warps=4, stages=2)
+    launch_prefill(
+        case.q,
+        case.k_cache,
+        case.v_cache,
+        *lengths,
+        case.cu_seqlens_q,
+        out,
+        case.scale,
+        tiles=tiles,
+        is_wide=keys == 64,
+    )
+    launch_decode(
+        case.q,
+        case.k_cache,
+        case.v_cache,
+        *lengths,
+        case.cu_seqlens_q,
+        out,
+        case.scale,
+        longest,
+        tiles=tiles,
+        split=split,
+    )
+    return out
+
+
+def check(what, got, expected, dtype):
+    assert got.shape == expected.shape and got.dtype == dtype
+    assert error(got, expected) < TOLERANCE[dtype], (
+        f"{what}: relative error {error(got, expected):.2g}"
+    )  # NaN is never less
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fixed_cases_equal_the_gathered_reference(name):
+    case = make_case(**CASES[name], device=DEVICE)
+    expected, q_lens = case.reference(), CASES[name]["q_lens"]
+    maxima = dict(max_seqlen_q=max(q_lens), max_context_len=max(CASES[name]["context_lens"]))
+    check("varlen", case.varlen(), expected, case.q.dtype)
+    check("varlen, maxima given", case.varlen(**maxima), expected, case.q.dtype)
+    # The maxima are upper bounds: a caller with a captured graph gives those of the largest batch.
+    check("varlen, maxima too large", case.varlen(max_seqlen_q=300, max_context_len=2000), expected, case.q.dtype)
+    check("PyTorch", by_pytorch(case), expected, case.q.dtype)
+    if set(q_lens) == {1}:
+        check("decode", case.decode(), expected, case.q.dtype)
+
+
+@st.composite
+def random_cases(draw):
+    block_size = draw(st.sampled_from([8, 16, 24, 32, 64]))
+    edges = st.sampled_from([0, 1, block_size - 1, block_size, block_size + 1, 2 * block_size])
+    cached = draw(st.lists(st.one_of(edges, st.integers(0, 100)), min_size=1, max_size=4))
+    new = [
+        draw(
+            st.one_of(st.just(1), st.sampled_from([1, block_size - 1, block_size, block_size + 1]), st.integers(1, 30))
+        )
+        for _ in cached
+    ]
+    q_heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (1, 1), (7, 1), (14, 2), (6, 2), (20, 1)]))
+    return dict(
+        q_lens=new,
+        context_lens=[a + b for a, b in zip(cached, new)],
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from([32, 64, 80, 96, 128, 256])),
+        block_size=block_size,
+        dtype=draw(st.sampled_from(DTYPES)),
+        shared=draw(st.integers(0, 2)),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@given(
+    arguments=random_cases(),
+    layout=st.sampled_from(["of their own", "keys beside values", "heads first", "one of several layers"]),
+    chosen=st.booleans(),
+    rows=st.sampled_from([16, 32, 64]),
+    keys=st.sampled_from([16, 32, 64]),
+    split=st.sampled_from([16, 40, 64, 1000]),
+)
+def test_random_cases_equal_the_gathered_reference(arguments, layout, chosen, rows, keys, split):
+    case = as_views(make_case(**arguments, device=DEVICE), layout)
+    expected, dtype = case.reference(), arguments["dtype"]
+    check("PyTorch", by_pytorch(case), expected, dtype)
+    if not chosen:
+        check("launched", by_launching(case, rows, keys, split), expected, dtype)
+    elif set(arguments["q_lens"]) == {1}:
+        check("decode", case.decode(), expected, dtype)
+    else:
+        check("varlen", case.varlen(), expected, dtype)
+
+
+def test_views_of_one_tensor_are_views_and_equal():
+    case = make_case([3, 1], [9, 20])
+    for layout in ("keys beside values", "heads first", "one of several layers"):
+        views = as_views(case, layout)
+        assert (
+            not views.k_cache.is_contiguous()
+            and not views.q.is_contiguous()
+            and views.k_cache.stride() == views.v_cache.stride()
+        )
+        for name in ("q", "k_cache", "v_cache"):
+            assert torch.equal(getattr(views, name).nan_to_num(7), getattr(case, name).nan_to_num(7))
+
+
+@triton.jit
+def softmax_kernel(
+    scores, values, out, lse, TURNS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr
+):
+    """Scores [ROWS, TURNS x KEYS] in turns of KEYS keys."""
+    row, key, dim = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, DIM)
+    row_max, row_sum = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    for first in range(0, TURNS * KEYS, KEYS):
+        block = tl.load(scores + row[:, None] * TURNS * KEYS + first + key[None, :])
+        weights, row_max, row_sum, acc = online_softmax(block, row_max, row_sum, acc)
+        acc += tl.sum(weights[:, :, None] * tl.load(values + (first + key)[:, None] * DIM + dim[None, :])[None], axis=1)
+    tl.store(out + row[:, None] * DIM + dim[None, :], acc / row_sum[:, None])
+    tl.store(lse + row, row_max + tl.log2(row_sum))
+
+
+@pytest.mark.parametrize("spread", [1.0, 300.0])
+def test_the_online_softmax_in_base_2_waits_for_the_first_key_of_a_row(spread):
+    """Row 0 sees its first key in the last turn, row 1 none between the first and the last; 300 is too much for bare exponentials."""
+    generator = torch.Generator().manual_seed(0)
+    scores, values = spread * torch.randn(4, 32, generator=generator), torch.randn(32, 16, generator=generator)
+    scores[0, :25] = scores[1, 3:30] = scores[2, 8:] = float("-inf")
+    out, lse = torch.empty(4, 16, device=DEVICE), torch.empty(4, device=DEVICE)
+    softmax_kernel[(1,)](scores.to(DEVICE), values.to(DEVICE), out, lse, TURNS=4, ROWS=4, KEYS=8, DIM=16)
+    natural = scores.double() * math.log(2)
+    torch.testing.assert_close(out.cpu(), (natural.softmax(1) @ values.double()).float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.cpu(), (natural.logsumexp(1) / math.log(2)).float(), rtol=1e-5, atol=1e-5)
+
+
+# --- what the kernels read and write
+
+
+def cells_read(recording, tensor, head, programs):
+    """(block, slot) of every cell of one KV head that these programs read, as often as it was read: its first number stands for it."""
+    read = []
+    for program in programs:
+        for access in program.accesses:
+            if access.tensor == tensor:
+                indices = recording.tensors[tensor].indices_of(access.offsets)
+                assert (indices[:, 2] == head).all(), "another head's keys"
+                read += map(tuple, indices[indices[:, 3] == 0][:, :2].tolist())
+    return sorted(read)
+
+
+def cells_of(case, seq, start, end):
+    size = case.k_cache.shape[1]
+    return sorted((int(case.block_tables[seq, position // size]), position % size) for position in range(start, end))
+
+
+def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
+    case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
+    kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
+    pieces = (case.block_tables, case.context_lens, None)
+    options = dict(tiles=Tiles(16, 16, 4, 2), split=split, kernel=kernel, merge=Recorder(merge_kernel))
+    launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, **options)
+    check("recorded", out, case.reference(), case.q.dtype)
+    for program in kernel.recording.programs:
+        head, seq, number = program.ids
+        end = min(int(case.context_lens[seq]), (number + 1) * split)
+        for cache in ("k_cache", "v_cache"):
+            assert cells_read(kernel.recording, cache, head, [program]) == cells_of(case, seq, number * split, end)
+
+
+def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
+    case = make_case([21, 1, 9], [30, 12, 9], q_heads=4, kv_heads=2)
+    kernel, out = Recorder(prefill_kernel), torch.zeros_like(case.q)
+    pieces = (case.block_tables, case.context_lens, case.cu_seqlens_q)
+    launch_prefill(
+        case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, tiles=Tiles(16, 16, 4, 2), kernel=kernel
+    )
+    expected, is_prefill = case.reference(), torch.tensor([index != 21 for index in range(31)])
+    check("recorded", out[is_prefill], expected[is_prefill], case.q.dtype)
+    assert not out[21].any(), "the decode is left to the other kernel"
+    seen = {}
+    for program in kernel.recording.programs:
+        stored = [access for access in program.accesses if access.kind == "store"]
+        if stored:
+            lines = sorted({line for line, _ in kernel.recording.indices(stored[0], 2)})
+            seq = 0 if lines[-1] < 21 else 2
+            last = 9 + lines[-1] if seq == 0 else lines[-1] - 22
+            assert cells_read(kernel.recording, "k_cache", program.ids[0], [program]) == cells_of(
+                case, seq, 0, last + 1
+            )
+            for line in lines:
+                seen.setdefault(line, []).append(program.ids[0])
+    assert {line: sorted(heads) for line, heads in seen.items()} == {line: [0, 1] for line in range(31) if line != 21}
+
+
+# --- refusals
+
+
+def broken(**changes):
+    case = make_case([2, 1], [2, 9], device=DEVICE)
+    for name, change in changes.items():
+        setattr(case, name, change(getattr(case, name)))
+    return case
+
+
+def put(*index, value):
+    def change(tensor):
+        tensor = tensor.clone()
+        tensor[index] = value
+        return tensor
+
+    return change
+
+
+@pytest.fixture
+def no_kernel(monkeypatch):
+    """Whoever is refused reaches no kernel, so nothing is written anywhere."""
+    import lessons_lib.kernels.launch as module
+
+    def launched(*args, **kwargs):
+        raise AssertionError("a kernel was started")
+
+    monkeypatch.setattr(module, "launch_decode", launched)
+    monkeypatch.setattr(module, "launch_prefill", launched)
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(q=lambda t: t[0]), r"q has the shape \[4, 32\]"),
+        (dict(k_cache=lambda t: t[0]), r"k_cache \[8, 2, 32\]; they must be"),
+        (dict(v_cache=lambda t: t[:1]), "both must be alike"),
+        (dict(v_cache=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "both must be alike"),
+        (dict(q=lambda t: t[..., :16]), "4 heads of size 16, the cache 2 of size 32"),
+        (dict(q=lambda t: t[:, :3]), "3 heads of size 32, the cache 2"),
+        (
+            dict(
+                q=lambda t: t.repeat(1, 1, 9),
+                k_cache=lambda t: t.repeat(1, 1, 1, 9),
+                v_cache=lambda t: t.repeat(1, 1, 1, 9),
+            ),
+            "size 288; the kernels take up to 256",
+        ),
+        (dict(q=lambda t: t.half()), "q is torch.float16, the caches torch.float32"),
+        (dict(v_cache=lambda t: t.half()), "the caches torch.float32 and torch.float16"),
+        (
+            dict(q=lambda t: t.double(), k_cache=lambda t: t.double(), v_cache=lambda t: t.double()),
+            "must be one of float32",
+        ),
+        (dict(q=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "contiguous"),
+        (
+            dict(
+                k_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
+                v_cache=lambda t: t.transpose(2, 3).contiguous().transpose(2, 3),
+            ),
+            "contiguous",
+        ),
+        (dict(block_tables=lambda t: t[:1]), "block_tables has the shape"),
+        (dict(context_lens=lambda t: t[:, None]), r"context_lens \[2, 1\]"),
+        (dict(block_tables=lambda t: t.long()), "block_tables is torch.int64"),
+        (dict(block_tables=lambda t: t.T.contiguous().T), "tables contiguous"),
+        (dict(context_lens=lambda t: t.long()), "context_lens torch.int64"),
+        (dict(context_lens=lambda t: t.to("meta")), "the tensors lie on cp?u?.*meta; move them to one device"),
+        (
+            dict(cu_seqlens_q=lambda t: t[:-1]),
+            r"cu_seqlens_q is torch.int32 of shape \[2\] on \w+(:0)?; for 2 sequences it must be torch.int32 of shape \[3\] on \w+",
+        ),
+        (dict(cu_seqlens_q=lambda t: t.long()), "cu_seqlens_q is torch.int64"),
+        (dict(cu_seqlens_q=lambda t: t.to("meta")), r"of shape \[3\] on meta"),
+    ],
+)
+def test_what_the_kernels_can_not_take_is_refused(no_kernel, changes, says):
+    with pytest.raises(ValueError, match=says):
+        broken(**changes).varlen(max_seqlen_q=2, max_context_len=9)
+    if "cu_seqlens_q" not in changes and "q" not in changes:
+        with pytest.raises(ValueError, match=says):
+            case = broken(**changes)
+            case.q = case.q[:2]
+            case.decode()
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="compiled, bfloat16 is taken")
+def test_bfloat16_is_refused_where_kernels_are_interpreted(no_kernel):
+    with pytest.raises(ValueError, match="interpreter takes the bits of bfloat16"):
+        make_case([2, 1], [2, 9], dtype=torch.bfloat16).varlen()
+
+
+# The row has 2 + 1 tokens, contexts of 2 and 9, tables of 3 blocks of 8, and a pool of 6 blocks.
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (
+            dict(context_lens=put(0, value=1)),
+            r"context_lens\[0\] is 1; sequence 0 has 2 new tokens, and its table has room for 24, so it must be 2 to 24",
+        ),
+        (
+            dict(context_lens=put(1, value=0)),
+            r"context_lens\[1\] is 0; sequence 1 has 1 new tokens?, .* must be 1 to 24",
+        ),
+        (dict(context_lens=put(1, value=-9)), r"context_lens\[1\] is -9"),
+        (dict(context_lens=put(1, value=25)), r"context_lens\[1\] is 25; .* room for 24"),
+        (dict(context_lens=put(1, value=24)), r"block_tables\[1, 2\] is -1000000; the cache has the blocks 0 to 5"),
+        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6; the cache has the blocks 0 to 5"),
+        (dict(block_tables=put(0, 0, value=-1)), r"block_tables\[0, 0\] is -1; "),
+        (dict(cu_seqlens_q=put(0, value=1)), r"cu_seqlens_q is \[1, 2, 3\]; it must rise from 0 to 3, the tokens in q"),
+        (dict(cu_seqlens_q=put(2, value=4)), r"cu_seqlens_q is \[0, 2, 4\]"),
+        (dict(cu_seqlens_q=put(2, value=2)), r"cu_seqlens_q is \[0, 2, 2\]"),
+        (dict(cu_seqlens_q=put(1, value=0)), r"cu_seqlens_q is \[0, 0, 3\]"),
+        (dict(cu_seqlens_q=put(1, value=3)), r"cu_seqlens_q is \[0, 3, 3\]"),
+        (dict(q=lambda t: t[:2]), r"cu_seqlens_q is \[0, 2, 3\]; it must rise from 0 to 2"),
+    ],
+)
+def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, changes, says):
+    case = broken(**changes)
+    with pytest.raises(ValueError, match=says):
+        case.varlen()
+    if DEVICE == "cpu":  # on a GPU nobody looks, once the maxima are given
+        with pytest.raises(ValueError, match=says):
+            case.varlen(max_seqlen_q=2, max_context_len=9)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a decode never waits, so nobody looks")
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(context_lens=put(1, value=0)), r"context_lens\[1\] is 0"),
+        (dict(context_lens=put(0, value=25)), r"context_lens\[0\] is 25"),
+        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6"),
+    ],
+)
+def test_a_decode_looks_at_lengths_and_blocks_too(no_kernel, changes, says):
+    case = broken(**changes, q=lambda t: t[:2])
+    with pytest.raises(ValueError, match=says):
+        case.decode()
+
+
+def test_what_stands_beyond_a_sequence_in_its_table_is_not_looked_at():
+    case = make_case([1, 1], [8, 9], device=DEVICE)
+    assert (case.block_tables[0, 1:] < 0).all()
+    check("decode", case.decode(), case.reference(), case.q.dtype)
+
+
+def test_a_decode_has_one_token_a_sequence(no_kernel):
+    with pytest.raises(ValueError, match="q has 3 tokens and context_lens 2 sequences"):
+        make_case([2, 1], [2, 9], device=DEVICE).decode()
+
+
+def test_nothing_in_nothing_out():
+    case = make_case([], [], device=DEVICE)
+    assert case.varlen().shape == case.decode().shape == case.q.shape
+
+
+# --- how the work is cut up
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200_000), st.integers(1, 200))
+def test_splits_are_the_shortest_that_give_at_most_eight_programs_a_processor(num_seqs, kv_heads, longest, processors):
+    split = keys_a_split(num_seqs, kv_heads, longest, processors)
+    assert FEWEST_KEYS_A_SPLIT <= split <= MOST_KEYS_A_SPLIT and split % FEWEST_KEYS_A_SPLIT == 0
+
+    def programs(keys):
+        return num_seqs * kv_heads * -(-longest // keys)
+
+    most = max(8 * processors, num_seqs * kv_heads)
+    assert programs(split) <= most or split == MOST_KEYS_A_SPLIT
+    assert split == FEWEST_KEYS_A_SPLIT or programs(split - FEWEST_KEYS_A_SPLIT) > 8 * processors
+    assert keys_a_split(num_seqs, kv_heads, longest + 1000, processors) >= split
+
+
+@pytest.mark.parametrize(
+    "num_seqs, kv_heads, longest", [(1, 8, 8192), (8, 8, 8192), (64, 2, 2048), (256, 8, 32768), (1, 1, 1), (3, 2, 100)]
+)
+def test_splits_fill_the_processors_of_a_gpu_where_the_keys_suffice(num_seqs, kv_heads, longest):
+    split = keys_a_split(num_seqs, kv_heads, longest, num_processors=132)
+    assert num_seqs * kv_heads * -(-longest // split) >= 120 or split == FEWEST_KEYS_A_SPLIT
+
+
+@pytest.mark.parametrize(
+    "blocks, gap, is_wide",
+    [(2**31 // 2048, 1, False), (2**31 // 2048 + 1, 1, True), (2**30 // 2048, 2, False), (2**30 // 2048 + 2, 2, True)],
+)
+def test_places_beyond_32_bits_are_noticed_in_views_too(blocks, gap, is_wide):
+    """Blocks of 2,048 numbers; with a gap of 2, every other block of a tensor twice as large. Nothing is allocated."""
+    cache = torch.empty_strided((blocks, 16, 2, 64), (2048 * gap, 128, 64, 1), device="meta")
+    assert _is_wide(cache) == is_wide
+
+
+# --- in a model
+
+
+@pytest.mark.parametrize("q_lens, context_lens", [([1, 1], [3, 1100]), ([4, 1, 9], [700, 20, 9]), ([1, 1], [1100, 3])])
+def test_the_backend_covers_the_longest_of_a_row(q_lens, context_lens):
+    case = make_case(q_lens, context_lens, block_size=32, device=DEVICE)
+    packed = pack([[0] * count for count in q_lens], [context - count for context, count in zip(context_lens, q_lens)])
+    attend = plan_triton(packed.to(torch.device(DEVICE)), case.block_tables.long(), 32)
+    for query in (
+        case.q,
+        case.q.transpose(0, 1).contiguous().transpose(0, 1),
+    ):  # as a model hands it over: heads before tokens
+        check("plan_triton", attend(query, case.k_cache, case.v_cache, case.scale), case.reference(), case.q.dtype)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="test_gpu.py does it with the bundled model")
+@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
+def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(family):
+    model = tiny_model(family, seed=3)
+    prompts, _ = ragged_requests(4, seed=4, prompt_lengths=(1, 7, 8, 9, 20))
+    caps = [5, 1, 4, 3]
+    by_backend = {
+        backend: paged_generate(
+            model, TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=3, block_size=8, backend=backend
+        ).outputs
+        for backend in ("torch", "triton")
+    }
+    assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5
+
+
+class Compiled:
+    """Stands in for a kernel: the compiler is asked, and nothing is run."""
+
+    def __init__(self, kernel):
+        self.kernel, self.refusals = kernel, []
+
+    def __getitem__(self, grid):
+        def run(*args, num_warps=None, num_stages=None, **kwargs):
+            self.refusals.append(why_not_compiled(self.kernel, *args, **kwargs))
+
+        return run
+
+
+@pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_kernels_compile_too(dtype, is_wide):
+    """The interpreter takes what the compiler refuses; this needs no GPU."""
+    case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, dtype=dtype)
+    kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
+    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
+    launch_decode(case.q, *cache, 40, split=24, kernel=kernels[0], merge=kernels[1])
+    launch_prefill(case.q, *cache, is_wide=is_wide, kernel=kernels[2])
+    assert [kernel.refusals for kernel in kernels] == [[None]] * 3
+    if not is_wide:
+        ragged = list(cache)
+        ragged[4] = None  # without cu_seqlens_q: a decode of equal pieces
+        launch_decode(case.q, *ragged, 40, split=64, kernel=kernels[0], merge=kernels[1])
+        assert kernels[0].refusals == [None, None]

@@ -1,0 +1,284 @@
+"""The kernels of lesson 07, plainly run, against PyTorch: compiled on a machine with a GPU, interpreted on others."""
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+import pytest
+import torch
+import triton
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from paged_cases import error, make_case
+
+from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
+from lessons_lib.kernels.simple_paged import (
+    attend_blocks,
+    decode_heads,
+    decode_heads_kernel,
+    one_head_kernel,
+    write_cache,
+)
+from lessons_lib.kernels.triton_setup import kernel_device
+from lessons_lib.recording.kernel_accesses import record_kernel
+
+DEVICE = kernel_device()
+SEVERAL = settings(max_examples=12, deadline=None)
+INF = float("inf")
+
+
+def around(*shape, generator, before=1, behind=3):
+    """A tensor of random numbers between others that are NaN: it is a view, and whoever reads or writes beside it is seen."""
+    whole = torch.full([size + before + behind for size in shape], float("nan"), device=DEVICE)
+    view = whole[tuple(slice(before, before + size) for size in shape)]
+    view.copy_(torch.randn(shape, generator=generator))
+    return whole, view
+
+
+def assert_untouched_beside(whole, view):
+    assert int((~whole.isnan()).sum()) == view.numel() - int(view.isnan().sum())
+
+
+# --- add, softmax, gather
+
+
+@SEVERAL
+@given(length=st.integers(1, 70), power=st.integers(0, 5), seed=st.integers(0, 99))
+def test_add(length, power, seed):
+    generator, block = torch.Generator().manual_seed(seed), 2**power
+    (_, x), (_, y) = (around(length, generator=generator) for _ in range(2))
+    whole, out = around(length, generator=generator)
+    add_kernel[(triton.cdiv(length, block),)](x, y, out, length, BLOCK=block)
+    assert out.equal(x + y)
+    assert_untouched_beside(whole, out)
+
+
+@SEVERAL
+@given(
+    rows=st.integers(1, 5), columns=st.integers(1, 33), scale=st.sampled_from([1.0, 1000.0]), seed=st.integers(0, 99)
+)
+@example(rows=2, columns=8, scale=1.0, seed=0)
+@example(rows=2, columns=5, scale=1.0, seed=0)
+def test_softmax(rows, columns, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    _, x = around(rows, columns, generator=generator)
+    x *= scale
+    x[0, 0] = -INF if columns > 1 else 0.0
+    whole, out = around(rows, columns, generator=generator)
+    softmax_kernel[(rows,)](x, out, columns, x.stride(0), out.stride(0), COLUMNS=triton.next_power_of_2(columns))
+    torch.testing.assert_close(out, x.softmax(1))
+    assert_untouched_beside(whole, out)
+
+
+@SEVERAL
+@given(index=st.lists(st.integers(0, 6), min_size=1, max_size=9), columns=st.integers(1, 20), seed=st.integers(0, 99))
+def test_gather(index, columns, seed):
+    generator = torch.Generator().manual_seed(seed)
+    _, source = around(7, columns, generator=generator)
+    whole, out = around(len(index), columns, generator=generator)
+    index = torch.tensor(index, device=DEVICE)
+    constants = dict(COLUMNS=triton.next_power_of_2(columns))
+    gather_kernel[(len(index),)](source, index, out, columns, source.stride(0), out.stride(0), **constants)
+    assert out.equal(source[index])
+    assert_untouched_beside(whole, out)
+
+
+# --- writing
+
+
+def cache_of(kind, num_blocks, block_size, kv_heads, head_dim, dtype):
+    """A cache of NaN: of its own, or the keys (values) of a tensor that holds both."""
+    if kind == "dense":
+        return torch.full((num_blocks, block_size, kv_heads, head_dim), float("nan"), dtype=dtype, device=DEVICE)
+    both = torch.full((num_blocks, block_size, 2, kv_heads, head_dim), float("nan"), dtype=dtype, device=DEVICE)
+    return both[:, :, 1]
+
+
+@SEVERAL
+@given(
+    data=st.data(), num_blocks=st.integers(1, 6), block_size=st.integers(1, 9), kv_heads=st.integers(1, 3), head_dim=st.sampled_from([1, 5, 16]),
+    kind=st.sampled_from(["dense", "slots apart"]), dtype=st.sampled_from([torch.float32, torch.float16]), transposed=st.booleans(),
+)  # fmt: skip
+def test_new_keys_go_to_their_slots_and_nowhere_else(
+    data, num_blocks, block_size, kv_heads, head_dim, kind, dtype, transposed
+):
+    slots = data.draw(st.lists(st.integers(0, num_blocks * block_size - 1), unique=True, max_size=8))
+    new = torch.randn(len(slots), kv_heads, head_dim).to(dtype=dtype, device=DEVICE)
+    if transposed:  # as keys come from a model: [kv_heads, T, head_dim]
+        new = new.transpose(0, 1).contiguous().transpose(0, 1)
+    cache = cache_of(kind, num_blocks, block_size, kv_heads, head_dim, dtype)
+    write_cache(new, cache, torch.tensor(slots, dtype=torch.int64, device=DEVICE))
+    for token, slot in enumerate(slots):
+        assert cache[slot // block_size, slot % block_size].equal(new[token])
+    assert int((~cache.isnan()).sum()) == new.numel()
+    whole = cache if kind == "dense" else cache._base
+    assert int((~whole.isnan()).sum()) == new.numel()
+
+
+def test_a_cache_whose_slots_are_not_evenly_apart_is_refused_and_stays_as_it_was():
+    """Slot 4 of blocks of 4 is not 4 times as far as slot 1: a write by slot alone would go to a wrong place."""
+    both = torch.zeros(3, 2, 4, 2, 8, device=DEVICE)  # of each block keys, then values
+    for cache in (both[:, 0], torch.zeros(3, 4, 8, 2, device=DEVICE).transpose(2, 3)):
+        with pytest.raises(ValueError, match="evenly apart"):
+            write_cache(torch.ones(1, 2, 8, device=DEVICE), cache, torch.tensor([5], device=DEVICE))
+        assert not cache.any()
+
+
+# --- attention
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3, 4, 5, 8, 9])
+def test_one_head(num_tokens):
+    case = make_case(
+        [1], [num_tokens], q_heads=1, kv_heads=1, head_dim=16, block_size=4, device=DEVICE, seed=num_tokens
+    )
+    out = torch.full((18,), float("nan"), device=DEVICE)
+    strides, constants = case.k_cache.stride()[:2], dict(HEAD_DIM=16, BLOCK_SIZE=4)
+    one_head_kernel[(1,)](
+        attend_blocks,
+        case.q[0, 0],
+        case.k_cache,
+        case.v_cache,
+        case.block_tables[0],
+        out[1:17],
+        num_tokens,
+        case.scale,
+        *strides,
+        **constants,
+    )
+    assert error(out[1:17], case.reference()[0, 0]) < 1e-6
+    assert out[[0, 17]].isnan().all()
+
+
+def laid_out(case, kind):
+    """The case's caches as views of larger tensors, with other strides than their shape says."""
+    if kind == "dense":
+        return case
+    num_blocks, block_size, kv_heads, head_dim = case.k_cache.shape
+    if kind == "one storage":
+        both = torch.stack([case.k_cache, case.v_cache], dim=1)
+        case.k_cache, case.v_cache = both[:, 0], both[:, 1]
+    elif kind == "heads first":
+        case.k_cache, case.v_cache = (
+            cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (case.k_cache, case.v_cache)
+        )
+    elif kind == "all apart":
+        for name in ("k_cache", "v_cache"):
+            whole = torch.full(
+                (num_blocks, block_size + 1, kv_heads + 2, head_dim + 3),
+                float("nan"),
+                dtype=case.q.dtype,
+                device=DEVICE,
+            )
+            whole[:, 1:, 1:-1, 2:-1] = getattr(case, name)
+            setattr(case, name, whole[:, 1:, 1:-1, 2:-1])
+    return case
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    context_lens=st.lists(st.integers(1, 33), min_size=1, max_size=2), group=st.integers(1, 4), kv_heads=st.integers(1, 2),
+    head_dim=st.sampled_from([16, 32, 64]), block_size=st.sampled_from([1, 2, 4, 8, 16]), shared=st.integers(0, 3),
+    kind=st.sampled_from(["dense", "one storage", "heads first", "all apart"]), dtype=st.sampled_from([torch.float32, torch.float16]),
+    seed=st.integers(0, 999),
+)  # fmt: skip
+@example([1, 8, 9], 2, 2, 16, 8, 0, "dense", torch.float32, 0)
+@example([16, 15, 17], 3, 2, 16, 16, 1, "all apart", torch.float32, 1)
+@example([5, 6, 4], 1, 1, 32, 2, 2, "one storage", torch.float16, 2)
+def test_decode_of_several_sequences(context_lens, group, kv_heads, head_dim, block_size, shared, kind, dtype, seed):
+    case = make_case(
+        [1] * len(context_lens),
+        context_lens,
+        kv_heads * group,
+        kv_heads,
+        head_dim,
+        block_size,
+        dtype=dtype,
+        seed=seed,
+        device=DEVICE,
+        shared=shared,
+    )
+    expected = case.reference()
+    case = laid_out(case, kind)
+    before = [tensor.clone() for tensor in (case.q, case.k_cache, case.v_cache, case.block_tables)]
+    got = decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale)
+    assert got.shape == case.q.shape and got.dtype == dtype
+    assert error(got, expected) < (1e-6 if dtype == torch.float32 else 2e-3)  # NaN is never less
+    for old, new in zip(before, (case.q, case.k_cache, case.v_cache, case.block_tables)):
+        torch.testing.assert_close(new, old, rtol=0, atol=0, equal_nan=True)
+
+
+def test_queries_as_a_model_gives_them_and_no_sequence():
+    case = make_case([1] * 3, [5, 9, 1], device=DEVICE)
+    expected = case.reference()
+    case.q = case.q.transpose(0, 1).contiguous().transpose(0, 1)  # [q_heads, T, head_dim] in memory
+    assert not case.q.is_contiguous()
+    assert (
+        error(
+            decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale), expected
+        )
+        < 1e-6
+    )
+    none = decode_heads(
+        case.q[:0], case.k_cache, case.v_cache, case.block_tables[:0], case.context_lens[:0], case.scale
+    )
+    assert none.shape == (0, 4, 32)
+    write_cache(case.q[:0, :2], case.k_cache, torch.empty(0, dtype=torch.int64, device=DEVICE))
+
+
+class Recorder:
+    """Takes the place of a kernel in a function that launches it, and looks every address up."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: record_kernel(self.kernel, grid, *args, **kwargs)
+
+
+def large_cache(numbers):
+    """So many numbers in half precision. Memory of which nothing is written takes no place, where the system allows it."""
+    try:
+        return torch.empty(numbers // 2048, 16, 2, 64, dtype=torch.float16, device=DEVICE)
+    except RuntimeError:
+        pytest.skip("a cache with more than 2**31 numbers can not be allocated here")
+
+
+def test_a_block_beyond_what_32_bits_can_count():
+    cache = large_cache(2**31 + 2**16)
+    last = len(cache) - 1
+    assert last * cache.stride(0) > 2**31
+    cache[last] = torch.randn(16, 2, 64, dtype=torch.float16)
+    cache[3] = 7.0  # where a product of 32 bits would not go either: the numbers below 0 do not exist
+    q = torch.randn(1, 4, 64).half().to(DEVICE)
+    tables, lens = (
+        torch.tensor([[last, -(10**6)]], dtype=torch.int32, device=DEVICE),
+        torch.tensor([11], dtype=torch.int32, device=DEVICE),
+    )
+    if DEVICE == "cpu":  # an address outside would end the process
+        decode_heads(q, cache, cache, tables, lens, 0.125, kernel=Recorder(decode_heads_kernel))
+    got = decode_heads(q, cache, cache, tables, lens, 0.125)
+    keys = cache[last, :11].float().repeat_interleave(2, 1)
+    weights = (torch.einsum("hd,khd->hk", q[0].float(), keys) * 0.125).softmax(1)
+    assert error(got[0], torch.einsum("hk,khd->hd", weights, keys)) < 2e-3
+    new = torch.randn(1, 2, 64).half().to(DEVICE)
+    write_cache(new, cache, torch.tensor([last * 16 + 12], device=DEVICE))
+    assert cache[last, 12].equal(new[0])
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (dict(v_cache=lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)), "both must be alike"),
+        (dict(v_cache=lambda t: t[:-1]), "both must be alike"),
+        (
+            dict(q=lambda t: t[..., :24], k_cache=lambda t: t[..., :24], v_cache=lambda t: t[..., :24]),
+            "heads have the size 24 and blocks 8",
+        ),
+    ],
+)
+def test_what_decode_heads_can_not_take_is_refused(change, says):
+    case = make_case([1, 1], [9, 3])
+    for name, make in change.items():
+        setattr(case, name, make(getattr(case, name)))
+    with pytest.raises(ValueError, match=says):
+        decode_heads(case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.scale)

@@ -1,0 +1,117 @@
+"""Whether kernels are compiled or interpreted: decided once, before any is defined, and by the user if the user wants to.
+
+What is decided when a process starts is tried in processes of their own, all at once; they see no GPU.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIBRARY = Path(__file__).resolve().parents[2]
+
+SOFTMAX = """
+x, out = torch.randn(3, 7), torch.empty(3, 7)
+softmax_kernel[(3,)](x, out, 7, *x.stride()[:1], *out.stride()[:1], COLUMNS=8)
+assert torch.allclose(out, x.softmax(1)), "not the softmax"
+print(type(tl.max).__name__, type(softmax_kernel).__name__, triton_mode.is_interpreted(), triton_mode.kernel_device())
+print(triton_mode.how_kernels_run())
+"""
+IMPORTS = "import torch; from lessons_lib.kernels import triton_setup as triton_mode; from lessons_lib.kernels.basics import softmax_kernel"
+
+# name -> TRITON_INTERPRET, code
+PROCESSES = {
+    "undecided": (
+        None,
+        f"import sys, time, torch, numpy, triton.language as tl\nstart = time.perf_counter()\n{IMPORTS}\nseconds = time.perf_counter() - start\n{SOFTMAX}"
+        "print(seconds)\nprint([n for n in ('transformers', 'matplotlib', 'ipywidgets', 'IPython') if n in sys.modules])",
+    ),
+    "interpreted, by the user": ("1", f"import triton.language as tl; {IMPORTS}\n{SOFTMAX}"),
+    "interpreted, by the user, after Triton": (
+        None,
+        f"import os, triton.language as tl; os.environ['TRITON_INTERPRET'] = '1'; {IMPORTS}\n{SOFTMAX}",
+    ),
+    "compiled, by the user": (
+        "0",
+        f"import triton.language as tl; {IMPORTS}\nprint(type(tl.max).__name__, type(softmax_kernel).__name__, triton_mode.is_interpreted(), "
+        "triton_mode.kernel_device())\nprint(triton_mode.how_kernels_run())",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def printed():
+    started = {}
+    for name, (interpret, code) in PROCESSES.items():
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(LIBRARY)}
+        environment.pop("TRITON_INTERPRET", None)
+        if interpret is not None:
+            environment["TRITON_INTERPRET"] = interpret
+        command = [sys.executable, "-c", code]
+        started[name] = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    lines = {}
+    for name, process in started.items():
+        out, err = process.communicate(timeout=200)
+        lines[name] = out.splitlines() if process.returncode == 0 else [err[-2000:]]
+    return lines
+
+
+@pytest.mark.parametrize("name", ["undecided", "interpreted, by the user", "interpreted, by the user, after Triton"])
+def test_without_a_gpu_kernels_are_interpreted_whoever_imported_triton_first(printed, name):
+    types, sentence = printed[name][:2]
+    assert types == "InterpretedFunction InterpretedFunction True cpu"
+    assert "interpreted on the CPU" in sentence and "nothing about speed" in sentence
+
+
+def test_who_wants_compiled_kernels_gets_them_or_hears_why_not(printed):
+    types, sentence = printed["compiled, by the user"]
+    assert types == "JITFunction JITFunction False cpu"
+    assert "interpreted on" not in sentence and "no GPU, and TRITON_INTERPRET=0" in sentence
+
+
+def test_importing_costs_little_more_than_triton(printed, record_property):
+    seconds, heavy = printed["undecided"][2:]
+    record_property(
+        "measured", f"lessons_lib.kernels.triton_setup imported in {float(seconds):.2f} s after torch and Triton"
+    )
+    assert heavy == "[]"
+
+
+@pytest.mark.parametrize("value, expected", [("1", True), ("0", False), ("", False), (None, False)])
+def test_what_counts_as_interpreted(monkeypatch, value, expected):
+    from lessons_lib.kernels import triton_setup as triton_mode
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert triton_mode.is_interpreted() == expected
+
+
+def test_with_a_gpu_nothing_is_decided_and_without_one_the_user_is_not_overruled(monkeypatch):
+    from lessons_lib.kernels import triton_setup as triton_mode
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(triton_mode, "interpret_library", lambda: pytest.fail("the library was touched"))
+    monkeypatch.setattr(triton_mode.torch.cuda, "is_available", lambda: True)
+    triton_mode.prepare_triton()
+    assert "TRITON_INTERPRET" not in os.environ and triton_mode.kernel_device() == "cuda"
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(triton_mode.torch.cuda, "is_available", lambda: False)
+    triton_mode.prepare_triton()
+    assert os.environ["TRITON_INTERPRET"] == "0"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_kernels_are_compiled():
+    import torch
+
+    from lessons_lib.kernels import triton_setup as triton_mode
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    assert triton_mode.kernel_device() == "cuda"
+    assert torch.cuda.get_device_name() in triton_mode.how_kernels_run()

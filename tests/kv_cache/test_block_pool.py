@@ -1,0 +1,281 @@
+"""The block pool and the block table against a simple model: no block lost, none owned twice, a refused call changes nothing."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from lessons_lib.kv_cache.block_pool import (
+    BlockPool,
+    BlockTable,
+    OutOfBlocks,
+    TableFull,
+    block_bytes,
+    blocks_for,
+    blocks_in_budget,
+    slot_mapping,
+    slot_of,
+)
+from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.tiny_models import tiny_model
+
+settings.register_profile("long", settings(max_examples=60, stateful_step_count=80, deadline=None, derandomize=True))
+LONG = settings.get_profile("long")
+
+
+def state_of(pool):
+    return list(pool.free_queue), set(pool.used)
+
+
+def refused(error, call, *pools_and_tables):
+    """The call raises `error`, and all of these are afterwards what they were before."""
+    before = [copy.deepcopy(vars(thing)) for thing in pools_and_tables]
+    with pytest.raises(error) as caught:
+        call()
+    after = [copy.deepcopy(vars(thing)) for thing in pools_and_tables]
+    for one, other in zip(before, after):
+        one.pop("pool", None), other.pop("pool", None)
+    assert before == after
+    return str(caught.value)
+
+
+class PoolAgainstModel(RuleBasedStateMachine):
+    """The model is a list of the free blocks in order, and a list of the pieces that are handed out."""
+
+    pieces = Bundle("pieces")
+
+    @initialize(num_blocks=st.integers(0, 12), block_size=st.integers(1, 4))
+    def begin(self, num_blocks, block_size):
+        self.pool = BlockPool(num_blocks, block_size)
+        self.free = list(range(num_blocks))
+        self.held = []
+
+    @rule(target=pieces, count=st.integers(0, 8))
+    def allocate(self, count):
+        if count > len(self.free):
+            message = refused(OutOfBlocks, lambda: self.pool.allocate(count), self.pool)
+            assert message.startswith(
+                f"{count} block{'s' if count != 1 else ''} needed, {len(self.free)} free of {self.pool.num_blocks}."
+            )
+            return multiple()
+        expected, self.free = self.free[:count], self.free[count:]
+        blocks = self.pool.allocate(count)
+        assert blocks == expected
+        self.held.append(tuple(blocks))
+        return tuple(blocks)
+
+    @rule(blocks=consumes(pieces))
+    def free_a_piece(self, blocks):
+        self.pool.free(list(blocks))
+        self.held.remove(blocks)
+        self.free += reversed(blocks)
+        if blocks:
+            refused(ValueError, lambda: self.pool.free(blocks), self.pool)
+
+    @rule(count=st.integers(-5, -1))
+    def allocate_less_than_nothing(self, count):
+        refused(ValueError, lambda: self.pool.allocate(count), self.pool)
+
+    @rule(wrong=st.sampled_from([-1, 12, 13, 1000, None, "1"]), data=st.data())
+    def free_a_block_that_is_none(self, wrong, data):
+        """A foreign block among good ones: none of them is freed."""
+        good = list(data.draw(st.sampled_from(self.held))) if self.held else []
+        place = data.draw(st.integers(0, len(good)))
+        refused(ValueError, lambda: self.pool.free([*good[:place], wrong, *good[place:]]), self.pool)
+
+    @rule(data=st.data())
+    def free_a_free_block(self, data):
+        if self.free:
+            refused(ValueError, lambda: self.pool.free([data.draw(st.sampled_from(self.free))]), self.pool)
+
+    @rule(data=st.data())
+    def name_a_block_twice(self, data):
+        held = [blocks for blocks in self.held if blocks]
+        if held:
+            blocks = data.draw(st.sampled_from(held))
+            refused(ValueError, lambda: self.pool.free([*blocks, blocks[0]]), self.pool)
+
+    @invariant()
+    def every_block_is_in_one_place(self):
+        if hasattr(self, "pool"):
+            assert list(self.pool.free_queue) == self.free
+            assert sorted([*self.free, *(block for blocks in self.held for block in blocks)]) == list(
+                range(self.pool.num_blocks)
+            )
+            assert self.pool.used == {block for blocks in self.held for block in blocks}
+            share = len(self.pool.used) / self.pool.num_blocks if self.pool.num_blocks else 0
+            assert self.pool.utilisation == pytest.approx(share)
+
+
+TestPoolAgainstModel = PoolAgainstModel.TestCase
+TestPoolAgainstModel.settings = LONG
+
+
+class TablesAgainstModel(RuleBasedStateMachine):
+    """Several tables on one pool. The model knows only how many tokens each has."""
+
+    @initialize(
+        num_blocks=st.integers(1, 10),
+        block_size=st.integers(1, 5),
+        limits=st.lists(st.none() | st.integers(0, 5), min_size=1, max_size=4),
+    )
+    def begin(self, num_blocks, block_size, limits):
+        self.pool = BlockPool(num_blocks, block_size)
+        self.tables = [BlockTable(self.pool, limit) for limit in limits]
+        self.tokens = [0] * len(limits)
+
+    def blocks_of(self, tokens):
+        """Counted one token at a time: a block is taken whenever the last one is full."""
+        blocks, room = 0, 0
+        for _ in range(tokens):
+            if room == 0:
+                blocks, room = blocks + 1, self.pool.block_size
+            room -= 1
+        return blocks
+
+    @rule(data=st.data(), count=st.integers(0, 12))
+    def append(self, data, count):
+        index = data.draw(st.integers(0, len(self.tables) - 1))
+        table, tokens = self.tables[index], self.tokens[index] + count
+        needed = self.blocks_of(tokens)
+        if table.max_blocks is not None and needed > table.max_blocks:
+            message = refused(TableFull, lambda: table.append(count), self.pool, table)
+            assert f"{tokens} tokens need {needed} blocks" in message and f"may hold {table.max_blocks}" in message
+        elif needed - len(table.blocks) > len(self.pool.free_queue):
+            refused(OutOfBlocks, lambda: table.append(count), self.pool, table)
+        else:
+            before = list(table.blocks)
+            table.append(count)
+            assert table.blocks[: len(before)] == before, "blocks with tokens in them have moved"
+            self.tokens[index] = tokens
+
+    @rule(data=st.data())
+    def release(self, data):
+        index = data.draw(st.integers(0, len(self.tables) - 1))
+        blocks = list(self.tables[index].blocks)
+        self.tables[index].release()
+        self.tokens[index] = 0
+        assert list(self.pool.free_queue)[len(self.pool.free_queue) - len(blocks) :] == blocks[::-1]
+
+    @rule(data=st.data(), count=st.integers(-4, -1))
+    def append_less_than_nothing(self, data, count):
+        table = data.draw(st.sampled_from(self.tables))
+        refused(ValueError, lambda: table.append(count), self.pool, table)
+
+    @invariant()
+    def every_token_has_a_slot_of_its_own(self):
+        if not hasattr(self, "pool"):
+            return
+        slots = []
+        for table, tokens in zip(self.tables, self.tokens):
+            assert table.num_tokens == tokens
+            assert len(table.blocks) == self.blocks_of(tokens)
+            slots += [slot_of(table.blocks, self.pool.block_size, position) for position in range(tokens)]
+        assert len(set(slots)) == len(slots)
+        assert all(0 <= slot < self.pool.num_blocks * self.pool.block_size for slot in slots)
+        assert len(self.pool.used) == sum(len(table.blocks) for table in self.tables)
+
+
+TestTablesAgainstModel = TablesAgainstModel.TestCase
+TestTablesAgainstModel.settings = LONG
+
+
+def test_the_boundary():
+    pool = BlockPool(20, 16)
+    table = BlockTable(pool)
+    table.append(128)
+    assert len(table.blocks) == blocks_for(128, 16) == 8
+    table.append()
+    assert len(table.blocks) == blocks_for(129, 16) == 9
+    table.append(15)
+    assert len(table.blocks) == 9
+    assert [blocks_for(tokens, 16) for tokens in (0, 1, 15, 16, 17, 32, 33)] == [0, 1, 1, 1, 2, 2, 3]
+    assert [blocks_for(tokens, 1) for tokens in (0, 1, 2)] == [0, 1, 2]
+
+
+def test_one_block_too_few():
+    pool = BlockPool(8, 16)
+    table = BlockTable(pool)
+    message = refused(OutOfBlocks, lambda: table.append(129), pool, table)
+    assert message == (
+        "9 blocks needed, 8 free of 8. Free a finished request, preempt one, or make the pool larger. Nothing was allocated."
+    )
+    table.append(128)
+    assert refused(OutOfBlocks, table.append, pool, table).startswith("1 block needed, 0 free of 8.")
+
+
+def test_the_table_s_limit():
+    pool = BlockPool(8, 16)
+    table = BlockTable(pool, max_blocks=2)
+    table.append(32)
+    message = refused(TableFull, table.append, pool, table)
+    assert message.startswith("33 tokens need 3 blocks of 16; this table may hold 2.")
+
+
+@pytest.mark.parametrize("num_blocks, block_size", [(4, 0), (4, -1), (-1, 16)])
+def test_a_pool_of_impossible_size_is_refused(num_blocks, block_size):
+    with pytest.raises(ValueError, match=f"{num_blocks} blocks of {block_size} tokens"):
+        BlockPool(num_blocks, block_size)
+
+
+def test_the_tail_of_a_request_is_handed_out_before_its_beginning():
+    pool = BlockPool(4, 16)
+    first, second = BlockTable(pool), BlockTable(pool)
+    first.append(48)
+    second.append(1)
+    first.release()
+    assert pool.allocate(3) == [2, 1, 0]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(blocks=st.lists(st.integers(0, 99), unique=True, max_size=6), block_size=st.integers(1, 20), data=st.data())
+def test_slot_mapping_agrees_with_one_position_at_a_time(blocks, block_size, data):
+    places = len(blocks) * block_size
+    start = data.draw(st.integers(0, places))
+    end = data.draw(st.integers(start, places))
+    slots = slot_mapping(blocks, block_size, start, end)
+    assert slots.dtype == torch.int64 and slots.shape == (end - start,)
+    all_places = [block * block_size + offset for block in blocks for offset in range(block_size)]
+    assert (
+        slots.tolist()
+        == all_places[start:end]
+        == [slot_of(blocks, block_size, position) for position in range(start, end)]
+    )
+
+
+@pytest.mark.parametrize("start, end", [(-1, 3), (0, 9), (8, 9)])
+def test_positions_outside_the_blocks_are_refused(start, end):
+    with pytest.raises(IndexError, match="2 blocks of 4 have positions 0 to 7"):
+        slot_mapping([5, 2], 4, start, end)
+
+
+@pytest.mark.parametrize("position", [-1, 8])
+def test_one_position_outside_the_blocks_is_refused(position):
+    with pytest.raises(IndexError, match=f"position {position} has no slot"):
+        slot_of([5, 2], 4, position)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_budget(family):
+    config = tiny_model(family).config
+    one = block_bytes(config, 16)
+    # Two layers, keys and values, heads of size 8, float32; GPT-2 has 4 KV heads, the others share 2.
+    assert one == 16 * 2 * 2 * (4 if family == "gpt2" else 2) * 8 * 4 == 16 * cache_bytes_per_token(config)
+    assert block_bytes(config, 16, bytes_per_number=2) == one // 2
+    assert [blocks_in_budget(config, 16, budget) for budget in (0, one - 1, one, 10 * one - 1, 10 * one)] == [
+        0,
+        0,
+        1,
+        9,
+        10,
+    ]
+    assert type(blocks_in_budget(config, 16, 1e6)) is int
+
+
+@pytest.mark.parametrize("block_size, budget", [(0, 10), (-1, 10), (16, -1)])
+def test_an_impossible_budget_is_refused(block_size, budget):
+    with pytest.raises(ValueError, match=f"block_size is {block_size} and budget_bytes {budget}"):
+        blocks_in_budget(tiny_model().config, block_size, budget)

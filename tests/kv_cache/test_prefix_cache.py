@@ -1,0 +1,221 @@
+"""The prefix cache against a simple model: who holds what, what is found again, what is lost first; a refused call changes nothing."""
+
+import copy
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, name_full_blocks
+from lessons_lib.scheduling.sequence import Sequence
+
+LONG = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def state_of(pool):
+    return copy.deepcopy({key: list(value) if key == "free_queue" else value for key, value in vars(pool).items()})
+
+
+def refused(error, call, pool):
+    """The call raises `error`, and the pool is afterwards what it was before."""
+    before = state_of(pool)
+    with pytest.raises(error) as caught:
+        call()
+    assert state_of(pool) == before
+    return str(caught.value)
+
+
+class CacheAgainstModel(RuleBasedStateMachine):
+    """The model: the free blocks in order, what each holder holds, and the name of each block."""
+
+    @initialize(num_blocks=st.integers(1, 8))
+    def begin(self, num_blocks):
+        self.pool = PrefixCache(num_blocks, 4)
+        self.free, self.held, self.name, self.lost = list(range(num_blocks)), [], {}, 0
+
+    def is_held(self, block):
+        return any(block in blocks for blocks in self.held)
+
+    @rule(count=st.integers(-1, 6))
+    def allocate(self, count):
+        if count < 0:
+            refused(ValueError, lambda: self.pool.allocate(count), self.pool)
+        elif count > len(self.free):
+            message = refused(OutOfBlocks, lambda: self.pool.allocate(count), self.pool)
+            assert f"{len(self.free)} free of {self.pool.num_blocks}" in message
+        else:
+            expected, self.free = self.free[:count], self.free[count:]
+            assert self.pool.allocate(count) == expected
+            self.held.append(expected)
+            self.lost += sum(self.name.pop(block, None) is not None for block in expected)
+
+    @rule(data=st.data())
+    def free_one_holder(self, data):
+        if self.held:
+            blocks = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+            self.pool.free(list(blocks))
+            self.free += [block for block in reversed(blocks) if not self.is_held(block)]
+
+    @rule(data=st.data(), name=st.sampled_from([b"x", b"y", b"z"]))
+    def give_name(self, data, name):
+        held = sorted({block for blocks in self.held for block in blocks})
+        block = data.draw(st.sampled_from([*held, *held, *held, *self.free, -1, 9]))
+        if not self.is_held(block):
+            refused(ValueError, lambda: self.pool.give_name(block, name), self.pool)
+            return
+        self.pool.give_name(block, name)
+        if name not in self.name.values():
+            self.name.setdefault(block, name)
+
+    @rule(names=st.lists(st.sampled_from([b"x", b"y", b"z", b"unknown"]), max_size=4, unique=True))
+    def find_and_share(self, names):
+        block_of, expected = {name: block for block, name in self.name.items()}, []
+        for name in names:
+            if name not in block_of:
+                break
+            expected.append(block_of[name])
+        before = state_of(self.pool)
+        assert self.pool.find(names) == expected
+        assert state_of(self.pool) == before
+        self.pool.share(expected)
+        self.held.append(expected)
+        self.free = [block for block in self.free if block not in expected]
+
+    @rule(data=st.data())
+    def share_with_a_holder(self, data):
+        if self.held:
+            blocks = data.draw(st.sampled_from(self.held))
+            self.pool.share(blocks)
+            self.held.append(list(blocks))
+
+    @rule(data=st.data())
+    def refuse_half_of_what_is_asked(self, data):
+        sound = data.draw(st.sampled_from(self.held)) if self.held else []
+        nothing = [block for block in self.free if block not in self.name]
+        for wrong in [*nothing[:1], -1, 99]:
+            refused(ValueError, lambda: self.pool.share([*sound, wrong]), self.pool)
+        for wrong in [*self.free[:1], -1, 99]:
+            refused(ValueError, lambda: self.pool.free([*sound, wrong]), self.pool)
+        if sound:
+            refused(ValueError, lambda: self.pool.free([*sound, sound[0]]), self.pool)
+
+    @invariant()
+    def agrees(self):
+        if not hasattr(self, "pool"):
+            return
+        pool, counts = self.pool, Counter(block for blocks in self.held for block in blocks)
+        assert list(pool.free_queue) == self.free
+        assert pool.holders == dict(counts) and pool.used == set(counts)
+        assert pool.name_of == self.name and pool.block_of == {name: block for block, name in self.name.items()}
+        assert pool.evicted == self.lost
+        assert [block for block in range(pool.num_blocks) if pool.is_own(block)] == [
+            b for b in range(pool.num_blocks) if counts[b] == 1 and b not in self.name
+        ]
+
+
+CacheAgainstModel.TestCase.settings = LONG
+TestCacheAgainstModel = CacheAgainstModel.TestCase
+
+
+def filled(num_blocks, names):
+    """A pool in which one sequence has held blocks with these names, and has left."""
+    pool = PrefixCache(num_blocks, 4)
+    blocks = pool.allocate(len(names))
+    for block, name in zip(blocks, names):
+        pool.give_name(block, name)
+    pool.free(blocks)
+    return pool
+
+
+def test_what_was_not_used_for_longest_is_lost_first():
+    pool = filled(4, [b"a", b"b", b"c", b"d"])
+    pool.share(pool.find([b"a", b"b"]))
+    pool.free([0, 1])
+    pool.allocate(2)
+    assert [pool.find([name]) for name in (b"a", b"b", b"c", b"d")] == [[0], [1], [], []]
+
+
+def test_the_tail_of_a_sequence_is_lost_before_its_beginning():
+    pool = filled(3, [b"a", b"b", b"c"])
+    for left in (2, 1, 0):
+        pool.allocate(1)
+        assert len(pool.find([b"a", b"b", b"c"])) == left
+    assert pool.evicted == 3
+
+
+def test_nothing_is_found_behind_a_gap():
+    pool = filled(3, [b"a", b"b", b"c"])
+    del pool.block_of[pool.name_of.pop(1)]
+    assert pool.find([b"a", b"b", b"c"]) == [0] and pool.find([b"b", b"c"]) == []
+
+
+def test_a_shared_block_is_not_handed_out_again():
+    pool = filled(3, [b"a", b"b", b"c"])
+    pool.share([1])
+    assert sorted(pool.allocate(2)) == [0, 2]
+    refused(OutOfBlocks, lambda: pool.allocate(1), pool)
+
+
+# --- names
+
+
+def test_names_are_of_32_bytes_and_the_same_in_every_process():
+    code = "from lessons_lib.kv_cache.prefix_cache import block_hash; print(block_hash(block_hash(b'', [1, 2]), [3]).hex())"
+    name = block_hash(block_hash(b"", [1, 2]), [3])
+    assert len(name) == 32
+    for seed in "12":
+        told = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        assert told.stdout.strip() == name.hex()
+
+
+TOKENS = st.lists(st.integers(0, 300), max_size=5)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(one=st.tuples(TOKENS, TOKENS), other=st.tuples(TOKENS, TOKENS))
+def test_two_chains_have_one_name_only_if_they_are_the_same(one, other):
+    def chain(parts):
+        return block_hash(block_hash(b"", parts[0]), parts[1])
+
+    assert (chain(one) == chain(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "one, other", [([1, 12], [11, 2]), ([1, 2], [2, 1]), ([3], [3, 0]), ([257], [1]), ([65536], [0]), ([1], [1, 1])]
+)
+def test_names_that_are_easily_confused(one, other):
+    assert block_hash(b"", one) != block_hash(b"", other)
+
+
+def test_the_same_tokens_behind_another_beginning_have_another_name():
+    one = Sequence("A", [1, 2, 3, 4], 1)
+    other = Sequence("B", [9, 2, 3, 4], 1)
+    assert name_full_blocks(one, 2)[1] != name_full_blocks(other, 2)[1]
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    prompt=st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    answer=st.lists(st.integers(0, 50), max_size=12),
+    size=st.integers(1, 5),
+)
+def test_names_that_were_reckoned_as_a_sequence_grew_are_those_of_all_at_once(prompt, answer, size):
+    grows = Sequence("A", prompt, 99)
+    for token in answer:
+        name_full_blocks(grows, size)
+        grows.append_token(token)
+    names = name_full_blocks(grows, size)
+    assert names == name_full_blocks(Sequence("B", prompt + answer, 1), size)
+    assert len(names) == (len(prompt) + len(answer)) // size

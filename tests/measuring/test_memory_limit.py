@@ -1,0 +1,90 @@
+"""A limit on the memory of tensors: what is alive counts, once."""
+
+import gc
+
+import pytest
+import torch
+
+from lessons_lib.measuring.memory_limit import OutOfMemory, memory_limit
+
+KIB = 256  # float32 values in 1024 bytes
+
+
+def test_what_is_alive_is_added_up():
+    with memory_limit(10_000) as memory:
+        one = torch.zeros(KIB)
+        two = torch.ones(2 * KIB)
+        assert memory.peak == 3 * 1024
+        del one
+        three = torch.empty(KIB)
+        assert memory.peak == 3 * 1024, "what is gone does not count any more"
+        four = three + 1
+        assert memory.peak == 4 * 1024
+    del two, four
+
+
+def test_beyond_the_limit_is_an_error_with_both_numbers():
+    with memory_limit(2500) as memory:
+        kept = torch.zeros(2 * KIB)
+        with pytest.raises(OutOfMemory, match=r"3,072 bytes; the limit is 2,500\. Use a smaller batch"):
+            torch.zeros(KIB)
+        gc.collect()
+        torch.zeros(KIB // 4)
+        assert memory.peak == 3072 and isinstance(OutOfMemory("x"), MemoryError)
+    assert kept.sum() == 0
+
+
+def test_exactly_the_limit_is_allowed():
+    with memory_limit(1024):
+        kept = torch.zeros(KIB)
+    with memory_limit(1023), pytest.raises(OutOfMemory):
+        torch.zeros(KIB)
+    assert kept.numel() == KIB
+
+
+def test_views_and_changes_in_place_cost_nothing():
+    with memory_limit(10_000) as memory:
+        tensor = torch.zeros(16, KIB // 16)
+        views = [tensor.view(-1), tensor[3:5], tensor.T, tensor.unsqueeze(0)]
+        tensor += 1
+        tensor.mul_(2)
+        tensor[2] = 5
+        assert memory.peak == 1024
+        copy = tensor.T.contiguous()
+        assert memory.peak == 2048
+    del views, copy
+
+
+def test_a_view_keeps_the_memory_of_its_whole():
+    with memory_limit(10_000) as memory:
+        part = torch.zeros(KIB)[:4]
+        other = torch.zeros(KIB)
+        assert memory.peak == 2048
+    del part, other
+
+
+def test_what_was_there_before_is_not_counted():
+    before = torch.zeros(100 * KIB)
+    with memory_limit(1500) as memory:
+        view = before[:10]
+        part = before[:KIB] + 1
+        assert memory.peak == 1024
+    assert view.sum() + part.sum() == KIB
+    torch.zeros(10 * KIB)  # outside there is no limit
+
+
+def test_results_of_several_tensors_are_all_counted():
+    with memory_limit(100_000) as memory:
+        values, indices = torch.arange(float(KIB)).sort()
+        assert memory.peak == 1024 + 1024 + 2048  # the input, the values, int64 indices
+    del values, indices
+
+
+def test_a_model_gives_the_same_answer_under_a_limit():
+    from engine_cases import a_model
+
+    ids = torch.arange(20)[None]
+    expected = a_model()(ids).logits
+    with memory_limit(2**24) as memory:
+        assert torch.equal(a_model()(ids).logits, expected)
+    assert expected.nbytes < memory.peak < 100 * expected.nbytes

@@ -1,0 +1,236 @@
+"""A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
+
+They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` and `test_unsolved_notebooks` run it. All four
+students take the toy lesson. In the lessons of the course one stands for three, and hands in every third lesson from 01 on, since each run takes
+minutes (00 the most); with LESSONS_NBGRADER=all, all of them.
+A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+import pytest
+from lesson_notebooks import LESSONS, ROOT
+from nbgrader.api import Gradebook
+
+from tools.authoring.build import build, write
+from tools.authoring.execute import kernel_environment
+
+TOY = Path(__file__).parents[1] / "toy_course"
+
+# nbgrader starts `alembic` by name, here and in its commands: the environment must be activated.
+ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("nbgrader")]
+
+
+@dataclass
+class Course:
+    """An nbgrader course with one assignment, graded.
+
+    Attributes:
+        folder: the course directory.
+        origin: the folder whose solutions/ and notebooks/ it was made from.
+        lessons: names of the notebooks.
+        taken: student -> those that the student hands in.
+        environment: of nbgrader's commands.
+    """
+
+    folder: Path
+    origin: Path
+    lessons: list[str]
+    environment: dict[str, str]
+    taken: dict[str, list[str]] = field(default_factory=dict)
+
+    def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "nbgrader", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=800
+        )
+
+    def notebook(self, *parts: str) -> nbformat.NotebookNode:
+        return nbformat.read(Path(self.folder, *parts).with_suffix(".ipynb"), as_version=4)
+
+    def release(self) -> None:
+        source = self.folder / "source" / "course"
+        source.mkdir(parents=True)
+        for lesson in self.lessons:
+            shutil.copy(self.origin / "solutions" / f"{lesson}.ipynb", source)
+        (self.folder / "nbgrader_config.py").write_text("c = get_config()\nc.Execute.timeout = 300\n")
+        done = self.nbgrader("generate_assignment", "course")
+        assert done.returncode == 0, done.stderr
+
+    def hand_in(self, student: str, lessons: list[str], edit) -> None:
+        """Submit released notebooks; `edit(released, solved, is_first, is_last)` returns the exercise as the student wrote it."""
+        self.taken[student] = lessons
+        folder = self.folder / "submitted" / student / "course"
+        folder.mkdir(parents=True)
+        for lesson in lessons:
+            notebook = self.notebook("release", "course", lesson)
+            solved = {cell.id: cell.source for cell in self.notebook("source", "course", lesson).cells}
+            last_check = max(index for index, cell in enumerate(notebook.cells) if cell.id.startswith("check-"))
+            notebook.cells = notebook.cells[: last_check + 1]
+            exercises = [cell for cell in notebook.cells if cell.id.startswith("ex-")]
+            for cell in exercises:
+                cell.source = edit(cell.source, solved[cell.id], cell is exercises[0], cell is exercises[-1])
+            (folder / f"{lesson}.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
+
+    def scores(self, student: str) -> dict[str, dict[str, tuple[float, float]]]:
+        """{lesson: {grade id: (score, maximum)}} from nbgrader's own database."""
+        with Gradebook(f"sqlite:///{self.folder / 'gradebook.db'}") as gradebook:
+            return {
+                lesson: {
+                    grade.name: (grade.score, grade.max_score)
+                    for grade in gradebook.find_submission_notebook(lesson, "course", student).grades
+                }
+                for lesson in self.taken[student]
+            }
+
+
+def returns_none(released: str) -> str:
+    return released.replace("raise NotImplementedError()", "return None")
+
+
+STUDENTS = {
+    "solved": lambda released, solved, is_first, is_last: solved,
+    "unsolved": lambda released, solved, is_first, is_last: released,
+    "wrong": lambda released, solved, is_first, is_last: returns_none(released) if is_last else solved,
+    "half-way": lambda released, solved, is_first, is_last: (
+        returns_none(released) if is_last else released if is_first else solved
+    ),
+}
+COURSES = {"toy": tuple(STUDENTS), "lessons": ("solved", "half-way")}
+every_course = pytest.mark.parametrize("course", COURSES, indirect=True)
+
+
+def handed_in(*students):
+    """Run a test with each of these students in each course in which they hand in."""
+    pairs = [(course, student) for course, those in COURSES.items() for student in students if student in those]
+    return pytest.mark.parametrize("course, student", pairs, indirect=["course"])
+
+
+def toy_course(folder: Path) -> tuple[Path, list[str], tuple[Path, ...]]:
+    sys.path.insert(0, str(TOY))
+    from toylib import checks
+
+    write(build(TOY / "solutions" / "99_toy.py", checks, (TOY,)), folder)
+    return folder, ["99_toy"], (TOY,)
+
+
+@pytest.fixture(autouse=True)
+def activated(monkeypatch):
+    monkeypatch.setenv("PATH", ACTIVATED)
+
+
+def graded(name: str, folder: Path) -> Course:
+    if name == "lessons" and not LESSONS:
+        pytest.fail("solutions/ has no lesson")
+    origin, lessons, python_path = toy_course(folder / "origin") if name == "toy" else (ROOT, LESSONS, ())
+    environment = kernel_environment(folder, python_path) | {
+        "PATH": ACTIVATED,
+        "JUPYTER_CONFIG_DIR": str(folder / "jupyter"),
+    }
+    # As in a class: progress lies beside each submission.
+    del environment["LESSONS_PROGRESS"]
+    made = Course(folder / "course", origin, lessons, environment)
+    made.release()
+    for student in COURSES[name]:
+        is_cut = name == "lessons" and student == "half-way" and os.environ.get("LESSONS_NBGRADER") != "all"
+        made.hand_in(student, lessons[1::3] if is_cut else lessons, STUDENTS[student])
+    done = made.nbgrader("autograde", "course")
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def graded_once(tmp_path_factory):
+    """Gives a course by name. A fixture with the name as its parameter would be made anew whenever the tests change course."""
+    return functools.cache(lambda name: graded(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture
+def course(request, graded_once):
+    return graded_once(request.param)
+
+
+@every_course
+def test_the_committed_copy_is_what_nbgrader_releases(course):
+    for lesson in course.lessons:
+        committed = nbformat.read(course.origin / "notebooks" / f"{lesson}.ipynb", as_version=4)
+        assert course.notebook("release", "course", lesson) == committed
+
+
+@every_course
+def test_solved_gets_full_marks(course):
+    for lesson, grades in course.scores("solved").items():
+        assert grades and all(maximum > 0 for _, maximum in grades.values())
+        assert {name: score for name, (score, _) in grades.items()} == {
+            name: maximum for name, (_, maximum) in grades.items()
+        }, lesson
+
+
+@handed_in("unsolved")
+def test_unsolved_gets_no_marks(course, student):
+    for lesson, grades in course.scores(student).items():
+        assert grades and all(score == 0 for score, _ in grades.values()), (lesson, grades)
+
+
+@handed_in("wrong", "half-way")
+def test_an_exercise_costs_its_own_marks_and_no_others(course, student):
+    for lesson, grades in course.scores(student).items():
+        checks = [
+            cell.id for cell in course.notebook("release", "course", lesson).cells if cell.id.startswith("check-")
+        ]
+        lost = {name for name, (score, _) in grades.items() if score == 0}
+        assert lost == {checks[-1]} | ({checks[0]} if student == "half-way" else set()), (lesson, grades)
+        assert all(score == maximum for name, (score, maximum) in grades.items() if name not in lost)
+
+
+@every_course
+def test_each_exercise_is_worth_its_points(course):
+    for lesson in course.lessons:
+        cells = course.notebook("source", "course", lesson).cells
+        points = {
+            cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader.points
+            for cell in cells
+            if cell.metadata.get("nbgrader", {}).get("grade")
+        }
+        assert points == {name: maximum for name, (_, maximum) in course.scores("solved")[lesson].items()}
+
+
+@every_course
+def test_solved_cells_write_nothing_to_stderr_and_raise_nothing(course):
+    for lesson in course.lessons:
+        outputs = [
+            output
+            for cell in course.notebook("autograded", "solved", "course", lesson).cells
+            for output in cell.get("outputs", [])
+        ]
+        assert outputs and not [
+            output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"
+        ]
+
+
+@handed_in("unsolved", "wrong", "half-way")
+def test_a_failed_check_raises_and_prints_nothing_to_stderr(course, student):
+    for lesson in course.taken[student]:
+        scores = course.scores(student)[lesson]
+        for cell in course.notebook("autograded", student, "course", lesson).cells:
+            if cell.id.startswith("check-"):
+                kinds = [output.output_type for output in cell.outputs]
+                assert ("error" in kinds) == (scores[cell.metadata.nbgrader.grade_id][0] == 0), cell.source
+                assert not [output for output in cell.outputs if output.get("name") == "stderr"]
+
+
+@pytest.mark.parametrize("course", ["toy"], indirect=True)
+def test_a_student_can_validate_a_copy(course):
+    lesson = course.lessons[0]
+    for student, verdict in (("solved", "Success! Your notebook passes all the tests."), ("unsolved", "The following")):
+        path = Path("submitted", student, "course", f"{lesson}.ipynb")
+        assert verdict in course.nbgrader("validate", str(path)).stdout

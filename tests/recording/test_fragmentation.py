@@ -1,0 +1,148 @@
+"""What layouts of the cache waste, against a brute-force memory of single places."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.batching.batch_result import BatchResult
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.recording.fragmentation import (
+    contiguous_use,
+    counted_in_blocks,
+    final_tokens,
+    paged_use,
+    tokens_held,
+    waste,
+)
+from lessons_lib.recording.pool_states import replay
+from lessons_lib.recording.trace import RowWork, Step, Trace
+
+
+def trace_of(held):
+    """A trace in which these requests hold so many tokens after each step."""
+    before, steps = {}, []
+    for now in held:
+        rows = [
+            RowWork(name, "decode", tokens - before.get(name, 0), tokens - before.get(name, 0))
+            for name, tokens in now.items()
+        ]
+        steps.append(Step(tuple(rows) or (RowWork(None, "idle", 0, 0),), 0.0, (), 1, cache_reserved=0, cache_used=0))
+        before = now
+    return Trace(steps)
+
+
+@st.composite
+def runs(draw):
+    """Requests that come, grow and leave, up to four at a time."""
+    held, running, number = [], {}, 0
+    for _ in range(draw(st.integers(0, 15))):
+        running = {name: tokens for name, tokens in running.items() if draw(st.integers(0, 3))}
+        running = {name: tokens + draw(st.integers(0, 3)) for name, tokens in running.items()}
+        while len(running) < 4 and draw(st.booleans()):
+            running[f"r{number}"] = draw(st.integers(0, 9))
+            number += 1
+        held.append(dict(running))
+    return held
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(held=runs())
+def test_a_trace_says_what_each_request_held(held):
+    assert tokens_held(trace_of(held)) == held
+
+
+def test_a_row_that_has_ended_in_a_wave_holds_nothing():
+    rows = (RowWork("A", "finished", 1, 0), RowWork("B", "decode", 1, 1))
+    assert tokens_held(Trace([Step(rows, 0.0, (), 1, 0, 0)])) == [{"B": 1}]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(held=runs(), extra=st.integers(0, 5))
+def test_contiguous_reservations_against_single_places(held, extra):
+    final = final_tokens(held)
+    reserve = {name: tokens + extra for name, tokens in final.items()}
+    memory = [None] * 400
+    for use, now in zip(contiguous_use(held, reserve), held):
+        memory = [owner if owner in now else None for owner in memory]
+        for name in now:
+            if name not in memory and reserve[name]:
+                start = next(i for i in range(400) if all(owner is None for owner in memory[i : i + reserve[name]]))
+                memory[start : start + reserve[name]] = [name] * reserve[name]
+        end = max((i + 1 for i, owner in enumerate(memory) if owner), default=0)
+        assert use.tokens == sum(now.values())
+        assert use.later == sum(final[name] - tokens for name, tokens in now.items())
+        assert use.never == extra * len(now)
+        assert use.gaps == memory[:end].count(None)
+        assert use.places == end
+        for region in use.regions:
+            assert memory[region.start : region.start + region.size] == [region.request] * region.size
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(held=runs(), block_size=st.integers(1, 8))
+def test_blocks_waste_less_than_one_block_a_request(held, block_size):
+    final = final_tokens(held)
+    for use, now in zip(paged_use(held, block_size), held):
+        assert use.gaps == 0
+        assert use.places == block_size * sum(blocks_for(tokens, block_size) for tokens in now.values())
+        assert use.places - use.tokens <= (block_size - 1) * len(now)
+        rest = {name: blocks_for(tokens, block_size) * block_size for name, tokens in now.items()}
+        assert use.never == sum(max(0, rest[name] - final[name]) for name in now)
+
+
+def test_blocks_of_one_token_waste_nothing():
+    assert waste(paged_use([{"A": 3}, {"A": 4, "B": 7}], 1)) == 0
+
+
+def test_waste_is_the_share_of_places_without_a_token():
+    uses = contiguous_use([{"A": 1}, {"A": 2}], {"A": 4})
+    assert waste(uses) == 1 - 3 / 8
+    assert waste([]) == 0
+
+
+def test_a_reservation_that_is_too_small_is_refused():
+    with pytest.raises(ValueError, match="request 'A' comes to hold 5 tokens; 4 places are reserved"):
+        contiguous_use([{"A": 1}, {"A": 5}], {"A": 4})
+
+
+def test_the_ledger_s_row_counts_blocks():
+    result = counted_in_blocks(BatchResult([[1]], trace_of([{"A": 17}, {"A": 18, "B": 1}])), 16)
+    assert [(step.cache_reserved, step.cache_used) for step in result.trace.steps] == [(32, 17), (48, 19)]
+    assert result.outputs == [[1]]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(held=runs(), block_size=st.integers(1, 8))
+def test_a_replay_shows_every_change_of_the_pool(held, block_size):
+    states = replay(trace_of(held), BlockPool(200, block_size))
+    assert states[0].free_queue == tuple(range(200)) and not states[0].tables
+    for before, after in zip(states, states[1:]):
+        moved = set(before.free_queue) ^ set(after.free_queue)
+        assert moved == set(after.changed)
+        assert bool(moved) == ("every new token finds room" not in after.event)
+    for state in states:
+        in_tables = [block for table in state.tables for block in table.blocks]
+        assert sorted([*in_tables, *state.free_queue]) == list(range(200))
+        assert all(len(table.blocks) == blocks_for(table.num_tokens, block_size) for table in state.tables)
+    if held:
+        assert {table.request: table.num_tokens for table in states[-1].tables} == {
+            name: tokens for name, tokens in held[-1].items() if tokens
+        }
+
+
+def test_a_replay_in_words():
+    states = replay(trace_of([{"A": 5}, {"A": 6}, {"A": 9, "B": 1}, {"B": 2}]), BlockPool(8, 4))
+    assert [state.event for state in states] == [
+        "The pool is empty; all blocks are free.",
+        "Step 1: A, now 5 tokens, comes and takes blocks 0, 1.",
+        "Step 2: every new token finds room in a block that is there.",
+        "Step 3: A, now 9 tokens, grows and takes block 2.",
+        "Step 3: B, now 1 token, comes and takes block 3.",
+        "Step 4: A has its answer and gives back blocks 0, 1, 2.",
+    ]
+    assert states[-1].free_queue == (4, 5, 6, 7, 2, 1, 0)
+
+
+def test_a_replay_in_too_small_a_pool_is_refused():
+    with pytest.raises(OutOfBlocks, match="2 blocks needed, 1 free of 1"):
+        replay(trace_of([{"A": 5}]), BlockPool(1, 4))

@@ -1,0 +1,646 @@
+"""What a kernel loads and stores, written down: compared with loops over plain numbers; wild addresses; and that Triton is left as it was."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
+from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, one_head_kernel, write_kernel
+from lessons_lib.recording.kernel_accesses import Access, OutOfBounds, TensorLayout, record_kernel
+
+LIBRARY = Path(__file__).resolve().parents[2]
+
+
+def told(recording):
+    """program ids -> [(kind, tensor, offsets)]"""
+    return {run.ids: [(a.kind, a.tensor, list(a.offsets)) for a in run.accesses] for run in recording.programs}
+
+
+# --- kernels of the library, against loops
+
+
+@pytest.mark.parametrize("length, block", [(10, 4), (8, 4), (1, 4), (3, 1)])
+def test_add(length, block):
+    x, y, out = torch.arange(float(length)), torch.ones(length), torch.empty(length)
+    grid = (-(-length // block) + 1,)  # the last program has nothing to do
+    recording = record_kernel(add_kernel, grid, x, y, out, length, BLOCK=block)
+    expected = {}
+    for i in range(grid[0]):
+        numbers = [n for n in range(i * block, (i + 1) * block) if n < length]
+        expected[i,] = [("load", "x", numbers), ("load", "y", numbers), ("store", "out", numbers)] if numbers else []
+    assert told(recording) == expected
+    assert recording.kernel == "add_kernel" and recording.grid == grid
+    assert out.equal(x + y)
+    assert recording.bytes_of(recording.programs[0], "load") == 2 * 4 * min(block, length)
+    assert recording.bytes_of(recording.programs[-1], "store") == 0
+
+
+def test_softmax_of_a_view_is_counted_from_the_view_s_first_number():
+    x, out = torch.randn(4, 9)[1:, 2:], torch.empty(3, 8)[:, :7]
+    recording = record_kernel(softmax_kernel, (3,), x, out, 7, x.stride(0), out.stride(0), COLUMNS=8)
+    row = lambda i, stride: [i * stride + column for column in range(7)]
+    assert told(recording) == {(i,): [("load", "x", row(i, 9)), ("store", "out", row(i, 8))] for i in range(3)}
+    assert recording.tensors["x"] == TensorLayout("x", (3, 7), (9, 1), 4)
+    assert torch.allclose(out, x.softmax(1))
+
+
+def test_gather():
+    source, index, out = torch.randn(6, 5), torch.tensor([4, 0, 4]), torch.empty(3, 5)
+    recording = record_kernel(gather_kernel, (3,), source, index, out, 5, 5, 5, COLUMNS=8)
+    row = lambda i: [i * 5 + column for column in range(5)]
+    expected = {
+        (i,): [("load", "index", [i]), ("load", "source", row(wanted)), ("store", "out", row(i))]
+        for i, wanted in enumerate([4, 0, 4])
+    }
+    assert told(recording) == expected
+    assert recording.bytes_of(recording.programs[0], "load") == 8 + 5 * 4
+
+
+def test_write_in_half_precision():
+    new, cache, slots = torch.randn(3, 6).half(), torch.zeros(2, 4, 2, 3).half(), torch.tensor([7, 0, 3])
+    recording = record_kernel(write_kernel, (3,), new, cache, slots, 6, 6, 6, NUMBERS=8)
+    for token, slot in enumerate(slots.tolist()):
+        line = [token * 6 + n for n in range(6)]
+        assert told(recording)[token,] == [
+            ("load", "slot_mapping", [token]),
+            ("load", "new", line),
+            ("store", "cache", [slot * 6 + n for n in range(6)]),
+        ]
+        assert recording.indices(recording.programs[token].accesses[2], 2) == ((slot // 4, slot % 4),)
+    assert recording.bytes_of(recording.programs[0], "store") == 12
+    assert cache.view(8, 6)[slots].equal(new)
+
+
+def loads_of_attention(table, num_tokens, table_start, head_start, stride_block, stride_slot, dims, block_size):
+    for first in range(0, num_tokens, block_size):
+        yield ("load", "table", [table_start + first // block_size])
+        slots = [slot for slot in range(block_size) if first + slot < num_tokens]
+        block = table[first // block_size]
+        numbers = [
+            head_start + block * stride_block + slot * stride_slot + dim for slot in slots for dim in range(dims)
+        ]
+        yield from (("load", "k_cache", numbers), ("load", "v_cache", numbers))
+
+
+def named(expected, table):
+    return [(kind, table if tensor == "table" else tensor, numbers) for kind, tensor, numbers in expected]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 8, 9])
+def test_one_head_is_read_block_by_block_through_the_table(num_tokens):
+    q, out, keys, values = torch.randn(16), torch.empty(16), torch.randn(6, 4, 1, 16), torch.randn(6, 4, 1, 16)
+    table = torch.tensor([5, 0, 3, -7], dtype=torch.int32)
+    recording = record_kernel(
+        one_head_kernel,
+        (1,),
+        attend_blocks,
+        q,
+        keys,
+        values,
+        table,
+        out,
+        num_tokens,
+        0.3,
+        64,
+        16,
+        HEAD_DIM=16,
+        BLOCK_SIZE=4,
+    )
+    reads = loads_of_attention(table.tolist(), num_tokens, 0, 0, 64, 16, 16, 4)
+    everything = list(range(16))
+    assert told(recording) == {
+        (0,): [("load", "q", everything), *named(reads, "block_table"), ("store", "out", everything)]
+    }
+
+
+def test_all_heads_of_all_sequences_in_a_cache_that_is_a_view():
+    """Blocks lie twice as far apart as they are long."""
+    q_heads, kv_heads, dims, block_size, lens, tables = 4, 2, 8, 2, [3, 4, 1], [[3, 1, 9], [0, 1, 9], [2, 9, 9]]
+    keys, values = (torch.randn(8, block_size, kv_heads, dims)[::2] for _ in range(2))
+    q = torch.randn(3, q_heads, dims)
+    out = torch.empty_like(q)
+    arguments = (
+        q,
+        keys,
+        values,
+        torch.tensor(tables, dtype=torch.int32),
+        torch.tensor(lens, dtype=torch.int32),
+        out,
+        0.4,
+    )
+    strides = (q_heads * dims, dims, *keys.stride()[:3], 3)
+    recording = record_kernel(
+        decode_heads_kernel, (3, q_heads), *arguments, *strides, GROUP=2, HEAD_DIM=dims, BLOCK_SIZE=block_size
+    )
+    assert keys.stride(0) == 2 * block_size * kv_heads * dims
+    expected = {}
+    for seq in range(3):
+        for head in range(q_heads):
+            own = [(seq * q_heads + head) * dims + dim for dim in range(dims)]
+            reads = loads_of_attention(
+                tables[seq], lens[seq], seq * 3, head // 2 * dims, keys.stride(0), keys.stride(1), dims, block_size
+            )
+            expected[seq, head] = [
+                ("load", "q", own),
+                ("load", "context_lens", [seq]),
+                *named(reads, "block_tables"),
+                ("store", "out", own),
+            ]
+    assert told(recording) == expected
+    of_keys = [a for a in recording.programs[0].accesses if a.tensor == "k_cache"]
+    assert [recording.indices(a, 2) for a in of_keys] == [((3, 0), (3, 1)), ((1, 0),)]
+
+
+# --- kernels of our own
+
+
+@triton.jit
+def shift_kernel(x, out, by_load, by_store, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + place + by_store, tl.load(x + place + by_load))
+
+
+@triton.jit
+def grid_kernel(x, out):
+    place = tl.program_id(0) * 2 + tl.program_id(1)
+    tl.store(out + place, tl.load(x + place))
+
+
+@triton.jit
+def flag_kernel(x, out, LOAD: tl.constexpr, STORE: tl.constexpr):
+    number = tl.load(x, mask=LOAD, other=5.0)
+    tl.store(out, number, mask=STORE)
+
+
+@triton.jit
+def number_flag_kernel(x, out, length):
+    place = tl.program_id(0)
+    tl.store(out + place, tl.load(x + place, place < length, 7.0), place < length)
+
+
+@triton.jit
+def not_written_kernel(x, out):
+    raise NotImplementedError()
+
+
+@triton.jit
+def fails_inside(x):
+    number = tl.load(x)
+    raise ValueError("inside")
+    return number
+
+
+@triton.jit
+def calls_inside(x):
+    return fails_inside(x)
+
+
+@triton.jit
+def failing_kernel(x, out):
+    tl.store(out, calls_inside(x))
+
+
+@triton.jit
+def half(x):
+    return tl.load(x) / 2
+
+
+@triton.jit
+def half_of_largest(x, BLOCK: tl.constexpr):
+    return half(x) + tl.max(tl.load(x + tl.arange(0, BLOCK)), axis=0)
+
+
+@triton.jit
+def calling_kernel(x, out, BLOCK: tl.constexpr):
+    tl.store(out, half_of_largest(x, BLOCK))
+
+
+@triton.jit
+def transposing_kernel(x, out, stride_row, stride_column, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    numbers = tl.load(x + row[:, None] * stride_row + column[None, :] * stride_column)
+    tl.store(out + column[:, None] * ROWS + row[None, :], tl.trans(numbers))
+
+
+@triton.jit
+def hidden_kernel(x, out, length, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(x + place, mask=place < length))
+
+
+@triton.jit
+def long_mask_kernel(x, out, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(x + place, mask=tl.arange(0, 2 * BLOCK) < 3))
+
+
+@triton.jit
+def tall_mask_kernel(x, out, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    rows = tl.load(x + place, mask=place[:, None] < 2, other=0.0)  # Triton makes both as large as need be
+    tl.store(out + place, tl.sum(rows, axis=0))
+
+
+@triton.jit
+def no_pointer_kernel(x, out, BLOCK: tl.constexpr):
+    tl.store(out + tl.arange(0, BLOCK), tl.load(tl.arange(0, BLOCK)))
+
+
+def test_programs_have_an_id_for_each_axis_and_stand_in_the_order_of_the_grid():
+    recording = record_kernel(grid_kernel, (3, 2), torch.arange(6.0), torch.empty(6))
+    assert [run.ids for run in recording.programs] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [run.accesses[0].offsets for run in recording.programs] == [(n,) for n in range(6)]
+    deep = record_kernel(grid_kernel, (1, 2, 2), torch.arange(6.0), torch.empty(6))
+    assert [run.ids for run in deep.programs] == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]
+    assert [run.accesses[0].offsets for run in deep.programs] == [(0,), (0,), (1,), (1,)]
+    assert record_kernel(grid_kernel, (0, 2), torch.arange(6.0), torch.empty(6)).programs == ()
+
+
+@pytest.mark.parametrize(
+    "by_load, by_store, kind, tensor, number",
+    [
+        (-1, 0, "load", "x", -1),
+        (1, 0, "load", "x", 8),
+        (0, -1, "store", "out", -1),
+        (0, 3, "store", "out", 8),
+        (-(10**9), 0, "load", "x", -(10**9)),
+    ],
+)
+def test_a_wild_address_is_named_and_not_used(by_load, by_store, kind, tensor, number):
+    x, out = torch.arange(8.0), torch.full((8,), -1.0)
+    with pytest.raises(OutOfBounds) as caught:
+        record_kernel(shift_kernel, (2,), x, out, by_load, by_store, BLOCK=4)
+    error, program = caught.value, 1 if by_load == 1 or by_store == 3 else 0
+    assert (error.ids, error.kind, error.tensor, error.number, error.count) == ((program,), kind, tensor, number, 8)
+    assert str(error).startswith(
+        f"program {program} would {kind} number {number:,} of `{tensor}`, which has the numbers 0 to 7. "
+    )
+    # Stores of the programs before it are done; its own are not.
+    done = {
+        0: [-1.0] * 8,
+        1: [1.0, 2.0, 3.0, 4.0, -1.0, -1.0, -1.0, -1.0] if by_load else [-1.0, -1.0, -1.0, 0.0, 1.0, 2.0, 3.0, -1.0],
+    }
+    assert out.tolist() == done[program]
+    assert x.tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("far", [2**58, -(2**58), 2**40, -(2**40)])
+def test_an_address_beyond_all_tensors_is_not_used(far):
+    with pytest.raises(OutOfBounds, match=r"program 0 would load number .* of `(x|out)`, which has the numbers 0 to 7"):
+        record_kernel(shift_kernel, (1,), torch.arange(8.0), torch.empty(8), far, 0, BLOCK=4)
+
+
+def test_a_program_of_two_axes_and_an_empty_tensor_are_named():
+    with pytest.raises(
+        OutOfBounds, match=r"program \(2, 0\) would load number 4 of `x`, which has the numbers 0 to 3\."
+    ):
+        record_kernel(grid_kernel, (3, 2), torch.arange(4.0), torch.empty(6))
+    with pytest.raises(OutOfBounds, match=r"program \(0, 0\) would store number 0 of `out`, which has no numbers\."):
+        record_kernel(grid_kernel, (3, 2), torch.arange(4.0), torch.empty(0))
+    with pytest.raises(OutOfBounds, match="load number 0 of `x`, which has no numbers"):
+        record_kernel(shift_kernel, (1,), torch.empty(0, 5), torch.empty(4), 0, 0, BLOCK=4)
+
+
+def test_a_number_beyond_the_view_but_inside_its_storage_is_out_of_bounds():
+    storage = torch.arange(20.0)
+    with pytest.raises(OutOfBounds, match="load number 4 of `x`, which has the numbers 0 to 3"):
+        record_kernel(shift_kernel, (1,), storage[4:8], torch.empty(4), 1, 0, BLOCK=4)
+
+
+@pytest.mark.parametrize("load", [True, False])
+@pytest.mark.parametrize("store", [True, False])
+def test_a_mask_known_when_compiled(load, store):
+    out = torch.zeros(1)
+    recording = record_kernel(flag_kernel, (1,), torch.ones(1), out, LOAD=load, STORE=store)
+    assert told(recording)[0,] == [("load", "x", [0])] * load + [("store", "out", [0])] * store
+    assert out.item() == (0 if not store else 1 if load else 5)
+
+
+def test_scalar_pointers_with_scalar_masks():
+    out = torch.zeros(4)
+    recording = record_kernel(number_flag_kernel, (6,), torch.arange(4.0), out, 4)
+    assert told(recording) == {(i,): [("load", "x", [i]), ("store", "out", [i])] if i < 4 else [] for i in range(6)}
+    assert out.tolist() == [0, 1, 2, 3]
+
+
+def test_what_a_mask_hides_is_no_number():
+    out = torch.zeros(4)
+    record_kernel(hidden_kernel, (1,), torch.ones(3), out, 3, BLOCK=4)
+    assert out[:3].tolist() == [1, 1, 1] and out[3].isnan()
+    hidden = torch.ones(4, dtype=torch.int32)
+    record_kernel(hidden_kernel, (1,), torch.ones(3, dtype=torch.int32), hidden, 3, BLOCK=4)
+    assert hidden[:3].tolist() == [1, 1, 1]
+
+
+def test_functions_that_a_kernel_calls_are_written_down_too():
+    x, out = torch.tensor([3.0, 9.0, 1.0, 2.0]), torch.empty(1)
+    recording = record_kernel(calling_kernel, (1,), x, out, BLOCK=4)
+    assert told(recording)[0,] == [("load", "x", [0]), ("load", "x", [0, 1, 2, 3]), ("store", "out", [0])]
+    assert out.item() == 10.5
+    assert recording.bytes_of(recording.programs[0], "load") == 5 * 4  # the first number twice
+
+
+def test_a_transposed_tensor():
+    x, out = torch.arange(8.0).reshape(4, 2).T, torch.empty(4, 2)
+    recording = record_kernel(transposing_kernel, (1,), x, out, *x.stride(), ROWS=2, COLUMNS=4)
+    load, store = recording.programs[0].accesses
+    assert load.offsets == (0, 2, 4, 6, 1, 3, 5, 7) and store.offsets == tuple(range(8))
+    assert recording.indices(load, 2) == tuple((row, column) for row in range(2) for column in range(4))
+    assert recording.indices(load, 1) == ((0,), (1,))
+    assert out.equal(x.T)
+
+
+def test_launch_options_and_constants_among_the_keywords():
+    out = torch.empty(4)
+    recording = record_kernel(
+        shift_kernel, (1,), x=torch.arange(4.0), out=out, by_load=0, by_store=0, BLOCK=4, num_warps=4, num_stages=2
+    )
+    assert out.tolist() == [0, 1, 2, 3] and list(recording.tensors) == ["x", "out"]
+    with pytest.raises(TypeError, match="BLOCK"):
+        record_kernel(shift_kernel, (1,), torch.arange(4.0), out, 0, 0, num_warps=4)
+
+
+def test_a_function_that_is_no_kernel_is_refused():
+    with pytest.raises(TypeError, match=r"'plain' is no kernel: put @triton\.jit above"):
+        record_kernel(a_plain_function(), (1,), torch.ones(1))
+
+
+def a_plain_function():
+    def plain(x):
+        pass
+
+    return plain
+
+
+def test_what_triton_refuses_is_said_by_triton():
+    x, out = torch.zeros(4), torch.zeros(4)
+    for kernel, words in ((long_mask_kernel, "incompatible dimensions|shape"), (no_pointer_kernel, "ptr")):
+        with pytest.raises(Exception, match=words) as caught:
+            record_kernel(kernel, (1,), x, out, BLOCK=4)
+        assert not isinstance(caught.value, OutOfBounds) and caught.traceback[-1].path.name != "kernel_recording.py"
+
+
+def test_a_mask_with_more_axes_than_the_pointers():
+    out = torch.zeros(4)
+    recording = record_kernel(tall_mask_kernel, (1,), torch.arange(4.0), out, BLOCK=4)
+    assert told(recording)[0,][0] == ("load", "x", [0, 1, 2, 3] * 2)
+    assert out.tolist() == [0, 2, 4, 6]
+    with pytest.raises(OutOfBounds, match="load number 3 of `x`"):
+        record_kernel(tall_mask_kernel, (1,), torch.arange(3.0), out, BLOCK=4)
+
+
+# --- two tensors in one storage
+
+
+def test_keys_and_values_in_one_storage_are_told_apart():
+    both = torch.arange(24.0).reshape(3, 2, 4)  # of each block keys, then values
+    keys, values = both[:, 0], both[:, 1]
+    for x, offset in ((keys, 8), (values, 16)):
+        recording = record_kernel(
+            two_kernel,
+            (1,),
+            keys,
+            values,
+            torch.empty(4),
+            offset if x is keys else 0,
+            0 if x is keys else offset,
+            BLOCK=4,
+        )
+        block = offset // 8
+        first, second = recording.programs[0].accesses[:2]
+        assert (first.tensor, second.tensor) == ("x", "y")
+        assert recording.indices(first, 1) == ((block if x is keys else 0,),)
+        assert recording.indices(second, 1) == ((0 if x is keys else block,),)
+
+
+@triton.jit
+def two_kernel(x, y, out, by_x, by_y, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(x + by_x + place) + tl.load(y + by_y + place))
+
+
+def test_halves_of_one_storage():
+    both = torch.arange(8.0)
+    recording = record_kernel(shift_kernel, (1,), both[:4], both[4:], 0, 0, BLOCK=4)
+    assert told(recording)[0,] == [("load", "x", [0, 1, 2, 3]), ("store", "out", [0, 1, 2, 3])]
+    assert both.tolist() == [0, 1, 2, 3] * 2
+
+
+def test_an_address_belongs_to_the_tensor_from_which_it_was_reckoned():
+    """One past the end of x is the first number of out."""
+    both = torch.arange(8.0)
+    with pytest.raises(OutOfBounds, match="load number 4 of `x`, which has the numbers 0 to 3"):
+        record_kernel(shift_kernel, (1,), both[:4], both[4:], 1, 0, BLOCK=4)
+    with pytest.raises(OutOfBounds, match="store number -1 of `out`"):
+        record_kernel(shift_kernel, (1,), both[:4], both[4:], 0, -1, BLOCK=4)
+    assert both.tolist() == list(range(8))
+    x = torch.arange(4.0)
+    twice = record_kernel(two_kernel, (1,), x, x, torch.empty(4), 0, 0, BLOCK=4)
+    assert [access.tensor for access in twice.programs[0].accesses] == ["x", "y", "out"]
+
+
+@triton.jit
+def unnoted_kernel(x, out, count, BLOCK: tl.constexpr):
+    row = tl.load(tl.make_block_ptr(x, (4,), (1,), (0,), (BLOCK,), (0,)))
+    tl.atomic_add(out + tl.arange(0, BLOCK), row)
+    tl.atomic_max(count, tl.program_id(0) + 7)
+
+
+@pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
+def test_block_pointers_and_atomic_operations_work_and_are_not_written_down():
+    out, number = torch.ones(4), torch.zeros(1, dtype=torch.int32)
+    recording = record_kernel(unnoted_kernel, (2,), torch.arange(4.0), out, number, BLOCK=4)
+    assert out.tolist() == [1, 3, 5, 7] and number.item() == 8
+    assert told(recording) == {(0,): [], (1,): []}
+
+
+# --- layouts
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_index_of_every_number_of_a_view(data):
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    tensor = torch.arange(int(np.prod(shape))).reshape(shape)
+    for axis in range(len(shape)):
+        start = data.draw(st.integers(0, shape[axis] - 1))
+        tensor = tensor.narrow(axis, start, shape[axis] - start)
+        tensor = tensor[(slice(None),) * axis + (slice(None, None, data.draw(st.integers(1, 2))),)]
+    tensor = tensor.permute(data.draw(st.permutations(range(len(shape)))))
+    layout = TensorLayout("x", tuple(tensor.shape), tensor.stride(), 8)
+    # The tensor holds its own places in the storage.
+    first, numbers = int(tensor.flatten()[0]), sorted(tensor.flatten().tolist())
+    for offset in range(numbers[-1] - first + 1):
+        is_own = first + offset in numbers
+        assert layout.has((offset,)).tolist() == [is_own]
+        if is_own:
+            assert int(tensor[layout.index_of(offset)]) == first + offset
+    assert not layout.has((-1, numbers[-1] - first + 1)).any()
+    assert [tuple(index) for index in layout.indices_of(range(3)).tolist()] == [
+        layout.index_of(offset) for offset in range(3)
+    ]
+
+
+def test_one_number_and_none():
+    assert TensorLayout("x", (), (), 4).index_of(0) == ()
+    assert TensorLayout("x", (), (), 4).has((0, 1)).tolist() == [True, False]
+    assert TensorLayout("x", (0, 5), (5, 1), 4).has((0,)).tolist() == [False]
+
+
+# --- Triton is left as it was
+
+
+def language():
+    owners = (tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)
+    return {
+        (owner.__name__, name): value
+        for owner in owners
+        for name, value in vars(owner).items()
+        if name != "__annotations__"
+    }
+
+
+def run_plainly():
+    out = torch.empty(1, device=lessons_lib.kernels.triton_setup.kernel_device())
+    calling_kernel[(1,)](torch.tensor([3.0, 9.0, 1.0, 2.0], device=out.device), out, BLOCK=4)
+    return out.item()
+
+
+@pytest.mark.parametrize(
+    "kernel, error, words",
+    [
+        (not_written_kernel, NotImplementedError, ""),
+        (failing_kernel, ValueError, "^inside$"),
+        (calling_kernel, OutOfBounds, "load number 3"),
+        (None, None, ""),
+    ],
+)
+def test_nothing_stays_changed(kernel, error, words):
+    run_plainly()
+    before = language()
+    if kernel is None:
+        record_kernel(calling_kernel, (1,), torch.ones(4), torch.ones(1), BLOCK=4)
+    else:
+        options = {"BLOCK": 4} if kernel is calling_kernel else {}
+        with pytest.raises(error, match=words or None) as caught:
+            record_kernel(kernel, (1,), torch.ones(3), torch.ones(1), **options)
+        assert type(caught.value) is error and caught.value.__cause__ is None
+    after = language()
+    assert [key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)] == []
+    assert run_plainly() == 10.5
+
+
+AS_ON_A_GPU = """
+import torch, triton
+import triton.language as tl
+import test_kernel_recording as t
+from triton.runtime.jit import JITFunction
+from lessons_lib.kernels import simple_paged as paged_kernels
+from lessons_lib.recording.kernel_accesses import record_kernel
+import far, near
+
+def kernels():
+    found = {name: value for module in (tl, tl.standard, t, paged_kernels, far, near) for name, value in vars(module).items() if isinstance(value, JITFunction)}
+    assert {"max", "sum", "half", "attend_blocks", "decode_heads_kernel"} <= found.keys(), found.keys()
+    return found
+
+before, language = kernels(), t.language()
+t.test_functions_that_a_kernel_calls_are_written_down_too()
+t.test_all_heads_of_all_sequences_in_a_cache_that_is_a_view()
+t.test_one_head_is_read_block_by_block_through_the_table(9)
+out = torch.zeros(1)
+record_kernel(near.kernel, (1,), torch.ones(1), out)  # calls a function of another module, which calls one there
+assert out.item() == 4
+for kernel in (t.not_written_kernel, t.failing_kernel):
+    try:
+        record_kernel(kernel, (1,), torch.ones(3), torch.ones(1))
+    except (NotImplementedError, ValueError):
+        pass
+    else:
+        raise AssertionError("no error")
+assert kernels() == before
+after = t.language()
+assert [key for key in language.keys() | after.keys() if language.get(key) is not after.get(key)] == []
+print("as before")
+"""
+
+
+FAR = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def inner(x):
+    return tl.load(x) + 1
+
+@triton.jit
+def outer(x):
+    return inner(x) * 2
+"""
+
+
+def test_compiled_kernels_are_recorded_and_stay_compiled(tmp_path):
+    """As on a machine with a GPU, in a process in which Triton compiles; nothing was compiled before the first recording."""
+    (tmp_path / "far.py").write_text(FAR)
+    (tmp_path / "near.py").write_text(
+        "import triton\nimport triton.language as tl\nfrom far import outer\n\n@triton.jit\ndef kernel(x, out):\n    tl.store(out, outer(x))\n"
+    )
+    paths = [LIBRARY, LIBRARY / "tests", LIBRARY / "tests" / "recording", tmp_path]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run(
+        [sys.executable, "-c", AS_ON_A_GPU], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout.strip() == "as before", done.stderr[-3000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_tensors_on_a_gpu_are_recorded_with_their_strides_and_changed():
+    both = torch.arange(24.0, device="cuda").reshape(3, 2, 4)
+    keys, values, out = both[:, 0], both[:, 1], torch.zeros(2, 4, device="cuda")[1]
+    recording = record_kernel(two_kernel, (1,), keys, values, out, 8, 16, BLOCK=4)
+    assert recording.tensors["x"].strides == (8, 1)
+    assert told(recording)[0,] == [
+        ("load", "x", [8, 9, 10, 11]),
+        ("load", "y", [16, 17, 18, 19]),
+        ("store", "out", [0, 1, 2, 3]),
+    ]
+    assert out.tolist() == [28, 30, 32, 34]
+    compiled = torch.zeros(4, device="cuda")
+    two_kernel[(1,)](keys, values, compiled, 8, 16, BLOCK=4)
+    assert compiled.tolist() == out.tolist()
+    assert run_plainly() == 10.5  # with tl.max, compiled after a recording
+
+
+@triton.jit
+def infinite_kernel(x, out):
+    number = tl.load(x + tl.arange(0, 2))
+    tl.store(out + tl.arange(0, 2), tl.exp(number) / 0.0 + tl.max(number / 0.0 * 0.0, axis=0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_and_undefined_results_are_not_warned_of():
+    out = torch.zeros(2)
+    record_kernel(infinite_kernel, (1,), torch.tensor([0.0, 1e4]), out)
+    assert out.isnan().all()
+
+
+def test_a_recording_is_plain_data():
+    recording = record_kernel(add_kernel, (1,), torch.ones(2), torch.ones(2), torch.ones(2), 2, BLOCK=2)
+    assert recording.programs[0].accesses[0] == Access("load", "x", (0, 1))
+    assert {type(number) for access in recording.programs[0].accesses for number in access.offsets} == {int}
+    assert repr(recording) == "<KernelRecording of add_kernel: 1 program, 16 bytes loaded, 8 stored>"
+    with pytest.raises(AttributeError):
+        recording.kernel = "other"

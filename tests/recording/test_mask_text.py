@@ -1,0 +1,236 @@
+"""Masks in words and in characters."""
+
+import doctest
+import sys
+import random
+
+import pytest
+import torch
+
+from lessons_lib.attention.masks import (
+    PADDING,
+    RULES,
+    Tags,
+    block_diagonal_mask,
+    combine,
+    not_in_the_future,
+    not_padding,
+    same_sequence,
+    tag_tokens,
+)
+from lessons_lib.recording.mask_text import (
+    cached_keys,
+    describe_mask,
+    letters,
+    mask_text,
+    names_for,
+    read_pair,
+    read_pairs,
+    read_row,
+)
+
+TWO = tag_tokens([3, 2])
+
+
+def padding(count):
+    return Tags(torch.full((count,), PADDING), torch.arange(count))
+
+
+PADDED = tag_tokens([2]).followed_by(padding(2))
+
+
+def test_the_examples_in_the_docstrings_hold():
+    outcome = doctest.testmod(sys.modules["lessons_lib.recording.mask_text"])
+    assert outcome.attempted >= 10 and not outcome.failed
+
+
+# --- one cell
+
+
+@pytest.mark.parametrize(
+    "query, key, sentence",
+    [
+        (2, 2, "A, position 2, may attend to A, position 2: same sequence, not in the future."),
+        (0, 2, "A, position 0, may not attend to A, position 2: in the future."),
+        (4, 0, "B, position 1, may not attend to A, position 0: another sequence."),
+        (0, 4, "A, position 0, may not attend to B, position 1: another sequence, in the future."),
+    ],
+)
+def test_a_cell_read_aloud(query, key, sentence):
+    assert read_pair(TWO, TWO, query, key, ["A", "B"]) == sentence
+
+
+def test_padding_is_no_sequence():
+    assert (
+        read_pair(PADDED, PADDED, 1, 2)
+        == "A, position 1, may not attend to padding, position 0: padding, another sequence."
+    )
+    assert read_pair(PADDED, PADDED, 3, 2) == "padding, position 1, may not attend to padding, position 0: padding."
+
+
+@pytest.mark.parametrize(
+    "rules, reasons",
+    [
+        ((), "no rule forbids it"),
+        ((not_padding,), "not padding"),  # where it is the only thing asked, it is said
+        ((not_in_the_future,), "not in the future"),
+        ((same_sequence, not_padding), "same sequence"),
+        ((not_in_the_future, same_sequence), "same sequence, not in the future"),  # whatever the order of the rules
+    ],
+)
+def test_only_rules_that_are_asked_give_reasons(rules, reasons):
+    assert read_pair(TWO, TWO, 2, 0, ["A", "B"], rules) == f"A, position 2, may attend to A, position 0: {reasons}."
+
+
+def test_a_rule_that_is_not_asked_forbids_nothing():
+    assert "may attend to B, position 0" in read_pair(TWO, TWO, 2, 3, rules=(not_padding, not_in_the_future))
+
+
+def test_a_rule_of_ones_own_is_called_by_its_name():
+    def within_a_window(queries, keys):
+        return (queries.positions[:, None] - keys.positions) < 2
+
+    rules = (*RULES, within_a_window)
+    assert read_pair(TWO, TWO, 2, 0, rules=rules).endswith("A, position 0: not within a window.")
+    assert read_pair(TWO, TWO, 2, 1, rules=rules).endswith(
+        "A, position 1: same sequence, not in the future, within a window."
+    )
+
+
+def test_a_learners_rule_has_the_words_of_ours():
+    def same_sequence(queries, keys):
+        return queries.seq_ids[:, None] == keys.seq_ids
+
+    assert read_pair(TWO, TWO, 4, 0, rules=(same_sequence,)).endswith(": another sequence.")
+
+
+@pytest.mark.parametrize(
+    "query, key, words", [(5, 0, "no query 5; it may be from 0 to 4"), (0, -1, "no key -1; it may be from 0 to 4")]
+)
+def test_a_cell_that_is_not_there(query, key, words):
+    with pytest.raises(IndexError, match=words):
+        read_pair(TWO, TWO, query, key)
+
+
+# --- all cells
+
+
+def test_all_cells_are_read_like_each_of_them():
+    rng = random.Random(4)
+    for _ in range(20):
+        lengths, cached = ([rng.randrange(5) for _ in range(3)] for _ in range(2))
+        queries = tag_tokens(lengths, cached).followed_by(padding(rng.randrange(3)))
+        keys = tag_tokens(cached).followed_by(queries)
+        rules = tuple(rule for rule in RULES if rng.random() < 0.7)
+        sheet = read_pairs(queries, keys, list("ABC"), rules)
+        assert sheet == [
+            [read_pair(queries, keys, q, k, list("ABC"), rules) for k in range(len(keys))] for q in range(len(queries))
+        ]
+        allowed = [[" may attend " in cell for cell in row] for row in sheet]
+        assert allowed == combine(rules, queries, keys).tolist()
+
+
+def test_each_rule_is_asked_once_for_all_cells():
+    asked = []
+
+    def counted(queries, keys):
+        asked.append((len(queries), len(keys)))
+        return same_sequence(queries, keys)
+
+    tags = tag_tokens([22, 21, 21])
+    read_pairs(tags, tags, rules=(counted,))
+    assert asked == [(64, 64)]
+
+
+def test_the_mask_has_the_word_where_it_differs_from_the_rules():
+    mask = block_diagonal_mask(TWO, TWO)
+    mask[4, 0], mask[2, 1] = True, False
+    sheet = read_pairs(TWO, TWO, mask=mask)
+    assert sheet[4][0] == "B, position 1, may attend to A, position 0, but should not: another sequence."
+    assert (
+        sheet[2][1] == "A, position 2, may not attend to A, position 1, but should: same sequence, not in the future."
+    )
+    assert sheet[2][0] == read_pair(TWO, TWO, 2, 0)
+    assert sum("should" in cell for row in sheet for cell in row) == 2
+
+
+# --- a row
+
+
+def test_a_row_in_ranges():
+    mask = combine((not_in_the_future,), TWO, TWO)
+    assert read_row(mask, TWO, TWO, 1) == "A, position 1, attends to A 0 to 1, B 0 to 1."
+    assert read_row(mask, TWO, TWO, 3) == "B, position 0, attends to A 0, B 0."
+
+
+def test_cached_and_new_keys_of_a_sequence_are_one_range():
+    queries = tag_tokens([1, 2], starts=[3, 0])
+    keys = tag_tokens([3, 0]).followed_by(queries)
+    assert read_row(block_diagonal_mask(queries, keys), queries, keys, 0) == "A, position 3, attends to A 0 to 3."
+
+
+def test_a_hole_in_a_row_is_heard():
+    mask = block_diagonal_mask(TWO, TWO)
+    mask[2, 1] = False
+    assert read_row(mask, TWO, TWO, 2) == "A, position 2, attends to A 0, A 2."
+
+
+def test_a_row_of_padding_attends_to_nothing():
+    assert (
+        read_row(block_diagonal_mask(PADDED, PADDED), PADDED, PADDED, 2) == "padding, position 0, attends to nothing."
+    )
+    with pytest.raises(IndexError, match="no query 4; it may be from 0 to 3"):
+        read_row(block_diagonal_mask(PADDED, PADDED), PADDED, PADDED, 4)
+    with pytest.raises(IndexError, match="there are none"):
+        read_row(torch.ones(0, 4, dtype=torch.bool), padding(0), PADDED, 0)
+
+
+# --- characters
+
+
+def test_a_mask_in_characters():
+    queries = tag_tokens([1, 2], starts=[9, 10]).followed_by(padding(1))
+    keys = tag_tokens([2, 0]).followed_by(queries)
+    shown = mask_text(block_diagonal_mask(queries, keys), queries, keys, ["Fox", "Bear"])
+    assert shown == "     FFFBB-\nF  9 ###...\nB 10 ...#..\nB 11 ...##.\n-  0 ......"
+
+
+def test_an_empty_mask_in_characters():
+    none = tag_tokens([])
+    assert mask_text(block_diagonal_mask(none, none), none, none).strip() == ""
+
+
+# --- the whole mask in sentences
+
+
+def test_a_mask_in_sentences():
+    queries = tag_tokens([1, 2], starts=[3, 0]).followed_by(padding(1))
+    keys = tag_tokens([3, 0]).followed_by(queries)
+    assert describe_mask(block_diagonal_mask(queries, keys), queries, keys, ["A", "B"]) == (
+        "Mask of 4 queries and 7 keys. Queries: A 3, B 0 to 1, padding 0. Keys in the cache: A 0 to 2. "
+        "New keys: A 3, B 0 to 1, padding 0. To their own sequence only: A, B. padding attends to nothing. "
+        "7 of 28 cells may attend (25 %)."
+    )
+
+
+def test_cross_talk_is_said():
+    rules = (not_padding, not_in_the_future)
+    mask = combine(rules, TWO, TWO)
+    assert "A attends to A, B. B attends to A, B. " in describe_mask(mask, TWO, TWO, rules=rules)
+    assert "not as the rules say" not in describe_mask(mask, TWO, TWO, rules=rules)
+    differing = int((mask != block_diagonal_mask(TWO, TWO)).sum())
+    assert describe_mask(mask, TWO, TWO).endswith(f"In {differing} of the cells the mask is not as the rules say.")
+
+
+def test_what_is_cached_can_be_told_only_beside_what_is_new():
+    queries = tag_tokens([1, 1], starts=[1, 2])
+    keys = tag_tokens([1, 2]).followed_by(queries)
+    assert cached_keys(queries, keys) == [True, True, True, False, False]
+    assert cached_keys(TWO, TWO) == [False] * 5
+    assert cached_keys(queries, tag_tokens([1, 2])) == [False] * 3
+
+
+def test_names():
+    assert letters(28)[::9] == ["A", "J", "S", "B1"]
+    assert names_for(tag_tokens([1]), tag_tokens([1, 1, 1])) == ["A", "B", "C"]
+    assert names_for(padding(2)) == []

@@ -1,0 +1,127 @@
+"""The recorder of lesson 10: what it says of each step is what the scheduler did, and what the pool looked like after it."""
+
+import pytest
+from oracle import generate_alone
+
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.invariants import LostBlocks
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, fork, never_swap
+from lessons_lib.scheduling.sequence import Sequence
+
+COMMON = list(range(20, 28))
+
+
+def machine(num_blocks=14, num_swap_blocks=8, **limits):
+    """A scheduler over blocks of 4, a runner, and the cache of the swap space."""
+    model = tiny_model("qwen2", seed=3)
+    limits = dict(max_num_seqs=4, max_num_batched_tokens=20) | limits
+    scheduler = PreemptiveScheduler(PrefixCache(num_blocks, 4), swap_space=BlockPool(num_swap_blocks, 4), **limits)
+    return ModelRunner(model, num_blocks, 4), scheduler, PagedKVCache(model.config, max(num_swap_blocks, 1), 4)
+
+
+def six(cap=14):
+    return [Sequence(name, COMMON + [n] * (2 * n + 1), cap, arrival_time=float(n)) for n, name in enumerate("ABCDEF")]
+
+
+def record(**limits):
+    runner, scheduler, swap_cache = machine(**limits)
+    sequences = six()
+    return serve_recorded(runner, scheduler, sequences, swap_cache), sequences, scheduler
+
+
+def test_the_answers_are_those_that_each_gets_alone():
+    for sequence in record()[1]:
+        assert sequence.output_ids == generate_alone(tiny_model("qwen2", seed=3), sequence.prompt_ids, 14, None)
+        assert sequence.finish_reason == "length"
+
+
+@pytest.mark.parametrize("limits", [{}, {"should_swap": never_swap}, {"num_swap_blocks": 0}, {"share_prefixes": False}])
+def test_the_steps_add_up(limits):
+    steps, sequences, scheduler = record(**limits)
+    assert [step.index for step in steps] == list(range(len(steps)))
+    assert sum(len(step.preempted) for step in steps) == scheduler.num_preempted > 1
+    assert (
+        sum(len(step.swapped_out) for step in steps)
+        == scheduler.num_swapped
+        == sum(len(step.swapped_in) for step in steps)
+    )
+    assert sorted(name for step in steps for name in step.finished) == list("ABCDEF")
+    computed, tokens = dict.fromkeys("ABCDEF", 0), {sequence.id: sequence.num_tokens - 1 for sequence in sequences}
+    for step in steps:
+        for name in set(step.preempted) - set(step.swapped_out):
+            computed[name] = 0
+        for name, found in step.hits.items():
+            assert name in step.admitted and computed[name] == 0
+            computed[name] = found
+        for name, count in step.counts.items():
+            computed[name] += count
+        for name in step.finished:
+            assert computed[name] == tokens[name]
+    assert any(step.hits for step in steps) == (limits.get("share_prefixes", True))
+    assert steps[-1].evicted == scheduler.pool.evicted
+
+
+def test_every_step_shows_the_pool_after_it():
+    steps, _, scheduler = record()
+    assert any(len(holders) > 1 for step in steps for holders in step.holders.values())
+    kinds = {move.kind for step in steps for move in step.moves}
+    assert {SWAP_OUT, SWAP_IN} <= kinds
+    for step in steps:
+        assert (step.num_blocks, step.block_size, step.num_swap_blocks) == (14, 4, 8)
+        assert step.holders.keys() == step.filled.keys() and not step.cached & step.holders.keys()
+        assert all(1 <= tokens <= 4 for tokens in step.filled.values())
+        gone = {*step.finished, *step.waiting}
+        assert not gone & {name for holders in step.holders.values() for name in holders}
+        assert set(step.swapped) <= set(step.waiting)
+        assert sum(move.kind == SWAP_OUT for move in step.moves) == sum(
+            len(step.swapped[name]) for name in step.swapped_out
+        )
+    assert steps[-1].holders == {} and steps[-1].cached == frozenset(scheduler.pool.name_of) and steps[-1].cached
+
+
+def test_the_blocks_of_a_sequence_are_as_full_as_it_is_long():
+    runner, scheduler, swap_cache = machine(num_blocks=20)
+    (sequence,) = six()[3:4]  # 15 tokens
+    scheduler.add(sequence)
+    step = recorded_step(runner, scheduler, swap_cache, index=7)
+    assert step.index == 7 and step.counts == {"D": 15} and step.admitted == ("D",)
+    assert [step.filled[block] for block in sequence.blocks] == [4, 4, 4, 3]
+    assert set(step.holders) == set(sequence.blocks) and blocks_for(15, 4) == 4
+
+
+def test_a_run_is_recorded_through_a_fork():
+    runner, scheduler, swap_cache = machine(num_blocks=20)
+    (first,) = six()[:1]  # 9 tokens: the third block has one
+    scheduler.add(first)
+    steps = [recorded_step(runner, scheduler, swap_cache)]
+    children = [fork(scheduler.pool, first, f"A{n}") for n in range(2)]
+    steps += serve_recorded(runner, scheduler, children, swap_cache, first_index=1)
+    assert [step.index for step in steps] == list(range(len(steps)))
+    assert steps[1].admitted == ("A0", "A1") and sum(move.kind == COPY for move in steps[1].moves) == 2
+    assert sorted(map(len, steps[1].holders.values())) == [1, 1, 1, 3, 3]
+    assert children[0].output_ids == children[1].output_ids == first.output_ids
+
+
+def test_books_that_do_not_agree_are_told_in_the_step_in_which_it_happened():
+    runner, scheduler, swap_cache = machine()
+    scheduler.add(six()[0])
+    recorded_step(runner, scheduler, swap_cache)
+    scheduler.pool.allocate(1)
+    with pytest.raises(LostBlocks):
+        recorded_step(runner, scheduler, swap_cache)
+
+
+def test_steps_do_not_change_when_the_run_goes_on():
+    runner, scheduler, swap_cache = machine()
+    for sequence in six():
+        scheduler.add(sequence)
+    step = recorded_step(runner, scheduler, swap_cache)
+    before = repr(step)
+    serve_recorded(runner, scheduler, [], swap_cache)
+    assert repr(step) == before

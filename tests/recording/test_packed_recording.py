@@ -1,0 +1,59 @@
+"""The text form of one step of a ragged batch: who is in the row, and the mask of the pass in characters."""
+
+from lessons_lib.attention.packing import pack
+from lessons_lib.batching.ragged_batching import ragged_generate
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.recording.packed_steps import PackedStep, packed_text
+
+
+class NoTokenizer:
+    eos_token_id = None
+
+
+def test_a_prefill_beside_decodes():
+    packed = pack([[7], [8], [1, 2, 3]], [3, 2, 0])
+    step = PackedStep(("A", "B", "C"), packed, (4, 5, 6), joined=("C",), left=("B",), waiting=("D", "E"))
+    assert packed_text(step).splitlines() == [
+        "A decode: 1 new after 3 cached · B decode: 1 new after 2 cached · C prefill: 3 new after 0 cached",
+        "left: B · waiting: D, E",
+        "    AAABB|ABCCC",
+        "A 3 ###..|#....",
+        "B 2 ...##|.#...",
+        "C 0 .....|..#..",
+        "C 1 .....|..##.",
+        "C 2 .....|..###",
+    ]
+
+
+def test_without_cached_keys_nothing_is_parted_and_no_event_has_no_line():
+    step = PackedStep(("A", "B"), pack([[7, 8], [9]], [0, 0]), (4, 5), joined=("A", "B"), left=(), waiting=())
+    assert packed_text(step).splitlines() == [
+        "A prefill: 2 new after 0 cached · B prefill: 1 new after 0 cached",
+        "    AAB",
+        "A 0 #..",
+        "A 1 ##.",
+        "B 0 ..#",
+    ]
+
+
+def test_two_digit_positions_stand_in_line():
+    step = PackedStep(("A", "B"), pack([[7], [8]], [9, 10]), (4, 5), joined=(), left=(), waiting=())
+    head, *rows = packed_text(step).splitlines()[1:]
+    assert head == "     AAAAAAAAABBBBBBBBBB|AB"
+    assert rows == ["A  9 #########..........|#.", "B 10 .........##########|.#"]
+
+
+def test_a_recorded_run_can_be_printed_step_by_step():
+    prompts = [[5, 6, 7], [8], [9, 10]]
+    result = ragged_generate(
+        tiny_model("llama"), NoTokenizer(), prompts, max_new_tokens=[2, 3, 1], max_num_seqs=2, names="ABC"
+    )
+    first, second, third = (packed_text(step).splitlines() for step in result.packed)
+    assert first[:2] == ["A prefill: 3 new after 0 cached · B prefill: 1 new after 0 cached", "waiting: C"]
+    assert second[:2] == [
+        "A decode: 1 new after 3 cached · B decode: 1 new after 1 cached",
+        "left: A · in the next row: C",
+    ]
+    assert [step.admitted for step in result.packed] == [(), ("C",), ()]
+    assert third[:2] == ["B decode: 1 new after 2 cached · C prefill: 2 new after 0 cached", "left: B, C"]
+    assert third[2:] == ["    BB|BCC", "B 2 ##|#..", "C 0 ..|.#.", "C 1 ..|.##"]

@@ -1,0 +1,240 @@
+"""Who goes next: each policy against a sort by what it promises, and the queue against a plain list."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduling_cases import POLICIES, a_sequence, names
+
+from lessons_lib.scheduling.policies import (
+    BalancedLengths,
+    FirstComeFirstServed,
+    PriorityWithAgeing,
+    ShortestJobFirst,
+    StrictPriority,
+    WaitingQueue,
+    expected_length,
+)
+
+# Whole seconds: sums of them are exact, and many are alike.
+customers = st.lists(
+    st.builds(
+        lambda prompt, cap, at, tier, guess, is_interactive: a_sequence(
+            "x", prompt, cap, arrival_time=at, tier=tier, expected_tokens=guess, is_interactive=is_interactive
+        ),
+        st.integers(1, 30), st.integers(1, 30), st.integers(0, 12), st.integers(0, 3), st.none() | st.integers(1, 30), st.booleans(),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+def queue_of(policy, sequences):
+    queue = WaitingQueue(policy)
+    for sequence in sequences:
+        queue.add(sequence)
+    return queue
+
+
+def before(one, other, reasons):
+    """Whether `one` goes before `other`: the first of the reasons in which they differ decides."""
+    for reason in reasons:
+        if reason(one) != reason(other):
+            return reason(one) < reason(other)
+    return False
+
+
+def sorted_by(sequences, *reasons):
+    """Sorted by insertion, pair by pair; who was there first stays before his like."""
+    order = []
+    for sequence in sequences:
+        place = next((n for n, other in enumerate(order) if before(sequence, other, reasons)), len(order))
+        order.insert(place, sequence)
+    return order
+
+
+def came(sequence):
+    return sequence.arrival_time
+
+
+def guessed(sequence):
+    return sequence.max_new_tokens if sequence.expected_tokens is None else sequence.expected_tokens
+
+
+def tier(sequence):
+    return sequence.tier
+
+
+@settings(max_examples=100, deadline=None)
+@given(customers)
+def test_each_policy_sorts_by_what_it_promises(sequences):
+    promises = (
+        (FirstComeFirstServed(), [came]),
+        (ShortestJobFirst(), [guessed]),
+        (StrictPriority(), [tier, came]),
+        (BalancedLengths(9), [came]),
+    )
+    for policy, reasons in promises:
+        assert list(queue_of(policy, sequences)) == sorted_by(sequences, *reasons)
+
+
+SECONDS = st.sampled_from([0, 1, 2, 4, 8])
+
+
+@settings(max_examples=200, deadline=None)
+@given(customers, SECONDS, SECONDS, st.integers(12, 60))
+def test_ageing_is_sorting_by_tier_reader_and_wait_at_every_moment(sequences, patience, head_start, now):
+    """`patience` seconds are worth a tier, and `head_start` seconds a reader, whenever one looks: the queue never has to be sorted again."""
+
+    def urgency(sequence):
+        waited = now - sequence.arrival_time + (head_start if sequence.is_interactive else 0)
+        return patience * sequence.tier - waited
+
+    assert list(queue_of(PriorityWithAgeing(patience, head_start), sequences)) == sorted_by(sequences, urgency)
+
+
+@settings(max_examples=100, deadline=None)
+@given(customers, SECONDS, SECONDS)
+def test_nobody_gives_way_to_a_reader_who_came_more_than_a_head_start_later(sequences, patience, head_start):
+    queue = list(queue_of(PriorityWithAgeing(patience, head_start), sequences))
+    for place, passed in enumerate(queue):
+        for other in queue[:place]:
+            if other.tier == passed.tier and other.arrival_time > passed.arrival_time:
+                assert other.is_interactive and not passed.is_interactive
+                assert other.arrival_time <= passed.arrival_time + head_start  # alike: who was added first
+
+
+@settings(max_examples=100, deadline=None)
+@given(customers, SECONDS)
+def test_a_head_start_is_no_matter_among_readers_or_where_nobody_reads(sequences, patience):
+    for is_interactive in (False, True):
+        for sequence in sequences:
+            sequence.is_interactive = is_interactive
+        assert list(queue_of(PriorityWithAgeing(patience, 5), sequences)) == list(
+            queue_of(PriorityWithAgeing(patience), sequences)
+        )
+
+
+def test_a_reader_of_a_lower_tier_passes_a_job_if_patience_allows_it():
+    job = a_sequence("job", arrival_time=100, tier=0)
+    reader = a_sequence("reader", arrival_time=92, tier=1, is_interactive=True)
+    order = {
+        numbers: names(queue_of(PriorityWithAgeing(*numbers), [job, reader]))
+        for numbers in ((10,), (10, 0), (10, 4), (13, 4), (0, 0))
+    }
+    assert order == {
+        (10,): ["job", "reader"], (10, 0): ["job", "reader"], (10, 4): ["reader", "job"], (13, 4): ["job", "reader"], (0, 0): ["reader", "job"],
+    }  # fmt: skip
+
+
+def test_ageing_lies_between_first_come_first_served_and_strict_priority():
+    rng = random.Random(1)
+    sequences = [a_sequence(str(n), arrival_time=rng.random() * 50, tier=rng.randrange(3)) for n in range(40)]
+    assert list(queue_of(PriorityWithAgeing(0), sequences)) == list(queue_of(FirstComeFirstServed(), sequences))
+    assert list(queue_of(PriorityWithAgeing(51), sequences)) == list(queue_of(StrictPriority(), sequences))
+    waits, urgent = a_sequence("waits", arrival_time=0, tier=1), a_sequence("urgent", arrival_time=11, tier=0)
+    assert names(queue_of(PriorityWithAgeing(10), [urgent, waits])) == ["waits", "urgent"]
+    assert names(queue_of(PriorityWithAgeing(12), [urgent, waits])) == ["urgent", "waits"]
+
+
+def test_a_guess_counts_and_without_one_the_cap():
+    sequences = [
+        a_sequence("capped", cap=20),
+        a_sequence("guessed", cap=99, expected_tokens=19.5),
+        a_sequence("none", cap=50, expected_tokens=0),
+    ]
+    assert names(queue_of(ShortestJobFirst(), sequences)) == ["none", "guessed", "capped"]
+    assert [expected_length(sequence) for sequence in sequences] == [23, 22.5, 3]
+
+
+@settings(max_examples=100, deadline=None)
+@given(customers.filter(bool), customers, st.integers(1, 50), st.integers(1, 14))
+def test_balancing_takes_the_one_that_brings_the_mean_nearest_to_the_target(waiting, running, target, window):
+    """In whole numbers: |(total + own) / n - target| is smallest where |total + own - target x n| is."""
+
+    def miss(sequence):
+        return abs(sum(map(expected_length, [*running, sequence])) - target * (len(running) + 1))
+
+    first = sorted_by(waiting, came)[:window]
+    chosen = queue_of(BalancedLengths(target, window), waiting).next(running)
+    assert any(chosen is sequence for sequence in first) and miss(chosen) == min(map(miss, first))
+
+
+def test_of_two_that_balance_alike_the_first_is_taken():
+    prompts = {"far": 40, "first": 13, "second": 13, "other side": 17}
+    waiting = [a_sequence(name, prompt, 5, arrival_time=n) for n, (name, prompt) in enumerate(prompts.items())]
+    for window, name in ((1, "far"), (2, "first"), (4, "first")):
+        assert queue_of(BalancedLengths(20, window), waiting).next([]).id == name
+    assert queue_of(BalancedLengths(20), waiting).next([a_sequence("running", 1, 1)]).id == "far"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(POLICIES),
+    st.lists(st.tuples(st.sampled_from(["add", "add", "take", "remove"]), st.integers(0, 9)), max_size=30),
+)
+def test_the_queue_is_a_sorted_list(policy, calls):
+    queue, model = WaitingQueue(policy), []
+    for n, (call, value) in enumerate(calls):
+        if call == "add":
+            sequence = a_sequence(
+                str(n),
+                1 + value % 4,
+                1 + value % 3,
+                arrival_time=value % 5,
+                tier=value % 2,
+                is_interactive=value % 3 == 0,
+            )
+            queue.add(sequence)
+            model.append(sequence)
+            model.sort(key=policy.rank)  # stable
+        elif model:
+            chosen = model[value % len(model)] if call == "remove" else queue.next([])
+            assert call == "remove" or chosen in model[: getattr(policy, "window", 1)]
+            queue.remove(chosen)
+            model.remove(chosen)
+        assert list(queue) == model and len(queue) == len(model) and bool(queue) == bool(model)
+        if model:
+            assert queue.next([]) is queue.next([])  # it stays
+            assert hasattr(policy, "choose") or queue.next([]) is model[0]
+
+
+def test_a_policy_of_ones_own():
+    last_come = SimpleNamespace(rank=lambda sequence: -sequence.arrival_time)
+    assert names(queue_of(last_come, [a_sequence("A", arrival_time=1), a_sequence("B", arrival_time=2)])) == ["B", "A"]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_who_does_not_wait_cannot_be_removed(policy):
+    here, gone = a_sequence("A"), a_sequence("A")
+    queue = queue_of(policy, [here])
+    with pytest.raises(ValueError, match="sequence 'A' does not wait in this queue of 1"):
+        queue.remove(gone)
+    assert list(queue) == [here]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_nobody_is_next_where_nobody_waits(policy):
+    with pytest.raises(IndexError):
+        WaitingQueue(policy).next([])
+
+
+def test_a_window_that_shows_nobody_is_refused():
+    for window in (0, -2):
+        with pytest.raises(ValueError, match=f"window is {window}; it must be 1 or more"):
+            BalancedLengths(20, window)
+
+
+def test_patience_and_head_start_are_not_negative():
+    for numbers, told in (
+        ((-1,), "patience is -1 seconds and head_start 0.0"),
+        ((3, -2), "patience is 3 seconds and head_start -2"),
+    ):
+        with pytest.raises(ValueError, match=f"{told}; both must be 0 or more"):
+            PriorityWithAgeing(*numbers)
+
+
+def test_policies_have_names_of_their_own():
+    kinds = {type(policy): policy.name for policy in POLICIES}
+    assert len(set(kinds.values())) == len(kinds) == 5

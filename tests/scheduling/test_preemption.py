@@ -1,0 +1,591 @@
+"""The parts of lesson 10 one by one: victims, swaps, what is taken from the cache, copies before writes, forks, moves, the books."""
+
+import random
+
+import pytest
+import torch
+
+from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.invariants import LostBlocks, audit
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, name_full_blocks
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
+from lessons_lib.scheduling.preemption import (
+    COPY,
+    SWAP_IN,
+    SWAP_OUT,
+    Move,
+    PreemptiveScheduler,
+    copy_before_write,
+    fork,
+    last_in_rank,
+    never_swap,
+    take_cached,
+)
+from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative, optimistic
+from lessons_lib.scheduling.sequence import Sequence
+
+
+def make(num_blocks, block_size=4, swap_blocks=0, **limits):
+    limits = dict(max_num_seqs=4, max_num_batched_tokens=64) | limits
+    return PreemptiveScheduler(
+        PrefixCache(num_blocks, block_size), swap_space=BlockPool(swap_blocks, block_size), **limits
+    )
+
+
+def sequence(name="A", prompt=5, cap=20, arrival=0.0, first=0, **more):
+    """A sequence whose prompt is first, first + 1, ..."""
+    return Sequence(name, list(range(first, first + prompt)), cap, arrival_time=arrival, **more)
+
+
+def go(scheduler, steps=1, token=90):
+    """Steps without a model: everybody gets the same token. Returns the plans."""
+    plans = []
+    for _ in range(steps):
+        plan = scheduler.schedule()
+        scheduler.update(plan, [token] * len(plan.counts))
+        audit(scheduler)
+        plans.append(plan)
+    return plans
+
+
+def run_out(scheduler, most=500):
+    plans = []
+    while scheduler.has_unfinished():
+        assert len(plans) < most, "it never ends"
+        plans += go(scheduler)
+    return plans
+
+
+def nothing_is_lost(scheduler):
+    audit(scheduler)
+    assert (
+        len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+        and len(scheduler.swap_space.free_queue) == scheduler.swap_space.num_blocks
+    )
+
+
+# --- the victim
+
+
+def test_the_victim_ranks_last_and_of_two_alike_is_the_later_one():
+    early, late, later = sequence("A"), sequence("B", arrival=2.0), sequence("C", arrival=2.0)
+    assert last_in_rank([early, late], FirstComeFirstServed()) is late
+    assert last_in_rank([late, early], FirstComeFirstServed()) is late
+    assert last_in_rank([late, later, early], FirstComeFirstServed()) is later
+    first_class = sequence("D", arrival=9.0, tier=0)
+    economy = sequence("E", arrival=1.0, tier=1)
+    candidates = [economy, first_class]
+    assert last_in_rank(candidates, StrictPriority()) is economy
+    assert candidates == [economy, first_class]
+
+
+def two_that_grow(swap_blocks=0, **limits):
+    """Two of 7 tokens in 4 blocks of 4: both want a third block with their ninth token, and none is free."""
+    scheduler = make(4, swap_blocks=swap_blocks, share_prefixes=False, **limits)
+    a, b = sequence("A", 7, 9), sequence("B", 7, 9, arrival=1.0, first=40)
+    scheduler.add(a), scheduler.add(b)
+    go(scheduler, 2)
+    assert [s.num_computed_tokens for s in (a, b)] == [8, 8] and not scheduler.pool.free_queue
+    return scheduler, a, b
+
+
+def test_the_same_requests_deadlock_without_preemption():
+    scheduler = Scheduler(BlockPool(4, 4), admission=optimistic, max_num_seqs=4, max_num_batched_tokens=64)
+    scheduler.add(sequence("A", 7, 9)), scheduler.add(sequence("B", 7, 9))
+    with pytest.raises(Deadlock):
+        for _ in range(20):
+            plan = scheduler.schedule()
+            scheduler.update(plan, [90] * len(plan.counts))
+
+
+def test_a_victim_whose_cache_is_dropped_knows_its_tokens_and_computes_them_again():
+    scheduler, a, b = two_that_grow()
+    known = b.token_ids
+    (plan,) = go(scheduler)
+    assert plan.preempted == [b] and plan.counts == {a: 1} and plan.moves == []
+    assert b.token_ids == known and b.num_computed_tokens == 0 and b.blocks == [] and list(scheduler.waiting) == [b]
+    plans = run_out(scheduler)
+    again = next(plan for plan in plans if b in plan.admitted)
+    assert again.counts[b] == len(known)
+    assert len(b.output_ids) == len(a.output_ids) == 9
+    nothing_is_lost(scheduler)
+
+
+def test_a_victim_that_is_swapped_goes_on_where_it_was():
+    scheduler, a, b = two_that_grow(swap_blocks=2)
+    blocks = list(b.blocks)
+    (plan,) = go(scheduler)
+    assert plan.preempted == [b] and b.num_computed_tokens == 8 and b.blocks == []
+    assert plan.moves == [Move(SWAP_OUT, block, swap) for block, swap in zip(blocks, b.swapped)] and len(b.swapped) == 2
+    assert (scheduler.num_preempted, scheduler.num_swapped) == (1, 1)
+    swapped = list(b.swapped)
+    plans = run_out(scheduler)
+    again = next(plan for plan in plans if b in plan.admitted)
+    assert again.counts[b] == 1
+    assert [(move.kind, move.source) for move in again.moves] == [(SWAP_IN, block) for block in swapped]
+    nothing_is_lost(scheduler)
+
+
+@pytest.mark.parametrize("swap_blocks", [0, 1])
+def test_where_the_swap_space_is_full_the_cache_is_dropped(swap_blocks):
+    scheduler, a, b = two_that_grow(swap_blocks=swap_blocks)
+    (plan,) = go(scheduler)
+    assert (
+        plan.preempted == [b]
+        and plan.moves == []
+        and b.swapped == []
+        and b.num_computed_tokens == 0
+        and scheduler.num_swapped == 0
+    )
+    run_out(scheduler)
+    nothing_is_lost(scheduler)
+
+
+def test_a_victim_of_which_nothing_is_computed_is_not_swapped():
+    scheduler = make(4, swap_blocks=4)
+    scheduler.add(sequence(cap=5))
+    plan = scheduler.schedule()
+    (victim,) = plan.counts
+    scheduler.preempt(plan, victim)
+    assert (
+        (scheduler.num_preempted, scheduler.num_swapped) == (1, 0)
+        and not plan.counts
+        and not plan.moves
+        and not victim.blocks
+    )
+    audit(scheduler)
+
+
+def test_the_one_that_needs_the_block_may_be_the_victim():
+    scheduler, a, b = two_that_grow(choose_victim=lambda candidates, policy: candidates[0])
+    (plan,) = go(scheduler)
+    assert plan.preempted == [a] and list(plan.counts) == [b]
+    run_out(scheduler)
+    nothing_is_lost(scheduler)
+
+
+def test_nobody_is_admitted_in_a_step_that_takes_blocks_back():
+    scheduler, a, b = two_that_grow()
+    scheduler.add(sequence("C", 1, 1, arrival=2.0, first=80))
+    (plan,) = go(scheduler)
+    assert plan.preempted == [b] and plan.admitted == []
+
+
+def test_an_abort_gives_back_blocks_and_swap_blocks():
+    scheduler, a, b = two_that_grow(swap_blocks=2)
+    go(scheduler)
+    assert b.swapped
+    scheduler.remove(b), scheduler.remove(a)
+    nothing_is_lost(scheduler)
+
+
+def test_one_block_fewer_than_the_largest_needs_is_refused_and_as_many_suffice():
+    largest = sequence("A", 9, 8)  # 16 tokens that are ever computed
+    needed = blocks_for(largest.most_tokens, 4)
+    with pytest.raises(Exception, match=f"may need {needed} blocks of 4 tokens; the pool has {needed - 1}"):
+        make(needed - 1).add(largest)
+    scheduler = make(needed)
+    for name in "ABC":
+        scheduler.add(sequence(name, 9, 8, arrival=ord(name)))
+    run_out(scheduler)
+    nothing_is_lost(scheduler)
+
+
+def test_with_conservative_admission_nobody_is_ever_preempted():
+    scheduler = make(8, admission=conservative, share_prefixes=False)
+    for n, name in enumerate("ABCDE"):
+        scheduler.add(sequence(name, 3 + n, 12, arrival=n, first=10 * n))
+    run_out(scheduler)
+    assert scheduler.num_preempted == 0
+
+
+def test_a_watermark_keeps_blocks_for_those_who_run():
+    def preemptions(watermark):
+        scheduler = make(12, watermark=watermark, share_prefixes=False, max_num_seqs=8)
+        for n in range(8):
+            scheduler.add(sequence(str(n), 4, 16, arrival=n, first=10 * n))
+        run_out(scheduler)
+        return scheduler.num_preempted
+
+    assert preemptions(4) < preemptions(0)
+
+
+# --- what is in the cache
+
+
+def served(pool, prompt, cap=1):
+    """Let a scheduler serve a prompt in a pool, so that its blocks can be found. Returns the scheduler."""
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
+    scheduler.add(Sequence("first", list(prompt), cap))
+    run_out(scheduler)
+    return scheduler
+
+
+def found(pool, taker):
+    return pool.find(name_full_blocks(taker, pool.block_size))
+
+
+@pytest.mark.parametrize("own, blocks, computed", [(0, 2, 7), (1, 2, 8), (3, 2, 8), (4, 2, 8)])
+def test_the_last_known_token_is_always_left_to_compute(own, blocks, computed):
+    pool = PrefixCache(10, 4)
+    served(pool, range(8))
+    taker = Sequence("B", [*range(8), *range(60, 60 + own)], 3)
+    cached = found(pool, taker)
+    take_cached(pool, taker, cached)
+    assert len(taker.blocks) == blocks and taker.num_computed_tokens == computed < taker.num_tokens
+    assert taker.blocks == cached and taker.blocks is not cached
+    assert all(pool.holders[block] == 1 for block in cached) and not set(cached) & set(pool.free_queue)
+
+
+def test_without_a_block_for_the_copy_the_last_block_is_computed_again():
+    pool = PrefixCache(2, 4)
+    served(pool, range(8))
+    taker = Sequence("B", list(range(8)), 1)
+    take_cached(pool, taker, found(pool, taker))
+    assert len(taker.blocks) == 1 and taker.num_computed_tokens == 4 and len(pool.free_queue) == 1
+
+
+@pytest.mark.parametrize("num_blocks", [3, 4])
+def test_blocks_that_others_hold_take_nothing_from_the_copy(num_blocks):
+    pool = PrefixCache(num_blocks, 4)
+    served(pool, range(8))
+    holder, taker = Sequence("A", [*range(8), 50], 1), Sequence("B", list(range(8)), 1)
+    take_cached(pool, holder, found(pool, holder))
+    take_cached(pool, taker, found(pool, taker))
+    assert taker.num_computed_tokens == 7 and len(pool.free_queue) == num_blocks - 2
+    assert pool.holders == {block: 2 for block in taker.blocks}
+
+
+def test_a_prompt_that_is_cached_is_admitted_with_a_copy_of_its_last_block():
+    pool = PrefixCache(10, 4)
+    scheduler = served(pool, range(8))
+    again = Sequence("B", list(range(8)), 3)
+    scheduler.add(again)
+    (plan,) = go(scheduler)
+    assert plan.cached == {again: 7} and plan.counts == {again: 1}
+    (move,) = plan.moves
+    assert move.kind == COPY and again.blocks[1] == move.target != move.source and move.source in pool.name_of
+
+
+def test_what_others_hold_counts_as_nothing_for_admission():
+    pool = PrefixCache(5, 4)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
+    scheduler.add(Sequence("A", list(range(13)), 3))
+    go(scheduler)
+    assert len(pool.free_queue) == 1
+    shares, own = Sequence("B", [*range(12), 70], 3), Sequence("C", list(range(70, 83)), 3)
+    assert scheduler.missing_blocks(shares) == 1 and scheduler.missing_blocks(own) == 4
+    the_same = Sequence("D", list(range(12)), 3)
+    assert scheduler.missing_blocks(the_same) == 1  # its last token is computed, in a copy of the block
+    scheduler.add(shares)
+    (plan,) = go(scheduler)
+    assert plan.admitted == [shares] and plan.cached == {shares: 12} and not plan.preempted
+
+
+def test_what_nobody_holds_has_to_be_taken_out_of_the_free_queue():
+    scheduler = served(PrefixCache(5, 4), range(8))
+    assert scheduler.missing_blocks(Sequence("B", [*range(8), 50], 3)) == 3
+
+
+def test_the_scheduler_uses_the_names_and_the_taking_that_it_is_given():
+    asked, taken = [], []
+
+    def first_token(parent, token_ids):
+        asked.append(list(token_ids))
+        return parent + bytes([token_ids[0]])
+
+    def one_less(pool, taker, blocks):
+        taken.append(list(blocks))
+        take_cached(pool, taker, blocks[:-1])
+
+    scheduler = make(8, max_num_seqs=1, block_hash=first_token, take_cached=one_less)
+    scheduler.add(sequence("A", prompt=13, cap=1))
+    run_out(scheduler)
+    assert set(scheduler.pool.block_of) == {b"\0", b"\0\4", b"\0\4\10"} and asked[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    other = sequence("B", prompt=13, cap=1, arrival=1.0)
+    scheduler.add(other)
+    plan = scheduler.schedule()
+    assert len(taken) == 1 and len(taken[0]) == 3 and plan.cached == {other: 8}
+
+
+def test_nothing_is_found_where_nothing_is_shared():
+    scheduler = make(10, share_prefixes=False)
+    for name in "AB":
+        scheduler.add(sequence(name, 8, 3))
+        go(scheduler)
+    assert scheduler.pool.name_of == {} and all(count == 1 for count in scheduler.pool.holders.values())
+
+
+# --- copies and forks
+
+
+def test_a_copy_before_a_write_leaves_the_others_their_block():
+    pool = PrefixCache(4, 4)
+    first = Sequence("A", list(range(6)), 5, blocks=pool.allocate(2), num_computed_tokens=6)
+    second = fork(pool, first, "B")
+    shared = list(first.blocks)
+    assert pool.holders == {0: 2, 1: 2}
+    assert copy_before_write(pool, second, 1) == Move(COPY, 1, 2)
+    assert first.blocks == shared and second.blocks == [0, 2] and pool.holders == {0: 2, 1: 1, 2: 1}
+
+
+def test_a_fork_has_everything_of_its_own_but_the_blocks():
+    pool = PrefixCache(4, 2)
+    first = Sequence("A", [1, 2, 3], 5, output_ids=[4], blocks=pool.allocate(2), num_computed_tokens=3)
+    name_full_blocks(first, 2)
+    second = fork(pool, first, "B")
+    second.append_token(5), second.blocks.append(9), second.block_hashes.append(b"")
+    assert first.output_ids == [4] and first.blocks == [0, 1] and len(first.block_hashes) == 2
+    assert (second.id, second.num_computed_tokens, second.prompt_ids) == ("B", 3, [1, 2, 3])
+
+
+def forked(num_blocks, children, **limits):
+    scheduler = make(num_blocks, **limits)
+    first = sequence("A", 6, 9)
+    scheduler.add(first)
+    go(scheduler)
+    made = [fork(scheduler.pool, first, f"A{n}") for n in range(children)]
+    for child in made:
+        scheduler.add(child)
+    audit(scheduler)
+    return scheduler, first, made
+
+
+def test_children_share_all_blocks_until_they_write():
+    scheduler, first, children = forked(20, 3)
+    assert scheduler.pool.holders == {0: 4, 1: 4}
+    (plan,) = go(scheduler)
+    assert set(plan.counts.values()) == {1} and len(plan.counts) == 4
+    assert sum(move.kind == COPY for move in plan.moves) == 3  # the last one left writes to the block that they had
+    assert scheduler.pool.holders[first.blocks[0]] == 4
+    run_out(scheduler)
+    assert all(child.output_ids == first.output_ids for child in children)
+    nothing_is_lost(scheduler)
+
+
+def test_who_runs_copies_the_block_that_a_waiting_child_holds_too():
+    scheduler, first, (child,) = forked(20, 1, max_num_seqs=1)
+    (plan,) = go(scheduler)
+    assert (
+        list(plan.counts) == [first]
+        and plan.moves == [Move(COPY, 1, 2)]
+        and (first.blocks, child.blocks) == ([0, 2], [0, 1])
+    )
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2])
+@pytest.mark.parametrize("num_blocks", [4, 5, 6, 20])
+def test_more_children_than_seats(num_blocks, max_num_seqs):
+    scheduler, first, children = forked(num_blocks, 5, max_num_seqs=max_num_seqs)
+    plans = run_out(scheduler)
+    assert all(1 <= len(plan.counts) <= max_num_seqs for plan in plans)
+    assert all(len(child.output_ids) == 9 for child in [first, *children])
+    nothing_is_lost(scheduler)
+
+
+def test_forks_that_wait_give_way_to_the_one_that_runs():
+    """A holds the only place and is last in rank; a fork of an earlier one waits and has the blocks that A needs."""
+    scheduler = make(6, max_num_seqs=1, max_num_batched_tokens=16)
+    old = sequence("old", 8, 9, arrival=0.0, first=50)
+    scheduler.add(old)
+    go(scheduler)
+    waits = fork(scheduler.pool, old, "fork")
+    waits.arrival_time = -1.0
+    scheduler.remove(old)
+    runs = sequence("A", 13, 9, arrival=5.0)
+    scheduler.add(runs)
+    plan = scheduler.schedule()
+    scheduler.update(plan, [90])
+    scheduler.add(waits)
+    audit(scheduler)
+    assert scheduler.running == [runs] and scheduler.waiting_forks() == [waits]
+    plans = run_out(scheduler)
+    assert [s for plan in plans for s in plan.preempted] == [waits] and all(plan.counts for plan in plans)
+    nothing_is_lost(scheduler)
+
+
+def test_forks_that_wait_are_dropped_when_nobody_could_be_admitted_otherwise():
+    scheduler = make(5, max_num_seqs=2, share_prefixes=False)
+    parents = [sequence(name, 8, 9, arrival=1.0 + n, first=30 * n) for n, name in enumerate("AB")]
+    for parent in parents:
+        scheduler.add(parent)
+    go(scheduler)
+    forks = [fork(scheduler.pool, parent, f"fork of {parent.id}") for parent in parents]
+    for parent, child in zip(parents, forks):
+        scheduler.remove(parent)
+    scheduler.add(sequence("C", 12, 9, arrival=0.0, first=70))
+    for child in forks:
+        scheduler.add(child)
+    audit(scheduler)
+    plans = run_out(scheduler)
+    assert plans[0].admitted[0].id == "C"
+    nothing_is_lost(scheduler)
+
+
+# --- moves
+
+
+def numbered(num_blocks):
+    """A cache in which every number of block n is n."""
+    cache = PagedKVCache(tiny_model("llama").config, num_blocks, 2)
+    for tensor in [*cache.keys, *cache.values]:
+        tensor[:] = torch.arange(num_blocks).view(-1, 1, 1, 1)
+    return cache
+
+
+def contents(cache):
+    per_tensor = {tuple(tensor[:, 0, 0, 0].tolist()) for tensor in [*cache.keys, *cache.values]}
+    assert len(per_tensor) == 1 and all(
+        (tensor == tensor[:, :1, :1, :1]).all() for tensor in [*cache.keys, *cache.values]
+    )
+    return [int(n) for n in per_tensor.pop()]
+
+
+@pytest.mark.parametrize(
+    "moves, expected",
+    [
+        ([], [0, 1, 2, 3]),
+        ([Move(COPY, 0, 1)], [0, 0, 2, 3]),
+        ([Move(COPY, 0, 1), Move(COPY, 1, 2)], [0, 0, 0, 3]),  # the second reads what the first has written
+        ([Move(COPY, 1, 2), Move(COPY, 0, 1)], [0, 0, 1, 3]),  # the second overwrites what the first has read
+        ([Move(COPY, 0, 3), Move(COPY, 1, 3)], [0, 1, 2, 1]),
+        ([Move(SWAP_OUT, 2, 0), Move(COPY, 0, 2), Move(SWAP_IN, 0, 3)], [0, 1, 0, 2]),
+        ([Move(SWAP_OUT, 2, 0), Move(SWAP_IN, 0, 1), Move(SWAP_OUT, 3, 0), Move(SWAP_IN, 0, 0)], [3, 2, 2, 3]),
+        ([Move(SWAP_OUT, 1, 1), Move(SWAP_OUT, 2, 1), Move(SWAP_IN, 1, 0)], [2, 1, 2, 3]),
+        ([Move(SWAP_IN, 1, 1), Move(SWAP_IN, 0, 1)], [0, 0, 2, 3]),
+    ],
+)
+def test_moves_are_done_in_their_order(moves, expected):
+    cache = numbered(4)
+    apply_moves(moves, cache, numbered(3))
+    assert contents(cache) == expected
+
+
+def test_a_swap_reads_one_cache_and_writes_the_other():
+    cache, swap = numbered(4), numbered(3)
+    apply_moves([Move(SWAP_OUT, 3, 1), Move(SWAP_OUT, 2, 0)], cache, swap)
+    assert contents(swap) == [2, 3, 2] and contents(cache) == [0, 1, 2, 3]
+
+
+def test_long_random_runs_of_moves_are_done_one_after_the_other():
+    rng = random.Random(0)
+    for _ in range(60):
+        pools = {"pool": list(range(6)), "swap": list(range(4))}
+        moves = []
+        for _ in range(12):
+            kind = rng.choice([COPY, COPY, SWAP_OUT, SWAP_IN])
+            source, target = ("swap" if kind == SWAP_IN else "pool"), ("swap" if kind == SWAP_OUT else "pool")
+            moves.append(Move(kind, rng.randrange(len(pools[source])), rng.randrange(len(pools[target]))))
+            pools[target][moves[-1].target] = pools[source][moves[-1].source]
+        cache, swap = numbered(6), numbered(4)
+        apply_moves(moves, cache, swap)
+        assert (contents(cache), contents(swap)) == (pools["pool"], pools["swap"])
+
+
+# --- the books
+
+
+def in_the_middle():
+    """Two that run and share a block, one that is swapped out."""
+    scheduler = make(8, swap_blocks=6, choose_victim=lambda candidates, policy: candidates[-1])
+    for n, name in enumerate("ABC"):
+        scheduler.add(Sequence(name, [*range(4), *range(10 * n, 10 * n + 3)], 20, arrival_time=n))
+        go(scheduler)  # one after the other: then the first block of A is found
+    while not any(s.swapped for s in scheduler.waiting):
+        go(scheduler)
+    assert len(scheduler.running) > 1 and max(scheduler.pool.holders.values()) > 1
+    return scheduler
+
+
+def wrong_free_and_held(s):
+    s.pool.free_queue[s.running[0].blocks[-1]] = None
+
+
+def wrong_lost(s):
+    s.pool.free(s.running[0].blocks[-1:])
+    s.pool.free_queue.popitem()
+    s.running[0].num_computed_tokens -= s.running[0].num_computed_tokens % 4 or 4
+    s.running[0].blocks.pop()
+
+
+def wrong_count(s):
+    s.pool.holders[s.running[0].blocks[0]] += 1
+
+
+def wrong_count_too_low(s):
+    block = next(block for block, count in s.pool.holders.items() if count > 1)
+    s.pool.holders[block] -= 1
+
+
+def wrong_used(s):
+    s.pool.used.add(99)
+
+
+def wrong_name_without_block(s):
+    s.pool.block_of[b"nobody"] = 0
+
+
+def wrong_name_of_two(s):
+    s.pool.name_of[s.running[0].blocks[-1]] = next(iter(s.pool.name_of.values()))
+
+
+def wrong_tokens(s):
+    block = s.running[0].blocks[0]
+    name = s.pool.name_of[block]
+    del s.pool.block_of[name]
+    s.pool.name_of[block] = b"other tokens"
+    s.pool.block_of[b"other tokens"] = block
+
+
+def wrong_table_too_long(s):
+    s.running[0].blocks += s.pool.allocate(1) if s.pool.free_queue else [s.running[1].blocks[-1]]
+
+
+def wrong_table_too_short(s):
+    s.pool.free([s.running[0].blocks.pop()])
+
+
+def wrong_computed(s):
+    s.running[0].num_computed_tokens += 4
+
+
+def wrong_swap_lost(s):
+    s.swap_space.allocate(1)
+
+
+def wrong_swap_twice(s):
+    out = next(sequence for sequence in s.waiting if sequence.swapped)
+    s.swap_space.free([out.swapped[-1]])
+    out.swapped[-1] = out.swapped[0]
+
+
+def wrong_swap_freed(s):
+    s.swap_space.free(next(sequence for sequence in s.waiting if sequence.swapped).swapped)
+
+
+WRONG = [value for name, value in sorted(globals().items()) if name.startswith("wrong_")]
+
+
+@pytest.mark.parametrize("plant", WRONG, ids=lambda plant: plant.__name__)
+def test_the_audit_finds(plant):
+    scheduler = in_the_middle()
+    audit(scheduler)
+    plant(scheduler)
+    with pytest.raises(LostBlocks):
+        audit(scheduler)
+
+
+# --- with a model
+
+
+@pytest.mark.parametrize("limits", [{}, {"should_swap": never_swap}], ids=["no swap space", "never swap"])
+def test_serving_greedily_needs_nothing_else_where_nothing_is_moved(limits):
+    model, scheduler = tiny_model("llama"), make(6, share_prefixes=False, **limits)
+    sequences = [sequence(name, 5, 12, arrival=n, first=9 * n) for n, name in enumerate("ABC")]
+    serve_greedily(ModelRunner(model, 6, 4), scheduler, sequences)
+    assert scheduler.num_preempted > 0
+    nothing_is_lost(scheduler)

@@ -1,0 +1,259 @@
+"""The proof of lesson 10: whatever happens to a sequence's blocks, its answer is the one that it gets alone.
+
+Random workloads in pools that are too small for them. Cells that nobody may read are NaN in every step, so that reading one cannot go
+unseen, and the books of the pool are checked after every step.
+"""
+
+import functools
+import random
+from collections import Counter
+
+import pytest
+from oracle import END, generate_alone
+
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.scheduling.policies import (
+    BalancedLengths,
+    FirstComeFirstServed,
+    PriorityWithAgeing,
+    ShortestJobFirst,
+    StrictPriority,
+)
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, always_swap, fork, last_in_rank, never_swap
+from lessons_lib.scheduling.scheduler import conservative, optimistic
+from lessons_lib.scheduling.sequence import Sequence
+
+WORKLOADS = 102  # of each family
+LONGEST = 20  # answers
+MOST_STEPS = 3000
+
+
+@functools.cache
+def prompts():
+    """Prompts of which many begin alike; some are the beginning of another."""
+    rng = random.Random(5)
+    words = [rng.randrange(VOCAB_SIZE) for _ in range(200)]
+    found = [words[:length] for length in (1, 2, 3, 4, 7, 8, 15, 16, 17, 24)]
+    found += [
+        words[:shared] + words[100 + start : 100 + start + own]
+        for shared in (4, 8, 16)
+        for start, own in ((0, 1), (9, 4))
+    ]
+    return tuple(
+        map(tuple, found + [words[40:41], words[50:53], words[60:64], words[64:71], words[71:79], words[80:96]])
+    )
+
+
+@functools.cache
+def alone(family, prompt):
+    return generate_alone(tiny_model(family, seed=3), list(prompt), LONGEST, None)
+
+
+def expected(family, prompt, cap):
+    answer = alone(family, prompt)[:cap]
+    return answer[: answer.index(END) + 1] if END in answer else answer
+
+
+def poison(scheduler, cache, swap_cache):
+    """NaN in every cell that holds nothing: in free blocks without a name, behind the last computed token, in free swap blocks."""
+    pool, size = scheduler.pool, scheduler.pool.block_size
+    valid = dict.fromkeys(pool.name_of, size)
+    for sequence in [*scheduler.running, *scheduler.waiting]:
+        for index, block in enumerate(sequence.blocks):
+            valid[block] = max(valid.get(block, 0), sequence.num_computed_tokens - index * size)
+    nothing = [
+        block * size + offset
+        for block in range(pool.num_blocks)
+        for offset in range(size)
+        if offset >= valid.get(block, 0)
+    ]
+    swapped_nothing = [block * size + offset for block in scheduler.swap_space.free_queue for offset in range(size)]
+    for each, slots in ((cache, nothing), (swap_cache, swapped_nothing)):
+        for tensor in [*each.keys, *each.values]:
+            tensor.flatten(0, 1)[slots] = float("nan")
+
+
+def make_scheduler(rng, needed, block_size):
+    """A scheduler whose pool holds the largest sequence, and seldom much more."""
+    pool = PrefixCache(needed + rng.choice([0, 0, 1, 2, 4]), block_size)
+    max_num_seqs = rng.choice([1, 3, 8, 8, 8, 8])
+    return PreemptiveScheduler(
+        pool,
+        swap_space=BlockPool(rng.choice([0, 5, 30, 30]), block_size),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + rng.choice([0, 1, 3, 8, 60]),
+        policy=rng.choice(
+            [
+                FirstComeFirstServed(),
+                ShortestJobFirst(),
+                StrictPriority(),
+                PriorityWithAgeing(1.0),
+                BalancedLengths(20, 4),
+            ]
+        ),
+        admission=conservative if rng.random() < 0.1 else optimistic,
+        watermark=rng.choice([0, 0, 0, 1]),
+        choose_victim=rng.choice([last_in_rank, lambda candidates, policy: rng.choice(candidates)]),
+        should_swap=rng.choice([always_swap, never_swap, lambda scheduler, victim: rng.random() < 0.5]),
+        share_prefixes=rng.random() < 0.75,
+    )
+
+
+def make_sequences(rng):
+    made = []
+    # Many short prompts are admitted together, and then all of them grow.
+    longest = rng.choice([4, 4, 8, 32])
+    choice = [prompt for prompt in prompts() if len(prompt) <= longest]
+    for n in range(rng.randint(4, 9)):
+        prompt, cap = rng.choice(choice), rng.choice([1, 5, 12, LONGEST, LONGEST, LONGEST])
+        guess = rng.choice([None, 3.0, 9.0])
+        made.append(Sequence(str(n), list(prompt), cap, frozenset({END}), rng.random() * 3, rng.randrange(2), guess))
+    return made
+
+
+class Workload:
+    """Random requests, some late, some forked, some aborted, and all that is done to serve them."""
+
+    def __init__(self, family, seed):
+        self.name = f"{family} {seed}"
+        self.rng = rng = random.Random(self.name)
+        self.sequences, block_size = make_sequences(rng), rng.choice([1, 2, 2, 3, 4, 4, 8, 16])
+        self.scheduler = make_scheduler(
+            rng, max(blocks_for(s.most_tokens, block_size) for s in self.sequences), block_size
+        )
+        model, pool, swap_space = tiny_model(family, seed=3), self.scheduler.pool, self.scheduler.swap_space
+        self.runner = ModelRunner(model, pool.num_blocks, block_size)
+        self.swap_cache = PagedKVCache(model.config, max(swap_space.num_blocks, 1), block_size)
+        self.to_come = [
+            (0 if n < 2 else rng.choice([0, 0, 0, 4, 12]), sequence) for n, sequence in enumerate(self.sequences)
+        ]
+        self.forks, self.aborts = 0.1 * (rng.random() < 0.4), 0.08 * (rng.random() < 0.3)  # how likely in a step
+        self.aborted, self.happened = [], Counter()
+
+    def add_those_who_come(self, step):
+        for sequence in [sequence for comes, sequence in self.to_come if comes <= step]:
+            self.scheduler.add(sequence)
+        self.to_come = [(comes, sequence) for comes, sequence in self.to_come if comes > step]
+
+    def disturb(self):
+        everybody = [*self.scheduler.running, *self.scheduler.waiting]
+        parent, victim = self.rng.choice(everybody), self.rng.choice(everybody)
+        if self.rng.random() < self.forks and len(self.sequences) < 14 and not parent.swapped:
+            child = fork(self.scheduler.pool, parent, f"{len(self.sequences)} of {parent.id}")
+            self.sequences.append(child)
+            self.scheduler.add(child)
+            self.happened["forks of a shared block"] += bool(child.blocks)
+        if self.rng.random() < self.aborts:
+            self.aborted.append(victim)
+            self.happened.update({"aborts": 1, "aborts of the swapped": bool(victim.swapped)})
+            self.scheduler.remove(victim)
+        audit(self.scheduler)
+
+    def step(self):
+        scheduler = self.scheduler
+        holding_forks = len(scheduler.waiting_forks())
+        plan = scheduler.schedule()
+        assert plan.counts and not plan.stalled, f"{self.name}: nothing is computed, or somebody stalls"
+        assert plan.num_tokens <= scheduler.max_num_batched_tokens and len(scheduler.running) <= scheduler.max_num_seqs
+        apply_moves(plan.moves, self.runner.cache, self.swap_cache)
+        poison(scheduler, self.runner.cache, self.swap_cache)
+        logits = self.runner.forward(plan)
+        assert logits.isfinite().all(), f"{self.name}: a cell was read that holds nothing"
+        self.count(plan, holding_forks)
+        scheduler.update(plan, logits.argmax(dim=-1).tolist())
+        audit(scheduler)
+
+    def count(self, plan, holding_forks):
+        happened, size = self.happened, self.scheduler.pool.block_size
+        happened["steps"] += 1
+        happened["prefills in chunks"] += any(
+            s.num_tokens - s.num_computed_tokens > count for s, count in plan.counts.items()
+        )
+        happened["hits"] += len(plan.cached)
+        happened["hits of everything"] += sum(
+            found == s.num_tokens - 1 and s.num_tokens % size == 0 for s, found in plan.cached.items()
+        )
+        happened["hits after preemption"] += sum(bool(s.output_ids) for s in plan.cached)
+        happened["steps in which forks that wait give way"] += holding_forks > len(
+            self.scheduler.waiting_forks()
+        ) and bool(plan.preempted)
+        happened.update(f"blocks moved by {move.kind}" for move in plan.moves)
+
+    def check_answers(self, family):
+        for sequence in self.sequences:
+            answer = expected(family, tuple(sequence.prompt_ids), sequence.max_new_tokens)
+            if sequence in self.aborted:
+                answer = answer[: len(sequence.output_ids)]
+            assert sequence.output_ids == answer, f"{self.name}: sequence {sequence.id}"
+
+    def check_that_nothing_is_lost(self):
+        pool, swap_space = self.scheduler.pool, self.scheduler.swap_space
+        assert sorted(pool.free_queue) == list(range(pool.num_blocks)) and not pool.holders and not pool.used, self.name
+        assert sorted(swap_space.free_queue) == list(range(swap_space.num_blocks)) and not swap_space.used, self.name
+        assert all(sequence.blocks == sequence.swapped == [] for sequence in self.sequences), self.name
+
+
+def play(family, seed):
+    """One workload, from the first request to the last answer. Returns what happened, counted."""
+    workload = Workload(family, seed)
+    for step in range(MOST_STEPS):
+        workload.add_those_who_come(step)
+        if workload.scheduler.has_unfinished():
+            workload.disturb()
+        if workload.scheduler.has_unfinished():
+            workload.step()
+        elif not workload.to_come:
+            break
+    assert not workload.scheduler.has_unfinished(), f"{workload.name}: not done after {MOST_STEPS} steps"
+    workload.check_answers(family)
+    workload.check_that_nothing_is_lost()
+    scheduler = workload.scheduler
+    workload.happened.update(
+        {"preemptions": scheduler.num_preempted, "swaps": scheduler.num_swapped, "evictions": scheduler.pool.evicted}
+    )
+    return workload.happened
+
+
+# About half of what happens, so that a change of the random numbers is no failure, and workloads that prove nothing are one.
+LEAST = {
+    "preemptions": 90,
+    "swaps": 25,
+    "blocks moved by swap in": 150,
+    "blocks moved by copy": 60,
+    "evictions": 1000,
+    "prefills in chunks": 180,
+    "hits": 120,
+    "hits of everything": 40,
+    "hits after preemption": 50,
+    "forks of a shared block": 40,
+    "steps in which forks that wait give way": 5,
+    "aborts": 40,
+    "aborts of the swapped": 1,
+}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_no_answer_changes_under_pressure(family, record_property):
+    happened = Counter()
+    for seed in range(WORKLOADS):
+        happened += play(family, seed)
+    few = {what: happened[what] for what, least in LEAST.items() if happened[what] < least}
+    assert not few, "the workloads do not put the pool under the pressure that they should"
+    record_property(
+        "measured", f"{WORKLOADS} workloads: " + ", ".join(f"{count} {what}" for what, count in happened.items())
+    )
+
+
+def test_the_answers_are_not_all_alike():
+    """Answers of one repeated token would hide a mistake in the positions."""
+    for family in ("gpt2", "llama", "qwen2"):
+        answers = [expected(family, prompt, LONGEST) for prompt in prompts()]
+        assert len({tuple(answer) for answer in answers}) > len(answers) // 2
+        assert sum(len(set(answer)) > 3 for answer in answers) > len(answers) // 2
+        assert any(len(answer) < LONGEST for answer in answers)

@@ -1,0 +1,595 @@
+"""The scheduler: the one rule, the limits, admission, stalls; and greedy answers that no schedule changes."""
+
+import copy
+import functools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import END, generate_alone, ragged_requests
+from scheduling_cases import POLICIES, a_scheduler, a_sequence, by_name, check_books, checked_schedule, names
+
+from lessons_lib.engine.model_runner import ModelRunner, block_tables, serve_greedily, tokens_of
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.scheduling.policies import FirstComeFirstServed, ShortestJobFirst
+from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, StepPlan, conservative, optimistic, share_budget
+from lessons_lib.scheduling.sequence import Sequence
+
+FAMILIES = ["gpt2", "llama", "qwen2"]
+
+
+# --- a sequence
+
+
+def test_a_sequence_knows_its_tokens_and_the_most_that_it_may_have_cached():
+    sequence = Sequence("A", range(3), 4, output_ids=[8, 9])
+    assert sequence.token_ids == [0, 1, 2, 8, 9] and sequence.num_tokens == 5
+    assert sequence.most_tokens == 6  # 3 of the prompt and 4 of the answer; the last one is never computed
+
+
+def test_an_answer_ends_with_a_stop_token_or_at_its_cap():
+    sequence = Sequence("A", range(3), 2, stop_token_ids=frozenset({5, 6}))
+    sequence.append_token(4)
+    assert sequence.finish_reason is None
+    sequence.append_token(4)
+    assert (sequence.output_ids, sequence.finish_reason) == ([4, 4], "length")
+    for cap in (1, 3):
+        early = Sequence("A", range(3), cap, stop_token_ids=frozenset({5, 6}))
+        early.append_token(6)
+        assert (early.output_ids, early.finish_reason) == ([6], "stop")
+
+
+def test_sequences_with_the_same_content_are_different_ones():
+    one, other = a_sequence("A"), a_sequence("A")
+    assert one != other and len({one: 1, other: 2}) == 2
+
+
+# --- the rule
+
+
+def test_prefill_chunk_decode_and_recompute_are_one_case():
+    new, half, decoding = (
+        a_sequence("new", 10),
+        a_sequence("half", 10, computed=6),
+        a_sequence("decoding", 10, 5, computed=12, answer=3),
+    )
+    again, last = a_sequence("again", 4, 5, computed=0, answer=3), a_sequence("last of its prompt", 10, computed=9)
+    everybody = [new, half, decoding, again, last]
+    assert by_name(share_budget(everybody, 99)) == {
+        "decoding": 1,
+        "last of its prompt": 1,
+        "new": 10,
+        "half": 4,
+        "again": 7,
+    }
+    assert list(by_name(share_budget(everybody, 99))) == ["decoding", "last of its prompt", "new", "half", "again"]
+    assert by_name(share_budget(everybody, 14)) == {"decoding": 1, "last of its prompt": 1, "new": 10, "half": 2}
+    assert by_name(share_budget(everybody, 12)) == {"decoding": 1, "last of its prompt": 1, "new": 10}
+    assert by_name(share_budget(everybody, 5)) == {"decoding": 1, "last of its prompt": 1, "new": 3}
+    assert by_name(share_budget(everybody, 1)) == {"decoding": 1}
+    assert share_budget(everybody, 0) == share_budget([], 8) == {}
+    assert share_budget([a_sequence("all computed", 10, computed=10)], 8) == {}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(0, 11)), max_size=7), st.integers(0, 40))
+def test_the_budget_is_handed_out_token_by_token(lives, budget):
+    running = [
+        a_sequence(str(n), prompt, 9, min(computed, prompt + answer - 1), answer)
+        for n, (prompt, answer, computed) in enumerate(lives)
+    ]
+    before = copy.deepcopy([vars(sequence) for sequence in running])
+    lacking = {sequence: sequence.num_tokens - sequence.num_computed_tokens for sequence in running}
+    expected = {}
+    for sequence in sorted(
+        running, key=lambda sequence: lacking[sequence] > 1
+    ):  # stable: otherwise in the order of admission
+        for _ in range(lacking[sequence]):
+            if sum(expected.values()) < budget:
+                expected[sequence] = expected.get(sequence, 0) + 1
+    assert list(share_budget(running, budget).items()) == list(expected.items())
+    assert before == [vars(sequence) for sequence in running]
+
+
+def test_a_long_prompt_takes_what_the_decodes_leave():
+    short, long = a_sequence("short", 2, 6), a_sequence("long", 20, 2)
+    scheduler = a_scheduler(short, long, max_num_seqs=2, max_num_batched_tokens=8)
+    counts = []
+    while scheduler.has_unfinished():
+        plan = checked_schedule(scheduler)
+        counts.append(by_name(plan.counts))
+        scheduler.update(plan, [7] * len(plan.counts))
+    assert counts == [
+        {"short": 2, "long": 6},
+        {"short": 1, "long": 7},
+        {"short": 1, "long": 7},
+        {"short": 1, "long": 1},
+        {"short": 1},
+        {"short": 1},
+    ]
+
+
+def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_nobodys():
+    sequence = a_sequence("A", 5, 3)
+    scheduler = a_scheduler(sequence, max_num_seqs=1, max_num_batched_tokens=3)
+    assert (
+        scheduler.update(scheduler.schedule(), [50]) == []
+        and sequence.output_ids == []
+        and sequence.num_computed_tokens == 3
+    )
+    assert (
+        scheduler.update(scheduler.schedule(), [51]) == []
+        and sequence.output_ids == [51]
+        and sequence.num_computed_tokens == 5
+    )
+    assert by_name(scheduler.schedule().counts) == {"A": 1}
+
+
+def test_what_has_finished_is_handed_back_with_its_blocks_in_the_same_step():
+    capped, stopped, going = (
+        a_sequence("capped", 5, 1),
+        a_sequence("stopped", 5, 9, stop_token_ids=frozenset({3})),
+        a_sequence("going", 5, 9),
+    )
+    scheduler = a_scheduler(capped, stopped, going)
+    plan = scheduler.schedule()
+    assert scheduler.update(plan, [1, 3, 4]) == [capped, stopped]
+    assert (capped.finish_reason, stopped.finish_reason, going.finish_reason) == ("length", "stop", None)
+    assert capped.blocks == stopped.blocks == [] and len(going.blocks) == 2 and scheduler.running == [going]
+    check_books(scheduler)
+
+
+# --- limits
+
+
+def test_seats_and_budget_limit_who_is_admitted():
+    five = [a_sequence(name, 3, 4) for name in "ABCDE"]
+    scheduler = a_scheduler(*five, max_num_seqs=3, max_num_batched_tokens=64)
+    assert names(checked_schedule(scheduler).admitted) == ["A", "B", "C"] and names(scheduler.waiting) == ["D", "E"]
+    scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABCDE"], max_num_seqs=5, max_num_batched_tokens=7)
+    plan = checked_schedule(scheduler)
+    assert by_name(plan.counts) == {"A": 3, "B": 3, "C": 1} and names(plan.admitted) == ["A", "B", "C"]
+    scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABC"], max_num_seqs=3, max_num_batched_tokens=6)
+    assert names(checked_schedule(scheduler).admitted) == ["A", "B"]  # C would get no token
+
+
+def test_those_who_run_are_served_before_those_who_wait():
+    scheduler = a_scheduler(a_sequence("A", 10, 4), max_num_seqs=2, max_num_batched_tokens=4)
+    scheduler.update(scheduler.schedule(), [7])
+    scheduler.add(a_sequence("B", 2, 4))
+    assert by_name(checked_schedule(scheduler).counts) == {"A": 4}
+
+
+def test_a_seat_is_given_again_in_the_next_step():
+    scheduler = a_scheduler(a_sequence("A", 3, 1), a_sequence("B", 3, 1), max_num_seqs=1)
+    assert names(scheduler.update(scheduler.schedule(), [7])) == ["A"]
+    assert names(checked_schedule(scheduler).admitted) == ["B"]
+
+
+def test_nothing_to_do_is_an_empty_plan():
+    scheduler = a_scheduler()
+    assert not scheduler.has_unfinished()
+    plan = scheduler.schedule()
+    assert plan == StepPlan() and plan.num_tokens == 0 and scheduler.update(plan, []) == []
+
+
+def test_the_policy_says_who_goes_first():
+    for policy, order in ((None, ["long", "short", "middle"]), (ShortestJobFirst(), ["short", "middle", "long"])):
+        waiting = [a_sequence("long", cap=9), a_sequence("short", cap=2), a_sequence("middle", cap=5)]
+        assert names(checked_schedule(a_scheduler(*waiting, policy=policy)).admitted) == order
+    assert isinstance(a_scheduler().waiting.policy, FirstComeFirstServed)
+
+
+# --- admission
+
+
+@pytest.mark.parametrize(
+    "prompt, cap, blocks",
+    [(4, 1, 1), (3, 2, 1), (4, 2, 2), (4, 5, 2), (4, 6, 3), (1, 1, 1)],
+)
+def test_a_promise_covers_all_tokens_but_the_last(prompt, cap, blocks):
+    scheduler = a_scheduler(blocks=blocks)
+    scheduler.add(a_sequence("A", prompt, cap))
+    most = 0
+    while scheduler.has_unfinished():
+        plan = checked_schedule(scheduler)
+        most = max(most, len(scheduler.pool.used))
+        scheduler.update(plan, [7])
+    assert most == blocks
+    with pytest.raises(OutOfBlocks):
+        a_scheduler(a_sequence("A", prompt, cap), blocks=blocks - 1)
+
+
+def test_one_block_too_few_and_conservative_admission_lets_nobody_else_in():
+    for blocks, together in ((5, False), (6, True)):  # three blocks each at most: 8 + 5 - 1 and 10 + 2 - 1 tokens
+        scheduler = a_scheduler(a_sequence("A", 8, 5), a_sequence("B", 10, 2), blocks=blocks)
+        plan = checked_schedule(scheduler)
+        assert names(plan.admitted) == (["A", "B"] if together else ["A"])
+        if not together:
+            for _ in range(4):
+                scheduler.update(plan, [7])
+                plan = checked_schedule(scheduler)
+                assert not plan.admitted  # promised blocks are gone, although they are free
+            scheduler.update(plan, [7])
+            assert names(checked_schedule(scheduler).admitted) == ["B"]
+
+
+def test_blocks_are_promised_whole_to_each():
+    # 5 tokens each at most: 10 tokens fit in 3 blocks of 4, but each needs 2 of its own.
+    for blocks, admitted in ((3, ["A"]), (4, ["A", "B"])):
+        assert (
+            names(checked_schedule(a_scheduler(a_sequence("A", 4, 2), a_sequence("B", 4, 2), blocks=blocks)).admitted)
+            == admitted
+        )
+
+
+def test_conservative_counts_all_blocks_and_not_those_that_are_free():
+    scheduler = a_scheduler(a_sequence("A", 8, 1), blocks=4)
+    scheduler.schedule()
+    assert len(scheduler.pool.free_queue) == 2
+    assert conservative(scheduler, a_sequence("B", 8, 1)) and not conservative(scheduler, a_sequence("C", 8, 2))
+
+
+def test_optimistic_looks_at_the_tokens_that_are_there():
+    for prompt, admitted in ((8, True), (9, False)):
+        scheduler = a_scheduler(a_sequence("A", 8, 9), blocks=4, admission=optimistic)
+        scheduler.schedule()
+        assert optimistic(scheduler, a_sequence("B", prompt, 8)) is admitted
+    assert not optimistic(scheduler, a_sequence("again", 4, 9, answer=5))  # known tokens, not those of the prompt
+
+
+@pytest.mark.parametrize("watermark, admitted", [(0, True), (1, True), (2, False)])
+def test_the_reserve_is_for_those_who_run(watermark, admitted):
+    scheduler = a_scheduler(a_sequence("A", 4, 9), blocks=4, admission=optimistic, watermark=watermark)
+    assert names(checked_schedule(scheduler).admitted) == ["A"]
+    assert optimistic(scheduler, a_sequence("B", 8, 2)) is admitted
+    empty = a_scheduler(blocks=4, admission=optimistic, watermark=4)
+    assert optimistic(empty, a_sequence("B", 16, 1))
+
+
+@pytest.mark.parametrize("admission", [conservative, optimistic])
+def test_nobody_passes_the_first_of_the_queue(admission):
+    scheduler = a_scheduler(
+        a_sequence("A", 8, 5), a_sequence("B", 12, 2), a_sequence("C", 1, 2), blocks=4, admission=admission
+    )
+    assert names(checked_schedule(scheduler).admitted) == ["A"] and names(scheduler.waiting) == [
+        "B",
+        "C",
+    ]  # C alone would fit
+
+
+def test_an_admission_of_ones_own():
+    only_b = a_scheduler(a_sequence("B"), a_sequence("A"), admission=lambda scheduler, sequence: sequence.id == "B")
+    assert names(checked_schedule(only_b).admitted) == ["B"]
+
+
+# --- stalls
+
+
+def stalling(blocks=5):
+    """Two sequences that fill the pool, and soon need a block each."""
+    scheduler = a_scheduler(a_sequence("A", 8, 9), a_sequence("B", 8, 9), blocks=blocks, admission=optimistic)
+    scheduler.update(scheduler.schedule(), [7, 7])
+    return scheduler
+
+
+def test_one_goes_on_while_the_other_stalls():
+    scheduler = stalling()
+    first, second = scheduler.running
+    for _ in range(4):
+        plan = checked_schedule(scheduler)
+        assert by_name(plan.counts) == {"A": 1} and plan.stalled == [second]
+        scheduler.update(plan, [7])
+    assert second.num_computed_tokens == 8 and second.output_ids == [7]
+    with pytest.raises(Deadlock):  # now A needs a block as well
+        scheduler.schedule()
+    scheduler.remove(first)
+    assert by_name(checked_schedule(scheduler).counts) == {"B": 1}
+
+
+def test_nobody_comes_in_while_somebody_stalls():
+    """A chunk of B lacks two blocks and one is free: C, which needs one, may not take it."""
+    limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=3)
+    scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
+    scheduler.update(scheduler.schedule(), [7, 7])
+    others = scheduler.pool.allocate(2)
+    scheduler.add(a_sequence("C", 1, 1))
+    plan = scheduler.schedule()
+    assert (
+        by_name(plan.counts) == {"A": 1}
+        and names(plan.stalled) == ["B"]
+        and plan.admitted == []
+        and names(scheduler.waiting) == ["C"]
+    )
+    scheduler.update(plan, [7])
+    scheduler.pool.free(others)
+    plan = scheduler.schedule()
+    assert plan.stalled == [] and by_name(plan.counts) == {"A": 1, "B": 9} and plan.admitted == []  # no budget is left
+
+
+def test_when_nobody_can_go_on_it_says_so_and_changes_nothing():
+    scheduler = stalling(blocks=4)
+    state = lambda: copy.deepcopy(
+        ([vars(s) for s in scheduler.running], list(scheduler.pool.free_queue), scheduler.pool.used)
+    )  # noqa: E731
+    before = state()
+    for _ in range(2):
+        with pytest.raises(
+            Deadlock, match="all 2 running sequences need a block, and none of 4 is free.*preempt one of them"
+        ):
+            scheduler.schedule()
+        assert before == state()
+
+
+def test_a_chunk_that_needs_two_blocks_takes_none_while_one_is_free():
+    limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=2)
+    scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
+    scheduler.update(scheduler.schedule(), [7, 7])  # A has 3 tokens in the cache, B 7
+    scheduler.pool.allocate(2)  # somebody else
+    a, b = scheduler.running
+    plan = scheduler.schedule()
+    assert (
+        by_name(plan.counts) == {"A": 1}
+        and plan.stalled == [b]
+        and len(b.blocks) == 2
+        and len(scheduler.pool.free_queue) == 1
+    )
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    "sequence, error, words",
+    [
+        (
+            a_sequence("A", 0),
+            BadRequest,
+            "sequence 'A' has 0 prompt tokens and max_new_tokens 2; both must be at least 1",
+        ),
+        (a_sequence("A", 3, 0), BadRequest, "sequence 'A' has 3 prompt tokens and max_new_tokens 0"),
+        (a_sequence("A", 3, -2), BadRequest, "max_new_tokens -2"),
+        (
+            a_sequence("A", 13, 5),
+            OutOfBlocks,
+            "sequence 'A' may need 5 blocks of 4 tokens; the pool has 4. Give it a lower cap",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_refused_and_nothing_changes(sequence, error, words):
+    scheduler = a_scheduler(a_sequence("B"), blocks=4)
+    scheduler.schedule()
+    scheduler.add(a_sequence("C"))
+    before = copy.deepcopy(vars(sequence))
+    with pytest.raises(error, match=words):
+        scheduler.add(sequence)
+    assert names(scheduler.running) == ["B"] and names(scheduler.waiting) == ["C"] and vars(sequence) == before
+    assert len(scheduler.pool.used) == 1
+    a_scheduler(a_sequence("A", 13, 4), blocks=4)  # one token less, and it may come
+
+
+@pytest.mark.parametrize(
+    "limits, words",
+    [
+        (dict(max_num_seqs=0), "max_num_seqs is 0 and max_num_batched_tokens 64; there must be room for 1 sequence"),
+        (
+            dict(max_num_seqs=8, max_num_batched_tokens=7),
+            "max_num_seqs is 8 and max_num_batched_tokens 7.*for a token of each",
+        ),
+        (dict(watermark=-1), "watermark is -1 blocks; it must be 0 or more"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits, words):
+    with pytest.raises(ValueError, match=words):
+        a_scheduler(**limits)
+    a_scheduler(max_num_seqs=8, max_num_batched_tokens=8)
+
+
+# --- taking a sequence out
+
+
+def test_a_sequence_can_be_taken_out_in_every_state():
+    prefilling, decoding, waiting = a_sequence("prefilling", 20, 3), a_sequence("decoding", 2, 9), a_sequence("waiting")
+    for leaver in (prefilling, decoding, waiting):
+        everybody = {s.id: copy.deepcopy(s) for s in (decoding, prefilling, waiting)}
+        scheduler = a_scheduler(*everybody.values(), max_num_seqs=2, max_num_batched_tokens=8)
+        for _ in range(2):
+            plan = scheduler.schedule()
+            scheduler.update(plan, [7] * len(plan.counts))
+        gone = everybody.pop(leaver.id)
+        held = set(gone.blocks)
+        assert bool(held) == (leaver is not waiting)
+        scheduler.remove(gone)
+        assert gone.blocks == [] and held <= set(scheduler.pool.free_queue)
+        assert {*names(scheduler.running), *names(scheduler.waiting)} == set(everybody)
+        check_books(scheduler)
+        while scheduler.has_unfinished():
+            plan = checked_schedule(scheduler)
+            assert gone not in plan.counts
+            scheduler.update(plan, [7] * len(plan.counts))
+        assert not scheduler.pool.used
+
+
+def test_a_stalled_sequence_can_be_taken_out():
+    scheduler = stalling()
+    (stalled,) = scheduler.schedule().stalled
+    scheduler.remove(stalled)
+    assert names(scheduler.running) == ["A"] and stalled.blocks == [] and len(scheduler.pool.free_queue) == 2
+
+
+def test_who_is_not_there_cannot_be_taken_out():
+    scheduler = a_scheduler(a_sequence("A"), a_sequence("B", cap=1), a_sequence("W"), max_num_seqs=2)
+    (finished,) = scheduler.update(scheduler.schedule(), [7, 7])
+    for nobody in (a_sequence("A"), finished):
+        with pytest.raises(ValueError, match=f"sequence {nobody.id!r} does not wait"):
+            scheduler.remove(nobody)
+        assert names(scheduler.running) == ["A"] and names(scheduler.waiting) == ["W"]
+        check_books(scheduler)
+
+
+# --- whatever happens
+
+
+limits = st.fixed_dictionaries(
+    dict(
+        max_num_seqs=st.integers(1, 5),
+        spare_budget=st.integers(0, 20),
+        policy=st.sampled_from(POLICIES),
+        admission=st.sampled_from([conservative, optimistic]),
+        watermark=st.integers(0, 2),
+        block_size=st.sampled_from([1, 3, 4, 16]),
+        spare_blocks=st.integers(0, 12),
+    )
+)
+
+
+def limited_scheduler(sequences, max_num_seqs, spare_budget, block_size, spare_blocks, **kwargs):
+    """A scheduler whose pool has room for the largest, and a little more."""
+    blocks = max((blocks_for(sequence.most_tokens, block_size) for sequence in sequences), default=0) + spare_blocks
+    return Scheduler(
+        BlockPool(blocks, block_size),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + spare_budget,
+        **kwargs,
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    limits,
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12), st.integers(0, 2)), min_size=1, max_size=8),
+    st.integers(0, 999),
+)
+def test_no_block_is_lost_whoever_comes_and_goes(limits, sizes, seed):
+    rng = random.Random(seed)
+    sequences = [
+        a_sequence(str(n), prompt, cap, arrival_time=n, tier=tier) for n, (prompt, cap, tier) in enumerate(sizes)
+    ]
+    scheduler, to_come, finished = limited_scheduler(sequences, **limits), list(sequences), []
+    while to_come or scheduler.has_unfinished():
+        for _ in range(rng.randrange(4)):
+            if to_come:
+                scheduler.add(to_come.pop(0))
+        here = [*scheduler.running, *scheduler.waiting]
+        if here and rng.random() < 0.1:
+            scheduler.remove(gone := rng.choice(here))
+            finished.append(gone)
+        try:
+            plan = checked_schedule(scheduler)
+        except Deadlock:
+            assert limits["admission"] is optimistic
+            check_books(scheduler)
+            scheduler.remove(gone := scheduler.running[-1])
+            finished.append(gone)
+            continue
+        assert not plan.stalled or limits["admission"] is optimistic
+        finished += scheduler.update(plan, [7] * len(plan.counts))
+    check_books(scheduler)
+    assert not scheduler.pool.used and sorted(names(finished)) == sorted(names(sequences))
+
+
+@functools.cache
+def requests_of(family):
+    """Ragged requests, prompts of one token among them, and what `generate` says to each alone."""
+    prompts, caps = ragged_requests(18, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), caps=(1, 2, 5, 16, 24))
+    return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
+
+
+def sequences_of(family, chosen=range(18)):
+    prompts, caps, answers = requests_of(family)
+    sequences = [
+        Sequence(str(n), prompts[n], caps[n], frozenset({END}), arrival_time=at, tier=n % 3, expected_tokens=n % 4)
+        for at, n in enumerate(chosen)
+    ]
+    return sequences, [answers[n] for n in chosen]
+
+
+def poisoned_runner(family, pool):
+    """A runner whose cache is full of NaN: whoever reads a place that was not written spoils his answer."""
+    runner = ModelRunner(tiny_model(family, seed=3), pool.num_blocks, pool.block_size)
+    for tensor in [*runner.cache.keys, *runner.cache.values]:
+        tensor.fill_(float("nan"))
+    return runner
+
+
+def serve_with_deadlocks(runner, scheduler, sequences):
+    """Serve all; out of a deadlock by taking the last one out, to begin again from its first token. Returns how often."""
+    to_come, restarts = list(sequences), 0
+    while to_come or scheduler.has_unfinished():
+        if to_come:
+            scheduler.add(to_come.pop(0))
+        try:
+            plan = checked_schedule(scheduler)
+        except Deadlock:
+            last = scheduler.running[-1]
+            scheduler.remove(last)
+            last.num_computed_tokens = 0
+            scheduler.add(last)
+            restarts += 1
+            continue
+        scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+    return restarts
+
+
+@settings(max_examples=45, deadline=None, derandomize=True)
+@given(st.sampled_from(FAMILIES), st.lists(st.integers(0, 17), min_size=1, max_size=8, unique=True), limits)
+def test_no_schedule_changes_a_token(family, chosen, limits):
+    sequences, expected = sequences_of(family, chosen)
+    scheduler = limited_scheduler(sequences, **limits)
+    serve_with_deadlocks(poisoned_runner(family, scheduler.pool), scheduler, sequences)
+    assert [sequence.output_ids for sequence in sequences] == expected
+    assert not scheduler.pool.used and sorted(scheduler.pool.free_queue) == list(range(scheduler.pool.num_blocks))
+
+
+def test_after_a_deadlock_an_answer_goes_on_from_a_cache_computed_again():
+    sequences, expected = sequences_of("qwen2")
+    scheduler = limited_scheduler(sequences, 5, 20, 4, 0, admission=optimistic)
+    assert serve_with_deadlocks(poisoned_runner("qwen2", scheduler.pool), scheduler, sequences) > 0
+    assert [sequence.output_ids for sequence in sequences] == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_served_greedily_under_any_budget_the_answers_are_those_of_generate(family):
+    for seats, budget in ((1, 1), (4, 4), (4, 16), (8, 64)):
+        sequences, expected = sequences_of(family)
+        scheduler = Scheduler(BlockPool(60, 4), max_num_seqs=seats, max_num_batched_tokens=budget)
+        assert serve_greedily(poisoned_runner(family, scheduler.pool), scheduler, sequences) == expected
+        assert not scheduler.pool.used
+
+
+def test_the_requests_are_ragged_and_end_in_both_ways():
+    for family in FAMILIES:
+        prompts, caps, answers = requests_of(family)
+        assert {1, 16, 17, 33} <= {len(ids) for ids in prompts} and len(
+            {token for answer in answers for token in answer}
+        ) > 20
+        assert any(len(answer) < cap for answer, cap in zip(answers, caps)) and any(
+            len(answer) == cap for answer, cap in zip(answers, caps)
+        )
+
+
+# --- the runner
+
+
+@pytest.mark.parametrize(
+    "computed, count, tokens",
+    [
+        (0, 3, [10, 11, 12]),
+        (1, 1, [11]),
+        (2, 3, [12, 20, 21]),
+        (3, 2, [20, 21]),
+        (4, 1, [21]),
+        (0, 5, [10, 11, 12, 20, 21]),
+    ],
+)
+def test_the_next_tokens_may_lie_in_the_prompt_in_the_answer_or_in_both(computed, count, tokens):
+    sequence = Sequence("A", [10, 11, 12], 5, output_ids=[20, 21], num_computed_tokens=computed)
+    assert tokens_of(sequence, count) == tokens
+
+
+def test_tables_of_unequal_length_are_filled_up():
+    assert block_tables([]).shape == (0, 0)
+    assert block_tables([a_sequence("A", blocks=[3, 1]), a_sequence("B", blocks=[2])]).tolist() == [[3, 1], [2, 0]]

@@ -1,0 +1,377 @@
+"""A real JupyterLab in a real headless Chromium, for tests of what a learner sees and touches.
+
+    with start_chromium() as browser, JupyterLab(folder, browser) as lab:
+        notebook = lab.open_notebook("00_one_request.ipynb")
+        notebook.run_all_cells()
+        assert not notebook.errors()
+        notebook.steppers()[0].click_next()
+
+Nothing sleeps for a fixed time: each step waits for the condition that the next one needs.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from tools.doctor import find_chromium
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+START_SECONDS = 90  # JupyterLab or a kernel on a busy machine
+RUN_SECONDS = 600  # all cells of a lesson, on a machine busy with other tests
+
+
+def why_no_browser() -> str | None:
+    """A sentence when there is nothing to run browser tests with, else None."""
+    try:
+        import playwright  # noqa: F401
+    except ImportError:
+        return "playwright is not installed; `make test` installs it"
+    if find_chromium() is None:
+        return "no Chromium found; install it (Debian: apt install chromium) or set CHROMIUM to its path"
+    return None
+
+
+@contextlib.contextmanager
+def start_chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), headless=True, args=CHROMIUM_FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def wait_for_url(url: str, process: subprocess.Popen, log: Path) -> None:
+    """Wait until `url` answers; raise with the end of `log` when `process` ends first or time is up."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server stopped with status {process.returncode}:\n{_end_of(log)}")
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)  # between two looks; the condition decides
+    raise TimeoutError(f"{url} did not answer within {START_SECONDS} s:\n{_end_of(log)}")
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End a server started with start_new_session=True, and its kernels with it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # the server shuts its kernels down
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+
+class JupyterLab:
+    """JupyterLab of this Python, on a free port of 127.0.0.1 and on a copy of the notebooks in `folder`."""
+
+    def __init__(self, folder: Path, browser, notebooks: Path = ROOT / "notebooks"):
+        self.folder = Path(folder)
+        self.browser = browser
+        self.pages = []
+        if notebooks.is_dir():
+            shutil.copytree(notebooks, self.folder / "notebooks")
+        else:
+            (self.folder / "notebooks").mkdir()
+
+    def __enter__(self):
+        settings = self.folder / "settings"
+        # Lab draws only the cells in view; a test wants to see them all.
+        _write_settings(settings / "@jupyterlab/notebook-extension/tracker.jupyterlab-settings", windowingMode="none")
+        _write_settings(
+            settings / "@jupyterlab/apputils-extension/notification.jupyterlab-settings",
+            fetchNews="false",
+            checkForUpdates=False,
+            doNotDisturbMode=True,
+        )
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = self.folder / "server.log"
+        environment = {
+            **os.environ,
+            "JUPYTERLAB_SETTINGS_DIR": str(settings),
+            "JUPYTERLAB_WORKSPACES_DIR": str(self.folder / "workspaces"),
+            "LESSONS_PROGRESS": str(self.folder / "progress.json"),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        }
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "jupyterlab",
+                    "--no-browser",
+                    "--allow-root",
+                    f"--port={self.port}",
+                    "--port-retries=0",
+                    "--ServerApp.ip=127.0.0.1",
+                    f"--ServerApp.root_dir={self.folder}",
+                    "--IdentityProvider.token=",
+                    "--ServerApp.password=",
+                    "--LabApp.expose_app_in_browser=True",
+                ],
+                cwd=self.folder,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            wait_for_url(f"{self.url}/api/status", self.process, self.log)
+        except BaseException:
+            stop(self.process)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for page in self.pages:
+            page.close()
+        stop(self.process)
+
+    def write_notebook(self, name: str, cells: list[str]) -> str:
+        """Put a notebook with these code cells beside the others. Returns its name."""
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=metadata
+        )
+        nbformat.write(notebook, self.folder / "notebooks" / name)
+        return name
+
+    def open_notebook(self, name: str) -> "Notebook":
+        """Open notebooks/`name` and wait until it is shown and its kernel is idle."""
+        page = self.browser.new_page(viewport={"width": 1400, "height": 1000})
+        self.pages.append(page)
+        page.goto(f"{self.url}/lab/tree/notebooks/{name}?reset")
+        page.wait_for_function(
+            """name => {
+                 const panel = window.jupyterapp?.shell.currentWidget;
+                 return panel?.context?.path?.endsWith(name) && panel.sessionContext.isReady
+                        && panel.sessionContext.session?.kernel?.status === 'idle';
+               }""",
+            arg=name,
+            timeout=START_SECONDS * 1000,
+        )
+        return Notebook(page)
+
+
+class Notebook:
+    """One notebook open in JupyterLab."""
+
+    def __init__(self, page):
+        self.page = page
+
+    def run_all_cells(self, seconds: float = RUN_SECONDS) -> float:
+        """Run all cells; return the seconds until the kernel was idle and no cell was left waiting."""
+        started = time.perf_counter()
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+        self.page.wait_for_function(
+            """() => {
+                 const panel = window.jupyterapp.shell.currentWidget;
+                 const code = panel.content.widgets.filter(c => c.model.type === 'code' && c.model.sharedModel.source.trim());
+                 // an error stops the run: the cells after it never get a number
+                 const failed = code.some(c => c.model.outputs.toJSON().some(o => o.output_type === 'error'));
+                 return (failed || code.every(c => c.model.executionCount !== null))
+                        && code.every(c => c.model.executionState !== 'running' || failed)
+                        && panel.sessionContext.session.kernel.status === 'idle';
+               }""",
+            timeout=seconds * 1000,
+        )
+        return time.perf_counter() - started
+
+    def errors(self) -> list[str]:
+        """What went wrong: error outputs and text on stderr, a line each, in the order of the cells."""
+        return self.page.evaluate(
+            """() => window.jupyterapp.shell.currentWidget.content.widgets.flatMap((cell, i) =>
+                 cell.model.type !== 'code' ? [] : cell.model.outputs.toJSON().flatMap(o =>
+                   o.output_type === 'error' ? [`cell ${i}: ${o.ename}: ${o.evalue}`] :
+                   o.output_type === 'stream' && o.name === 'stderr' ? [`cell ${i}: stderr: ${o.text}`] : []))"""
+        )
+
+    def count_code_cells(self) -> int:
+        return self.page.evaluate(
+            "() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').length"
+        )
+
+    def steppers(self) -> list["Stepper"]:
+        return self.shown(Stepper)
+
+    def shown(self, kind: type["Interactive"], at_least: int = 1) -> list:
+        """The interactive pictures of one kind, from top to bottom; waits until there are `at_least` so many."""
+        found = self.page.locator(f".{kind.NAME}")
+        found.nth(at_least - 1).wait_for(timeout=START_SECONDS * 1000)
+        return [kind(self.page, found.nth(i)) for i in range(found.count())]
+
+    def screenshot(self, path) -> None:
+        self.page.screenshot(path=str(path))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an interactive picture showed before and after, and the milliseconds between (in the page's clock)."""
+
+    before: str
+    after: str
+    milliseconds: float
+
+
+class Interactive:
+    """A widget with a picture, as it stands in the page. NAME is the class of the whole; its parts are NAME-picture and so on."""
+
+    NAME = ""
+
+    def __init__(self, page, box):
+        self.page = page
+        self.box = box
+
+    def part(self, name: str, index: int = 0):
+        return self.box.locator(f".{self.NAME}-{name}").nth(index)
+
+    def says(self, part: str) -> str:
+        return self.part(part).inner_text().strip()
+
+    def picture(self) -> str:
+        """The markup inside the picture."""
+        return self.part("picture").inner_html()
+
+    def words(self) -> str:
+        """The picture's alternative text, as it is now."""
+        return self.part("picture").locator("svg").get_attribute("aria-label")
+
+    def click(self, part: str) -> Answer:
+        return self._answer_to(lambda: self.part(part).click())
+
+    def press(self, key: str, part: str = "", index: int = 0) -> Answer:
+        """Press `key`, e.g. "ArrowRight", with the focus on the slider, or on that of a part."""
+        slider = (self.part(part, index) if part else self.box).locator("[role=slider]")
+        slider.focus()
+        return self._answer_to(lambda: self.page.keyboard.press(key))
+
+    def _answer_to(self, act, seconds: float = 20) -> Answer:
+        """Do `act` and wait until the picture has changed. Input and change are both timed inside the page."""
+        self.box.scroll_into_view_if_needed()
+        before = self.picture()
+        self.part("picture").evaluate(
+            """(picture, limit) => {
+                 let started = performance.now();
+                 for (const kind of ['pointerdown', 'keydown'])
+                   document.addEventListener(kind, () => { started = performance.now(); }, {capture: true, once: true});
+                 window.answered = new Promise((resolve, reject) => {
+                   const observer = new MutationObserver(() => {
+                     observer.disconnect();
+                     resolve(performance.now() - started);
+                   });
+                   observer.observe(picture, {childList: true, subtree: true, characterData: true, attributes: true});
+                   setTimeout(() => reject(new Error('the picture did not change')), limit);
+                 });
+               }""",
+            seconds * 1000,
+        )
+        act()
+        milliseconds = self.page.evaluate("() => window.answered")
+        return Answer(before, self.picture(), milliseconds)
+
+
+class Stepper(Interactive):
+    """A `lessons_lib.viz.stepper.Stepper`."""
+
+    NAME = "lessons-stepper"
+
+    def position(self) -> str:
+        """What it says about where it is, e.g. "step 2 of 41"."""
+        return self.says("position")
+
+    def click_next(self) -> Answer:
+        return self.click("next")
+
+    def click_previous(self) -> Answer:
+        return self.click("previous")
+
+
+class Playground(Interactive):
+    """A `lessons_lib.viz.pool.playground.PoolPlayground`."""
+
+    NAME = "lessons-pool"
+
+    def choose(self, request: str, tokens: int | None = None) -> None:
+        self.part("request").get_by_role("button", name=request, exact=True).click()
+        if tokens is not None:
+            self.part("tokens").locator("input").fill(str(tokens))
+
+
+class Explorer(Interactive):
+    """A `lessons_lib.viz.masks.explorer.MaskExplorer`."""
+
+    NAME = "lessons-mask"
+
+    def tick(self, rule: str) -> Answer:
+        """Tick or untick the box of a rule, e.g. "same sequence"."""
+        box = self.box.locator(".lessons-mask-rule", has_text=rule).locator("input")
+        return self._answer_to(box.click)
+
+
+class Dashboard(Interactive):
+    """A `lessons_lib.viz.dashboard.live.Dashboard`."""
+
+    NAME = "lessons-dashboard"
+
+    def steps(self) -> int:
+        """How many steps its picture says the engine has made."""
+        return int(re.match(r"The engine after ([\d,]+) step", self.words())[1].replace(",", ""))
+
+    def press_button(self, key: str, part: str) -> Answer:
+        """Press `key` with the focus on a button."""
+        self.part(part).focus()
+        return self._answer_to(lambda: self.page.keyboard.press(key))
+
+    def wait_for_steps(self, count: int, seconds: float = 60) -> None:
+        self.page.wait_for_function(
+            """([box, count]) => {
+                 const words = box.querySelector('.lessons-dashboard-picture svg')?.getAttribute('aria-label') ?? '';
+                 return Number((words.match(/^The engine after ([\\d,]+) step/)?.[1] ?? '0').replace(/,/g, '')) >= count;
+               }""",
+            arg=[self.box.element_handle(), count],
+            timeout=seconds * 1000,
+        )
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-3000:]
+
+
+def _write_settings(path: Path, **settings) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(settings))
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]

@@ -1,0 +1,106 @@
+"""Engines over tiny models, and what must hold of one when all is done."""
+
+import functools
+
+from oracle import END, generate_alone
+
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.models.tiny_models import tiny_model
+
+FAMILIES = ("gpt2", "llama", "qwen2")
+
+
+class LetterTokenizer:
+    """A character for each token of the tiny models, so that texts and tokens can be read off each other."""
+
+    eos_token_id = END
+
+    def decode(self, token_ids, skip_special_tokens=True):
+        return "".join(letter(token) for token in token_ids)
+
+
+def letter(token):
+    return chr(ord("!") + token)
+
+
+def a_model(family="qwen2"):
+    return tiny_model(family, seed=3)
+
+
+def an_engine(family="qwen2", clock=None, model=None, **config):
+    config = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 60, **config}
+    kwargs = {"clock": clock} if clock else {}
+    return LLMEngine(model or a_model(family), LetterTokenizer(), EngineConfig(**config), **kwargs)
+
+
+class Clock:
+    """A second later at every look."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+@functools.cache
+def _alone(family, prompt):
+    return generate_alone(a_model(family), list(prompt), 40, None)
+
+
+def alone(family, prompt, cap, ignore_eos=False):
+    """The greedy answer that a prompt gets from `generate` alone; `cap` is 40 at most."""
+    answer = _alone(family, tuple(prompt))[:cap]
+    return answer[: answer.index(END) + 1] if END in answer and not ignore_eos else answer
+
+
+def run_out(engine, most_steps=2000):
+    """Steps until nobody is left, with the books checked after each. Returns id -> output."""
+    outputs = {}
+    for _ in range(most_steps):
+        if not engine.has_unfinished():
+            return outputs
+        for output in engine.step():
+            assert output.request_id not in outputs, f"{output.request_id} has ended twice"
+            outputs[output.request_id] = output
+        audit(engine.scheduler)
+    raise AssertionError(f"not done after {most_steps} steps")
+
+
+class Broken(RuntimeError):
+    pass
+
+
+def run_out_with_a_listener_that_raises(engine, check):
+    """Steps until nobody is left, `check()` after each, while a listener raises after every other step. Returns (id -> output, how often it raised)."""
+    outputs, errors = {}, 0
+
+    def listener(step):
+        if engine.metrics.steps % 2:
+            raise Broken("listener")
+
+    engine.listeners.append(listener)
+    while engine.has_unfinished():
+        try:
+            outputs |= {output.request_id: output for output in engine.step()}
+        except Broken:
+            errors += 1
+        check()
+    engine.listeners.remove(listener)
+    return outputs, errors
+
+
+def check_that_nothing_is_left(engine):
+    scheduler = engine.scheduler
+    audit(scheduler)
+    assert not engine.requests and not engine._answers and not engine.has_unfinished()
+    assert not scheduler.running and not list(scheduler.waiting)
+    assert not scheduler.pool.used and len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+    assert not scheduler.swap_space.used
+
+
+def greedy(cap=12, **kwargs):
+    return SamplingParams(max_tokens=cap, **kwargs)

@@ -1,0 +1,518 @@
+"""The build of the notebooks, tried on a toy lesson with one cell of every kind."""
+
+import ast
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.preprocessors import ClearSolutions
+
+from tools.authoring import __main__ as command
+from tools.authoring.assemble import Lesson
+from tools.authoring.build import build, differences, orphans, read, write
+from tools.authoring.compare import compare
+from tools.authoring.errors import BuildError
+from tools.authoring.execute import normalise
+from tools.authoring.review import findings
+from tools.authoring.stub import BEGIN, END, find_reference, mark_solution
+
+TOY = Path(__file__).parents[1] / "toy_course"
+sys.path.insert(0, str(TOY))
+from toylib import checks as toy_registry  # noqa: E402
+from toylib import shapes  # noqa: E402
+
+TEXT = (TOY / "solutions" / "99_toy.py").read_text(encoding="utf-8")
+SHAPES = ["area", "Counter", "no_docstring", "outer", "long_signature", "waits", "counts", "Outer"]
+
+
+def marked(name, given=()):
+    return mark_solution(find_reference(f"toylib.shapes:{name}").source, given)
+
+
+def stub_of(source):
+    """What nbgrader's own converter makes of a marked source."""
+    metadata = {
+        "nbgrader": {
+            "solution": True,
+            "grade": False,
+            "locked": False,
+            "grade_id": "x",
+            "schema_version": 3,
+            "task": False,
+        }
+    }
+    cell = nbformat.v4.new_code_cell(source, metadata=metadata)
+    return ClearSolutions().preprocess(nbformat.v4.new_notebook(cells=[cell]), {})[0].cells[0].source
+
+
+# --- the learner's stub -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_markers_add_lines_and_change_none(name):
+    source = find_reference(f"toylib.shapes:{name}").source
+    without = [line for line in marked(name).splitlines() if line.strip() not in (BEGIN, END)]
+    assert ast.dump(ast.parse("\n".join(without))) == ast.dump(ast.parse(source))
+    if name != "Counter":  # it has a body on the line of its signature, which moves
+        assert without == source.splitlines()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_stub_keeps_signature_docstring_and_decorators_and_no_code(name):
+    def skeleton(text):
+        tree = ast.parse(text)
+        tops = [
+            node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        ]
+        return [
+            (
+                node.name,
+                type(node),
+                ast.get_docstring(node),
+                [ast.unparse(d) for d in node.decorator_list],
+                ""
+                if isinstance(node, ast.ClassDef)
+                else ast.unparse(node.args) + ast.unparse(node.returns or ast.Constant("")),
+            )
+            for node in tops
+            if node.name not in ("inner",)
+        ]
+
+    stub = stub_of(marked(name))
+    assert skeleton(stub) == skeleton(find_reference(f"toylib.shapes:{name}").source)
+    hidden = [
+        line for part in re.findall(f"{BEGIN}\n(.*?){END}", marked(name), re.DOTALL) for line in part.splitlines()
+    ]
+    assert hidden and not [line for line in hidden if line.strip() in stub.split("\n") and line.strip()]
+
+
+def test_stub_of_a_function_in_full():
+    assert (
+        stub_of(marked("area"))
+        == '''def area(width: float, height: float) -> float:
+    """Area of a rectangle.
+
+    Args:
+        width, height: in metres.
+    """
+
+    # YOUR CODE HERE
+    raise NotImplementedError()'''
+    )
+
+
+def test_comments_at_both_ends_of_a_body_belong_to_it():
+    assert "# The sign was dealt with above.\n    ### END SOLUTION" in marked("area")
+    assert "### BEGIN SOLUTION\n    # A comment before the first statement." in marked("long_signature")
+
+
+def test_stub_of_a_dataclass_shows_fields_and_given_methods():
+    assert (
+        stub_of(marked("Counter", ("__post_init__", "reset")))
+        == '''@dataclass
+class Counter:
+    """Counts what it is given."""
+
+    step: int = 1
+    seen: list[int] = field(default_factory=list)
+    limit = SIDES
+
+    def __post_init__(self):
+        self.total = 0
+
+    def add(self, value: int) -> int:
+        """Add `value` steps."""
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+    @property
+    def mean(self) -> float:
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+    def reset(self): self.total = 0; self.seen.clear()'''
+    )
+
+
+def test_stub_of_nested_classes_keeps_indentation_and_empty_bodies():
+    stub = stub_of(marked("Outer"))
+    assert (
+        "        def value(self) -> int:\n            # YOUR CODE HERE\n            raise NotImplementedError()\n"
+        in stub
+    )
+    assert "    def nothing(self) -> None:\n        ...\n" in stub
+    assert stub.endswith(
+        "        async def later(self):\n            # YOUR CODE HERE\n            raise NotImplementedError()"
+    )
+
+
+def test_marked_code_does_what_the_library_does():
+    names = dict(vars(shapes))
+    for name in SHAPES:
+        exec(compile(marked(name), name, "exec"), names)
+    assert names["area"] is not shapes.area and names["area"](2, 3) == 6
+    assert names["outer"]() == shapes.outer() and names["long_signature"](1) == 3 and list(names["counts"](2)) == [0, 1]
+    counter = names["Counter"](step=2)
+    assert counter.add(3) == 6 and counter.mean == 6 and counter.reset() is None and counter.total == 0
+
+
+def test_reference_knows_which_imports_its_code_needs():
+    assert find_reference("toylib.shapes:Counter").needs == {
+        "SIDES": "from toylib.shapes import SIDES",
+        "dataclass": "from dataclasses import dataclass, field",
+        "field": "from dataclasses import dataclass, field",
+    }
+    assert find_reference("toylib.shapes:outer").needs == {}
+
+
+@pytest.mark.parametrize(
+    "attempt, message",
+    [
+        (lambda: marked("OnlyData"), "no function body is left"),
+        (
+            lambda: marked("Counter", ("ad",)),
+            "given='ad' names no method of this code. It has: __post_init__, add, mean, reset",
+        ),
+        (
+            lambda: find_reference("toylib.shapes:nope"),
+            "defines 0 functions or classes named 'nope'.*It has: area, Counter",
+        ),
+        (lambda: find_reference("toylib.nope:area"), "there is no module 'toylib.nope'"),
+    ],
+)
+def test_what_cannot_be_stripped_is_refused(attempt, message):
+    with pytest.raises(BuildError, match=message):
+        attempt()
+
+
+# --- the lesson's cells -----------------------------------------------------------------------------------------
+
+
+def lesson_from(tmp_path, text, name="99_toy.py"):
+    (tmp_path / "solutions").mkdir(exist_ok=True)
+    path = tmp_path / "solutions" / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        (
+            'exercise="99.1"',
+            'exercise="99.7"',
+            "99_toy.py, cell 4, exercise 99.7: no exercise '99.7'.*add it to EXERCISES",
+        ),
+        ('exercise="99.2"', 'exercise="99.1"', "cell 6, exercise 99.1: this exercise stands in the lesson twice"),
+        ('exercise="99.2" given="__post_init__"', "", "exercise 99.2 of lesson 99 has no cell. Add a cell"),
+        ('exercise="99.1"', 'exercise="98.1"', "an exercise of lesson 99 is named like 99.1"),
+        ('exercise="99.1"', 'excercise="99.1"', "cell 4: unknown option excercise"),
+        ('tags=["measured"]', 'tags=["measure"]', r'cell 8: tags \[\'measure\'\]. The only tag is tags=\["measured"\]'),
+        ("import area", "import area, SIDES", "must hold the line `from toylib.shapes import area` once"),
+        ("from toylib.shapes import area", "pass", "must hold the line `from toylib.shapes import area` once"),
+        ('given="__post_init__"', 'given="start"', "exercise 99.2: given='start' names no method"),
+        ('%% exercise="99.1"', '%% exercise="99.1" tags=["measured"]', "an exercise cell is not measured"),
+        ('# %%\nprint("first"', '# %% given="add"\nprint("first"', "`given` belongs to an exercise"),
+    ],
+)
+def test_a_wrong_cell_is_named_with_its_remedy(tmp_path, old, new, message):
+    assert old in TEXT
+    with pytest.raises(BuildError, match=message):
+        Lesson(lesson_from(tmp_path, TEXT.replace(old, new, 1)), toy_registry)
+
+
+def test_a_lesson_is_named_by_number(tmp_path):
+    with pytest.raises(BuildError, match="toy.py: a lesson's file is named like 00_one_request.py"):
+        Lesson(lesson_from(tmp_path, TEXT, "toy.py"), toy_registry)
+
+
+def test_cells_carry_the_metadata_that_nbgrader_and_nbval_read():
+    cells = {cell.id: cell for cell in Lesson(TOY / "solutions" / "99_toy.py", toy_registry).notebook.cells}
+    written, judged = cells["ex-99-2"], cells["check-99-2"]
+    assert written.metadata.nbgrader == {
+        "grade": False,
+        "grade_id": "ex-99-2",
+        "locked": False,
+        "schema_version": 3,
+        "solution": True,
+        "task": False,
+    }
+    assert judged.metadata.nbgrader == {
+        "grade": True,
+        "grade_id": "check-99-2",
+        "locked": True,
+        "points": 3,
+        "schema_version": 3,
+        "solution": False,
+        "task": False,
+    }
+    assert judged.source == 'Counter = check("99.2", Counter)'
+    assert cells["ex-99-1"].source.startswith("# The import line below becomes the code.\ndef area(")
+    others = [cell for id, cell in cells.items() if not id.startswith(("ex-", "check-"))]
+    assert others and not [cell for cell in others if "nbgrader" in cell.metadata]
+    tags = [cell.metadata.tags for cell in cells.values() if cell.cell_type == "code"]
+    assert tags == [["nbval-check-output"]] * 7 + [["measured", "nbval-ignore-output"]]
+    assert [cell.metadata for cell in cells.values() if cell.cell_type == "markdown"] == [{}, {}]
+
+
+def test_prose_is_taken_as_it_is_written():
+    first = Lesson(TOY / "solutions" / "99_toy.py", toy_registry).notebook.cells[0]
+    assert first.source == '# A toy lesson\n\nA backslash, $\\frac{1}{2}$, and a "quote".'
+
+
+def test_a_cell_keeps_its_id_when_others_come_and_go(tmp_path):
+    before = [cell.id for cell in Lesson(TOY / "solutions" / "99_toy.py", toy_registry).notebook.cells]
+    path = lesson_from(tmp_path, "# %%\n1\n\n# %%\n1\n\n" + TEXT)
+    after, again = ([cell.id for cell in Lesson(path, toy_registry).notebook.cells] for _ in range(2))
+    assert after[2:] == before and len(set(after)) == len(after) and again == after
+
+
+# --- running it -------------------------------------------------------------------------------------------------
+
+
+def build_text(tmp_path, text):
+    return build(lesson_from(tmp_path, text), toy_registry, (TOY,))
+
+
+@pytest.fixture(scope="module")
+def built():
+    return build(TOY / "solutions" / "99_toy.py", toy_registry, (TOY,))
+
+
+@pytest.fixture
+def root(tmp_path, built):
+    """A folder like the repository, with the toy lesson built in it."""
+    shutil.copytree(TOY / "solutions", tmp_path / "solutions")
+    write(built, tmp_path)
+    return tmp_path
+
+
+def test_outputs_hold_nothing_that_changes_between_runs(built):
+    code = [cell for cell in built.solved.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, 9))
+    assert [output.text for output in code[3].outputs] == ["first area 6.0\n"]
+    results = [output for cell in code for output in cell.outputs if output.output_type == "execute_result"]
+    assert [output.execution_count for output in results] == [7, 8]
+    assert "widgets" not in built.solved.metadata and "version" not in built.solved.metadata.language_info
+    assert not [cell for cell in built.solved.cells if "execution" in cell.metadata]
+    nbformat.validate(built.solved)
+
+
+def test_cells_are_counted_from_one():
+    result = nbformat.v4.new_output("execute_result", data={"text/plain": "1"}, execution_count=9)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[result], execution_count=9)])
+    normalise(notebook)
+    assert notebook.cells[0].execution_count == notebook.cells[0].outputs[0].execution_count == 1
+
+
+def test_streams_in_one_cell_are_one_output(tmp_path):
+    chunks = 'import sys\nfor part in "abc":\n    print(part, end="")\n    sys.stdout.flush()'
+    cells = build_text(tmp_path, TEXT + f"\n# %%\n{chunks}\n").solved.cells
+    assert [output.text for output in cells[-1].outputs] == ["abc"]
+
+
+def test_a_widget_leaves_its_still_picture_only(tmp_path):
+    widget = (
+        "import ipywidgets\nfrom IPython.display import display\n"
+        "bundle = ipywidgets.IntSlider()._repr_mimebundle_() | {'text/html': '<svg aria-label=\"a line\"></svg>', 'text/plain': 'a line'}\n"
+        "display(bundle, raw=True)"
+    )
+    notebook = build_text(tmp_path, TEXT + f"\n# %%\n{widget}\n").solved
+    assert set(notebook.cells[-1].outputs[0].data) == {"text/html", "text/plain"}
+
+
+def test_the_released_notebook_has_stubs_locks_and_no_outputs(built):
+    cells = {cell.id: cell for cell in built.released.cells}
+    assert not [cell for cell in cells.values() if cell.get("outputs") or cell.get("execution_count")]
+    assert "raise NotImplementedError()" in cells["ex-99-1"].source and "SOLUTION" not in cells["ex-99-1"].source
+    assert cells["check-99-1"].metadata.editable is False and cells["check-99-1"].metadata.nbgrader.checksum
+    assert [cell.id for cell in built.released.cells] == [cell.id for cell in built.solved.cells]
+    assert built.solved.cells[3].source.count(BEGIN) == 1
+    nbformat.validate(built.released)
+
+
+@pytest.mark.parametrize(
+    "cell, message",
+    [
+        ("1 / 0", r"solutions/99_toy, cell 11 \(\w+: '1 / 0'\) raised ZeroDivisionError: division by zero"),
+        ("import sys; print('look', file=sys.stderr)", "cell 11 .* wrote to stderr, which must stay empty:\nlook"),
+        ("print('/home/someone/model')", "names something of this machine only: '/home/someone'"),
+        ("object()", "the output is a bare repr"),
+        (
+            "import matplotlib.pyplot as plt\nplt.figure().subplots();",
+            "a picture has no words: its text/plain is '<Figure",
+        ),
+    ],
+)
+def test_a_cell_that_must_not_be_stored_fails_the_build(tmp_path, cell, message):
+    with pytest.raises(BuildError, match=message):
+        build_text(tmp_path, TEXT + f"\n# %%\n{cell}\n")
+
+
+def test_a_name_that_the_exercise_needs_and_the_notebook_lacks_fails_the_build(tmp_path):
+    with pytest.raises(BuildError, match=r"ex-99-1.*exercise 99.1 uses names the notebook lacks.*math \(import math\)"):
+        build_text(tmp_path, TEXT.replace("import math\n", ""))
+
+
+def test_a_check_that_refuses_the_reference_fails_the_build(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_REFUSES", "99.2")
+    with pytest.raises(BuildError, match="check-99-2.*check 99.2 refuses the reference code"):
+        build_text(tmp_path, TEXT)
+
+
+def test_the_kernel_is_not_strict_and_writes_no_file_beside_the_lesson(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    shown = "import os\nprint('NBGRADER_EXECUTION' in os.environ, os.environ['HF_HUB_OFFLINE'], os.environ['PYTHONHASHSEED'], os.listdir('.'))\nopen('x', 'w').close()"
+    notebook = build_text(tmp_path, TEXT + f"\n# %%\n{shown}\n").solved
+    assert notebook.cells[-1].outputs[0].text == "False 1 0 []\n"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["99_toy.py"]
+
+
+# --- what a picture must hold -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data, fault",
+    [
+        ({"text/html": "<svg aria-label='a dot'></svg>", "text/plain": "a dot"}, None),
+        ({"image/svg+xml": "<svg/>", "text/plain": "a dot"}, None),
+        ({"text/plain": "{'a': 1}"}, None),
+        ({"text/html": "<img alt='a dot' src='data:image/png;base64,AA/tmp/AA'>", "text/plain": "a dot"}, None),
+        ({"text/html": "<svg></svg>", "text/plain": "a dot"}, "no aria-label"),
+        ({"text/html": "<svg aria-label=' '></svg>", "text/plain": "a dot"}, "no aria-label"),
+        ({"text/html": "<svg aria-label='a dot'></svg>"}, "no words"),
+        (
+            {"text/html": "<svg aria-label='a dot'></svg>", "text/plain": "<lessons_lib.Picture object at 0x7f00>"},
+            "no words",
+        ),
+        (
+            {"text/html": "<svg aria-label='a dot'></svg>", "text/plain": "<IPython.core.display.HTML object>"},
+            "no words",
+        ),
+        ({"image/png": "iVBO", "text/plain": "<Figure size 640x480 with 1 Axes>"}, "no words"),
+        ({"image/png": "iVBO", "text/plain": " "}, "no words"),
+        ({"text/html": "<img src='x'>", "text/plain": "a dot"}, "no alt"),
+        ({"application/vnd.jupyter.widget-view+json": {}, "text/plain": "a dot"}, "live widget"),
+        ({"text/plain": "VBox(children=(IntSlider(value=0),))"}, "bare repr"),
+        ({"text/plain": "<function f at 0x7f0012345678>"}, "bare repr"),
+    ],
+)
+def test_pictures_need_words(data, fault):
+    cell = nbformat.v4.new_code_cell("draw()", outputs=[nbformat.v4.new_output("display_data", data=data)])
+    found = findings(nbformat.v4.new_notebook(cells=[cell]))
+    assert bool(found) == bool(fault) and all("draw()" in text for text in found)
+    assert fault is None or fault in found[0]
+
+
+def test_a_picture_in_prose_needs_words():
+    cells = [nbformat.v4.new_markdown_cell(source) for source in ("![a dot](dot.svg)", "![](dot.svg)")]
+    assert len(findings(nbformat.v4.new_notebook(cells=cells))) == 1
+
+
+# --- rebuilding -------------------------------------------------------------------------------------------------
+
+
+def test_a_rebuild_differs_in_nothing_but_measured_outputs(root, built):
+    again = build(root / "solutions" / "99_toy.py", toy_registry, (TOY,))
+    assert again.released == built.released and again.solved != built.solved
+    assert differences(again, root) == []
+    assert write(again, root) == {"solutions/99_toy.ipynb": False, "notebooks/99_toy.ipynb": False}
+    assert write(again, root, fresh=True) == {"solutions/99_toy.ipynb": True, "notebooks/99_toy.ipynb": False}
+    assert read(root, "solutions", "99_toy") == again.solved
+
+
+def test_measurements_outlive_new_prose_but_not_new_code(root, built):
+    old = built.solved.cells[-1].outputs
+    prose = build_text(root, TEXT.replace("A toy lesson", "The toy lesson"))
+    assert write(prose, root) == {"solutions/99_toy.ipynb": True, "notebooks/99_toy.ipynb": True}
+    assert read(root, "solutions", "99_toy").cells[-1].outputs == old
+    code = build_text(root, TEXT.replace("area(2, 3)", "area(2, 4)"))
+    write(code, root)
+    assert read(root, "solutions", "99_toy").cells[-1].outputs == code.solved.cells[-1].outputs != old
+
+
+@pytest.mark.parametrize(
+    "folder, spoil, message",
+    [
+        (
+            "solutions",
+            lambda nb: nb.cells[5].outputs[0].update(text="first area 7.0\n"),
+            "cell 6 .*: outputs\n(.|\n)*-.*area 7.0(.|\n)*\\+.*area 6.0",
+        ),
+        (
+            "solutions",
+            lambda nb: nb.cells[3].update(source=nb.cells[3].source.replace("both", "two").replace("Both", "Two")),
+            "ex-99-1.*: source\n(.|\n)*Two sides",
+        ),
+        ("solutions", lambda nb: nb.cells[9].metadata.update(tags=[]), "cell 10 .*: metadata"),
+        ("solutions", lambda nb: nb.metadata.kernelspec.update(name="other"), "notebook: metadata"),
+        (
+            "notebooks",
+            lambda nb: nb.cells[4].metadata.nbgrader.update(points=5),
+            "notebooks/99_toy.ipynb, cell 5 .check-99-1.*metadata",
+        ),
+        ("notebooks", lambda nb: nb.cells.pop(2), "cell 3 .*only in the rebuilt file"),
+        (
+            "notebooks",
+            lambda nb: nb.cells.append(nbformat.v4.new_code_cell("left over")),
+            "left over.*only in the committed file",
+        ),
+        (
+            "notebooks",
+            lambda nb: nb.cells[8].outputs.append(nbformat.v4.new_output("stream", text="x")),
+            "notebooks/99_toy.ipynb, cell 9 .*outputs",
+        ),
+    ],
+)
+def test_any_other_change_is_found_and_named(root, built, folder, spoil, message):
+    path = root / folder / "99_toy.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    spoil(notebook)
+    path.write_text(nbformat.writes(notebook), encoding="utf-8")
+    found = differences(built, root)
+    assert len(found) == 1 and re.search(message, found[0])
+
+
+def test_measured_outputs_are_not_compared(built):
+    other = nbformat.from_dict(built.solved)
+    other.cells[-1].outputs = []
+    assert compare(built.solved, other) == []
+    other.cells[-1].source += " "
+    assert len(compare(built.solved, other)) == 1
+
+
+def test_missing_and_left_over_notebooks_are_named(root, built):
+    (root / "notebooks" / "99_toy.ipynb").rename(root / "notebooks" / "98_old.ipynb")
+    assert differences(built, root) == ["notebooks/99_toy.ipynb: missing. Run `make notebooks`."]
+    assert orphans(root) == ["notebooks/98_old.ipynb: there is no solutions/98_old.py. Delete it."]
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_builds_checks_and_says_so(root, built, monkeypatch, capsys):
+    monkeypatch.setattr(command, "build", lambda path: built)
+    monkeypatch.setattr(command, "pages", lambda root: {})
+    assert command.main(["--root", str(root), "--check"]) == 0
+    assert "✓ 99_toy: as committed" in capsys.readouterr().out
+    (root / "notebooks" / "99_toy.ipynb").unlink()
+    assert command.main(["--root", str(root), "--check"]) == 1
+    assert "✗ notebooks/99_toy.ipynb: missing" in capsys.readouterr().out
+    assert not (root / "notebooks" / "99_toy.ipynb").exists()
+    assert command.main(["--root", str(root), "99"]) == 0
+    out = capsys.readouterr().out
+    assert "solutions/99_toy.ipynb: unchanged" in out and "notebooks/99_toy.ipynb: written" in out
+
+
+def test_the_command_names_what_it_cannot_build(root, monkeypatch, capsys):
+    def refuse(path):
+        raise BuildError("99_toy.py, cell 4: a reason")
+
+    assert command.main(["--root", str(root), "42"]) == 2
+    assert "there is no lesson 42" in capsys.readouterr().out
+    monkeypatch.setattr(command, "build", refuse)
+    assert command.main(["--root", str(root)]) == 2
+    assert "✗ 99_toy.py, cell 4: a reason" in capsys.readouterr().out

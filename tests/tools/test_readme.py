@@ -1,0 +1,48 @@
+"""The README says nothing that is not so: its files exist, its commands work, its picture is the real one."""
+
+import re
+
+from lessons_lib.measuring.published import engine_markdown, summary_markdown, ways_markdown
+from tools.authoring.build import lesson_files
+from tools.authoring.cover import COVER, cover
+from tools.authoring.execute import LIBRARY
+
+README = (LIBRARY / "README.md").read_text(encoding="utf-8")
+
+
+def test_links_lead_to_files():
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
+    assert links and [link for link in links if not (LIBRARY / link).exists()] == []
+
+
+def test_every_lesson_is_listed_with_its_minutes():
+    for lesson in lesson_files(LIBRARY):
+        minutes = re.search(r"^([\d–]+) minutes ·", lesson.read_text(encoding="utf-8"), re.MULTILINE).group(1)
+        assert re.search(rf"\(notebooks/{lesson.stem}\.ipynb\) \|.*\| {minutes} \|$", README, re.MULTILINE), (
+            lesson.stem,
+            minutes,
+        )
+
+
+def test_commands_are_targets_of_the_makefile():
+    makefile = (LIBRARY / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"`make (\w+)", README)) | set(re.findall(r"^make (\w+)", README, re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_kernel_times_are_the_recorded_ones():
+    assert summary_markdown() in README
+
+
+def test_the_engine_s_rates_are_the_recorded_ones():
+    assert engine_markdown() in README
+    assert ways_markdown() in README
+
+
+def test_the_picture_is_that_of_a_run_of_today():
+    assert (LIBRARY / COVER).read_text(encoding="utf-8") == cover().svg
+
+
+def test_the_picture_has_alternative_text():
+    [alt] = re.findall(rf"!\[([^\]]*)\]\({re.escape(COVER)}\)", README)
+    assert len(alt) > 60

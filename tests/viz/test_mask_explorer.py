@@ -1,0 +1,376 @@
+"""The mask explorer: every slider and box changes what is shown, in Python and in a real JupyterLab."""
+
+import html
+import random
+import re
+
+import nbformat
+import pytest
+
+from lessons_lib.attention.masks import PADDING, RULES, block_diagonal_mask, combine, not_padding, same_sequence
+from lessons_lib.recording.mask_text import mask_text, read_row
+from lessons_lib.viz.masks import explorer as mask_explorer
+from lessons_lib.viz.masks.explorer import MaskExplorer, row_tags
+from lessons_lib.viz.masks.grid import draw_mask
+
+
+@pytest.fixture(autouse=True)
+def no_loop(monkeypatch):
+    """As in a plain program. Browser tests before this one may have left an event loop running."""
+    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
+
+
+def expected(lengths, cached, padding, rules, row, names="ABC"):
+    queries, keys = row_tags(lengths, cached, padding)
+    return draw_mask(combine(rules, queries, keys), queries, keys, list(names), row, rules, sentence=False).svg
+
+
+def reading(explorer):
+    return html.unescape(re.fullmatch(r'<span role="status">(.*)</span>', explorer.sentence.value)[1])
+
+
+def message(explorer):
+    return html.unescape(re.fullmatch(r"<p>(.*)</p>", explorer.picture.value)[1])
+
+
+# --- the row
+
+
+def test_keys_are_the_cached_tokens_of_all_and_then_the_queries():
+    queries, keys = row_tags([2, 1], [1, 3], padding=2)
+    assert queries.seq_ids.tolist() == [0, 0, 1, PADDING, PADDING]
+    assert queries.positions.tolist() == [1, 2, 3, 0, 1]
+    assert keys.seq_ids.tolist() == [0, 1, 1, 1] + queries.seq_ids.tolist()
+    assert keys.positions.tolist() == [0, 0, 1, 2] + queries.positions.tolist()
+
+
+# --- what moves
+
+
+def test_it_starts_with_the_whole_mask():
+    explorer = MaskExplorer()
+    assert explorer.picture.value == expected((4, 3, 2), (0, 0, 0), 0, RULES, 0)
+    assert reading(explorer) == "A, position 0, attends to A 0."
+    queries, keys = explorer.tags
+    assert len(queries) == len(keys) == 9 and explorer.rules == RULES
+
+
+def test_every_slider_and_box_redraws():
+    explorer = MaskExplorer()
+    lengths, cached, rules = [4, 3, 2], [0, 0, 0], list(RULES)
+    for n, (new, old) in enumerate(((5, 2), (0, 3), (1, 0))):
+        explorer.new_tokens[n].value = lengths[n] = new
+        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
+        explorer.cached_tokens[n].value = cached[n] = old
+        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
+    explorer.padding_tokens.value = 2
+    assert explorer.picture.value == expected(lengths, cached, 2, RULES, 0)
+    for box, rule in zip(explorer.rule_boxes, RULES):
+        box.value = False
+        rules.remove(rule)
+        assert explorer.rules == tuple(rules)
+        assert explorer.picture.value == expected(lengths, cached, 2, tuple(rules), 0)
+    explorer.reading_row.value = 5
+    assert explorer.picture.value == expected(lengths, cached, 2, (), 5)
+
+
+def test_the_same_settings_give_the_same_picture_by_any_way():
+    rng = random.Random(3)
+    wandered = MaskExplorer(longest=6)
+    for _ in range(30):
+        slider = rng.choice(
+            [*wandered.new_tokens, *wandered.cached_tokens, wandered.padding_tokens, wandered.reading_row]
+        )
+        slider.value = rng.randint(slider.min, slider.max)
+        box = rng.choice([*wandered.rule_boxes, wandered.as_text])
+        box.value = not box.value
+    wandered.as_text.value = False
+    straight = MaskExplorer(
+        [s.value for s in wandered.new_tokens], [s.value for s in wandered.cached_tokens], longest=6
+    )
+    straight.padding_tokens.value = wandered.padding_tokens.value
+    for box, other in zip(straight.rule_boxes, wandered.rule_boxes):
+        box.value = other.value
+    straight.reading_row.value = wandered.reading_row.value
+    assert straight.picture.value == wandered.picture.value and straight.sentence.value == wandered.sentence.value
+
+
+def test_one_move_draws_once(monkeypatch):
+    explorer = MaskExplorer()
+    explorer.reading_row.value = 8
+    drawn = []
+    monkeypatch.setattr(
+        mask_explorer, "draw_mask", lambda *args, **more: drawn.append(args) or draw_mask(*args, **more)
+    )
+    explorer.new_tokens[0].value = 1  # the row that is read goes with it
+    assert len(drawn) == 1 and explorer.reading_row.value == 5
+
+
+def test_rows_are_read_one_by_one():
+    explorer = MaskExplorer(lengths=(2, 2), cached=(1, 0))
+    queries, keys = row_tags([2, 2], [1, 0])
+    mask = block_diagonal_mask(queries, keys)
+    assert explorer.reading_row.max == 3
+    for row in range(4):
+        explorer.reading_row.value = row
+        assert reading(explorer) == read_row(mask, queries, keys, row, ["A", "B"])
+    explorer.rule_boxes[RULES.index(same_sequence)].value = False
+    assert reading(explorer) == "B, position 1, attends to A 0 to 1, B 0 to 1."
+
+
+def test_the_row_that_is_read_stays_in_the_row():
+    explorer = MaskExplorer(lengths=(2, 2), cached=(0, 0))
+    explorer.reading_row.value = 3
+    explorer.new_tokens[1].value = 0
+    assert (explorer.reading_row.max, explorer.reading_row.value) == (1, 1)
+    assert reading(explorer) == "A, position 1, attends to A 0 to 1."
+    explorer.new_tokens[0].value = 1
+    assert explorer.reading_row.disabled
+    explorer.new_tokens[0].value = 4
+    assert explorer.reading_row.max == 3 and not explorer.reading_row.disabled
+
+
+def test_the_text_form():
+    explorer = MaskExplorer(lengths=(2, 1), cached=(0, 2), names=("Fox", "<b>"))
+    explorer.padding_tokens.value = 1
+    picture = explorer.picture.value
+    explorer.as_text.value = True
+    queries, keys = row_tags([2, 1], [0, 2], 1)
+    text = re.fullmatch(r"<pre[^>]*>(.*)</pre>", explorer.picture.value, re.DOTALL)[1]
+    assert html.unescape(text) == mask_text(block_diagonal_mask(queries, keys), queries, keys, ["Fox", "<b>"])
+    assert "&lt;" in text
+    explorer.rule_boxes[RULES.index(not_padding)].value = False
+    assert explorer.picture.value.count("#") == text.count("#") + 1  # a padding token sees itself
+    explorer.rule_boxes[RULES.index(not_padding)].value = True
+    explorer.as_text.value = False
+    assert explorer.picture.value == picture
+
+
+# --- what cannot be drawn
+
+
+def test_no_new_tokens_no_mask():
+    explorer = MaskExplorer(lengths=(1, 0), cached=(2, 0))
+    explorer.new_tokens[0].value = 0
+    assert "no new tokens" in message(explorer) and reading(explorer) == ""
+    explorer.as_text.value = True
+    assert explorer.picture.value.startswith("<pre")
+    explorer.as_text.value = False
+    explorer.new_tokens[1].value = 1
+    assert explorer.picture.value.startswith("<svg")
+
+
+def test_a_mask_too_large_is_counted_not_drawn():
+    explorer = MaskExplorer(lengths=(50, 1), cached=(30, 19), longest=60)
+    assert explorer.picture.value.startswith("<svg")
+    explorer.cached_tokens[1].value = 20
+    assert message(explorer).startswith("101 keys, of which 50 are cached; at most 100 can be drawn.")
+    assert reading(explorer) == "A, position 30, attends to A 0 to 30."
+    explorer.as_text.value = True
+    assert explorer.picture.value.count("\n") == 51
+    explorer.as_text.value = False
+    explorer.cached_tokens[1].value = 19
+    assert explorer.picture.value.startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        (dict(lengths=(1, 2)), "2 lengths, 3 cached lengths and 2 names"),
+        (dict(names="AB"), "3 lengths, 3 cached lengths and 2 names"),
+        (dict(lengths=(21, 0, 0)), "21 tokens; the sliders go from 0 to 20"),
+        (dict(cached=(0, -1, 0)), "-1 tokens; the sliders go from 0 to 20"),
+    ],
+)
+def test_it_names_its_limits(settings, words):
+    with pytest.raises(ValueError, match=words):
+        MaskExplorer(**settings)
+
+
+# --- hover texts of large masks
+
+
+class Loop:
+    """An event loop in which time passes when it is told to."""
+
+    def __init__(self):
+        self.timers = []
+
+    def call_later(self, delay, act):
+        self.timers.append(Timer(act))
+        return self.timers[-1]
+
+    def rest(self):
+        for timer in self.timers:
+            if not timer.cancelled:
+                timer.act()
+
+
+class Timer:
+    def __init__(self, act):
+        self.act = act
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    """The explorer finds an event loop, as it does in a kernel."""
+    loop = Loop()
+    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: loop)
+    return loop
+
+
+def test_hover_texts_of_a_large_mask_come_when_the_sliders_rest(loop, monkeypatch):
+    explorer = MaskExplorer(lengths=(20, 12), cached=(0, 0))
+    explorer.new_tokens[1].value = 13
+    moving = explorer.picture.value
+    loop.rest()
+    rested = explorer.picture.value
+    assert "<title>" not in moving and rested.count("<title>") == 33 * 33
+    assert moving == re.sub(r'<g transform="matrix.*?</rect></g></g>', "", rested)
+    monkeypatch.setattr(mask_explorer, "_running_loop", lambda: None)
+    assert MaskExplorer(lengths=(20, 13), cached=(0, 0)).picture.value == rested  # without a loop, at once
+
+
+def test_a_move_calls_off_the_hover_texts_that_were_waited_for(loop):
+    explorer = MaskExplorer(lengths=(20, 15), cached=(0, 0))
+    explorer.as_text.value = True
+    loop.rest()
+    assert explorer.picture.value.startswith("<pre")
+    explorer.as_text.value = False
+    assert "<title>" not in explorer.picture.value
+    explorer.new_tokens[0].value = 3
+    assert explorer.picture.value.count("<title>") == 18 * 18  # a small mask has them at once
+    drawn = []
+    explorer.picture.observe(drawn.append, names="value")
+    loop.rest()
+    assert not drawn and len(loop.timers) == 2
+
+
+# --- what it leaves behind, and how it is found
+
+
+def test_it_leaves_a_still_picture():
+    explorer = MaskExplorer()
+    explorer.reading_row.value = 5
+    explorer.as_text.value = True
+    bundle = explorer._repr_mimebundle_()
+    queries, keys = row_tags([4, 3, 2], [0, 0, 0])
+    still = draw_mask(block_diagonal_mask(queries, keys), queries, keys, row=5)
+    assert still._repr_mimebundle_().items() <= bundle.items()
+    assert "B, position 1, attends to B 0 to 1." in bundle["image/svg+xml"]
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    nothing = MaskExplorer(lengths=(0,), cached=(0,))._repr_mimebundle_()
+    assert "no new tokens" in nothing["text/plain"] and "image/svg+xml" not in nothing
+
+
+def test_it_can_be_found_and_driven():
+    explorer = MaskExplorer(lengths=(1, 2, 3, 4), cached=(0, 0, 0, 0))
+    assert "lessons-mask" in explorer._dom_classes
+    named = {
+        "picture": [explorer.picture],
+        "reading": [explorer.sentence],
+        "row": [explorer.reading_row],
+        "as-text": [explorer.as_text],
+        "padding": [explorer.padding_tokens],
+        "new": explorer.new_tokens,
+        "cached": explorer.cached_tokens,
+        "rule": explorer.rule_boxes,
+    }
+    for name, found in named.items():
+        assert all(f"lessons-mask-{name}" in widget._dom_classes for widget in found), name
+    assert len(explorer.new_tokens) == len(explorer.cached_tokens) == 4
+    assert [box.description for box in explorer.rule_boxes] == ["not padding", "not in the future", "same sequence"]
+
+
+# --- in a real JupyterLab
+
+NOTEBOOK = "mask_explorer.ipynb"
+CODE = "from lessons_lib.viz.masks.explorer import MaskExplorer\nMaskExplorer(lengths=(22, 21, 20), cached=(0, 0, 0), longest=40)"
+
+
+class Page:
+    """A mask explorer as it stands in the page."""
+
+    def __init__(self, lab):
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)], metadata=kernel)
+        nbformat.write(written, lab.folder / "notebooks" / NOTEBOOK)
+        notebook = lab.open_notebook(NOTEBOOK)
+        notebook.run_all_cells()
+        assert notebook.errors() == []
+        self.page = notebook.page
+        self.box = self.page.locator(".lessons-mask")
+        self.box.wait_for()
+
+    def part(self, name, n=0):
+        return self.box.locator(f".lessons-mask-{name}").nth(n)
+
+    def picture(self):
+        return self.part("picture").inner_html()
+
+    def wait_for_hovers(self):
+        self.part("picture").locator("title").first.wait_for(state="attached")
+
+    def answer_to(self, act):
+        """Do `act`; the picture after it, and the milliseconds from key or click until it had changed and been painted."""
+        self.wait_for_hovers()  # so that what changes next is the answer
+        before = self.picture()
+        self.part("picture").evaluate(
+            """picture => {
+                 let started;
+                 for (const kind of ['pointerdown', 'keydown'])
+                   document.addEventListener(kind, () => { started = performance.now(); }, {capture: true, once: true});
+                 window.answered = new Promise((resolve, reject) => {
+                   const observer = new MutationObserver(() => {
+                     observer.disconnect();
+                     requestAnimationFrame(() => setTimeout(() => resolve([performance.now() - started, picture.innerHTML])));
+                   });
+                   observer.observe(picture, {childList: true, subtree: true, characterData: true});
+                   setTimeout(() => reject(new Error('the picture did not change')), 20000);
+                 });
+               }"""
+        )
+        act()
+        milliseconds, after = self.page.evaluate("() => window.answered")
+        assert after != before
+        return after, milliseconds
+
+    def press(self, name, key, n=0):
+        def act():
+            self.part(name, n).locator("[role=slider]").focus()
+            self.page.keyboard.press(key)
+
+        return self.answer_to(act)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("browser")
+def test_keys_and_clicks_change_the_picture(lab, record_property):
+    explorer = Page(lab)
+    times = []
+    for key in ("ArrowRight", "ArrowLeft") * 3:
+        picture, milliseconds = explorer.press("new", key, n=2)
+        times.append(milliseconds)
+        assert f"Mask of {64 if key == 'ArrowRight' else 63} queries" in picture
+    record_property(
+        "measured",
+        f"a mask of 64 x 64 was painted {sorted(times)[len(times) // 2]:.0f} ms after the key (median of {len(times)})",
+    )
+
+    picture, _ = explorer.press("cached", "ArrowRight", n=1)
+    assert "Keys in the cache: B 0." in picture
+    picture, _ = explorer.press("row", "PageUp")
+    sentence = explorer.part("reading").inner_text()
+    assert sentence.startswith("A, position ") and sentence in picture
+    picture, _ = explorer.answer_to(lambda: explorer.part("rule", 2).locator("input").click())
+    assert "A attends to A, B, C." in picture
+    explorer.wait_for_hovers()
+    assert explorer.part("picture").locator("title").count() == 63 * 64
+    picture, _ = explorer.answer_to(lambda: explorer.part("as-text").locator("input").click())
+    assert "<pre" in picture and "##" in picture and "<svg" not in picture

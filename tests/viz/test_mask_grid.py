@@ -1,0 +1,341 @@
+"""The picture of a mask: its cells, what it says, and that it can be read at any size."""
+
+import random
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+import torch
+from svg_reading import SVG, elements, texts
+
+from lessons_lib.attention.masks import PADDING, RULES, Tags, additive_mask, block_diagonal_mask, combine, tag_tokens
+from lessons_lib.recording.mask_text import read_pair, read_row
+from lessons_lib.viz.drawing.palette import INK, NEUTRAL, color_of, contrast
+from lessons_lib.viz.masks.grid import draw_mask
+from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
+
+
+def padding(count):
+    return Tags(torch.full((count,), PADDING), torch.arange(count))
+
+
+def pass_of(lengths, cached=None, padded=0):
+    """Tags of queries and keys: cached ones of all sequences first, then the new ones."""
+    cached = cached or [0] * len(lengths)
+    queries = tag_tokens(lengths, cached).followed_by(padding(padded))
+    return queries, tag_tokens(cached).followed_by(queries)
+
+
+def drawn(lengths, cached=None, padded=0, rules=RULES, **more):
+    queries, keys = pass_of(lengths, cached, padded)
+    return draw_mask(combine(rules, queries, keys), queries, keys, rules=rules, **more)
+
+
+def hover_layer(picture):
+    """Scale and place of the hover texts, and the texts row by row."""
+    (layer,) = [g for g in elements(picture, "g") if g.get("pointer-events") == "fill"]
+    wide, _, _, high, x, y = map(float, re.fullmatch(r"matrix\((.*)\)", layer.get("transform"))[1].split())
+    rows = []
+    for number, row in enumerate(layer):
+        assert row.get("transform") == f"translate(0 {number})"
+        assert [cell.get("x") for cell in row] == [str(column) for column in range(len(row))]
+        rows.append([cell.find(SVG + "title").text for cell in row])
+    return (wide, high, x, y), rows
+
+
+def filled_cells(picture):
+    """(row, column) -> colour, read off the paths of the picture."""
+    (wide, high, left, top), _ = hover_layer(picture)
+    found = {}
+    for path in elements(picture, "path"):
+        for x, y, size, height, back in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v(\d+)h-(\d+)z", path.get("d")):
+            assert size == back and float(height) == high
+            row, first, count = (float(y) - top) / high, (float(x) - left) / wide, float(size) / wide
+            assert row == int(row) and first == int(first) and count == int(count)
+            for column in range(int(first), int(first + count)):
+                assert (int(row), column) not in found
+                found[int(row), column] = path.get("fill")
+    return found
+
+
+def random_passes(count):
+    rng = random.Random(11)
+    for _ in range(count):
+        sequences = rng.randrange(1, 6)
+        lengths = [rng.randrange(6) for _ in range(sequences)]
+        lengths[rng.randrange(sequences)] = 3
+        rules = tuple(rule for rule in RULES if rng.random() < 0.7)
+        yield lengths, [rng.randrange(6) for _ in range(sequences)], rng.randrange(4), rules
+
+
+WIDE = [1] * 6, [16, 15, 14, 13, 12, 11], 0, RULES  # its cells are no squares
+
+
+# --- cells
+
+
+def test_a_cell_is_coloured_where_the_mask_is_true():
+    for lengths, cached, padded, rules in [*random_passes(25), WIDE]:
+        queries, keys = pass_of(lengths, cached, padded)
+        picture = drawn(lengths, cached, padded, rules)
+        assert set(filled_cells(picture)) == {tuple(cell) for cell in combine(rules, queries, keys).nonzero().tolist()}
+
+
+def test_a_cell_has_the_colour_of_the_querys_sequence():
+    fills = filled_cells(drawn([2, 2], padded=1, rules=()))
+    assert [fills[row, 0] for row in range(4)] == [color_of("A")] * 2 + [color_of("B")] * 2
+    assert fills[0, 4] == color_of("A")  # the key is padding
+    assert fills[4, 0] not in (color_of("A"), color_of("B"), NEUTRAL)
+
+
+def test_every_cell_is_read_aloud():
+    for lengths, cached, padded, rules in random_passes(6):
+        queries, keys = pass_of(lengths, cached, padded)
+        names = list("ABCDE")
+        _, hovers = hover_layer(drawn(lengths, cached, padded, rules))
+        assert hovers == [
+            [read_pair(queries, keys, q, k, names, rules) for k in range(len(keys))] for q in range(len(queries))
+        ]
+    assert (
+        hover_layer(drawn([3]))[1][2][0]
+        == "A, position 2, may attend to A, position 0: same sequence, not in the future."
+    )
+
+
+def test_a_cell_that_may_attend_has_a_dot():
+    tags = tag_tokens([2, 1])
+    (wide, high, left, top), _ = hover_layer(drawn([2, 1]))
+    (dots,) = [e for e in elements(drawn([2, 1]), "path") if e.get("stroke-dasharray") == f"0 {wide:g}"]
+    found = set()
+    for x, y, length in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", dots.get("d")):
+        for n in range(int(float(length) // wide) + 1):
+            found.add(((float(y) - top) / high - 0.5, (float(x) - left) / wide - 0.5 + n))
+    assert found == {(row, column) for row, column in block_diagonal_mask(tags, tags).nonzero().tolist()}
+    assert contrast(dots.get("stroke"), color_of("A")) > 4.5
+
+
+def test_the_legend_has_a_colour_of_this_mask():
+    def swatch(picture):
+        return elements(picture, "rect")[-2].get("fill")  # then that of "blocked"
+
+    assert swatch(drawn([3, 5], names="CE")) == color_of("C") != color_of("A")
+    assert swatch(drawn([0, 2], [3, 5], names="CE")) == color_of("E")  # C asks nothing
+
+
+def test_a_mask_that_differs_from_the_rules_is_crossed():
+    tags = tag_tokens([2, 2])
+    mask = block_diagonal_mask(tags, tags)
+    right = draw_mask(mask, tags, tags)
+    mask[3, 0], mask[1, 0] = True, False
+    wrong = draw_mask(mask, tags, tags)
+    (wide, high, left, top), hovers = hover_layer(wrong)
+    # In the crosses alone a path goes on with a relative line of two strokes.
+    crosses = [
+        m for e in elements(wrong, "path") for m in re.findall(r"M([\d.]+) ([\d.]+)l[\d.]+ [\d.]+m0-", e.get("d"))
+    ]
+    cells = {(int((float(y) - top) / high), int((float(x) - left) / wide)) for x, y in crosses}
+    assert {(3, 0), (1, 0)} <= cells and len(crosses) == 3  # the third is in the legend
+    assert hovers[3][0].startswith("B, position 1, may attend to A, position 0, but should not")
+    assert "not as the rules say: 2 cells" in texts(wrong)
+    assert "m0-" not in right.svg and not any("rules" in text for text in texts(right))
+
+
+def test_a_dropped_rule_is_no_difference():
+    assert not any("rules" in text for text in texts(drawn([2, 2], rules=RULES[:2])))
+
+
+def test_without_hover_texts_it_looks_the_same_and_is_small():
+    full, light = drawn([22, 21, 21], row=40), drawn([22, 21, 21], row=40, hover=False)
+    assert len(hover_layer(full)[1]) == 64 and not elements(light, "title")
+    assert light.alt == full.alt
+    start, end = full.svg.index('<g transform="matrix'), full.svg.rindex("</rect></g></g>") + len("</rect></g></g>")
+    assert full.svg[:start] + full.svg[end:] == light.svg
+    assert len(light.svg) < 20_000
+    assert len(full.svg) < 4096 * 140
+
+
+# --- edges
+
+
+def test_tokens_have_letters_and_positions():
+    picture = drawn([2, 1], cached=[1, 0])
+    assert texts(picture).count("A") == 3 + 2 and texts(picture).count("B") == 1 + 1
+    assert [text for text in texts(picture) if text.isdecimal()] == ["0", "1", "2", "0"] + ["1", "2", "0"]
+
+
+def test_padding_is_grey_and_has_no_letter():
+    picture = drawn([1], padded=2)
+    assert texts(picture).count("–") == 4 and "padding" in texts(picture)
+    assert NEUTRAL in [e.get("fill") for e in elements(picture, "rect")]
+    assert "padding" not in texts(drawn([1]))
+
+
+def test_what_is_cached_is_divided_from_what_is_new():
+    def dividers(picture):
+        return [
+            e.get("d") for e in elements(picture, "path") if e.get("stroke") == INK and e.get("stroke-width") == "2"
+        ]
+
+    picture = drawn([2, 2], cached=[2, 3])
+    (wide, _, left, _), _ = hover_layer(picture)
+    (line,) = dividers(picture)
+    assert line.startswith(f"M{left + 5 * wide:g} ") and line.count("M") == 1
+    assert "cached" in texts(picture) and "new" in texts(picture)
+    for untold in (
+        drawn([2, 2]),
+        draw_mask(torch.ones(1, 2, dtype=torch.bool), tag_tokens([1], [2]), tag_tokens([2]), rules=()),
+    ):
+        assert not dividers(untold) and "cached" not in texts(untold)
+
+
+def test_names_are_ones_own_and_only_text():
+    picture = drawn([3, 2], names=["Fox", '<b>&"'], row=4)
+    assert "Fox" in texts(picture) and '<b>&"' in texts(picture)
+    assert hover_layer(picture)[1][4][3].startswith('<b>&", position 1, may attend to <b>&", position 0')
+    assert color_of("Fox") in filled_cells(picture).values()
+
+
+# --- a row read aloud
+
+
+def test_a_row_is_framed_and_read():
+    queries, keys = pass_of([4, 3])
+    picture = drawn([4, 3], row=5)
+    (wide, high, left, top), _ = hover_layer(picture)
+    (frame,) = [e for e in elements(picture, "rect") if e.get("stroke") == INK]
+    assert float(frame.get("y")) == top + 5 * high and float(frame.get("height")) == high
+    sentence = read_row(block_diagonal_mask(queries, keys), queries, keys, 5)
+    assert sentence in texts(picture) and picture.alt.endswith(sentence)
+    quiet = drawn([4, 3], row=5, sentence=False)
+    assert sentence not in texts(quiet) and quiet.alt == picture.alt
+    assert not [e for e in elements(drawn([4, 3]), "rect") if e.get("stroke") == INK]
+
+
+def test_a_long_sentence_is_broken():
+    picture = drawn([1] * 40, rules=(), row=0)
+    lines = [text for text in texts(picture) if re.search(r"\w 0,|\w 0\.$", text or "")]
+    assert len(lines) > 1 and max(map(len, lines)) <= 115
+    assert " ".join(lines) in picture.alt
+
+
+# --- any size
+
+
+SIZES = {
+    "one": ([1], None, 0),
+    "3 x 3": ([3], None, 0),
+    "9 x 9": ([4, 3, 2], None, 0),
+    "64 x 64": ([22, 21, 21], None, 0),
+    "99 x 99": ([40, 30, 29], None, 0),
+    "100 x 100 alone": ([1] * 100, None, 0),
+    "decodes": ([1] * 6, [16, 15, 14, 13, 12, 11], 0),
+    "mixed": ([1] * 20 + [9], [3] * 20 + [10], 0),
+    "padded": ([8, 7], [100 - 23, 0], 8),
+}
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
+def test_it_can_be_read_at_any_size(size):
+    picture = drawn(*size, row=0, title="a title")
+    assert drawn(*size, row=0, title="a title") == picture  # same input, same output
+    root = ET.fromstring(picture.svg)
+    width, height = map(float, root.get("viewBox").split()[2:])
+    assert width == 900 and height < 820 and root.get("aria-label") == picture.alt
+    (wide, high, left, top), hovers = hover_layer(picture)
+    assert wide >= 6 and high >= 6
+    assert left + wide * len(hovers[0]) <= width and top + high * len(hovers) <= height
+    words = [e for e in root.iter(SVG + "text")]
+    assert all(float(e.get("font-size")) >= 8 for e in words)
+    positions = [e for e in words if e.text.isdecimal()]
+    above = [e for e in positions if e.get("text-anchor") == "middle"]
+    beside = [e for e in positions if e.get("text-anchor") == "end"]
+    assert above and beside
+    for one, other in zip(above, above[1:]):
+        assert float(other.get("x")) - float(one.get("x")) >= 6.2 * max(len(one.text), len(other.text))
+    for one, other in zip(beside, beside[1:]):
+        assert float(other.get("y")) - float(one.get("y")) >= 11
+    letters = [e for e in words if e.get("font-weight") == "bold" and len(e.text) == 1 and float(e.get("y")) > top]
+    assert all(
+        float(b.get("y")) - float(a.get("y")) >= 0.7 * float(a.get("font-size")) for a, b in zip(letters, letters[1:])
+    )
+
+
+def test_few_queries_have_rows_that_can_be_read_beside_many_keys():
+    (wide, high, _, _), _ = hover_layer(drawn(*WIDE[:3]))
+    assert wide < 10 and high == 16
+    (wide, high, _, _), _ = hover_layer(drawn([30, 30]))
+    assert wide == high
+
+
+def test_positions_are_round_numbers_and_starts():
+    axis = TokenAxis.of(tag_tokens([12, 7], [3, 0]), ["A", "B"], 6)
+    assert axis.ticks(upright=False) == [(0, "3"), (7, "10"), (12, "0"), (17, "5")]
+    assert TokenAxis.of(tag_tokens([3]), ["A"], 30).ticks(upright=False) == [(0, "0"), (1, "1"), (2, "2")]
+
+
+def test_runs():
+    assert runs_of([1, 1, 2, 1]) == [(1, 0, 2), (2, 2, 1), (1, 3, 1)]
+    assert runs_of([]) == []
+
+
+def test_the_palette_of_the_course_is_used():
+    assert {color_of(name) for name in "ABCDEF"} == set(filled_cells(drawn([1] * 6)).values())
+
+
+# --- what it refuses
+
+
+def test_it_names_its_limits():
+    tags = tag_tokens([3, 2])
+    mask = block_diagonal_mask(tags, tags)
+    with pytest.raises(ValueError, match=r"shape \[5, 4\]; with 5 queries and 5 keys it must have \[5, 5\]"):
+        draw_mask(mask[:, :4], tags, tags)
+    with pytest.raises(ValueError, match="dtype torch.float32; it must be torch.bool"):
+        draw_mask(additive_mask(mask), tags, tags)
+    for row in (-1, 5):
+        with pytest.raises(IndexError, match=f"row is {row}; it may be from 0 to 4"):
+            draw_mask(mask, tags, tags, row=row)
+    many = tag_tokens([101])
+    with pytest.raises(ValueError, match="101 queries and 101 keys; at most 100 of each can be drawn"):
+        draw_mask(block_diagonal_mask(many, many), many, many)
+
+
+def test_a_mask_without_cells_says_so():
+    none, some = tag_tokens([]), tag_tokens([2])
+    picture = draw_mask(torch.ones(0, 2, dtype=torch.bool), none, some, title="Empty")
+    assert picture.alt == "Empty. A mask of 0 queries and 2 keys has no cells."
+    assert picture.alt in texts(picture)
+
+
+def test_drawing_leaves_its_input_alone():
+    queries, keys = pass_of([3, 2], [2, 1], 1)
+    mask = block_diagonal_mask(queries, keys)
+    before = [t.clone() for t in (mask, queries.seq_ids, queries.positions, keys.seq_ids, keys.positions)]
+    draw_mask(mask, queries, keys, row=1)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(before, (mask, queries.seq_ids, queries.positions, keys.seq_ids, keys.positions))
+    )
+
+
+# --- in the browser
+
+
+@pytest.mark.browser
+def test_the_mouse_finds_the_cell_it_rests_on(chromium):
+    queries, keys = pass_of([5, 4], [3, 2], 2)
+    picture = drawn([5, 4], [3, 2], 2, row=6)
+    page = chromium.new_page(viewport={"width": 700, "height": 700})  # narrower than the picture, which shrinks
+    page.set_content(f"<!doctype html>{picture.svg}")
+    (wide, high, left, top), hovers = hover_layer(picture)
+    # The middle and two corners of cells: nothing may reach over into a neighbour.
+    for row, column, share in ((0, 0, 0.5), (6, 3, 0.1), (6, 9, 0.9), (10, 15, 0.5)):
+        found = page.evaluate(
+            """([x, y]) => {
+                 const svg = document.querySelector('svg'), place = svg.getBoundingClientRect(), scale = place.width / 900;
+                 return document.elementFromPoint(place.x + x * scale, place.y + y * scale).querySelector('title').textContent;
+               }""",
+            [left + (column + share) * wide, top + (row + share) * high],
+        )
+        assert found == hovers[row][column] == read_pair(queries, keys, row, column)
+    page.close()

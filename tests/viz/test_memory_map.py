@@ -1,0 +1,184 @@
+"""The contiguous layout as a row of places: each place is drawn as what it is, on one scale."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.recording.fragmentation import contiguous_use, paged_use
+from lessons_lib.viz.drawing import palette
+from lessons_lib.viz.cache.memory_map import draw_memory, parts, places_per_line
+
+SVG = "{http://www.w3.org/2000/svg}"
+HELD = [{"A": 2}, {"A": 3, "B": 4}, {"B": 5, "C": 1}, {"B": 5, "C": 2}]
+USES = contiguous_use(HELD, {"A": 6, "B": 7, "C": 4})
+
+
+def rects(picture):
+    return list(ET.fromstring(picture.svg).iter(SVG + "rect"))
+
+
+def hovers(picture):
+    """Hover text -> how many pixels wide all that it stands on is."""
+    wide = {}
+    for rect in rects(picture):
+        title = rect.find(SVG + "title")
+        if title is not None:
+            wide[title.text] = wide.get(title.text, 0) + float(rect.get("width"))
+    return wide
+
+
+def texts(picture):
+    return [e.text for e in ET.fromstring(picture.svg).iter(SVG + "text")]
+
+
+def size(picture):
+    return re.search(r'viewBox="[^"]*"', picture.svg)[0]
+
+
+def test_the_mouse_reads_places():
+    assert list(hovers(draw_memory(USES, 2))) == [
+        "place 0: C: a token",
+        "place 1: C: reserved, used later",
+        "places 2 to 3: C: reserved, never used",
+        "places 4 to 5: nobody's, in a gap",
+        "places 6 to 10: B: a token",
+        "places 11 to 12: B: reserved, never used",
+    ]
+
+
+def test_kinds_have_their_looks():
+    by_title = {r.find(SVG + "title").text: r for r in rects(draw_memory(USES, 2)) if r.find(SVG + "title") is not None}
+    assert by_title["place 0: C: a token"].get("fill") == palette.color_of("C")
+    assert by_title["place 1: C: reserved, used later"].get("fill") == palette.tint(palette.color_of("C"))
+    assert by_title["places 4 to 5: nobody's, in a gap"].get("stroke-dasharray")
+    hatched = [r for r in rects(draw_memory(USES, 2)) if "hatch" in r.get("fill")]
+    never = [by_title["places 2 to 3: C: reserved, never used"], by_title["places 11 to 12: B: reserved, never used"]]
+    assert [(r.get("x"), r.get("width")) for r in hatched[:-1]] == [
+        (r.get("x"), r.get("width")) for r in never
+    ]  # the last is the legend's
+
+
+@st.composite
+def layouts(draw):
+    held, running, number = [], {}, 0
+    for _ in range(draw(st.integers(1, 10))):
+        running = {
+            name: tokens + draw(st.integers(0, 9)) for name, tokens in running.items() if draw(st.integers(0, 3))
+        }
+        while len(running) < 4 and draw(st.booleans()):
+            running[str(number)] = draw(st.integers(0, 200))
+            number += 1
+        held.append(dict(running))
+    names = {name for step in held for name in step}
+    return contiguous_use(
+        held, {name: max(step.get(name, 0) for step in held) + draw(st.integers(0, 100)) for name in sorted(names)}
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(uses=layouts())
+def test_parts_are_all_places_once_and_add_up(uses):
+    for use in uses:
+        pieces = list(parts(use))
+        assert [place for piece in pieces for place in range(piece.start, piece.end)] == list(range(use.places))
+        for kind in ("tokens", "later", "never", "gaps"):
+            assert sum(piece.end - piece.start for piece in pieces if piece.kind == kind) == getattr(use, kind)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(uses=layouts())
+def test_widths_are_in_proportion_over_all_lines(uses):
+    scale = max(use.places for use in uses)
+    for i, use in enumerate(uses):
+        wide = hovers(draw_memory(uses, i))
+        pixels = 826 / places_per_line(scale) if scale else 0
+        for piece in parts(use):
+            if piece.kind != "gaps":  # a gap's dashes stand a pixel inside
+                (width,) = [w for title, w in wide.items() if re.match(rf"places? {piece.start:,}(:| to)", title)]
+                assert width == pytest.approx((piece.end - piece.start) * pixels, abs=0.1)
+
+
+def test_all_steps_have_one_scale():
+    assert len({size(draw_memory(USES, i)) for i in range(4)}) == 1
+
+    def pixels_of_a_place(i):
+        return min(w for title, w in hovers(draw_memory(USES, i)).items() if title.startswith("place "))
+
+    assert pixels_of_a_place(2) == pytest.approx(826 / 13, abs=0.01)
+    first = hovers(draw_memory(USES, 0))["places 0 to 1: A: a token"]  # 6 places are taken up then, 13 later
+    assert first == pytest.approx(2 * 826 / 13, abs=0.01)
+
+
+def test_a_scale_from_outside_makes_layouts_comparable():
+    tight = contiguous_use(HELD, {"A": 3, "B": 5, "C": 2})
+    assert (
+        size(draw_memory(tight, 1, places=300)) == size(draw_memory(USES, 1, places=300)) != size(draw_memory(tight, 1))
+    )
+    assert hovers(draw_memory(tight, 1, places=26))["places 0 to 2: A: a token"] == pytest.approx(
+        3 * 826 / 26, abs=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    "scale, per_line", [(1, 1), (13, 13), (64, 64), (65, 64), (256, 64), (257, 128), (1024, 256), (1025, 512)]
+)
+def test_lines_are_powers_of_two_long_and_four_at_most(scale, per_line):
+    assert places_per_line(scale) == per_line
+
+
+def test_a_reservation_goes_on_in_the_next_line():
+    picture = draw_memory(contiguous_use([{"B": 40, "A": 90}], {"B": 40, "A": 150}), 0)
+    assert texts(picture).count("A") == 3
+    assert [t for t in texts(picture) if t in ("0", "64", "128")] == ["0", "64", "128"]
+    assert all(
+        float(r.get("x", 0)) + float(r.get("width")) <= 884.01 for r in rects(picture)[1:]
+    )  # the first is the paper
+
+
+def test_counts_and_shares():
+    shown = texts(draw_memory(USES, 2, "Twice what is needed"))
+    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 places taken up, 54 % of them without a token"]
+    at = shown.index("a token")
+    assert shown[at:] == [
+        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "nobody's, in a gap", "2 (15 %)",
+    ]  # fmt: skip
+
+
+def test_memory_in_words():
+    assert draw_memory(USES, 2).alt == (
+        "Memory after step 3 of 4. 13 places taken up. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, never used: 4 (31 %); "
+        "nobody's, in a gap: 2 (15 %). C: places 0 to 3, 1 with a token, 1 used later, 2 never. "
+        "B: places 6 to 12, 5 with a token, 0 used later, 2 never. Gap: places 4 to 5."
+    )
+
+
+def test_nobody_there():
+    picture = draw_memory(contiguous_use([{}, {"A": 1}, {}], {"A": 4}), 2)
+    assert "no place taken up" in texts(picture)
+    assert not hovers(picture)
+    assert draw_memory(contiguous_use([{}], {}), 0).svg.endswith("</svg>")
+
+
+def test_the_picture_is_sound_and_always_the_same():
+    picture = draw_memory(USES, 1, title='<b>"')
+    assert picture == draw_memory(USES, 1, title='<b>"')
+    assert ET.fromstring(picture.svg).get("aria-label") == picture.alt
+    assert set(re.findall(r"url\(#([^)]+)\)", picture.svg)) <= set(re.findall(r'id="([^"]+)"', picture.svg))
+
+
+def test_a_layout_in_blocks_is_refused():
+    with pytest.raises(ValueError, match="draw_pool shows blocks"):
+        draw_memory(paged_use(HELD, 4), 0)
+
+
+def test_limits_are_named():
+    for i in (-1, 4):
+        with pytest.raises(IndexError, match=f"index {i} .* from 0 to 3"):
+            draw_memory(USES, i)
+    with pytest.raises(IndexError, match="no steps"):
+        draw_memory([], 0)
+    with pytest.raises(ValueError, match="places is 12; a step of the layout takes up 13. Give at least 13"):
+        draw_memory(USES, 0, places=12)

@@ -1,0 +1,339 @@
+"""The picture of one step of a ragged batch: who is in the row, the row token by token, and the mask under it."""
+
+import dataclasses
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.attention.packing import key_tags, pack, packed_mask
+from lessons_lib.recording.packed_steps import PackedStep
+from lessons_lib.viz.batches.packed_row import draw_packed_step
+from lessons_lib.viz.drawing.palette import color_of
+from lessons_lib.viz.drawing.svg import WIDTH
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def decode(token):
+    return f" t{token}"
+
+
+def step_of(new_lens, cached_lens, names="ABCDEFGHIJKLMNOPQRSTUVWXYZ", left=(), waiting=(), first_token=10):
+    """A step whose row holds the tokens 10, 11, 12, ... and whose sequences get the tokens 500, 501, ..."""
+    names, token, rows = tuple(names[: len(new_lens)]), first_token, []
+    for length in new_lens:
+        rows.append(list(range(token, token + length)))
+        token += length
+    joined = tuple(name for name, cached in zip(names, cached_lens) if not cached)
+    return PackedStep(
+        names, pack(rows, cached_lens), tuple(range(500, 500 + len(names))), joined, tuple(left), tuple(waiting)
+    )
+
+
+MIXED = step_of([1, 1, 3], [4, 2, 0], left="B", waiting="DE")
+
+
+def elements(step, kind):
+    return list(ET.fromstring(draw_packed_step(step, decode).svg).iter(SVG + kind))
+
+
+def texts(step):
+    return [element.text for element in elements(step, "text")]
+
+
+def titles(step):
+    return [element.text for element in elements(step, "title")]
+
+
+def box(element):
+    return tuple(float(element.get(side)) for side in ("x", "y", "width", "height"))
+
+
+# --- who
+
+
+def test_requests_say_what_they_do_in_this_step_and_who_leaves_and_waits():
+    shown = texts(MIXED)
+    assert shown[0] == "One row of 5 tokens: 1 prefill beside 2 decodes, no padding"
+    start = shown.index("A")
+    assert shown[start : start + 9] == [
+        "A", "decode", "4 cached + 1 new",
+        "B", "decode, then leaves", "2 cached + 1 new",
+        "C", "prefill", "0 cached + 3 new",
+    ]  # fmt: skip
+    assert shown[start + 9 : start + 14] == ["left:", "B", "waiting:", "D", "E"]
+    assert {"left: nobody", "waiting: nobody"} <= set(texts(step_of([1], [3])))
+
+
+def test_who_took_a_place_after_the_row_is_neither_in_the_row_nor_in_the_queue():
+    step = dataclasses.replace(MIXED, waiting=("E",), admitted=("D",))
+    shown = texts(step)
+    start = shown.index("left:")
+    assert shown[start : start + 6] == ["left:", "B", "in the next row:", "D", "waiting:", "E"]
+    assert "In the next row: D. Waiting: E." in draw_packed_step(step, decode).alt
+    assert "in the next row:" not in texts(MIXED)
+
+
+def test_of_many_requests_less_is_said_and_a_long_queue_is_cut():
+    step = step_of([1] * 26, range(1, 27), left="Z", waiting=[f"r{n}" for n in range(15)])
+    shown = texts(step)
+    assert "1+1" in shown and "26+1 leaves" in shown and "decode" not in shown
+    assert "r9" in shown and "r10" not in shown and "and 5 more" in shown
+
+
+# --- the row
+
+
+def token_cells(step):
+    """(place, token, request, position) of every cell."""
+    found = [
+        re.match(r"place (\d+) of the row: '(.*)', request (\w+), position (\d+)", title) for title in titles(step)
+    ]
+    return [(int(m[1]), m[2], m[3], int(m[4])) for m in found if m]
+
+
+def test_every_token_has_a_cell_with_its_tag():
+    assert token_cells(MIXED) == [
+        (0, "·t10", "A", 4),
+        (1, "·t11", "B", 2),
+        (2, "·t12", "C", 0),
+        (3, "·t13", "C", 1),
+        (4, "·t14", "C", 2),
+    ]
+    shown = texts(MIXED)
+    for text in ("·t10", "·t14", "A 4", "B 2", "C 0", "C 1", "C 2"):
+        assert text in shown
+
+
+def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_above_it():
+    marked = [title for title in titles(MIXED) if "its logits are kept" in title]
+    assert [title.split(" of")[0] for title in marked] == ["place 0", "place 1", "place 4"]
+    cells = {e.find(SVG + "title").text: box(e) for e in elements(MIXED, "rect") if e.find(SVG + "title") is not None}
+    for name, token, last in (("A", 500, "place 0"), ("B", 501, "place 1"), ("C", 502, "place 4")):
+        x, y, width, height = cells[f"new token of request {name}: '·t{token}'"]
+        cell_x, cell_y, cell_width, _ = next(cells[title] for title in marked if title.startswith(last))
+        assert x + width == pytest.approx(cell_x + cell_width) and y + height < cell_y
+    paths = elements(MIXED, "path")
+    assert sum(path.get("marker-end") is not None for path in paths) == 3
+    assert sum(path.get("stroke-width") == "2" and path.get("d").endswith("z") for path in paths) == 3  # frames
+
+
+def test_a_new_token_never_covers_that_of_a_neighbour():
+    step = step_of([1] * 7 + [2, 40], [90] * 7 + [0, 0])
+    wide = draw_packed_step(step, lambda token: "longer than its cell")
+    chips = [
+        box(e)
+        for e in ET.fromstring(wide.svg).iter(SVG + "rect")
+        if (e.findtext(SVG + "title") or "").startswith("new token")
+    ]
+    assert len(chips) == 9
+    for one, other in zip(chips, chips[1:]):
+        assert one[1] != other[1] or one[0] + one[2] <= other[0]
+
+
+def test_cumulative_lengths_stand_under_the_row():
+    shown = texts(MIXED)
+    start = shown.index("cu_seqlens_q")
+    assert shown[start + 1 : start + 5] == ["0", "1", "2", "5"]
+
+
+@pytest.mark.parametrize("count", [1, 4, 20, 21, 99, 100, 120])
+def test_a_row_is_broken_into_lines_and_loses_no_token(count):
+    step = step_of([count], [7])
+    assert [place for place, *_ in token_cells(step)] == list(range(count))
+    boxes = [box(e) for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("place ")]
+    assert min(width for _, _, width, _ in boxes) > 36  # a token's text can be read
+    assert max(x + width for x, _, width, _ in boxes) <= WIDTH
+    assert len(set(boxes)) == count
+    lines = len({y for _, y, _, _ in boxes})
+    assert (f"one row, drawn in {lines} lines" in "".join(texts(step))) == (lines > 1)
+    assert str(count) in texts(step)  # the end of the row
+
+
+def test_a_long_row_is_one_strip_with_a_run_for_each_sequence():
+    step = step_of([100, 1, 40], [0, 9, 0])
+    runs = [title for title in titles(step) if title.startswith("places ")]
+    assert runs == [
+        "places 0 to 99 of the row: request A, positions 0 to 99; new token '·t500'",
+        "places 100 to 100 of the row: request B, positions 9 to 9; new token '·t501'",
+        "places 101 to 140 of the row: request C, positions 0 to 39; new token '·t502'",
+    ]
+    widths = [box(e)[2] for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("places ")]
+    assert widths[0] == pytest.approx(100 * widths[1], rel=0.01) and widths[2] == pytest.approx(
+        40 * widths[1], rel=0.01
+    )
+
+
+# --- the mask
+
+
+def mask_runs(step):
+    """(box, query, keys, whether it may attend) of every piece of the mask that says what it is."""
+    found = []
+    for rect in elements(step, "rect"):
+        said = re.fullmatch(
+            r"(\w+), position (\d+), (may|may not) attend to (.*): (.*)\.", rect.findtext(SVG + "title") or ""
+        )
+        if said:
+            keys = set()
+            for part in said[4].split(", "):
+                name, first, last = re.fullmatch(r"(\w+) (\d+)(?: to (\d+))?", part).groups()
+                keys |= {(name, position) for position in range(int(first), int(last or first) + 1)}
+            found.append((box(rect), (said[1], int(said[2])), keys, said[3] == "may", said[5]))
+    return found
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), min_size=1, max_size=4))
+def test_the_pieces_say_of_every_cell_what_the_mask_says(sizes):
+    step = step_of([new for new, _ in sizes], [cached for _, cached in sizes])
+    tags = key_tags(step.packed)
+    keys = [(step.names[seq_id], position) for seq_id, position in zip(tags.seq_ids.tolist(), tags.positions.tolist())]
+    queries = keys[len(keys) - len(step.packed.input_ids) :]
+    told = {}
+    for _, query, covered, may, why in mask_runs(step):
+        for key in covered:
+            assert (query, key) not in told
+            told[query, key] = may
+            own, past = key[0] == query[0], key[1] <= query[1]
+            assert why == (
+                "same sequence, not in the future" if own and past else "in the future" if own else "another sequence"
+            )
+    mask = packed_mask(step.packed)
+    assert told == {(query, key): bool(mask[i, j]) for i, query in enumerate(queries) for j, key in enumerate(keys)}
+
+
+def filled(step):
+    """Corner and size of everything that is filled in a request's colour in the mask."""
+    pieces = []
+    for name in step.names:
+        for path in elements(step, "path"):
+            if path.get("fill") == color_of(name):
+                shapes = re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z", path.get("d"))
+                pieces += [(name, tuple(map(float, shape))) for shape in shapes]
+    return pieces
+
+
+@pytest.mark.parametrize(
+    "step",
+    [MIXED, step_of([13, 62, 3, 21], [0] * 4), step_of([1] * 4, [200, 1, 90, 109])],
+    ids=["mixed", "prefills", "decodes"],
+)
+def test_what_may_attend_is_filled_in_the_colour_of_its_sequence(step):
+    expected = [(query[0], box) for box, query, _, may, _ in mask_runs(step) if may]
+    assert sorted(filled(step)) == sorted(expected)
+    right = max(x + width for _, (x, _, width, _) in expected)
+    assert right <= WIDTH
+
+
+def test_cached_keys_lie_on_the_left_then_a_gap_then_the_new_ones():
+    for step in (MIXED, step_of([3], [5])):
+        new = {(name, position) for _, _, name, position in token_cells(step)}
+        rows = {}
+        for (x, _, width, _), query, keys, _, _ in mask_runs(step):
+            assert keys <= new or not keys & new  # no piece crosses the gap
+            rows.setdefault(query, []).append((x, x + width, keys <= new))
+        for pieces in rows.values():
+            pieces.sort()
+            gaps = [(round(other[0] - one[1]), one[2] != other[2]) for one, other in zip(pieces, pieces[1:])]
+            assert [gap for gap, _ in gaps if gap] == [16]
+            assert all(bool(gap) == part_ends for gap, part_ends in gaps)
+    assert {
+        "cached",
+        "new keys",
+        "Mask: 5 queries × 11 keys, 6 cached and 5 new; 14 of 55 cells may attend (25 %)",
+    } <= set(texts(MIXED))
+    assert not {"cached", "keys in the cache"} & set(texts(step_of([2, 3], [0, 0])))
+
+
+def test_the_heads_say_whose_the_columns_are():
+    heads = {}
+    for rect in elements(MIXED, "rect"):
+        title = rect.findtext(SVG + "title") or ""
+        if re.fullmatch(r"\w+ \d+( to \d+)?", title):
+            heads[title] = rect.get("fill")
+    assert heads == {
+        "A 0 to 3": color_of("A"),
+        "B 0 to 1": color_of("B"),
+        "A 4": color_of("A"),
+        "B 2": color_of("B"),
+        "C 0 to 2": color_of("C"),
+    }
+    assert "A 0 to 3" in texts(MIXED)
+
+
+def test_beside_a_long_prompt_the_single_tokens_keep_their_labels():
+    step = step_of([1, 1, 1, 40], [90, 30, 15, 0], names="BCEF")
+    for label in ("B 90", "C 30", "E 15", "F 0", "F 39"):
+        assert label in texts(step)[texts(step).index("new keys") :], label
+    new = [rect for rect in elements(step, "rect") if rect.findtext(SVG + "title") in ("B 90", "C 30", "E 15")]
+    for x, y, width, _ in map(box, new):
+        assert any(
+            t.text in "BCE" and x < float(t.get("x")) < x + width and abs(float(t.get("y")) - y) < 20
+            for t in elements(step, "text")
+        )
+
+
+def test_four_decodes_are_as_legible_as_a_hundred_tokens():
+    for step in (
+        step_of([1] * 4, [100] * 4),
+        step_of([1], [1]),
+        step_of([1], [400]),
+        step_of([13, 62, 3, 21], [0] * 4),
+    ):
+        boxes = [run[0] for run in mask_runs(step)]
+        assert all(height >= 4 for *_, height in boxes)
+        assert max(y + height for _, y, _, height in boxes) - min(y for _, y, _, _ in boxes) <= 400
+
+
+def test_a_mask_of_many_queries_is_drawn_without_words_and_fits():
+    step = step_of([60] * 12, [5] * 12)
+    assert mask_runs(step) == []
+    pieces = filled(step)
+    assert len(pieces) == 2 * 12 * 60  # cached and new keys of every query
+    assert max(x + width for _, (x, _, width, _) in pieces) <= WIDTH
+    assert max(y + height for _, (_, y, _, height) in pieces) - min(y for _, (_, y, _, _) in pieces) <= 401
+
+
+# --- the whole
+
+
+def test_the_words_say_the_same_as_the_picture():
+    alt = draw_packed_step(MIXED, decode).alt
+    assert alt == (
+        "One row of 5 tokens: 1 prefill beside 2 decodes. "
+        "A: decode of 1 token in place 0, after 4 in the cache, gives '·t500'. "
+        "B: decode of 1 token in place 1, after 2 in the cache, gives '·t501', then it leaves. "
+        "C: prefill of 3 tokens in places 2 to 4, after 0 in the cache, gives '·t502'. "
+        "Cumulative lengths 0, 1, 2, 5. Waiting: D, E. "
+        "Mask: 5 queries × 11 keys, 6 cached and 5 new; 14 of 55 cells may attend (25 %). "
+        "Each query attends to the keys of its own sequence up to its own position, and to no other."
+    )
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        MIXED,
+        step_of([], []),
+        step_of([1], [0]),
+        step_of([30] * 26, [0] * 26),
+        step_of([1] * 26, [50] * 26),
+        step_of([2], [1], names=["a <b> & 'c'"]),
+    ],
+    ids=["mixed", "nobody", "one token", "many prefills", "many decodes", "odd name"],
+)
+def test_every_step_can_be_drawn_and_nothing_lies_outside_the_sheet(step):
+    picture = draw_packed_step(step, lambda token: "<&\n\"'")
+    assert picture == draw_packed_step(step, lambda token: "<&\n\"'")
+    root = ET.fromstring(picture.svg)
+    assert root.get("aria-label") == picture.alt
+    width, height = map(float, root.get("viewBox").split()[2:])
+    for rect in root.iter(SVG + "rect"):
+        x, y, w, h = (float(rect.get(side, 0)) for side in ("x", "y", "width", "height"))
+        assert x >= 0 and y >= 0 and x + w <= width + 0.1 and y + h <= height + 0.1, rect.attrib
+    for text in root.iter(SVG + "text"):
+        assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height

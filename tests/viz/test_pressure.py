@@ -1,0 +1,268 @@
+"""The picture of a pool under pressure: every block is drawn and told as what it is, whatever the size of the pool."""
+
+import re
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+from svg_reading import SVG, elements, texts, titles
+
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, Move
+from lessons_lib.recording.memory_steps import MemoryStep
+from lessons_lib.viz.drawing import palette
+from lessons_lib.viz.drawing.svg import WIDTH
+from lessons_lib.viz.pressure.grid import GRID_WIDTH, bay_size
+from lessons_lib.viz.pressure.steps import draw_pressure
+
+QUIET = MemoryStep(
+    index=0, num_blocks=0, block_size=4, holders={}, filled={}, cached=frozenset(), swapped={}, num_swap_blocks=0, counts={}, admitted=(),
+    preempted=(), finished=(), swapped_out=(), swapped_in=(), waiting=(), moves=(), hits={}, evicted=0,
+)  # fmt: skip
+# A and B begin alike in block 2, and block 5 is full of C; D went out, E came back, F was dropped.
+BUSY = replace(
+    QUIET, index=8, num_blocks=10, holders={2: ("A", "B"), 3: ("A",), 4: ("B",), 5: ("C",), 6: ("E",), 9: ("B",)},
+    filled={2: 4, 3: 1, 4: 3, 5: 4, 6: 4, 9: 2}, cached=frozenset({0, 7}), swapped={"D": (1, 2)}, num_swap_blocks=6,
+    counts={"A": 1, "B": 1, "C": 3, "E": 1}, admitted=("C", "E"), preempted=("D", "F"), finished=("G",), swapped_out=("D",), swapped_in=("E",),
+    waiting=("F", "D"), moves=(Move(SWAP_OUT, 5, 1), Move(SWAP_OUT, 6, 2), Move(SWAP_IN, 3, 6), Move(COPY, 4, 9)), hits={"C": 4}, evicted=1,
+)  # fmt: skip
+
+
+def pool(num_blocks, holders, **changes):
+    return replace(QUIET, num_blocks=num_blocks, holders=holders, filled=dict.fromkeys(holders, 4), **changes)
+
+
+def height(picture):
+    return float(ET.fromstring(picture.svg).get("height"))
+
+
+def stripes(picture, block):
+    """(colour, width) of what fills a block, from left to right; the bay itself, which has round corners, left out."""
+    rects = [
+        e
+        for e in elements(picture, "rect")
+        if (e.findtext(SVG + "title") or "").startswith(f"block {block}:") and e.get("rx") is None
+    ]
+    return [(e.get("fill"), float(e.get("width"))) for e in rects]
+
+
+def frames(picture):
+    return (
+        sum(e.get("stroke") == palette.INK and e.get("stroke-width") in ("3", "2.5") for e in elements(picture, "rect"))
+        - 1
+    )  # the legend's
+
+
+# --- the blocks
+
+
+def test_the_mouse_reads_every_block():
+    hovers = titles(draw_pressure(BUSY))
+    for told in (
+        "block 0: held by nobody, but what it holds is found again",
+        "block 1: free",
+        "block 2: A and B, one block for 2; 4 of 4 tokens",
+        "block 3: A; 1 of 4 tokens",
+        "swap block 1: D, swapped out",
+        "swap block 0: free",
+    ):
+        assert told in hovers
+    assert {int(re.match(r"block (\d+)", h)[1]) for h in hovers if h.startswith("block")} == set(range(10))
+
+
+@pytest.mark.parametrize("num_blocks", [4, 12, 40, 120])
+def test_a_shared_block_has_a_stripe_and_a_letter_for_each_holder(num_blocks):
+    picture = draw_pressure(pool(num_blocks, {3: tuple("ABCDEF"), 1: ("C",)}))
+    assert [colour for colour, _ in stripes(picture, 3)] == [palette.color_of(name) for name in "ABCDEF"]
+    assert len({width for _, width in stripes(picture, 3)}) == 1 and len(stripes(picture, 1)) == 1
+    shown = texts(picture)
+    at = shown.index("A")
+    assert shown[at : at + 6] == list("ABCDEF")
+    assert "block 3: A, B, C, D, E and F, one block for 6; 4 of 4 tokens" in titles(picture)
+
+
+def test_what_is_held_and_empty_is_hatched():
+    def hatched(step):
+        return [float(e.get("height")) for e in elements(draw_pressure(step), "rect") if "hatch" in e.get("fill")]
+
+    inside = bay_size(10)[2] - 17
+    assert hatched(BUSY)[:-1] == pytest.approx(
+        [0.75 * inside, 0.25 * inside, 0.5 * inside], abs=0.01
+    )  # the last is the legend's
+    assert len(hatched(pool(10, {2: ("A",)}))) == 1
+
+
+def test_wide_blocks_say_how_full_they_are():
+    shown = texts(draw_pressure(BUSY))
+    assert shown.count("4/4") == 2 and "2 × 4/4" in shown and "1/4" in shown
+
+
+def test_cached_blocks_have_dots_and_free_ones_have_nothing():
+    def dotted(step):
+        return sum(e.get("stroke-dasharray") is not None for e in elements(draw_pressure(step), "path")) - 1
+
+    def dashed(step):
+        return [
+            e.findtext(SVG + "title").split(":")[0]
+            for e in elements(draw_pressure(step), "rect")
+            if e.get("stroke-dasharray")
+        ]
+
+    assert dotted(BUSY) == 2 and dashed(BUSY) == ["block 0", "block 7"]
+    assert dotted(pool(20, {}, cached=frozenset(range(20)))) == 20
+    assert dotted(pool(20, {})) == 0 and dashed(pool(20, {})) == []
+
+
+def test_what_was_copied_to_is_framed():
+    assert frames(draw_pressure(BUSY)) == 4  # blocks 6 and 9, swap blocks 1 and 2
+    assert frames(draw_pressure(replace(BUSY, moves=()))) == 0
+
+
+def test_the_swap_space_shows_who_is_out():
+    def in_swap(step):
+        rects = [
+            e
+            for e in elements(draw_pressure(step), "rect")
+            if (e.findtext(SVG + "title") or "").startswith("swap block")
+        ]
+        return [e.get("fill") for e in rects]
+
+    colours = in_swap(BUSY)
+    assert len(colours) == 6 and [n for n, colour in enumerate(colours) if colour == palette.color_of("D")] == [1, 2]
+    assert "no swap space" in texts(draw_pressure(QUIET)) and "no swap space" not in texts(draw_pressure(BUSY))
+
+
+# --- the words
+
+
+def test_who_computes_and_who_waits_stands_on_top():
+    shown = texts(draw_pressure(BUSY))
+    assert shown[:13] == [
+        "Step 9 computes 6 tokens of 4 sequences",
+        "computed:",
+        "A",
+        "1",
+        "B",
+        "1",
+        "C",
+        "3",
+        "E",
+        "1",
+        "waiting:",
+        "F",
+        "D",
+    ]
+    assert texts(draw_pressure(QUIET))[1:5] == ["computed:", "nobody", "waiting:", "nobody"]
+    many = texts(draw_pressure(replace(QUIET, waiting=tuple(f"r{n}" for n in range(60)))))
+    listed = [t for t in many if re.fullmatch(r"r\d+", t)]
+    assert (
+        listed == [f"r{n}" for n in range(len(listed))] and f"and {60 - len(listed)} more" in many and len(listed) > 10
+    )
+
+
+def test_the_events_of_a_step():
+    shown = texts(draw_pressure(BUSY))
+    at = shown.index("what happened in this step") + 1
+    assert shown[at : at + 15] == [
+        "D", "preempted, swapped out",
+        "F", "preempted, its cache is dropped",
+        "C", "admitted, 4 tokens found in the", "cache",
+        "E", "admitted, swapped in",
+        "block 4 is copied to block 9",
+        "blocks 5, 6 to swap 1, 2",
+        "swap 3 to block 6",
+        "G", "finished",
+        "6 of 10 blocks held (1 by several); 4 free (2 can be found again); 2 of 6 swap blocks in use",
+    ]  # fmt: skip
+    assert "nobody comes or goes" in texts(draw_pressure(QUIET))
+    crowd = texts(draw_pressure(replace(BUSY, admitted=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))))
+    told = sum(text.startswith(("admitted", "preempted")) for text in crowd)
+    assert 5 < told < 20 and f"and {26 + 2 + 3 + 1 - told} more" in crowd
+
+
+def test_the_picture_in_words():
+    assert draw_pressure(BUSY).alt == (
+        "Step 9 computes 6 tokens of 4 sequences: A 1, B 1, C 3, E 1. "
+        "D preempted, swapped out; F preempted, its cache is dropped; C admitted, 4 tokens found in the cache; E admitted, swapped in; "
+        "block 4 is copied to block 9; blocks 5, 6 to swap 1, 2; swap 3 to block 6; G finished. "
+        "Pool of 10 blocks with room for 4 tokens each: 6 of 10 blocks held (1 by several); 4 free (2 can be found again); 2 of 6 swap blocks in use; "
+        "1 cached block lost so far. A holds blocks 2, 3. B holds blocks 2, 4, 9. C holds block 5. E holds block 6. Held by several: block 2. "
+        "D is swapped out to swap blocks 1, 2. Can be found again: blocks 0, 7. Waiting: F, D."
+    )
+    assert draw_pressure(replace(QUIET, num_blocks=2)).alt == (
+        "Step 1 computes 0 tokens of 0 sequences. Nobody comes or goes. Pool of 2 blocks with room for 4 tokens each: 0 of 2 blocks held; "
+        "2 free (0 can be found again); 0 cached blocks lost so far. Waiting: nobody."
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"cached": frozenset({2})}, "Held, and called free at once: block 2."),
+        ({"holders": {11: ("A",)}, "filled": {11: 1}}, "Not of this pool: block 11."),
+        ({"filled": BUSY.filled | {3: 5}}, "Block 3 has 5 tokens; there is room for 4."),
+        ({"swapped": {"D": (1,), "F": (1,)}}, "Twice in the swap space: block 1."),
+    ],
+)
+def test_what_cannot_be_is_said(changes, sentence):
+    picture = draw_pressure(replace(BUSY, **changes))
+    assert sentence in texts(picture) and picture.alt.endswith(sentence)
+    assert "!" not in texts(draw_pressure(BUSY))
+
+
+# --- sizes
+
+
+@pytest.mark.parametrize("num_blocks", [0, 1, 4, 7, 14, 20, 37, 40, 64, 97, 120, 250, 600])
+@pytest.mark.parametrize("num_swap_blocks", [0, 8, 120])
+def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, num_swap_blocks):
+    holders = {block: tuple("ABCDEF"[: 1 + block % 3]) for block in range(num_blocks // 2)}
+    step = pool(
+        num_blocks,
+        holders,
+        num_swap_blocks=num_swap_blocks,
+        cached=frozenset(range(num_blocks // 2, num_blocks * 3 // 4)),
+    )
+    draws = []
+    for _ in range(3):
+        start = time.perf_counter()
+        picture = draw_pressure(step)
+        draws.append(time.perf_counter() - start)
+    assert min(draws) < 0.1
+    assert draw_pressure(step) == picture
+    columns, width, _ = bay_size(num_blocks)
+    assert columns * (width + 5) - 5 <= GRID_WIDTH
+    foot = height(picture)
+    assert foot < 780
+    for rect in elements(picture, "rect"):
+        assert 0 <= float(rect.get("x", 0)) and float(rect.get("x", 0)) + float(rect.get("width")) <= WIDTH
+        assert float(rect.get("y", 0)) + float(rect.get("height")) <= foot
+    bays = {
+        (e.get("x"), e.get("y"))
+        for e in elements(picture, "rect")
+        if e.get("rx") == "3" and (e.findtext(SVG + "title") or "").startswith("block")
+    }
+    assert len(bays) == num_blocks
+    root = ET.fromstring(picture.svg)
+    assert root.get("role") == "img" and root.get("aria-label") == picture.alt
+    assert set(re.findall(r"url\(#([^)]+)\)", picture.svg)) <= set(re.findall(r'id="([^"]+)"', picture.svg))
+
+
+def test_the_steps_of_a_run_have_one_height():
+    quiet = replace(QUIET, num_blocks=10, num_swap_blocks=6)
+    crowd = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    assert (
+        height(draw_pressure(quiet))
+        == height(draw_pressure(BUSY))
+        == height(draw_pressure(replace(BUSY, admitted=crowd, waiting=crowd)))
+    )
+
+
+def test_a_long_name_stands_where_it_has_room():
+    shown = texts(draw_pressure(pool(10, {0: ("request-12",), 1: ("request-12", "B")})))
+    assert shown.count("request-12") == 1 and "B" in shown
+
+
+def test_a_hostile_name_is_only_text():
+    picture = draw_pressure(pool(4, {0: ("<b>",)}, admitted=("<b>",), waiting=("<b>",)))
+    assert "<b>" not in picture.svg

@@ -1,0 +1,545 @@
+import base64
+import copy
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from lessons_lib.recording.trace import RowWork, Step, Trace
+from lessons_lib.viz.drawing import palette
+from lessons_lib.viz.cache.growth import CacheStep, cache_growth_table, draw_cache_growth
+from lessons_lib.viz.charts.curves import bar_chart, line_chart, new_figure
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import Drawing, chip_width, flow, show_token
+from lessons_lib.viz.tables.table import Table
+from lessons_lib.viz.timelines.timeline import draw_compare, draw_timeline
+
+ROOT = Path(__file__).resolve().parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def step(*rows, waiting=()):
+    return Step(tuple(rows), 0.01, tuple(waiting), 1, 64, 10)
+
+
+def wave(ends, padded=4):
+    """A static wave: request -> number of its steps; the rows of ended requests are computed along."""
+    steps = [step(*(RowWork(name, "prefill", padded, padded - n) for n, name in enumerate(ends)), waiting="E")]
+    for t in range(1, max(ends.values())):
+        steps.append(
+            step(
+                *(RowWork(n, "decode", 1, 1) if t < end else RowWork(n, "finished", 1, 0) for n, end in ends.items()),
+                waiting="E",
+            )
+        )
+    return Trace(steps)
+
+
+STATIC = wave({"A": 2, "B": 5})
+CONTINUOUS = Trace(
+    [
+        step(RowWork("A", "prefill", 4, 4), RowWork("B", "prefill", 0, 0)),
+        step(RowWork("A", "decode", 1, 1), RowWork("B", "prefill", 3, 3)),
+        step(RowWork(None, "idle", 1, 0), RowWork("B", "decode", 1, 1)),
+    ]
+)
+PIECES = ["Once", " upon", ' "a"', " <b>", " &", "\n"]
+GROWTH = [
+    CacheStep(1, "prefill", PIECES, 0, 6, " fox"),
+    CacheStep(2, "decode", [" fox"], 6, 7, " ran"),
+    CacheStep(3, "decode", [" ran"], 7, 8, "."),
+]
+
+
+def titles(picture):
+    return [e.text for e in ET.fromstring(picture.svg).iter(SVG + "title")]
+
+
+def texts(picture):
+    return [e.text for e in ET.fromstring(picture.svg).iter(SVG + "text")]
+
+
+# --- palette
+
+
+def test_requests_a_to_f_keep_their_colours():
+    known = {"A": "#56B4E9", "B": "#E69F00", "C": "#009E73", "D": "#CC79A7", "E": "#F0E442", "F": "#D55E00"}
+    assert {name: palette.color_of(name) for name in known} == known
+
+
+def test_any_name_has_a_stable_colour():
+    code = (
+        "from lessons_lib.viz.drawing.palette import color_of; print(color_of('story'), color_of('0'), color_of('G'))"
+    )
+
+    def in_a_new_process(seed):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=environment
+        ).stdout
+
+    first, second = in_a_new_process("1"), in_a_new_process("2")
+    assert first == second
+    assert palette.color_of("0") == palette.color_of("A")
+    assert len({palette.color_of(str(n)) for n in range(18)}) == 18
+    assert palette.color_of(None) == palette.NEUTRAL
+
+
+def test_text_on_every_colour_has_contrast():
+    names = [*"ABCDEFGHIJKLMNOPQR", None]
+    colours = [palette.color_of(name) for name in names]
+    for colour in colours + [palette.tint(colour) for colour in colours]:
+        assert palette.contrast(palette.text_on(colour), colour) >= 4.5, colour
+    assert palette.contrast(palette.SOFT_INK, palette.PAPER) >= 4.5
+    assert palette.contrast("#000000", "#FFFFFF") == pytest.approx(21)
+
+
+# --- pictures
+
+
+def test_a_picture_needs_alternative_text():
+    for alt in ("", "  \n"):
+        with pytest.raises(ValueError, match="alternative text"):
+            Picture("<svg></svg>", alt)
+    with pytest.raises(ValueError, match="<svg>"):
+        Picture("<p>no</p>", "words")
+
+
+def test_a_picture_shows_itself_in_three_ways():
+    picture = draw_timeline(STATIC)
+    bundle = picture._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "image/svg+xml", "text/plain"}
+    assert bundle["text/plain"] == picture.alt
+    assert bundle["image/svg+xml"] == picture.svg
+    img = ET.fromstring(bundle["text/html"].replace(">", "/>"))  # no <svg>: an untrusted notebook would tear it apart
+    assert img.tag == "img" and img.get("alt") == picture.alt
+    kind, data = img.get("src").split(",")
+    assert kind == "data:image/svg+xml;base64" and base64.b64decode(data).decode() == picture.svg
+
+
+ALL = {
+    "timeline": lambda: draw_timeline(STATIC),
+    "part of a timeline": lambda: draw_timeline(STATIC, 1, title="a < b"),
+    "compare": lambda: draw_compare(STATIC, CONTINUOUS, 3),
+    "empty": lambda: draw_timeline(Trace()),
+    "two empty": lambda: draw_compare(Trace(), Trace()),
+    "growth": lambda: draw_cache_growth(GROWTH, 1),
+    "lines": lambda: line_chart([1, 2], {"a": [1, 2], "b": [3, 2]}, xlabel="x", ylabel="y", alt="Two curves.", log="x"),
+    "bars": lambda: bar_chart(["p", "q"], {"a": [1, 2], "w": [3, 4]}, ylabel="y", alt="Four bars.", waste=["w"]),
+}
+
+
+@pytest.mark.parametrize("draw", ALL.values(), ids=ALL.keys())
+def test_every_picture_is_sound(draw):
+    picture = draw()
+    assert draw() == picture  # same input, same output
+    root = ET.fromstring(picture.svg)  # well-formed
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == picture.alt
+    width, height = (float(v) for v in root.get("viewBox").split()[2:])
+    assert width > 0 and height > 0
+    assert "max-width:100%" in root.get("style")
+    used = set(re.findall(r"url\(#([^)]+)\)", picture.svg))
+    assert used <= set(re.findall(r'id="([^"]+)"', picture.svg))
+
+
+def test_two_pictures_on_one_page_do_not_share_hatching_or_clipping():
+    def references(picture):
+        return set(re.findall(r"url\(#([^)]+)\)", picture.svg))
+
+    charts = [line_chart([1, 2], {"a": [1, 2]}, xlabel="x", ylabel="y", alt=alt) for alt in ("One curve.", "Another.")]
+    for one, two in (charts, (draw_timeline(STATIC), draw_compare(STATIC, CONTINUOUS))):
+        assert references(one) and references(two)
+        assert not references(one) & references(two)
+
+
+def test_drawing_leaves_its_input_alone():
+    traces = copy.deepcopy((STATIC, CONTINUOUS))
+    growth = copy.deepcopy(GROWTH)
+    draw_compare(STATIC, CONTINUOUS, 2)
+    draw_timeline(STATIC)
+    draw_cache_growth(GROWTH, 2)
+    cache_growth_table(GROWTH)
+    assert (STATIC, CONTINUOUS) == traces
+    assert GROWTH == growth
+
+
+def test_figures_keep_their_text_and_are_closed():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    fig, ax = pyplot.subplots()
+    ax.set_title("tokens & time")
+    picture = Picture.from_figure(fig, "An empty chart.")
+    assert fig.number not in pyplot.get_fignums()
+    assert "tokens & time" in texts(picture)
+    assert "<dc:date>" not in picture.svg
+
+
+def test_a_logarithmic_axis_writes_large_and_small_numbers_out():
+    shown = texts(line_chart([1, 2], {"a": [0.01, 10_000_000]}, xlabel="x", ylabel="y", alt="x", log="y"))
+    assert {"0.01", "1", "100", "1,000,000"} <= set(shown), shown
+
+
+def test_charts_refuse_series_of_another_length():
+    with pytest.raises(ValueError, match="'a' has 1 values; x has 2"):
+        line_chart([1, 2], {"a": [1]}, xlabel="x", ylabel="y", alt="x")
+    with pytest.raises(ValueError, match="'a' has 3 values; groups has 2"):
+        bar_chart(["p", "q"], {"a": [1, 2, 3]}, ylabel="y", alt="x")
+
+
+def test_a_figure_of_ones_own_is_in_house_style():
+    fig, ax = new_figure()
+    assert not ax.spines["top"].get_visible()
+    assert ax.get_facecolor() == pytest.approx(tuple(int(palette.PAPER[i : i + 2], 16) / 255 for i in (1, 3, 5)) + (1,))
+
+
+# --- drawing
+
+
+def test_labels_and_hover_texts_are_escaped():
+    d = Drawing(100, 40)
+    d.cell(0, 0, 90, 30, "#FFFFFF", label='<b>"&', title='<i> "url(#HATCH)" &')
+    picture = d.picture('say "<hi>" & go')
+    assert texts(picture) == ['<b>"&']
+    assert titles(picture) == ['<i> "url(#HATCH)" &']
+    assert ET.fromstring(picture.svg).get("aria-label") == 'say "<hi>" & go'
+
+
+@pytest.mark.parametrize("share, height", [(0.25, "10"), (0.5, "20"), (1.0, "40")])
+def test_the_hatched_share_of_a_cell_is_its_waste(share, height):
+    d = Drawing(100, 40)
+    d.cell(0, 0, 50, 40, "#FFFFFF", hatched=share)
+    hatched = [e for e in ET.fromstring(d.picture("a cell").svg).iter(SVG + "rect") if "hatch" in e.get("fill")]
+    assert [e.get("height") for e in hatched] == [height]
+
+
+def test_boxes_flow_like_words():
+    assert flow([40, 40, 40], 100, gap=4) == [(0, 0.0), (0, 44.0), (1, 0.0)]
+    assert flow([500], 100) == [(0, 0.0)]  # too wide for any line: its own line
+    assert flow([], 100) == []
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [(" a", "·a"), ("\n\n", "\\n\\n"), ("\t", "\\t"), ("", "(empty)"), ("<b>", "<b>"), ("\x00", "\\x00"), ("é", "é")],
+)
+def test_tokens_are_made_visible(text, shown):
+    assert show_token(text) == shown
+
+
+def test_wide_characters_get_wide_boxes():
+    assert chip_width("日本語日本語") > chip_width("abcabc")
+
+
+# --- timeline
+
+
+def test_timeline_says_what_every_cell_did():
+    hovers = titles(draw_timeline(STATIC))
+    assert len(hovers) == 10  # 2 slots, 5 steps
+    assert "slot 1, step 1: request B, prefill, 4 computed, 3 useful" in hovers
+    assert "slot 0, step 3: request A, finished, 1 computed, 0 useful" in hovers
+    assert "slot 0, step 3: no request, idle, 1 computed, 0 useful" in titles(draw_timeline(CONTINUOUS))
+
+
+def test_timeline_counts_up_to_the_step_shown():
+    assert "9 useful of 10 computed, 1 wasted (10 %)" in texts(draw_timeline(STATIC, 1))
+    assert "12 useful of 16 computed, 4 wasted (25 %)" in texts(draw_timeline(STATIC))
+    assert len(titles(draw_timeline(STATIC, 1))) == 4
+
+
+def test_timeline_in_words():
+    alt = draw_timeline(STATIC, 3, title="Wave one").alt
+    assert alt == (
+        "Wave one. Timeline of 2 slots, steps 1 to 4 of 5. Slot 0: A in steps 1 to 2; 2 positions wasted. "
+        "Slot 1: B in steps 1 to 4; 1 position wasted. 14 token positions computed, 11 useful, 3 wasted (21 %). "
+        "Waiting in step 4: E."
+    )
+
+
+def test_hatching_only_where_something_was_wasted():
+    clean = Trace([step(RowWork("A", "decode", 1, 1), RowWork(None, "idle", 0, 0))])
+    legend_only = draw_timeline(clean).svg.count("url(#hatch")
+    assert legend_only == 1
+    assert draw_timeline(STATIC).svg.count("url(#hatch") == legend_only + 4  # padding of B, three finished rows of A
+
+
+def test_prefill_is_framed():
+    def frames(trace):
+        return draw_timeline(trace).svg.count('fill="none" stroke="' + palette.INK)
+
+    decode = Trace([step(RowWork("A", "decode", 1, 1))])
+    prefill = Trace([step(RowWork("A", "prefill", 1, 1))])
+    assert frames(prefill) == frames(decode) + 1
+
+
+def test_the_picture_does_not_grow_while_stepping():
+    heads = {re.match(r'<svg[^>]*?viewBox="[^"]*"', draw_compare(STATIC, CONTINUOUS, i).svg)[0] for i in range(5)}
+    assert len(heads) == 1
+
+    def first_cell(picture):
+        rects = (e for e in ET.fromstring(picture.svg).iter(SVG + "rect") if e.find(SVG + "title") is not None)
+        return [(e.get("x"), e.get("y"), e.get("width")) for e in rects][0]
+
+    longer = wave({"A": 60, "B": 50})
+    assert first_cell(draw_timeline(longer, 0)) == first_cell(draw_timeline(longer))
+
+
+@pytest.mark.parametrize("i", [-1, 5, 99])
+def test_timeline_names_its_limits(i):
+    with pytest.raises(IndexError, match=f"index {i} .* from 0 to 4"):
+        draw_timeline(STATIC, i)
+    with pytest.raises(IndexError, match="from 0 to 4"):
+        draw_compare(STATIC, CONTINUOUS, i)
+    with pytest.raises(IndexError, match="no steps"):
+        draw_timeline(Trace(), 0)
+
+
+def test_compare_shows_a_finished_trace_whole():
+    picture = draw_compare(STATIC, CONTINUOUS, 4)
+    assert "Continuous batching: all done after 3 steps" in texts(picture)
+    assert "Static batching: all done after 5 steps" in texts(picture)
+    assert "Static batching" in texts(draw_compare(STATIC, CONTINUOUS, 3))
+    assert draw_compare(STATIC, CONTINUOUS) == picture
+
+
+def test_the_queue_and_its_end_are_shown():
+    queue = [str(n) for n in range(40)]
+    picture = draw_timeline(Trace([step(RowWork("A", "decode", 1, 1), waiting=queue)]))
+    shown = texts(picture)
+    assert "waiting in step 1:" in shown
+    assert "0" in shown
+    more = [int(m[1]) for t in shown if (m := re.match(r"and (\d+) more", t))]
+    assert len(more) == 2 and all(0 < n < 40 for n in more)  # the queue and the legend are both cut
+
+
+def test_long_traces_stay_small():
+    steps = [step(*(RowWork(str(s + 8 * (t // 60)), "decode", 1, 1) for s in range(8))) for t in range(300)]
+    picture = draw_timeline(Trace(steps))
+    assert len(picture.svg) < 100_000
+    assert "slot 7, steps 1 to 60: request 7, decode, 1 computed, 1 useful in each" in titles(picture)
+    assert "39" in texts(picture)  # a letter on its cells; the legend ends before it
+
+
+def test_a_hostile_request_name_is_only_text():
+    picture = draw_timeline(Trace([step(RowWork('<script>"', "decode", 1, 1), waiting=["<b>"])]))
+    assert "<script>" not in picture.svg
+    assert "<b>" in texts(picture)
+
+
+# --- cache growth
+
+
+def test_growth_shows_input_cache_and_output():
+    hovers = titles(draw_cache_growth(GROWTH, 1))
+    assert "input at position 6: ·fox" in hovers
+    assert "output: ·ran" in hovers
+    assert "position 6: key and value of ·fox, written in this step" in hovers
+    assert 'position 2: key and value of ·"a"' in hovers
+    assert "position 7: empty" in hovers
+    assert len([h for h in hovers if "written in this step" in h]) == 1
+    assert len([h for h in titles(draw_cache_growth(GROWTH, 0)) if "written in this step" in h]) == 6
+    assert "reads 6 positions" in texts(draw_cache_growth(GROWTH, 1))
+    assert not any(t.startswith("reads") for t in texts(draw_cache_growth(GROWTH, 0)))
+
+
+def test_growth_in_words():
+    assert draw_cache_growth(GROWTH, 1, "C").alt == (
+        'Request C, step 2 of 3, decode. Input: 1 token, " fox". KV cache: 6 positions before, 7 after, 1 new. '
+        'Output: the next token, " ran".'
+    )
+
+
+def test_growth_without_a_cache():
+    picture = draw_cache_growth([CacheStep(1, "prefill", ["a", "b"], 0, 0, "c")], 0)
+    assert "nothing is kept: every step feeds the whole text again" in texts(picture)
+
+
+def test_a_long_input_is_cut_and_counted():
+    picture = draw_cache_growth([CacheStep(1, "prefill", [" word"] * 200, 0, 200, ".")], 0)
+    (rest,) = [t for t in texts(picture) if t.startswith("+")]
+    shown = [t for t in titles(picture) if t.startswith("input at")]
+    assert rest == f"+{200 - len(shown)} more"
+
+
+@pytest.mark.parametrize("i", [-1, 3])
+def test_growth_names_its_limits(i):
+    with pytest.raises(IndexError, match=f"index {i} .* from 0 to 2"):
+        draw_cache_growth(GROWTH, i)
+    with pytest.raises(IndexError, match="no steps"):
+        draw_cache_growth([], 0)
+
+
+def test_growth_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="from 3 to 2"):
+        CacheStep(1, "decode", ["a"], 3, 2, "b")
+    with pytest.raises(ValueError, match="from 3 to 5 positions with 1 input"):
+        CacheStep(1, "decode", ["a"], 3, 5, "b")
+    with pytest.raises(ValueError, match="'idle'"):
+        CacheStep(1, "idle", ["a"], 0, 1, "b")
+
+
+# --- table
+
+
+def test_table_in_text():
+    table = Table(("idea", "tokens", "waste"), [("one", 1200, "0 %"), ("two", 12.3456, None)], "The ledger")
+    assert str(table) == (
+        "The ledger\nidea  tokens  waste\n----  ------  -----\none    1,200    0 %\ntwo     12.3      –"
+    )
+
+
+def test_table_in_html():
+    html = Table(("idea", "tokens"), [("<one>", 1200)], 'a "caption" & <more>')._repr_mimebundle_()["text/html"]
+    root = ET.fromstring(html)
+    assert root.find("caption").text == 'a "caption" & <more>'
+    assert [th.get("scope") for th in root.iter("th")] == ["col", "col", "row"]
+    assert root.find("tbody/tr/th").text == "<one>"
+    assert "right" in root.find("tbody/tr/td").get("style")
+    assert "left" in root.find("tbody/tr/th").get("style")
+
+
+def test_table_of_growth():
+    table = cache_growth_table(GROWTH)
+    assert table.rows[1] == (2, "decode", 1, "·fox", 6, 7, "·ran")
+
+
+def test_a_ragged_table_is_refused():
+    with pytest.raises(ValueError, match="row 1 has 1 cells; the table has 2 columns"):
+        Table(("a", "b"), [(1, 2), (3,)])
+    assert "a" in str(Table(("a", "b"), []))
+
+
+# --- stepper
+
+
+@pytest.fixture
+def stepper_class():
+    pytest.importorskip("ipywidgets")
+    from lessons_lib.viz.stepper import Stepper
+
+    return Stepper
+
+
+def test_stepper_follows_its_slider(stepper_class):
+    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
+    assert "step 1 of 3" in stepper.position.value
+    before = stepper.picture.value
+    stepper.slider.value = 2
+    assert "step 3 of 3" in stepper.position.value
+    assert stepper.picture.value == draw_cache_growth(GROWTH, 2).svg != before
+
+
+def test_steps_may_have_names_of_their_own(stepper_class):
+    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), name=lambda i: f"<{i}>")
+    assert "&lt;0&gt;" in stepper.position.value and "of 3" not in stepper.position.value
+    assert "no steps" in stepper_class(lambda i: None, 0, name=lambda i: 1 / 0).position.value
+
+
+def test_stepper_buttons_stop_at_the_ends(stepper_class):
+    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
+    for expected in (1, 2, 2):
+        stepper.next.click()
+        assert stepper.slider.value == expected
+    for expected in (1, 0, 0):
+        stepper.previous.click()
+        assert stepper.slider.value == expected
+
+
+def test_stepper_draws_only_what_is_shown_and_once(stepper_class):
+    drawn = []
+
+    def draw(i):
+        drawn.append(i)
+        return Picture("<svg></svg>", f"picture {i}")
+
+    stepper = stepper_class(draw, 100, start=7)
+    assert drawn == [7]
+    stepper.slider.value = 8
+    stepper.slider.value = 7
+    assert drawn == [7, 8]
+
+
+def test_stepper_leaves_the_last_picture_behind(stepper_class):
+    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
+    bundle = stepper._repr_mimebundle_()
+    last = draw_cache_growth(GROWTH, 2)
+    assert last._repr_mimebundle_().items() <= bundle.items()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    chosen = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), still=1)
+    assert draw_cache_growth(GROWTH, 1)._repr_mimebundle_().items() <= chosen._repr_mimebundle_().items()
+    assert "step 1 of 3" in chosen.position.value
+
+
+def test_stepper_can_be_found_and_driven(stepper_class):
+    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), label="turn")
+    assert "lessons-stepper" in stepper._dom_classes
+    assert "lessons-stepper-picture" in stepper.picture._dom_classes
+    assert stepper.slider.description == "turn"
+    assert "turn 1 of 3" in stepper.position.value
+    assert not stepper.slider.disabled
+
+
+def test_stepper_outlives_a_picture_that_fails(stepper_class):
+    def draw(i):
+        if i == 1:
+            raise RuntimeError("bad <data>")
+        return "not a picture" if i == 2 else draw_cache_growth(GROWTH, 0)
+
+    stepper = stepper_class(draw, 3)
+    stepper.slider.value = 1
+    assert "step 2 could not be drawn. RuntimeError: bad &lt;data&gt;" in stepper.picture.value
+    stepper.slider.value = 2
+    assert "must return a Picture" in stepper.picture.value
+    bundle = stepper._repr_mimebundle_()
+    assert "TypeError" in bundle["text/plain"] and "image/svg+xml" not in bundle
+    stepper.slider.value = 0
+    assert stepper.picture.value.startswith("<svg")
+
+
+def test_stepper_of_none_and_of_one(stepper_class):
+    none = stepper_class(lambda i: 1 / 0, 0)
+    assert "no steps" in none.position.value
+    assert "nothing" in none.picture.value.lower() or "empty" in none.picture.value
+    assert "empty" in none._repr_mimebundle_()["text/plain"]
+    one = stepper_class(lambda i: draw_cache_growth(GROWTH, i), 1)
+    assert "step 1 of 1" in one.position.value
+    assert one.slider.disabled and one.picture.value.startswith("<svg")
+
+
+def test_stepper_names_its_limits(stepper_class):
+    with pytest.raises(ValueError, match="count is -1"):
+        stepper_class(lambda i: None, -1)
+    with pytest.raises(IndexError, match="start is 3; it may be from 0 to 2"):
+        stepper_class(lambda i: None, 3, start=3)
+    for still in (3, -1):
+        with pytest.raises(IndexError, match=f"still is {still}; it may be from 0 to 2"):
+            stepper_class(lambda i: None, 3, still=still)
+
+
+def test_no_other_request_looks_like_a_to_f():
+    def distance(one: str, other: str) -> float:
+        return sum((int(one[i : i + 2], 16) - int(other[i : i + 2], 16)) ** 2 for i in (1, 3, 5)) ** 0.5
+
+    for name in "GHIJKLMNOPQR":
+        assert min(distance(palette.color_of(name), palette.color_of(story)) for story in "ABCDEF") > 45, name
+
+
+def test_tokens_computed_before_are_pale_without_a_cache():
+    steps = [
+        CacheStep(1, "prefill", ("The", " dog"), 0, 0, " ran"),
+        CacheStep(2, "decode", ("The", " dog", " ran"), 0, 0, "."),
+    ]
+    first, second = (draw_cache_growth(steps, i) for i in (0, 1))
+    assert "computed before, and now again" in second.svg
+    assert "2 of them computed before" in second.alt and "computed before" not in first.alt
+    assert second.svg.count(", computed before") == 2
+
+
+def test_the_step_axis_counts_in_round_numbers():
+    steps = [Step((RowWork("A", "decode", 1, 1),), 0.1, (), 1, 8, 4) for _ in range(50)]
+    labels = re.findall(r">(\d+)</text>", draw_timeline(Trace(steps)).svg)
+    assert labels[:4] == ["1", "5", "10", "15"]

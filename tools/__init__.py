@@ -1,0 +1,1 @@
+"""What no notebook imports: building the notebooks, benchmarks, the soak test, and how the bundled model was made."""

@@ -1,0 +1,144 @@
+"""Builds a lesson: solutions/NN_name.py -> solutions/NN_name.ipynb and notebooks/NN_name.ipynb."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from lessons_lib.checks import registry as course_registry
+from tools.authoring.assemble import Lesson, is_measured
+from tools.authoring.compare import compare, same_code
+from tools.authoring.errors import BuildError
+from tools.authoring.execute import execute
+from tools.authoring.release import release
+from tools.authoring.review import findings
+
+
+@dataclass
+class Built:
+    """Both notebooks of one lesson, in memory, and how long the solved one ran."""
+
+    name: str
+    solved: NotebookNode
+    released: NotebookNode
+    seconds: float
+
+
+def lesson_files(root: Path, numbers: tuple[str, ...] = ()) -> list[Path]:
+    """The lessons under root/solutions, or those of the given numbers ("00", "02").
+
+    Raises:
+        BuildError: a number that no file has.
+    """
+    files = sorted(Path(root, "solutions").glob("[0-9][0-9]_*.py"))
+    unknown = [number for number in numbers if number not in [path.stem[:2] for path in files]]
+    if unknown:
+        existing = ", ".join(path.stem for path in files) or "none"
+        raise BuildError(
+            f"there is no lesson {', '.join(unknown)} in {Path(root, 'solutions')}. There are: {existing}."
+        )
+    return [path for path in files if not numbers or path.stem[:2] in numbers]
+
+
+def build(path: Path, registry=course_registry, python_path: tuple[Path, ...] = ()) -> Built:
+    """Assemble, run, review and release one lesson. Nothing is written.
+
+    Raises:
+        BuildError: naming the cell and the remedy.
+    """
+    lesson = Lesson(path, registry)
+    execution = execute(lesson.notebook, f"solutions/{lesson.name}", python_path=python_path, probes=_probes(lesson))
+    faults = findings(execution.notebook)
+    if faults:
+        raise BuildError(f"solutions/{lesson.name}:\n" + "\n".join(f"  {fault}" for fault in faults))
+    return Built(lesson.name, execution.notebook, release(execution.notebook), execution.seconds)
+
+
+def write(built: Built, root: Path, fresh: bool = False) -> dict[str, bool]:
+    """Write both notebooks; a file whose deterministic part is as it was stays as it is.
+
+    While the code and its deterministic outputs are unchanged, measured outputs are kept from the committed file, so
+    that a rebuild changes no line. `fresh` takes the new ones.
+
+    Returns:
+        {path relative to root: was it changed?}
+    """
+    solved = built.solved
+    committed = read(root, "solutions", built.name)
+    if committed is not None and not fresh and same_code(committed, solved):
+        solved = _with_measured_outputs(solved, committed)
+    notebooks = {"solutions": solved, "notebooks": built.released}
+    return {
+        f"{folder}/{built.name}.ipynb": _write(notebook, Path(root, folder, f"{built.name}.ipynb"))
+        for folder, notebook in notebooks.items()
+    }
+
+
+def differences(built: Built, root: Path) -> list[str]:
+    """How a rebuilt lesson differs from the files under root, one text a difference."""
+    found = []
+    for folder, notebook in (("solutions", built.solved), ("notebooks", built.released)):
+        file = f"{folder}/{built.name}.ipynb"
+        committed = read(root, folder, built.name)
+        if committed is None:
+            found.append(f"{file}: missing. Run `make notebooks`.")
+        else:
+            found += [f"{file}, {difference}" for difference in compare(committed, notebook)]
+    return found
+
+
+def orphans(root: Path) -> list[str]:
+    """Notebooks that no lesson builds any more."""
+    names = {path.stem for path in lesson_files(root)}
+    built = [path for folder in ("solutions", "notebooks") for path in sorted(Path(root, folder).glob("*.ipynb"))]
+    return [
+        f"{path.relative_to(root).as_posix()}: there is no solutions/{path.stem}.py. Delete it."
+        for path in built
+        if path.stem not in names
+    ]
+
+
+def read(root: Path, folder: str, name: str) -> NotebookNode | None:
+    path = Path(root, folder, f"{name}.ipynb")
+    return nbformat.read(path, as_version=4) if path.exists() else None
+
+
+def _probes(lesson: Lesson) -> dict[str, str]:
+    """Code that fails the build when a learner could not solve an exercise as the reference does.
+
+    Before the exercise is judged, every name that its code takes from its module must exist in the notebook; after,
+    the check must have handed back the notebook's own object, which it does only for a right one.
+    """
+    probes = {}
+    for id, reference in lesson.references.items():
+        slug = id.replace(".", "-")
+        probes[f"ex-{slug}"] = (
+            f"_missing = [f'{{name}} ({{origin}})' for name, origin in {reference.needs!r}.items() if name not in globals()]\n"
+            f"if _missing: raise NameError('exercise {id} uses names the notebook lacks. Import in or above its cell: ' + '; '.join(_missing))\n"
+            "del _missing"
+        )
+        probes[f"check-{slug}"] = (
+            f"if getattr({reference.name}, 'fn', {reference.name}).__module__ != '__main__': "
+            f"raise AssertionError('check {id} refuses the reference code run in the notebook: see what the check says')"
+        )
+    return probes
+
+
+def _with_measured_outputs(solved: NotebookNode, committed: NotebookNode) -> NotebookNode:
+    measured = {cell.id: cell.outputs for cell in committed.cells if is_measured(cell)}
+    solved = nbformat.from_dict(solved)
+    for cell in solved.cells:
+        cell.outputs = measured.get(cell.id, cell.outputs) if cell.cell_type == "code" else None
+        if cell.outputs is None:
+            del cell["outputs"]
+    return solved
+
+
+def _write(notebook: NotebookNode, path: Path) -> bool:
+    text = nbformat.writes(notebook).rstrip("\n") + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return True

@@ -1,0 +1,93 @@
+"""How two notebooks differ, in words: cell sources, metadata, and the outputs of all cells that are not measured."""
+
+import difflib
+import json
+from dataclasses import dataclass
+
+import nbformat
+from nbformat import NotebookNode
+
+from tools.authoring.assemble import is_measured
+from tools.authoring.execute import describe
+
+WIDTH, LINES = 160, 40
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference.
+
+    Attributes:
+        where: the cell, or "notebook".
+        what: "source", "metadata", "outputs", "only in the committed file", ...
+        diff: unified diff from the committed to the rebuilt text.
+    """
+
+    where: str
+    what: str
+    diff: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}\n{self.diff}".rstrip()
+
+
+def compare(committed: NotebookNode, rebuilt: NotebookNode) -> list[Difference]:
+    """Every difference except in the outputs of measured cells."""
+    differences = []
+    for what in ("metadata", "nbformat", "nbformat_minor"):
+        differences += _difference("notebook", what, committed[what], rebuilt[what])
+    old_ids, new_ids = [cell.id for cell in committed.cells], [cell.id for cell in rebuilt.cells]
+    # Cells are matched by id, which follows their text: one more cell is one difference, not one in each cell below.
+    for tag, old_from, old_to, new_from, new_to in difflib.SequenceMatcher(
+        None, old_ids, new_ids, autojunk=False
+    ).get_opcodes():
+        if tag == "equal":
+            for old_index, new_index in zip(range(old_from, old_to), range(new_from, new_to)):
+                differences += _compare_cells(committed.cells[old_index], rebuilt.cells[new_index], new_index)
+            continue
+        old_text = "\n\n".join(cell.source for cell in committed.cells[old_from:old_to])
+        new_text = "\n\n".join(cell.source for cell in rebuilt.cells[new_from:new_to])
+        index, cell = (
+            (new_from, rebuilt.cells[new_from]) if new_to > new_from else (old_from, committed.cells[old_from])
+        )
+        what = {"delete": "only in the committed file", "insert": "only in the rebuilt file", "replace": "source"}[tag]
+        differences.append(Difference(describe(index, cell), what, _unified(old_text, new_text)))
+    return differences
+
+
+def _compare_cells(old: NotebookNode, new: NotebookNode, index: int) -> list[Difference]:
+    where = describe(index, new)
+    differences = []
+    for what in ("cell_type", "source", "metadata"):
+        differences += _difference(where, what, old[what], new[what])
+    if new.cell_type == old.cell_type == "code" and not is_measured(new):
+        differences += _difference(where, "execution_count", old.execution_count, new.execution_count)
+        differences += _difference(where, "outputs", old.outputs, new.outputs)
+    return differences
+
+
+def same_code(committed: NotebookNode, rebuilt: NotebookNode) -> bool:
+    """True when the two differ in prose and measured outputs only: old measurements then still belong to the code."""
+    return not compare(
+        *(
+            nbformat.from_dict({**nb, "cells": [c for c in nb.cells if c.cell_type == "code"]})
+            for nb in (committed, rebuilt)
+        )
+    )
+
+
+def _difference(where: str, what: str, old: object, new: object) -> list[Difference]:
+    return [] if old == new else [Difference(where, what, _unified(_text(old), _text(new)))]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    # Line breaks inside outputs become line breaks of the diff.
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).replace("\\n", "\n")
+
+
+def _unified(old: str, new: str) -> str:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), "committed", "rebuilt", lineterm="", n=1)
+    lines = [line if len(line) <= WIDTH else line[:WIDTH] + " …" for line in lines]
+    return "\n".join(lines[:LINES] + ([f"… {len(lines) - LINES} more lines"] if len(lines) > LINES else []))

@@ -1,0 +1,119 @@
+"""Part of `make bench`: the engine beside the designs it grew from and beside Hugging Face's own ways, on the same requests.
+
+Every turn of every way is a process of its own. In one process that goes on, a way is slower after others have run, some more than others.
+"""
+
+import argparse
+import datetime
+import json
+import multiprocessing
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+import transformers
+
+from lessons_lib.measuring.designs import ALONE, DESIGNS, ways_table
+from lessons_lib.measuring.hf_continuous import hugging_face_continuous
+from lessons_lib.measuring.workloads import Workload, skewed_workload
+from lessons_lib.models.loading import load_model
+
+HF_ALONE = "Hugging Face generate"
+WARM_UP_REQUESTS = 8  # before the clock starts: what a process does but once
+
+
+def timed_answers(serve: Callable, model, tokenizer, load: Workload, size: int) -> tuple[float, list[list[int]]]:
+    started = time.perf_counter()
+    answers = serve(model, tokenizer, load, size)
+    return time.perf_counter() - started, answers
+
+
+def generate_alone(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
+    """Hugging Face `generate`, a request after the other."""
+    answers = []
+    for prompt, cap in zip(load.prompts, load.max_new_tokens):
+        inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+        output = model.generate(**inputs, max_new_tokens=cap, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+        answers.append(output[0, inputs.input_ids.shape[1] :].tolist())
+    return answers
+
+
+# name -> function (model, tokenizer, load, batch size) -> (seconds, answers)
+WAYS: dict[str, Callable] = {
+    HF_ALONE: partial(timed_answers, generate_alone),
+    **{name: partial(timed_answers, serve) for name, serve in DESIGNS.items()},
+    **{
+        f"Hugging Face continuous, {attention}": partial(hugging_face_continuous, attention=attention)
+        for attention in ("sdpa", "paged|eager")
+    },
+}
+
+
+def serve_warm(name: str, size: int, requests: int) -> tuple[float, list[list[int]]]:
+    """Serve a few requests, and then the workload on the clock."""
+    model, tokenizer = load_model()
+    WAYS[name](model, tokenizer, skewed_workload(WARM_UP_REQUESTS), size)
+    return WAYS[name](model, tokenizer, skewed_workload(requests), size)
+
+
+def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16, 64)) -> dict:
+    """Every way at every batch size. The ways take turns, so that a slow minute of the machine falls on all of them.
+
+    Returns:
+        dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the "seconds" of its median turn, and "same", how
+        many of its answers are those of one request at a time.
+    """
+    turns = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]
+    seconds, answers = {turn: [] for turn in turns}, {}
+    for _ in range(repeats):
+        for turn in turns:
+            # "spawn": nothing of this process, its memory and threads, goes over into the new one.
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                elapsed, answers[turn] = process.submit(serve_warm, *turn, requests).result()
+            seconds[turn].append(elapsed)
+    expected = answers[ALONE, 1]
+    ways = [
+        {
+            "name": name,
+            "size": size,
+            "seconds": statistics.median(seconds[name, size]),
+            "same": count_same(answers[name, size], expected),
+        }
+        for name, size in turns
+    ]
+    return {"requests": requests, "repeats": repeats, "new_tokens": sum(map(len, expected)), "ways": ways}
+
+
+def count_same(answers: list[list[int]], expected: list[list[int]]) -> int:
+    return sum(own == other for own, other in zip(answers, expected))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.bench_engines", description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--record", type=Path, help="a JSON file for the results")
+    parser.add_argument(
+        "--machine",
+        default=f"{platform.machine()} machine, {torch.get_num_threads()} threads",
+        help="its name in that file",
+    )
+    options = parser.parse_args()
+    results = measure_ways(options.repeats)
+    print(ways_table(results))
+    if options.record:
+        facts = {
+            "machine": options.machine,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+            "date": datetime.date.today().isoformat(),
+            "command": "python -m tools.bench_engines --record FILE",
+        }
+        options.record.write_text(json.dumps(facts | results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What each idea of the fast kernels buys: the case in which it matters most, timed with the idea and without it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lessons_lib.kernels.ablations import VARIANTS
+from lessons_lib.kernels.launch import LOG2_E, decode_tiles
+from lessons_lib.measuring.attention_cases import Inputs
+from lessons_lib.measuring.attention_peers import Calls
+from tools.gpu_bench.launches import decode_with, each_table, prefill_with
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One idea taken out.
+
+    Attributes:
+        without: what is done in place of the idea; where a kernel is changed, a name of `VARIANTS`.
+        case: the name of the case in which it is timed begins so.
+        calls: inputs -> one call for each block table.
+    """
+
+    without: str
+    case: str
+    calls: Callable[[Inputs], Calls]
+
+
+def _decode_without(name: str) -> Callable[[Inputs], Calls]:
+    kernel = VARIANTS[name].build()
+    return lambda inputs: each_table(inputs, lambda i, table: decode_with(i, table, kernel=kernel))
+
+
+def _prefill_without(name: str, **options) -> Callable[[Inputs], Calls]:
+    kernel = VARIANTS[name].build()
+    return lambda inputs: each_table(inputs, lambda i, table: prefill_with(i, table, kernel=kernel, **options))
+
+
+def _one_program_per_query_head(inputs: Inputs) -> Calls:
+    """The kernel sees as many KV heads as query heads: four neighbours lie at the same place (written into the variant)."""
+    kernel = VARIANTS["one program per query head"].build()
+
+    def repeated(cache):
+        return cache.as_strided((*cache.shape[:2], inputs.case.q_heads, cache.shape[3]), (*cache.stride()[:2], 0, 1))
+
+    kv = (repeated(inputs.k_cache), repeated(inputs.v_cache))
+    return each_table(inputs, lambda i, table: decode_with(i, table, kv, kernel=kernel))
+
+
+def _without_tensor_cores(inputs: Inputs) -> Calls:
+    """One block a turn: with larger tiles, all these products at once do not fit into the registers."""
+    kernel = VARIANTS["no tensor cores"].build()
+    tiles = replace(_decode_tiles(inputs), keys=16)
+    return each_table(inputs, lambda i, table: decode_with(i, table, kernel=kernel, tiles=tiles))
+
+
+def _one_block_a_turn(inputs: Inputs) -> Calls:
+    tiles = replace(_decode_tiles(inputs), keys=inputs.case.block_size)
+    return each_table(inputs, lambda i, table: decode_with(i, table, tiles=tiles))
+
+
+def _unsplit(inputs: Inputs) -> Calls:
+    return each_table(inputs, lambda i, table: decode_with(i, table, split=max(i.case.context_lens)))
+
+
+def _wide_offsets(inputs: Inputs) -> Calls:
+    return each_table(inputs, lambda i, table: prefill_with(i, table, is_wide=True))
+
+
+def _decode_tiles(inputs: Inputs):
+    return decode_tiles(inputs.case.head_dim * inputs.q.element_size())
+
+
+def ablations() -> list[Ablation]:
+    even, long, prefill, mixed = (
+        "decode 32,8,128; batch 64, context 2048",
+        "decode 32,8,128; batch 1,",
+        "prefill",
+        "mixed",
+    )
+    return [
+        Ablation("one program per query head", even, _one_program_per_query_head),
+        Ablation("no tensor cores", even, _without_tensor_cores),
+        Ablation("one block a turn", even, _one_block_a_turn),
+        Ablation("table read one turn early", even, _decode_without("table read one turn early")),
+        Ablation(
+            "table read one turn early", "decode 14,2,64; batch 256", _decode_without("table read one turn early")
+        ),
+        Ablation("sequences not split", long, _unsplit),
+        Ablation("sequences not split", "decode 32,8,128; batch 64, ragged", _unsplit),
+        # The host hands the kernel scale x log2(e); for natural exponentials it must be the scale alone.
+        Ablation("natural exponentials", prefill, _prefill_without("natural exponentials", scale=1 / LOG2_E)),
+        Ablation("a mask in every turn", prefill, _prefill_without("a mask in every turn")),
+        Ablation("first tokens first", prefill, _prefill_without("first tokens first")),
+        Ablation("64-bit offsets", prefill, _wide_offsets),
+        Ablation("one kernel for prefills and decodes", mixed, _prefill_without("one kernel for prefills and decodes")),
+    ]

@@ -1,0 +1,178 @@
+"""One run of the engine's benchmark: the model, the requests of nano-vllm's benchmark, and where the time of each step goes."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.llm_engine import EngineConfig
+from lessons_lib.engine.overlap import OverlappedSteps
+from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.sequence import Sequence
+
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 16384
+
+
+def qwen_half_billion(max_positions: int = 32768, device: str = "cuda"):
+    """A model of the shape of Qwen2.5-0.5B with random weights in bfloat16."""
+    shape = dict(
+        hidden_size=896,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        intermediate_size=4864,
+        vocab_size=151936,
+    )
+    config = Qwen2Config(**shape, max_position_embeddings=max_positions, tie_word_embeddings=True, dtype=torch.bfloat16)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    return model.eval().requires_grad_(False)
+
+
+def benchmark_requests(count: int = 256, longest: int = 1024) -> list[Sequence]:
+    """The requests of nano-vllm's benchmark: 100 to 1,024 random tokens each, and then, drawn after all prompts, the lengths of the answers."""
+    rng = random.Random(0)
+    prompts = [[rng.randint(0, 10000) for _ in range(rng.randint(100, longest))] for _ in range(count)]
+    return [Sequence(str(number), prompt, rng.randint(100, longest)) for number, prompt in enumerate(prompts)]
+
+
+@dataclass
+class StepTimes:
+    """Where the time of each step went.
+
+    Attributes:
+        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the row is reckoned; the rest sends it and launches the
+            model), "wait" (for the GPU) and "all"; "running", how many sequences it computes; "is_decode", whether one token of each.
+    """
+
+    steps: list[dict] = field(default_factory=list)
+
+    def timed(self, name: str, function: Callable) -> Callable:
+        def call(*args):
+            began = time.perf_counter()
+            result = function(*args)
+            self.steps[-1][name] = time.perf_counter() - began
+            return result
+
+        return call
+
+    def of_step(self, function: Callable) -> Callable:
+        """A step, which is "all"; in it, the other functions are timed."""
+        timed = self.timed("all", function)
+
+        def call():
+            self.steps.append({})
+            return timed()
+
+        return call
+
+    def of_full_decodes(self) -> dict[str, float]:
+        """Median milliseconds of the steps in which most sequences run and all decode; "update" is what is left over, "own" all but "wait"."""
+        decodes = [step for step in self.steps if step.get("is_decode") and "wait" in step]
+        most = max(step["running"] for step in decodes)
+        full = [step for step in decodes if step["running"] == most]
+        for step in full:
+            step["launch"] = step["start"] - step["prepare"]
+            step["own"] = step["all"] - step["wait"]
+            step["update"] = step["own"] - step["start"] - step["schedule"]
+        names = ("all", "wait", "own", "schedule", "prepare", "launch", "update")
+        return {"running": most, "steps": len(full)} | {
+            name: 1000 * statistics.median(step[name] for step in full) for name in names
+        }
+
+
+class TimedRunner:
+    """A runner whose starts and waits are timed."""
+
+    def __init__(self, runner: GpuRunner, times: StepTimes):
+        self.cache = runner.cache
+        runner.prepare = times.timed("prepare", partial(GpuRunner.prepare, runner))
+        self.start_inside = times.timed("start", runner.start)
+        self.times = times
+
+    def start(self, plan: StepPlan, *choose: Callable) -> "TimedPending":
+        self.times.steps[-1] |= {"running": len(plan.counts), "is_decode": plan.num_tokens == len(plan.counts)}
+        pending = self.start_inside(plan, *choose)
+        return TimedPending(self.times.timed("wait", pending.tokens))
+
+
+@dataclass
+class TimedPending:
+    tokens: Callable[[], list[int]]
+
+
+def serve(runner: GpuRunner, sequences: list[Sequence], overlapped: bool) -> tuple[float, StepTimes]:
+    """Answer all sequences. Returns the seconds that it took, and where they went."""
+    pool = PrefixCache(runner.spare_block, runner.cache.block_size)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS)
+    for sequence in sequences:
+        scheduler.add(sequence)
+    times = StepTimes()
+    scheduler.schedule = times.timed("schedule", scheduler.schedule)
+    timed_runner = TimedRunner(runner, times)
+    overlap = OverlappedSteps(scheduler, timed_runner)
+
+    def step_in_turn():
+        plan = scheduler.schedule()
+        scheduler.update(plan, timed_runner.start(plan).tokens())
+
+    step = times.of_step(overlap.step if overlapped else step_in_turn)
+
+    def run():
+        while overlap.has_unfinished():
+            step()
+
+    return seconds_of(run), times
+
+
+class NoWords:
+    """The tokenizer of a model that was never trained."""
+
+    eos_token_id = None
+
+    def decode(self, token_ids, skip_special_tokens=True) -> str:
+        return ""
+
+
+def serve_by_engine(runner: GpuRunner, sequences: list[Sequence]) -> tuple[float, StepTimes]:
+    """As `serve`, by all of the engine: `generate` with token ids, greedy, whatever the end token is."""
+    times = StepTimes()
+    config = EngineConfig(
+        max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+        block_size=runner.cache.block_size,
+        num_blocks=runner.spare_block,
+        make_runner=lambda *_: TimedRunner(runner, times),
+    )
+    engine = OverlappedEngine(runner.model, NoWords(), config)
+    engine.scheduler.schedule = times.timed("schedule", engine.scheduler.schedule)
+    engine.step = times.of_step(engine.step)
+    prompts = [sequence.prompt_ids for sequence in sequences]
+    params = [SamplingParams(max_tokens=sequence.max_new_tokens, ignore_eos=True) for sequence in sequences]
+    outputs = []
+    seconds = seconds_of(lambda: outputs.extend(engine.generate(prompts, params)))
+    for sequence, output in zip(sequences, outputs):
+        if output.error:
+            raise output.error
+        sequence.output_ids = output.token_ids
+    return seconds, times
+
+
+def seconds_of(run: Callable[[], None]) -> float:
+    """Of some work, until the GPU is done with it."""
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began

@@ -1,0 +1,227 @@
+"""`make soak`: thousands of requests through one engine, with aborts, faults and too little memory; and at the end nothing is lost.
+
+    python -m tools.soak --requests 10000 --seed 0
+
+A tiny random model answers. The books of the pool are audited after every step, and every greedy answer of a sample of the requests is
+compared with the one that `generate` gives alone.
+"""
+
+import argparse
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from lessons_lib.engine import llm_engine as engine_module
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.outputs import NewToken, RequestOutput
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.viz.tables.table import Table
+
+END = 12
+LONGEST = 24
+IN_FLIGHT = 40
+CONFIG = EngineConfig(
+    max_num_seqs=16, max_num_batched_tokens=48, block_size=4, num_blocks=56, num_swap_blocks=16, watermark=0.05
+)
+ABORT, MODEL_FAULT, MOVE_FAULT, NOT_A_NUMBER = 0.1, 0.01, 0.05, 0.01  # how likely in a step
+BAD_CALLBACK, SAMPLED = 0.03, 0.3  # and for a request
+
+
+class InjectedFault(RuntimeError):
+    """Made on purpose."""
+
+
+class Letters:
+    """A tokenizer for a model that writes nonsense: a letter for each token."""
+
+    eos_token_id = END
+
+    def decode(self, token_ids, skip_special_tokens=True):
+        return "".join(chr(33 + token) for token in token_ids)
+
+
+@dataclass
+class Soak:
+    """The engine, what was asked of it, and what became of it.
+
+    Attributes:
+        asked: id -> (prompt, params) of requests that have not ended.
+        to_compare: (prompt, cap, answer) of greedy requests.
+        counts: what happened, by name.
+    """
+
+    requests: int
+    seed: int = 0
+    compared_share: float = 0.1
+    audit_every: int = 1
+    asked: dict[str, tuple[list[int], SamplingParams]] = field(default_factory=dict)
+    to_compare: list[tuple[list[int], SamplingParams, list[int]]] = field(default_factory=list)
+    counts: Counter = field(default_factory=Counter)
+
+    def __post_init__(self):
+        self.rng = random.Random(self.seed)
+        self.model = tiny_model("qwen2", seed=3)
+        self.engine = LLMEngine(self.model, Letters(), CONFIG)
+        self.forward = self.engine.runner.forward
+        self.engine.runner.forward = self.forward_with_faults
+        self.words = [self.rng.randrange(VOCAB_SIZE) for _ in range(200)]
+
+    def run(self) -> Table:
+        """Everything, from the first request to the table of what happened.
+
+        Raises:
+            AssertionError: an answer is wrong, a request was lost, or a block.
+        """
+        started = time.perf_counter()
+        engine_module.apply_moves = self.moves_with_faults
+        try:
+            while self.counts["requests"] < self.requests or self.engine.has_unfinished():
+                self.add_some()
+                self.abort_some()
+                self.take(self.engine.step())
+                if self.engine.metrics.steps % self.audit_every == 0:
+                    audit(self.engine.scheduler)
+        finally:
+            engine_module.apply_moves = apply_moves
+        seconds = time.perf_counter() - started
+        self.check_that_nothing_is_lost()
+        self.compare()
+        return self.table(seconds)
+
+    def add_some(self) -> None:
+        while len(self.engine.requests) < IN_FLIGHT and self.counts["requests"] < self.requests:
+            rng = self.rng
+            prompt = self.words[: rng.choice([0, 4, 8, 16, 40])] + [
+                rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 30))
+            ]
+            is_sampled = rng.random() < SAMPLED
+            params = SamplingParams(
+                max_tokens=rng.choice([1, 4, 12, LONGEST]),
+                temperature=rng.choice([0.7, 1.5]) if is_sampled else 0.0,
+                top_k=rng.choice([0, 5]),
+                top_p=rng.choice([1.0, 0.9]),
+                seed=rng.randrange(1000),
+                stop=("no",) if rng.random() < 0.1 else (),
+                logprobs=2 if rng.random() < 0.1 else None,
+                n=rng.choice([2, 3]) if is_sampled and rng.random() < 0.2 else 1,
+            )
+            on_token = self.bad_callback() if rng.random() < BAD_CALLBACK else None
+            name = self.engine.add_request(prompt, params, on_token=on_token)
+            self.asked[name] = prompt, params
+            self.counts["requests"] += 1
+
+    def bad_callback(self):
+        """A callback that raises, or aborts its own request or any other."""
+        left = self.rng.randint(1, 8)
+        kind = self.rng.choice(["raise", "abort itself", "abort another"])
+
+        def on_token(token: NewToken) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self.counts[f"callbacks that {kind}"] += 1
+                if kind == "raise":
+                    raise InjectedFault(kind)
+                names = [token.request_id] if kind == "abort itself" else list(self.engine.requests)
+                self.abort(self.rng.choice(names))
+
+        return on_token
+
+    def abort_some(self) -> None:
+        if self.engine.requests and self.rng.random() < ABORT:
+            self.abort(self.rng.choice(list(self.engine.requests)))
+
+    def abort(self, name: str) -> None:
+        output = self.engine.abort(name)
+        if output:
+            self.take([output])
+
+    def forward_with_faults(self, plan) -> torch.Tensor:
+        if self.rng.random() < MODEL_FAULT:
+            self.counts["faults of the model"] += 1
+            raise InjectedFault("the model")
+        logits = self.forward(plan)
+        if self.rng.random() < NOT_A_NUMBER:
+            self.counts["rows of NaN"] += 1
+            logits = logits.clone()
+            logits[self.rng.randrange(len(logits))] = float("nan")
+        return logits
+
+    def moves_with_faults(self, moves, cache, swap_cache) -> None:
+        if moves and self.rng.random() < MOVE_FAULT:
+            self.counts["faults of moving"] += 1
+            apply_moves(moves[: len(moves) // 2], cache, swap_cache)
+            raise InjectedFault("moving")
+        apply_moves(moves, cache, swap_cache)
+
+    def take(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            assert output.request_id in self.asked, f"request {output.request_id} has ended twice"
+            prompt, params = self.asked.pop(output.request_id)
+            reason = "error" if output.error else output.finish_reason
+            assert isinstance(output.error, (InjectedFault, FloatingPointError, type(None))), repr(output.error)
+            assert output.error or len(output.completions) == params.n or reason == "abort"
+            self.counts[f"ended by {reason}"] += 1
+            if params.temperature == 0 and self.rng.random() < self.compared_share:
+                self.to_compare.append((prompt, params, output.token_ids))
+
+    def check_that_nothing_is_lost(self) -> None:
+        scheduler, engine = self.engine.scheduler, self.engine
+        audit(scheduler)
+        assert not self.asked, f"{len(self.asked)} requests never ended"
+        assert not engine.requests and not engine._answers and not scheduler.running and not scheduler.waiting
+        assert (
+            len(scheduler.pool.free_queue) == CONFIG.num_blocks
+            and len(scheduler.swap_space.free_queue) == CONFIG.num_swap_blocks
+        )
+
+    @torch.inference_mode()
+    def compare(self) -> None:
+        """Each answer of the sample, also one that was cut short, is the beginning of the one that its prompt gets alone."""
+        for prompt, params, answer in self.to_compare:
+            ids = torch.tensor([prompt])
+            options = dict(max_new_tokens=params.max_tokens, do_sample=False, eos_token_id=END, pad_token_id=0)
+            expected = self.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[
+                0, len(prompt) :
+            ].tolist()
+            assert answer == expected[: len(answer)], f"{prompt}: {answer}; alone {expected}"
+            self.counts["answers compared"] += 1
+            self.counts["of them whole"] += len(answer) == len(expected)
+
+    def table(self, seconds: float) -> Table:
+        engine = self.engine
+        scheduler = engine.scheduler
+        figures = {
+            "preemptions": scheduler.num_preempted,
+            "by swap": scheduler.num_swapped,
+            "tokens computed": engine.metrics.tokens,
+            "tokens handed out": engine.metrics.new_tokens,
+            "tokens found in the cache": engine.metrics.cached_tokens,
+            "blocks evicted": scheduler.pool.evicted,
+            "steps": engine.metrics.steps,
+            "seconds": round(seconds, 1),
+        }
+        return Table(
+            ["what", "how many"],
+            list({**dict(sorted(self.counts.items())), **figures}.items()),
+            f"Soak with seed {self.seed}",
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # more only get in each other's way: the model is tiny
+    print(Soak(options.requests, options.seed).run())
+
+
+if __name__ == "__main__":
+    main()
