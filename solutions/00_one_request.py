@@ -487,7 +487,7 @@ The cache buys time with memory. How much? Attention has several heads. Each wor
 > **grouped-query attention**: several query heads share one KV head, a pair of key and value. The cache then holds fewer heads than the model has query heads.
 
 **Exercise 00.4.** How many bytes does *one* token leave in the cache? In every layer it leaves a key and a value for each KV head. Each of the two is a row of
-`head_dim` numbers, and each number takes `bytes_per_number` bytes.
+`head_dim` numbers, and each number takes `bytes_per_element` bytes.
 
 `config` is the configuration of a Hugging Face model. `config.num_hidden_layers` is there in every family. The heads are named differently from family to family, so a helper is given:
 `kv_head_size(config)` returns `(KV heads, size of a head)`. For a model with 2 layers, 4 query heads over 1 KV head of size 8, in bfloat16 (2 bytes), the answer is
@@ -538,7 +538,7 @@ shapes = {
 }
 rows = []
 for name, config in shapes.items():
-    size, (heads, width) = cache_bytes_per_token(config, bytes_per_number=2), kv_head_size(config)
+    size, (heads, width) = cache_bytes_per_token(config, bytes_per_element=2), kv_head_size(config)
     rows.append((name, config.num_hidden_layers, config.num_attention_heads, heads, width, f"{size / 1024:g} KiB", f"{8192 * size / 2**30:.2f} GiB"))
 Table(["model", "layers", "query heads", "KV heads", "head size", "a token", "8,192 tokens"], rows, caption="KV cache in bfloat16")
 

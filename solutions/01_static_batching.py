@@ -253,7 +253,7 @@ predict("01.b", ...)
 """
 ## Build: the loop
 
-**Exercise 01.4.** Write `generate_wave`. It takes the model, the prompts of one wave, a list `caps` with the most new tokens of each row, the padding token and the
+**Exercise 01.4.** Write `generate_wave`. It takes the model, the prompts of one wave, a list `max_tokens_each` with the most new tokens of each row, the padding token and the
 end token. It returns a list with the new tokens of each row, one list of ints a row.
 
 > **cap**: the most new tokens that a request may get. An answer ends at its cap or at the end token, whichever comes first.
@@ -320,11 +320,11 @@ requests in waves of 2, 4 and 6, in which rows are padded differently.
 """
 
 # %%
-def oracle(ids, cap):
+def oracle(ids, max_tokens):
     ids = torch.tensor([ids])
-    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=cap, do_sample=False, pad_token_id=tokenizer.pad_token_id)[0, ids.shape[1] :].tolist()
+    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)[0, ids.shape[1] :].tolist()
 
-expected = [oracle(ids, cap) for ids, cap in zip(prompt_ids, MAX_NEW_TOKENS)]
+expected = [oracle(ids, max_tokens) for ids, max_tokens in zip(prompt_ids, MAX_NEW_TOKENS)]
 print("one at a time equals `generate`:", alone.outputs == expected)
 for size in (2, 4, 6):
     outputs = static_generate(model, tokenizer, **SIX, batch_size=size, generate_wave=generate_wave).outputs
@@ -433,8 +433,8 @@ Now the speed. Sixteen requests: the six prompts, drawn with a fixed seed, each 
 # %%
 rng = random.Random(0)
 many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
-requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[cap for _, cap in many])
-for wave in waves([cap for _, cap in many], 4):
+requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[max_tokens for _, max_tokens in many])
+for wave in waves([max_tokens for _, max_tokens in many], 4):
     print(wave)
 
 # %% [markdown]

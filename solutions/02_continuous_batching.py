@@ -431,9 +431,9 @@ Hugging Face `generate` gives for that prompt alone.
 """
 
 # %%
-def alone(name, cap):
+def alone(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=cap, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     return out[0, ids.shape[1] :].tolist()
 
 
@@ -522,13 +522,13 @@ once.
 # %%
 rng = random.Random(2)
 prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
-caps = [60, 40, 30] + [rng.randint(6, 10) for _ in range(13)]
-rng.shuffle(caps)
-WORKLOAD = dict(prompts=prompts, max_new_tokens=caps)
+max_tokens_each = [60, 40, 30] + [rng.randint(6, 10) for _ in range(13)]
+rng.shuffle(max_tokens_each)
+WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 methods = {"static": static_generate, "continuous": lambda *args, **how: batch_generate(*args, **how, step=step, mask=cache_mask)}
 keys = [("static", 1), *((kind, n) for n in (2, 4, 8) for kind in methods)]
 runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
-print("caps:", caps)
+print("caps:", max_tokens_each)
 print("all answers equal those of one at a time:", all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values()))
 
 # %%

@@ -458,10 +458,10 @@ A's tokens 13, 14 and 15 found room in its first block. Token 16 begins a new on
 
 ## Build 5: how many blocks are there?
 
-The memory left beside the weights decides. A block holds, in every layer and for each of its tokens, a key and a value of every KV head: `block_bytes(config, block_size, bytes_per_number)` says how many bytes
-that is. `bytes_per_number` is 4 for float32, and 2 for bfloat16.
+The memory left beside the weights decides. A block holds, in every layer and for each of its tokens, a key and a value of every KV head: `block_bytes(config, block_size, bytes_per_element)` says how many bytes
+that is. `bytes_per_element` is 4 for float32, and 2 for bfloat16.
 
-**Your task: `blocks_in_budget(config, block_size, budget_bytes, bytes_per_number=4)`**: how many whole blocks fit, as an `int`. The budget may be a float, as "90 % of what is free" is. A block size below 1 or a
+**Your task: `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`**: how many whole blocks fit, as an `int`. The budget may be a float, as "90 % of what is free" is. A block size below 1 or a
 negative budget raises `ValueError`. Example: a block of the bundled model at 16 tokens takes 131,072 bytes, so 300,000 bytes are 2 blocks.
 """
 

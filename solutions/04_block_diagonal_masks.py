@@ -542,9 +542,9 @@ appends one token to each story, computes the whole row anew, and takes a story 
 """
 
 # %%
-def oracle(name, cap):
+def oracle(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=cap, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     return out[0, ids.shape[1] :].tolist()
 
 
@@ -573,10 +573,10 @@ Two pairs of stories, each pair in a row of its own. All other rules are in forc
 """
 
 # %%
-def in_one_row(names, packed_logits, cap=30):
-    """The answers of some stories that share a row, each of `cap` tokens."""
+def in_one_row(names, packed_logits, max_tokens=30):
+    """The answers of some stories that share a row, each of `max_tokens` tokens."""
     prompts = [prompt_ids[name] for name in names]
-    return generate_in_one_row(model, prompts, [cap] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
+    return generate_in_one_row(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
 
 
 def show_without(rule, names, label):
@@ -631,7 +631,7 @@ def positions_go_on(model, sequences):
     return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
 
 
-short = in_one_row("ABCDEF", positions_go_on, cap=20)
+short = in_one_row("ABCDEF", positions_go_on, max_tokens=20)
 reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
 
 # %% [markdown]
@@ -684,7 +684,7 @@ def new_tokens_counted_through_the_row(model, sequences):
 
 
 for names in ("FC", "BD"):
-    for name, answer in zip(names, in_one_row(names, new_tokens_counted_through_the_row, cap=20)):
+    for name, answer in zip(names, in_one_row(names, new_tokens_counted_through_the_row, max_tokens=20)):
         verdict = "as it should be" if answer == expected[name][:20] else "something else"
         show_text(f"{name} beside {names.replace(name, '')}, {verdict}:", name, answer)
 

@@ -363,7 +363,7 @@ C comes first, then E and A together, while C is decoding. There are two places.
 # %%
 MINE = dict(packed_forward=packed_forward, scatter_cache=scatter_cache)
 batch = RaggedBatch(model, max_num_seqs=2, **MINE)
-c, e, a = (Request(name, prompt_ids[name], cap, tokenizer.eos_token_id) for name, cap in (("C", 4), ("E", 4), ("A", 2)))
+c, e, a = (Request(name, prompt_ids[name], max_tokens, tokenizer.eos_token_id) for name, max_tokens in (("C", 4), ("E", 4), ("A", 2)))
 
 
 def turn():
@@ -439,10 +439,10 @@ The claim: every request gets the tokens that Hugging Face `generate` gives for 
 """
 
 # %%
-def alone(model, ids, cap, end):
+def alone(model, ids, max_tokens, end):
     ids = torch.tensor([ids], device=model.device)
     out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=cap, do_sample=False, eos_token_id=end, pad_token_id=0
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, eos_token_id=end, pad_token_id=0
     )
     return out[0, ids.shape[1] :].tolist()
 
@@ -475,9 +475,9 @@ def serve_arrivals(model, requests, rng, max_num_seqs):
 
 for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
-    expected = [alone(tiny, ids, cap, END) for ids, cap in ragged_requests]
+    expected = [alone(tiny, ids, max_tokens, END) for ids, max_tokens in ragged_requests]
     for max_num_seqs in (3, 8):
-        requests = [Request(str(n), ids, cap, END) for n, (ids, cap) in enumerate(ragged_requests)]
+        requests = [Request(str(n), ids, max_tokens, END) for n, (ids, max_tokens) in enumerate(ragged_requests)]
         serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
         same = sum(request.output_ids == answer for request, answer in zip(requests, expected))
         stopped = sum(request.finish_reason == "stop" for request in requests)
@@ -595,9 +595,9 @@ Four of them at a time, and then all sixteen.
 # %%
 rng = random.Random(2)
 prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
-caps = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
-rng.shuffle(caps)
-LOAD = dict(prompts=prompts, max_new_tokens=caps)
+max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
+rng.shuffle(max_tokens_each)
+LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 METHODS = {
     "static, 01": lambda n: static_generate(model, tokenizer, **LOAD, batch_size=n),
     "slots, 02": lambda n: batch_generate(model, tokenizer, **LOAD, batch_size=n),
@@ -672,8 +672,8 @@ line_chart(
 )
 
 # %%
-def copied_a_step(config, bytes_per_number, requests, context):
-    return 3 * requests * context * cache_bytes_per_token(config, bytes_per_number)
+def copied_a_step(config, bytes_per_element, requests, context):
+    return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
 
 
 # Shapes of a Llama with 8 billion weights; 2 bytes a number.

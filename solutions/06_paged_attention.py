@@ -731,14 +731,14 @@ request's cache is a `BlockTable` now: made when the request comes in, released 
 """
 
 # %%
-for method in ("has_place_for", "open_cache", "close_cache"):
+for method in ("has_room_for", "open_cache", "close_cache"):
     print(inspect.getsource(getattr(PagedBatch, method)))
 for function in (blocks_at_most, forward_in_blocks):
     print(inspect.getsource(function))
 
 # %% [markdown]
 """
-Read `has_place_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To rule that out, a
+Read `has_room_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To rule that out, a
 request comes in only if the pool would be large enough even if all ran to their caps. So `table.append` never meets an empty pool. We come back to
 what that costs.
 
@@ -770,8 +770,8 @@ Four places, but only 20 blocks. First what the six may need at most. In the tab
 """
 
 # %%
-caps = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
-print("blocks at the cap:", {name: blocks_at_most(request, 16) for name, request in caps.items()})
+max_tokens_each = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
+print("blocks at the cap:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
 tight = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
 print(f"the same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, with the larger pool {len(paged.packed)}")
 
@@ -779,7 +779,7 @@ print(f"the same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)}
 def event(number):
     step, access = tight.packed[number], tight.accesses[number]
     used = sum(len(blocks) for blocks in access.tables.values())
-    promised = sum(blocks_at_most(caps[name], 16) for name in step.names)
+    promised = sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names)
     return [str(number + 1), " ".join(step.names), ", ".join(step.left) or "–", ", ".join(step.waiting) or "–", used, promised]
 
 
@@ -1039,7 +1039,7 @@ whole square, and its upper half is computed for nothing.
 """
 
 # %%
-promised = [sum(blocks_at_most(caps[name], 16) for name in step.names) for step in paged.packed]
+promised = [sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names) for step in paged.packed]
 in_use = [sum(len(blocks) for blocks in access.tables.values()) for access in paged.accesses]
 print(f"blocks promised, on average: {sum(promised) / steps:.1f}; in use: {sum(in_use) / steps:.1f}")
 

@@ -119,12 +119,12 @@ values, queries, outputs. And numbers have to be multiplied and added. The large
 
 ## Build 1: count
 
-**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2)`** for a packed row over the cache of one layer.
+**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed row over the cache of one layer.
 It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with an int for each sequence: its new tokens, and all its tokens, the
 new ones included.
 
 - **bytes**: the keys and the values of all contexts are read once, by whatever many queries they are used. They have `kv_heads` heads. The queries of
-  the new tokens are read and their outputs are written; they have `q_heads` heads. Every number has `bytes_per_number` bytes. Block tables and
+  the new tokens are read and their outputs are written; they have `q_heads` heads. Every number has `bytes_per_element` bytes. Block tables and
   lengths are so few bytes that we leave them out.
 - **flop**: a query at position p of its sequence sees the p + 1 keys at the positions 0 to p. For each key that it sees, each query head takes
   head_dim multiplications and as many additions for the score, and as many again for the output: 4 × head_dim together. The softmax is not counted.
@@ -337,7 +337,7 @@ In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products one by one, th
 numbers] and keys [numbers, keys] are two matrices, and their product is `tl.dot(queries, keys)`. It runs on tensor cores.
 
 A tensor core takes at least 16 rows at a time. A Llama has 4 query heads for each KV head, so 12 rows are padding. They are computed for nobody. It
-costs nearly nothing: the time goes into reading. In the kernel, `GROUP` is the number of query heads for each KV head, 4 in the Llama, and `ROWS` the
+costs nearly nothing: the time goes into reading. In the kernel, `GROUP` is the number of query heads for each KV head, 4 in the Llama, and `BLOCK_M` the
 number of rows, padding included. `is_row` says which are real, and only those are stored.
 
 ## Idea 3: a tile of several blocks
@@ -358,7 +358,7 @@ print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]}
 
 # %% [markdown]
 """
-`WIDE` is the other trick in `places_of`. Lesson 07 made every block number 64 bits wide, because in a large cache 32 bits overflow. But wide numbers
+`USE_INT64` is the other trick in `places_of`. Lesson 07 made every block number 64 bits wide, because in a large cache 32 bits overflow. But wide numbers
 take two registers each, and there are many of them in a tile. So the function that starts the kernel looks at the cache. If all its places fit into
 32 bits, the kernel is compiled without.
 
@@ -443,7 +443,7 @@ print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.al
 """
 ### What these ideas buy
 
-Four kernels were timed. These lines were changed in three of them; the fourth is the same kernel, started with `KEYS` = 16. The first one is told
+Four kernels were timed. These lines were changed in three of them; the fourth is the same kernel, started with `BLOCK_N` = 16. The first one is told
 that there are as many KV heads as query heads, and finds every four of them at the same place in memory. The third one has an idea *more*: which
 entries of the table the next turn needs is known already, so it reads them one turn early.
 """
@@ -698,14 +698,14 @@ can be without a maximum.
 **First tokens first** is only a little slower here, though by more than two timings of the same kernel differ by. Each processor gets many programs
 in this case, one after the other, so the wait at the end is a small part of the whole.
 
-**64-bit offsets** are the price of `WIDE`, which has no diff. In the prefill kernel registers are what is short.
+**64-bit offsets** are the price of `USE_INT64`, which has no diff. In the prefill kernel registers are what is short.
 
 ## Idea 7: choose tiles once, on purpose
 
 How many keys in a turn, how many rows, how many warps, how many stages? No formula says. One tries. Triton has a decorator for that:
 
 ```python
-@triton.autotune(configs=[triton.Config({"KEYS": 32}, num_warps=4), triton.Config({"KEYS": 64}, num_warps=4), ...], key=["num_tokens"])
+@triton.autotune(configs=[triton.Config({"BLOCK_N": 32}, num_warps=4), triton.Config({"BLOCK_N": 64}, num_warps=4), ...], key=["num_tokens"])
 @triton.jit
 def kernel(...):
 ```

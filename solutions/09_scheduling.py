@@ -35,7 +35,7 @@ from lessons_lib.scheduling import (
     Sequence,
     ShortestJobFirst,
     StepCost,
-    StepPlan,
+    SchedulerOutput,
     StrictPriority,
     WaitingQueue,
     bursty_arrivals,
@@ -58,7 +58,7 @@ from lessons_lib.viz.timelines import draw_gantts
 
 model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
-caps = dict(zip(NAMES, MAX_NEW_TOKENS))
+max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 
 # %% [markdown]
 """
@@ -83,9 +83,9 @@ def with_a_newcomer(budget):
         if len(tokens) == 10:
             scheduler.add(Sequence("L", long_prompt, max_new_tokens=5))
         started = perf_counter()
-        plan = scheduler.schedule()
-        scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
-        tokens.append(plan.num_tokens)
+        scheduler_output = scheduler.schedule()
+        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
+        tokens.append(scheduler_output.num_tokens)
         seconds.append(perf_counter() - started)
     return tokens, seconds
 
@@ -123,7 +123,7 @@ answer are known, and nothing is computed.
 def six_stories():
     """Six sequences: (name, tokens of the answer that are known, tokens computed)."""
     state = [("A", 5, 17), ("B", 0, 32), ("C", 2, 4), ("D", 0, 0), ("E", 20, 0), ("F", 0, 0)]
-    return [Sequence(name, prompt_ids[name], caps[name], output_ids=[0] * answer, num_computed_tokens=done) for name, answer, done in state]
+    return [Sequence(name, prompt_ids[name], max_tokens_each[name], output_ids=[0] * answer, num_computed_tokens=done) for name, answer, done in state]
 
 
 Table(
@@ -224,11 +224,11 @@ oldest prompt is done first, so that its answer can begin.
 A step has three parts, and the scheduler does the first and the last:
 
 ```
-scheduler.schedule()  ──▶  StepPlan  ──▶  runner.forward(plan)  ──▶  logits  ──▶  scheduler.update(plan, tokens)
+scheduler.schedule()  ──▶  SchedulerOutput  ──▶  runner.forward(plan)  ──▶  logits  ──▶  scheduler.update(plan, tokens)
 ```
 
-A `StepPlan` holds three things: `counts`, the dict that you know; `admitted`, the sequences that run from this step on; and `stalled`, the running
-sequences for which no block was free. `plan.num_tokens` is the sum of the counts.
+A `SchedulerOutput` holds three things: `counts`, the dict that you know; `admitted`, the sequences that run from this step on; and `stalled`, the running
+sequences for which no block was free. `scheduler_output.num_tokens` is the sum of the counts.
 
 The runner is lesson 06's pass, and decides nothing. It packs the tokens, finds their slots, and computes one row:
 """
@@ -342,32 +342,32 @@ take blocks back from somebody who runs; that is lesson 10. Until then `conserva
 ## Build 3: the scheduler
 
 Now the parts come together. Most of the class is given. Read `schedule`: it serves those who run, then those who wait, and refuses to go on
-for ever where nobody can move. (`new_plan = StepPlan` is the kind of plan that `schedule` makes; lesson 10 puts a richer one in its place.)
+for ever where nobody can move. (`new_output = SchedulerOutput` is the kind of scheduler_output that `schedule` makes; lesson 10 puts a richer one in its place.)
 
-**Your task: `serve_waiting` and `give`.**
+**Your task: `schedule_waiting` and `give`.**
 
-`serve_waiting(plan)` lets newcomers in. If `plan.stalled` holds anybody, it lets nobody in: a newcomer would take the blocks that those who stall
-wait for. Otherwise begin with what those who run have left of the budget: `self.max_num_batched_tokens - plan.num_tokens`. As long as somebody waits,
+`schedule_waiting(scheduler_output)` lets newcomers in. If `scheduler_output.stalled` holds anybody, it lets nobody in: a newcomer would take the blocks that those who stall
+wait for. Otherwise begin with what those who run have left of the budget: `self.max_num_batched_tokens - scheduler_output.num_tokens`. As long as somebody waits,
 budget is left, and fewer than `self.max_num_seqs` run:
 
 1. `self.waiting.next(self.running)` says who is next. It stays in the queue for now. (`self.waiting` is a queue in the order of a policy;
    `len(self.waiting)` is how many wait, so `while self.waiting` does what one expects.)
 2. Ask the rule of admission: `self.admission(self, sequence)`. If it says no, stop. Nobody behind may pass, even if small enough: otherwise small
    ones would keep a large one waiting for ever.
-3. `self.admit(plan, sequence)` takes it out of the queue, and into `running` and `plan.admitted`.
+3. `self.admit(scheduler_output, sequence)` takes it out of the queue, and into `running` and `scheduler_output.admitted`.
 4. It gets the tokens that it wants (known − computed: it may have run before), or what is left of the budget, whichever is smaller:
-   `self.give(plan, sequence, count)`. Take them off the budget.
+   `self.give(scheduler_output, sequence, count)`. Take them off the budget.
 
-`give(plan, sequence, count)` puts `count` tokens of a sequence into the plan, if there are blocks for them. After the step,
+`give(scheduler_output, sequence, count)` puts `count` tokens of a sequence into the plan, if there are blocks for them. After the step,
 `num_computed_tokens + count` tokens will be in the cache; `update` counts them then. Some blocks the sequence has already. If more are missing than
-are free (`self.pool.free_queue`), it **stalls**: append it to `plan.stalled`; it gets no token and no block. Otherwise take what is missing with
-`self.pool.allocate(missing)`, which returns a list, add it to `sequence.blocks`, and set `plan.counts[sequence]`.
+are free (`self.pool.free_queue`), it **stalls**: append it to `scheduler_output.stalled`; it gets no token and no block. Otherwise take what is missing with
+`self.pool.allocate(missing)`, which returns a list, add it to `sequence.blocks`, and set `scheduler_output.num_scheduled_tokens[sequence]`.
 
 Example: blocks of 4, budget 8, D waits with a prompt of 21. The first step admits D, gives it 8 tokens and 2 blocks. The next one gives it 8 more
 tokens, and 2 more blocks. The third gives it 5 tokens and 2 blocks, and D has its first token of the answer.
 """
 
-# %% exercise="09.3" given="__init__ add has_unfinished schedule serve_running missing_blocks admit update computed remove release"
+# %% exercise="09.3" given="__init__ add has_unfinished schedule schedule_running missing_blocks admit update computed remove release"
 from collections.abc import Callable
 
 from lessons_lib.scheduling.scheduler import Scheduler
@@ -383,11 +383,11 @@ for name in "CDF":
     scheduler.add(Sequence(name, prompt_ids[name], max_new_tokens=3))
 number = 0
 while scheduler.has_unfinished():
-    plan = scheduler.schedule()
-    finished = scheduler.update(plan, [0] * len(plan.counts))
+    scheduler_output = scheduler.schedule()
+    finished = scheduler.update(scheduler_output, [0] * len(scheduler_output.num_scheduled_tokens))
     number += 1
-    told = ", ".join(f"{s.id} {count}" for s, count in plan.counts.items())
-    print(f"step {number}: {told:<12} came in: {' '.join(s.id for s in plan.admitted) or '–':<4} left: {' '.join(s.id for s in finished) or '–'}")
+    told = ", ".join(f"{s.id} {count}" for s, count in scheduler_output.num_scheduled_tokens.items())
+    print(f"step {number}: {told:<12} came in: {' '.join(s.id for s in scheduler_output.admitted) or '–':<4} left: {' '.join(s.id for s in finished) or '–'}")
 
 # %% [markdown]
 """
@@ -413,11 +413,11 @@ def a_pass(count, new, cached):
     """A forward pass of `count` sequences with so many new tokens each, and so many in the cache; its tokens, and those attended to."""
     each = blocks_for(cached + new, 16)
     runner = ModelRunner(model, count * each, 16)
-    plan = StepPlan()
+    scheduler_output = SchedulerOutput()
     for index in range(count):
         sequence = Sequence(str(index), [5] * (cached + new), 1, num_computed_tokens=cached, blocks=list(range(index * each, (index + 1) * each)))
-        plan.counts[sequence] = new
-    return lambda: runner.forward(plan), plan.num_tokens, count * (cached + new)
+        scheduler_output.num_scheduled_tokens[sequence] = new
+    return lambda: runner.forward(scheduler_output), scheduler_output.num_tokens, count * (cached + new)
 
 
 shapes = [(1, 1, 15), (4, 1, 31), (8, 1, 63), (16, 1, 63), (16, 1, 255), (1, 32, 0), (1, 64, 0), (1, 128, 0), (4, 32, 32), (1, 64, 192)]
@@ -448,7 +448,7 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
-With a clock, the usual measures can be told. All are reckoned for each request.
+With a clock, the usual measures can be told. All are computed for each request.
 
 > **time to first token**: from arrival to the first token of the answer; TTFT for short.
 
@@ -733,7 +733,7 @@ expected = ragged_generate(tiny, plain, tiny_prompts, max_new_tokens=tiny_caps).
 
 def answers(one, prompts, limits, ends, num_blocks, **settings):
     """Served by your scheduler."""
-    sequences = [Sequence(str(n), ids, cap, frozenset(ends)) for n, (ids, cap) in enumerate(zip(prompts, limits))]
+    sequences = [Sequence(str(n), ids, max_tokens, frozenset(ends)) for n, (ids, max_tokens) in enumerate(zip(prompts, limits))]
     scheduler = Scheduler(BlockPool(num_blocks, 16), **settings)
     return serve_greedily(ModelRunner(one, num_blocks, 16), scheduler, sequences), scheduler
 

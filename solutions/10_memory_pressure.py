@@ -19,12 +19,12 @@ from types import SimpleNamespace
 from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
-from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, apply_moves, blocks_for
+from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, copy_blocks, blocks_for
 from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_engine
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import recorded_step, serve_recorded
-from lessons_lib.kv_cache import Move, SWAP_IN
-from lessons_lib.scheduling import Deadlock, FirstComeFirstServed, PreemptionCost, PreemptiveScheduler, SWAP_OUT, Scheduler, Sequence, ShortestJobFirst, StepCost, StepPlan, StrictPriority, always_swap, conservative, copy_before_write, fork, never_swap, optimistic, share_budget, simulate, traffic
+from lessons_lib.kv_cache import BlockCopy, SWAP_IN
+from lessons_lib.scheduling import Deadlock, FirstComeFirstServed, PreemptionCost, PreemptiveScheduler, SWAP_OUT, Scheduler, Sequence, ShortestJobFirst, StepCost, SchedulerOutput, StrictPriority, always_swap, conservative, copy_before_write, fork, never_swap, optimistic, share_budget, simulate, traffic
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pressure import draw_pressure
@@ -60,9 +60,9 @@ def served(scheduler, sequences):
         scheduler.add(sequence)
     steps = []
     while scheduler.has_unfinished():
-        plan = scheduler.schedule()
-        steps.append((len(scheduler.running), len(scheduler.pool.used), plan.num_tokens))
-        scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+        scheduler_output = scheduler.schedule()
+        steps.append((len(scheduler.running), len(scheduler.pool.used), scheduler_output.num_tokens))
+        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
     return steps
 
 
@@ -145,12 +145,12 @@ from lessons_lib.scheduling.preemption import last_in_rank
 """
 ### What the victim loses
 
-`PreemptiveScheduler` in the library is lesson 09's `Scheduler` with another `give`. Where a running sequence cannot get its blocks, it chooses a
+`PreemptiveScheduler` in the library is lesson 09's `Scheduler` with another `allocate_slots`. Where a running sequence cannot get its blocks, it chooses a
 victim, and tries again:
 """
 
 # %%
-for method in (PreemptiveScheduler.give, PreemptiveScheduler.preempt, PreemptiveScheduler.drop):
+for method in (PreemptiveScheduler.allocate_slots, PreemptiveScheduler.preempt, PreemptiveScheduler.drop):
     print(inspect.getsource(method))
 
 # %% [markdown]
@@ -164,7 +164,7 @@ The victim may be the very sequence that needs the block, if nobody ranks behind
 
 In a step that has preempted somebody, nobody is admitted. A newcomer would take the victim's blocks, rank behind everybody, and be the next victim.
 
-`make_room`, which `give` calls, needs a pool of a new kind, a `PrefixCache`. It is the subject of the second half. With `share_prefixes=False` it is
+`make_room`, which `allocate_slots` calls, needs a pool of a new kind, a `PrefixCache`. It is the subject of the second half. With `share_prefixes=False` it is
 a block pool like any other.
 
 Now the six stories again, in the pool in which they got stuck. `serve_recorded` serves greedily, and notes for each step what it did and how the pool
@@ -241,18 +241,18 @@ The other way is to keep the victim's keys and values, elsewhere.
 
 > **swap space**: that other memory, cut into blocks of the same size, with a block pool of its own.
 
-Then nothing is computed again. What it costs is the way there and back. The scheduler only keeps the books. It writes `Move`s into the plan, and
-`apply_moves` carries them out before the forward pass. If the swap space is full, the victim is dropped after all.
+Then nothing is computed again. What it costs is the way there and back. The scheduler only keeps the books. It writes `BlockCopy`s into the plan, and
+`copy_blocks` carries them out before the forward pass. If the swap space is full, the victim is dropped after all.
 """
 
 # %%
 swapped, swapping, swap_steps = under_pressure(should_swap=always_swap)
-moves = [move for step in swap_steps for move in step.moves]
+block_copies = [move for step in swap_steps for move in step.block_copies]
 print(f"the same answers: {same_answers(swapped)}; {len(swap_steps)} steps")
 print(f"{swapping.num_preempted} preemptions, {swapping.num_swapped} of them swapped")
-print(f"{twice(swapped, swap_steps)} tokens computed twice; {len(moves)} moves of a block")
+print(f"{twice(swapped, swap_steps)} tokens computed twice; {len(block_copies)} moves of a block")
 first = next(step for step in swap_steps if step.preempted)
-for move in first.moves:
+for move in first.block_copies:
     print(f"step {first.index + 1}, {told(first.preempted)}: {move}")
 
 # %%
@@ -266,7 +266,7 @@ Only the filled blocks are moved. A sequence that was preempted in the middle of
 
 ## When is swapping cheaper?
 
-Both prices can be reckoned. Swapping moves bytes, out and in. Recomputing takes the time of some more tokens in a step that runs anyway.
+Both prices can be computed. Swapping moves bytes, out and in. Recomputing takes the time of some more tokens in a step that runs anyway.
 """
 
 # %%
@@ -306,7 +306,7 @@ Table(
 The bytes alone would be on their way in a few milliseconds. It is the many small pieces that make swapping slow, and larger blocks make it faster. So
 it depends on the block size, the model, and the machine; here the two meet between 16 and 64 tokens a block. Other numbers shift that point. Both
 prices grow in proportion to the length of the sequence here, so the length decides little. (`StepCost` charges for the tokens attended to once a
-sequence. The attention of a real prefill grows with the square of the length, so recomputing a very long one is dearer than reckoned.)
+sequence. The attention of a real prefill grows with the square of the length, so recomputing a very long one is dearer than computed.)
 
 `cheaper(scheduler, victim)` asks for both prices, and can be used as `should_swap`.
 
@@ -320,12 +320,12 @@ space = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
 
 def out_and_in(tokens):
     pairs = [(block, block) for block in range(blocks_for(tokens, BLOCK))]
-    apply_moves([Move(SWAP_OUT, *pair) for pair in pairs] + [Move(SWAP_IN, *pair) for pair in pairs], runner.cache, space)
+    copy_blocks([BlockCopy(SWAP_OUT, *pair) for pair in pairs] + [BlockCopy(SWAP_IN, *pair) for pair in pairs], runner.cache, space)
 
 
 def prefill(tokens):
     sequence = Sequence("A", [5] * tokens, 1, blocks=list(range(blocks_for(tokens, BLOCK))))
-    runner.forward(StepPlan(counts={sequence: tokens}))
+    runner.forward(SchedulerOutput(num_scheduled_tokens={sequence: tokens}))
 
 
 rows = []
@@ -385,12 +385,12 @@ MANY = dict(max_num_seqs=32, max_num_batched_tokens=256)
 class CountingScheduler(PreemptiveScheduler):
     """Counts the moves that it orders."""
 
-    num_moves = 0
+    num_block_copies = 0
 
     def schedule(self):
-        plan = super().schedule()
-        self.num_moves += len(plan.moves)
-        return plan
+        scheduler_output = super().schedule()
+        self.num_block_copies += len(scheduler_output.block_copies)
+        return scheduler_output
 
 
 def preemptive(num_blocks, **how):
@@ -429,7 +429,7 @@ def conservative_run(num_blocks):
 def preemptive_run(num_blocks, **how):
     scheduler = preemptive(num_blocks, **how)
     run = simulate(scheduler, requests, COST)
-    return answer_tokens / (run.seconds + prices_for(BLOCK).move_seconds(scheduler.num_moves)), run.computed_tokens - needed
+    return answer_tokens / (run.seconds + prices_for(BLOCK).move_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
 
 
 ways = {
@@ -507,7 +507,7 @@ alone. A key depends on all tokens before it:
 def second_block_keys(token_ids):
     """Keys of the tokens 16 to 31 of a sequence, in all layers."""
     runner, sequence = ModelRunner(model, 2, BLOCK), Sequence("A", token_ids, 1, blocks=[0, 1])
-    runner.forward(StepPlan(counts={sequence: 32}))
+    runner.forward(SchedulerOutput(num_scheduled_tokens={sequence: 32}))
     return [keys[1] for keys in runner.cache.keys]
 
 
@@ -594,12 +594,12 @@ A `PrefixCache` is a `BlockPool` with these books:
 | `num_blocks`, `block_size` | as in lesson 03 |
 | `free_queue` | the blocks that nobody holds, least recently used in front |
 | `used` | the set of blocks that somebody holds |
-| `holders` | block → how many sequences hold it; no entry if nobody does |
-| `block_of`, `name_of` | name → block, and block → name, for full blocks that have one |
+| `ref_count` | block → how many sequences hold it; no entry if nobody does |
+| `hash_to_block`, `block_to_hash` | name → block, and block → name, for full blocks that have one |
 
-`allocate` (count 1 for new blocks, and their old names are lost), `give_name` (a held block is full and computed) and `is_own` are given.
+`allocate` (count 1 for new blocks, and their old names are lost), `cache_full_block` (a held block is full and computed) and `is_writable` are given.
 
-**Your task: `find`, `share` and `free`.**
+**Your task: `match_prefix`, `touch` and `free`.**
 
 - `find(names)`: `names` is a list of bytes, the names of the full blocks of a sequence, in order. Return the list of the blocks that have these
   names, from the first on, up to the first name that is unknown. Behind a gap nothing is of use. Change nothing.
@@ -613,11 +613,11 @@ A `PrefixCache` is a `BlockPool` with these books:
 free queue, last one first. It looks at all of its blocks before it changes anything.
 
 Example with six blocks. X allocates three and gets [0, 1, 2]; they get the names a, b, c. X ends: `free([0, 1, 2])`, and the free queue is [3, 4, 5,
-2, 1, 0]. Y has a beginning with the names a, b, z: `find([a, b, z])` gives [0, 1]. After `share([0, 1])` the queue is [3, 4, 5, 2], and `holders` is
+2, 1, 0]. Y has a beginning with the names a, b, z: `find([a, b, z])` gives [0, 1]. After `share([0, 1])` the queue is [3, 4, 5, 2], and `ref_count` is
 {0: 1, 1: 1}.
 """
 
-# %% exercise="10.3" given="__init__ allocate give_name is_own"
+# %% exercise="10.3" given="__init__ allocate cache_full_block is_own"
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import LruQueue
 
@@ -635,18 +635,18 @@ a, b, c, z = (block_hash(b"", [number] * BLOCK) for number in range(4))
 
 def told_pool(what):
     letters = dict(zip((a, b, c, z), "abcz"))
-    names = {block: letters[name] for block, name in sorted(pool.name_of.items())}
-    print(f"{what:<25} queue {list(pool.free_queue)}, holders {pool.holders}, names {names}, lost {pool.evicted}")
+    names = {block: letters[name] for block, name in sorted(pool.block_to_hash.items())}
+    print(f"{what:<25} queue {list(pool.free_queue)}, holders {pool.ref_count}, names {names}, lost {pool.evicted}")
 
 
 x_blocks = pool.allocate(3)
 for block, name in zip(x_blocks, (a, b, c)):
-    pool.give_name(block, name)
+    pool.cache_full_block(block, name)
 told_pool("X has three full blocks")
 pool.free(x_blocks)
 told_pool("X has ended")
-y_blocks = pool.find([a, b, z])
-pool.share(y_blocks)
+y_blocks = pool.match_prefix([a, b, z])
+pool.touch(y_blocks)
 told_pool(f"Y found and shares {y_blocks}")
 pool.free(y_blocks)
 told_pool("Y has ended")
@@ -661,7 +661,7 @@ beginning, a, is the last to go.
 ### A block is not written while others look at it
 
 A sequence writes its new tokens into its last block. If others hold that block, or can find it by its name, they would read what it writes. So before
-a write the scheduler asks `pool.is_own(block)`, and where the answer is no, the sequence gets a copy of its own first.
+a write the scheduler asks `pool.is_writable(block)`, and where the answer is no, the sequence gets a copy of its own first.
 
 > **copy-on-write**: sharing a thing until somebody wants to change it; that one gets a copy, and the others keep the original.
 """
@@ -677,7 +677,7 @@ further down. The other is a prompt that is found in the cache as a *whole*.
 
 ## Build 4: beginning with what is cached
 
-A sequence is admitted. It holds no block yet. `find` gave some blocks for it, so it begins with them: it shares them, they are its first blocks, and
+A sequence is admitted. It holds no block yet. `match_prefix` gave some blocks for it, so it begins with them: it shares them, they are its first blocks, and
 their tokens count as computed. That is all, but for one trap.
 
 Suppose a prompt of 32 tokens, and both its blocks are found. All 32 tokens are computed. Then there is nothing left to compute, and so no logits,
@@ -692,7 +692,7 @@ tokens, those of its answer so far included. `blocks` is a list of one or more b
 
 1. If the blocks hold *all* known tokens, a block for the copy is needed. It has to be free, and not one of `blocks`: those of them that nobody holds
    stand in `pool.free_queue` too, and will leave it. If there is no such block, leave the last of `blocks` out. Its tokens are computed again.
-2. Share the blocks that are left: `pool.share(...)`.
+2. Share the blocks that are left: `pool.touch(...)`.
 3. `sequence.blocks` is a list of these blocks, its own list, since it will grow.
 4. `sequence.num_computed_tokens` is the number of tokens in these blocks, but at most all known tokens less one.
 
@@ -713,17 +713,17 @@ first step is done by hand here.
 prompt = beginning[:48]
 pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
 x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
-logits_of_x = runner.forward(StepPlan(counts={x: 48}))
+logits_of_x = runner.forward(SchedulerOutput(num_scheduled_tokens={x: 48}))
 for block, name in zip(x.blocks, names_of(prompt)):
-    pool.give_name(block, name)
+    pool.cache_full_block(block, name)
 
 y = Sequence("Y", prompt, 5)
-take_cached(pool, y, pool.find(names_of(prompt)))
-print(f"Y begins with the blocks {y.blocks}, of which {y.num_computed_tokens} tokens count as computed; holders {pool.holders}")
+take_cached(pool, y, pool.match_prefix(names_of(prompt)))
+print(f"Y begins with the blocks {y.blocks}, of which {y.num_computed_tokens} tokens count as computed; holders {pool.ref_count}")
 move = copy_before_write(pool, y, index=2)
-apply_moves([move], runner.cache, None)
-print(f"{move.kind} {move.source} → {move.target}: Y holds {y.blocks}, X holds {x.blocks}; holders {pool.holders}")
-logits_of_y = runner.forward(StepPlan(counts={y: 1}))
+copy_blocks([move], runner.cache, None)
+print(f"{move.kind} {move.source} → {move.target}: Y holds {y.blocks}, X holds {x.blocks}; holders {pool.ref_count}")
+logits_of_y = runner.forward(SchedulerOutput(num_scheduled_tokens={y: 1}))
 print(f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}")
 print(f"their logits differ by less than 0.0001: {bool((logits_of_x - logits_of_y).abs().max() < 1e-4)}")
 
@@ -733,7 +733,7 @@ Y computed 1 token where X computed 48.
 
 ### The six stories with a common beginning
 
-Four at a time, at most 64 tokens a step, blocks enough. All four pieces are yours now. `plan.cached` says of everybody who is admitted how many of
+Four at a time, at most 64 tokens a step, blocks enough. All four pieces are yours now. `scheduler_output.cached` says of everybody who is admitted how many of
 its tokens were in the cache; in a recorded step it is `hits`.
 """
 
@@ -761,7 +761,7 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 # %% [markdown]
 """
 A found nothing, as it was the first. B found nothing either: it was admitted in the same step as A, and a block has a name only when it has been
-computed. So B computed the common beginning a second time. Its three copies stay without names, since A's have them already (`give_name`). C to F
+computed. So B computed the common beginning a second time. Its three copies stay without names, since A's have them already (`cache_full_block`). C to F
 begin with A's three blocks.
 
 All of them overlapped. But the beginning is found too when nobody holds it any more. Let B come once more, for four tokens, when all six have ended:
@@ -834,20 +834,20 @@ scheduler, runner = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_to
 b = next(sequence for sequence in six_stories() if sequence.id == "B")
 b.max_new_tokens = 20
 scheduler.add(b)
-plan = scheduler.schedule()
-likeliest = runner.forward(plan)[0].topk(4).indices.tolist()
-scheduler.update(plan, likeliest[:1])
+scheduler_output = scheduler.schedule()
+likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
+scheduler.update(scheduler_output, likeliest[:1])
 samples = [b]
 for name, token in zip("XYZ", likeliest[1:]):
     sample = fork(pool, b, name)
     sample.output_ids[-1] = token  # chosen, and not computed yet
     scheduler.add(sample)
     samples.append(sample)
-print(f"after the fork: blocks {b.blocks}, holders {pool.holders}")
+print(f"after the fork: blocks {b.blocks}, holders {pool.ref_count}")
 
 # %%
 fork_steps = [recorded_step(runner, scheduler)]
-print("copies in the first step after it:", ", ".join(f"{move.source} → {move.target}" for move in fork_steps[0].moves))
+print("copies in the first step after it:", ", ".join(f"{move.source} → {move.target}" for move in fork_steps[0].block_copies))
 while b.num_computed_tokens < 69:
     fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
 held = len(pool.used)
@@ -904,8 +904,8 @@ def random_workload(rng):
 total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0, hits=0, copies=0)
 for seed in range(20):
     sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
-    caps = [sequence.max_new_tokens for sequence in sequences]
-    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=caps, max_num_seqs=1).outputs
+    max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
+    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1).outputs
     record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
     assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
     total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
@@ -914,7 +914,7 @@ for seed in range(20):
     total["preemptions"] += scheduler.num_preempted
     total["swapped"] += scheduler.num_swapped
     total["hits"] += sum(len(step.hits) for step in record)
-    total["copies"] += sum(move.kind == "copy" for step in record for move in step.moves)
+    total["copies"] += sum(move.kind == "copy" for step in record for move in step.block_copies)
 print(", ".join(f"{name} {count}" for name, count in total.items()))
 
 # %% [markdown]

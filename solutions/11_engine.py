@@ -29,16 +29,16 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.engine import (
     EngineConfig,
     FEW_TOKENS,
-    GpuRunner,
+    GPUModelRunner,
     GraphKey,
     GraphStore,
     LLMEngine,
     ModelRunner,
     OverlappedSteps,
     SamplingParams,
-    TextStream,
+    IncrementalDetokenizer,
     fused_runner,
-    ladder,
+    captured_batch_sizes,
     next_size,
     prometheus_text,
     random_number,
@@ -88,9 +88,9 @@ sequences = [Sequence(name, prompt_ids[name], 12, frozenset({END})) for name in 
 for sequence in sequences:
     scheduler.add(sequence)
 while scheduler.has_unfinished():
-    plan = scheduler.schedule()
-    logits = runner.forward(plan)
-    scheduler.update(plan, logits.argmax(dim=-1).tolist())
+    scheduler_output = scheduler.schedule()
+    logits = runner.forward(scheduler_output)
+    scheduler.update(scheduler_output, logits.argmax(dim=-1).tolist())
 for sequence in sequences:
     print(f"{sequence.id}: …{tokenizer.decode(sequence.output_ids)}")
 
@@ -104,7 +104,7 @@ Here is the same with an engine, for all six stories:
 
 # %%
 SMALL = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=32)
-AS_ASKED = [SamplingParams(max_tokens=cap) for cap in MAX_NEW_TOKENS]
+AS_ASKED = [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS]
 engine = LLMEngine(model, tokenizer, SMALL)
 answers = engine.generate(PROMPTS, AS_ASKED)
 for name, output in zip(NAMES, answers):
@@ -144,7 +144,7 @@ predict("11.b", ...)  # How many tokens, the likeliest ones, have a probability 
  add_request ──▶ waiting                                                     who may ask: anybody, at any time
                     │
  step:   schedule() ▼
-         StepPlan: which sequence, how many tokens, which blocks, which moves          lessons 09, 10
+         SchedulerOutput: which sequence, how many tokens, which blocks, which moves          lessons 09, 10
                     │
          moves of blocks (swap, copy before a write)                                   lesson 10
                     │
@@ -419,12 +419,12 @@ print([tokenizer.decode(token) for token in euro])
 The tokenizer splits text into bytes where it knows no better, and "€" has three of them. A token may hold a part of a character. Decoded alone it
 gives "�". A reader who has been shown that can't be given anything better later. So the text has to wait until the character is whole.
 
-`TextStream` does this: it decodes the newest tokens behind the last few, and hands on what is new and whole. Its `add` returns what can be shown now.
+`IncrementalDetokenizer` does this: it decodes the newest tokens behind the last few, and hands on what is new and whole. Its `add` returns what can be shown now.
 """
 
 # %%
-print(inspect.getsource(TextStream.add))
-stream = TextStream(tokenizer)
+print(inspect.getsource(IncrementalDetokenizer.add))
+stream = IncrementalDetokenizer(tokenizer)
 print([stream.add(token) for token in euro], stream.finish())
 
 # %% [markdown]
@@ -643,11 +643,11 @@ engine = LLMEngine(model, tokenizer, SMALL)
 forward, passes = engine.runner.forward, []
 
 
-def fails_once(plan):
-    passes.append(len(plan.counts))
+def fails_once(scheduler_output):
+    passes.append(len(scheduler_output.num_scheduled_tokens))
     if len(passes) == 5:
         raise RuntimeError("the device is gone")
-    return forward(plan)
+    return forward(scheduler_output)
 
 
 engine.runner.forward = fails_once
@@ -682,7 +682,7 @@ print(f"ended by its first token: {output.finish_reason}, tokens {output.token_i
 ## How large may the batch be?
 
 Now to the sizes of the engine. How many sequences may run at a time? As many as memory allows, and the cache takes most of it. So one would like to
-reckon: memory divided by the bytes of a sequence. Say, sequences of 100 tokens, and 16 MiB beside the weights.
+compute: memory divided by the bytes of a sequence. Say, sequences of 100 tokens, and 16 MiB beside the weights.
 """
 
 # %%
@@ -760,7 +760,7 @@ A server runs for weeks, so it can't keep every value. Counts and sums are kept,
 
 # %% tags=["measured"]
 load = skewed_workload(12)
-LOAD_PARAMS = [SamplingParams(max_tokens=cap) for cap in load.max_new_tokens]
+LOAD_PARAMS = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
 engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
 engine.generate(load.prompts, LOAD_PARAMS)
 snapshot = engine.metrics.snapshot()
@@ -984,7 +984,7 @@ belongs to nobody.
 """
 
 # %%
-sizes = ladder(256)
+sizes = captured_batch_sizes(256)
 print("captured sizes:", sizes[:8], "…", sizes[-1])
 print("37 decodes run as", next_size(37, sizes))
 print("\n".join(inspect.getsource(GraphStore.run).splitlines()[-6:]))
@@ -1041,17 +1041,17 @@ print(inspect.getsource(OverlappedSteps.step))
 
 # %% [markdown]
 """
-All four are in `GpuRunner` and `OverlappedSteps`; `OverlappedEngine` is our engine with the same four. Without a GPU they run too, not faster:
+All four are in `GPUModelRunner` and `OverlappedSteps`; `OverlappedEngine` is our engine with the same four. Without a GPU they run too, not faster:
 nothing is compiled, and `rerun` takes the place of the capture. So that the answers are right can be seen here:
 """
 
 # %%
-gpu_runner = GpuRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
+gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
 scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
 stories = [Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i) for i, s in enumerate(STORIES)]
-overlapped = serve_overlapped(gpu_runner, scheduler, stories)
-print(f"the same answers: {overlapped == alone}; graphs of the sizes {sorted(gpu_runner.store.graphs)}; blocks in use: {len(scheduler.pool.used)}")
-gpu_runner.close()
+overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
+print(f"the same answers: {overlapped == alone}; graphs of the sizes {sorted(gpu_model_runner.store.graphs)}; blocks in use: {len(scheduler.pool.used)}")
+gpu_model_runner.close()
 
 # %% [markdown]
 """

@@ -47,18 +47,20 @@ def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Tab
     """
     model, tokenizer = load_model()
     load = skewed_workload(requests)
-    caps = dict(max_new_tokens=load.max_new_tokens)
-    ways = {("one at a time", 1): lambda: generate_one_by_one(model, tokenizer, load.prompts, **caps)}
+    max_tokens_each = dict(max_new_tokens=load.max_new_tokens)
+    ways = {("one at a time", 1): lambda: generate_one_by_one(model, tokenizer, load.prompts, **max_tokens_each)}
     for size in batch_sizes:
         ways["static", size] = lambda size=size: static_generate(
-            model, tokenizer, load.prompts, **caps, batch_size=size
+            model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
         )
-        ways["slots", size] = lambda size=size: batch_generate(model, tokenizer, load.prompts, **caps, batch_size=size)
+        ways["slots", size] = lambda size=size: batch_generate(
+            model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
+        )
         ways["ragged", size] = lambda size=size: ragged_generate(
-            model, tokenizer, load.prompts, **caps, max_num_seqs=size
+            model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
         )
         ways["paged", size] = lambda size=size: paged_generate(
-            model, tokenizer, load.prompts, **caps, max_num_seqs=size
+            model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
         )
     seconds = {way: [] for way in ways}
     results = {}
@@ -108,7 +110,7 @@ def own_time(repeats: int) -> Table:
     rows = []
     for _ in range(repeats):
         engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=64, max_num_batched_tokens=256))
-        engine.generate(load.prompts, [SamplingParams(max_tokens=cap) for cap in load.max_new_tokens])
+        engine.generate(load.prompts, [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens])
         metrics = engine.metrics
         rows.append(
             [

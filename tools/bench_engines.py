@@ -36,9 +36,11 @@ def timed_answers(serve: Callable, model, tokenizer, load: Workload, size: int) 
 def generate_alone(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
     """Hugging Face `generate`, a request after the other."""
     answers = []
-    for prompt, cap in zip(load.prompts, load.max_new_tokens):
+    for prompt, max_tokens in zip(load.prompts, load.max_new_tokens):
         inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
-        output = model.generate(**inputs, max_new_tokens=cap, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+        output = model.generate(
+            **inputs, max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id
+        )
         answers.append(output[0, inputs.input_ids.shape[1] :].tolist())
     return answers
 

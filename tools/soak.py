@@ -18,7 +18,7 @@ from lessons_lib.engine import llm_engine as engine_module
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.viz.tables.table import Table
@@ -29,7 +29,7 @@ IN_FLIGHT = 40
 CONFIG = EngineConfig(
     max_num_seqs=16, max_num_batched_tokens=48, block_size=4, num_blocks=56, num_swap_blocks=16, watermark=0.05
 )
-ABORT, MODEL_FAULT, MOVE_FAULT, NOT_A_NUMBER = 0.1, 0.01, 0.05, 0.01  # how likely in a step
+ABORT, MODEL_FAULT, COPY_FAULT, NOT_A_NUMBER = 0.1, 0.01, 0.05, 0.01  # how likely in a step
 BAD_CALLBACK, SAMPLED = 0.03, 0.3  # and for a request
 
 
@@ -79,7 +79,7 @@ class Soak:
             AssertionError: an answer is wrong, a request was lost, or a block.
         """
         started = time.perf_counter()
-        engine_module.apply_moves = self.moves_with_faults
+        engine_module.copy_blocks = self.copies_with_faults
         try:
             while self.counts["requests"] < self.requests or self.engine.has_unfinished():
                 self.add_some()
@@ -88,7 +88,7 @@ class Soak:
                 if self.engine.metrics.steps % self.audit_every == 0:
                     audit(self.engine.scheduler)
         finally:
-            engine_module.apply_moves = apply_moves
+            engine_module.copy_blocks = copy_blocks
         seconds = time.perf_counter() - started
         self.check_that_nothing_is_lost()
         self.compare()
@@ -142,23 +142,23 @@ class Soak:
         if output:
             self.take([output])
 
-    def forward_with_faults(self, plan) -> torch.Tensor:
+    def forward_with_faults(self, scheduler_output) -> torch.Tensor:
         if self.rng.random() < MODEL_FAULT:
             self.counts["faults of the model"] += 1
             raise InjectedFault("the model")
-        logits = self.forward(plan)
+        logits = self.forward(scheduler_output)
         if self.rng.random() < NOT_A_NUMBER:
             self.counts["rows of NaN"] += 1
             logits = logits.clone()
             logits[self.rng.randrange(len(logits))] = float("nan")
         return logits
 
-    def moves_with_faults(self, moves, cache, swap_cache) -> None:
-        if moves and self.rng.random() < MOVE_FAULT:
+    def copies_with_faults(self, block_copies, cache, swap_cache) -> None:
+        if block_copies and self.rng.random() < COPY_FAULT:
             self.counts["faults of moving"] += 1
-            apply_moves(moves[: len(moves) // 2], cache, swap_cache)
+            copy_blocks(block_copies[: len(block_copies) // 2], cache, swap_cache)
             raise InjectedFault("moving")
-        apply_moves(moves, cache, swap_cache)
+        copy_blocks(block_copies, cache, swap_cache)
 
     def take(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:

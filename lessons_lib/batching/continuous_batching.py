@@ -207,9 +207,12 @@ def batch_generate(
     check_batch_size(batch_size)
     if prefill_step < 1:
         raise BadRequest(f"prefill_step is {prefill_step}; it must be at least 1.")
-    prompt_ids, caps = encode_prompts(model, tokenizer, prompts, max_new_tokens, context=max_seq_len)
+    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens, context=max_seq_len)
     names = request_names(names, len(prompt_ids))
-    requests = [Request(name, ids, cap, tokenizer.eos_token_id) for name, ids, cap in zip(names, prompt_ids, caps)]
+    requests = [
+        Request(name, ids, max_tokens, tokenizer.eos_token_id)
+        for name, ids, max_tokens in zip(names, prompt_ids, max_tokens_each)
+    ]
     cache = SlotCache(model, batch_size, max_seq_len)
     batch = SlotBatch(model, cache, SlotManager(batch_size), prefill_step, deque(requests), mask=mask)
     trace = Trace()

@@ -91,12 +91,12 @@ def generate_one_by_one(
     Raises:
         BadRequest: see `lessons_lib.models.prompts.encode_prompts`; nothing was computed.
     """
-    prompt_ids, caps = encode_prompts(model, tokenizer, prompts, max_new_tokens)
+    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     names = request_names(names, len(prompt_ids))
     result = BatchResult()
-    for index, (ids, cap) in enumerate(zip(prompt_ids, caps)):
+    for index, (ids, max_tokens) in enumerate(zip(prompt_ids, max_tokens_each)):
         with watch_forwards(model) as passes:
-            result.outputs.append(greedy(model, ids, cap, tokenizer.eos_token_id))
+            result.outputs.append(greedy(model, ids, max_tokens, tokenizer.eos_token_id))
         bytes_per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
         result.trace.steps += alone_trace(names[index], passes, tuple(names[index + 1 :]), bytes_per_token)
     return result

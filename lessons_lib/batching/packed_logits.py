@@ -33,7 +33,7 @@ def packed_logits(model, sequences, mask=block_diagonal_mask):
     return list(logits.split(lengths))
 
 
-def generate_in_one_row(model, prompt_ids, caps, eos_token_id=None, packed_logits=packed_logits):
+def generate_in_one_row(model, prompt_ids, max_tokens_each, eos_token_id=None, packed_logits=packed_logits):
     """Continue several prompts greedily, all of them in one row. Every turn computes the whole row again.
 
     A sequence that has ended leaves the row at once.
@@ -53,7 +53,7 @@ def generate_in_one_row(model, prompt_ids, caps, eos_token_id=None, packed_logit
         for i, logits in zip(list(running), sequences):
             token = int(logits[-1].argmax())
             answers[i].append(token)
-            if token == eos_token_id or len(answers[i]) == caps[i]:
+            if token == eos_token_id or len(answers[i]) == max_tokens_each[i]:
                 running.remove(i)
     return answers
 
@@ -71,10 +71,10 @@ def one_row_generate(
     Raises:
         BadRequest: see `lessons_lib.models.prompts`; nothing was computed.
     """
-    prompt_ids, caps = encode_prompts(model, tokenizer, prompts, max_new_tokens)
+    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     names = request_names(names, len(prompt_ids))
     with watch_forwards(model) as passes:
-        outputs = generate_in_one_row(model, prompt_ids, caps, tokenizer.eos_token_id, packed_logits)
+        outputs = generate_in_one_row(model, prompt_ids, max_tokens_each, tokenizer.eos_token_id, packed_logits)
     return BatchResult(outputs, _trace(names, prompt_ids, outputs, passes))
 
 

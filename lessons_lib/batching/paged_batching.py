@@ -46,10 +46,10 @@ class PagedBatch(RaggedBatch):
             )
         super().submit(request)
 
-    def has_place_for(self, request: Request) -> bool:
+    def has_room_for(self, request: Request) -> bool:
         """Whether the pool would do even if all running requests and this one ran to their caps: so nobody gets stuck half-way."""
         promised = sum(blocks_at_most(other, self.pool.block_size) for other in [*self.running, request])
-        return super().has_place_for(request) and promised <= self.pool.num_blocks
+        return super().has_room_for(request) and promised <= self.pool.num_blocks
 
     def open_cache(self, request: Request) -> None:
         self.caches[request.id] = BlockTable(self.pool)

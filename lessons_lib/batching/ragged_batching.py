@@ -67,7 +67,7 @@ class RaggedBatch:
         self.waiting.append(request)
         admit(self)
 
-    def has_place_for(self, request: Request) -> bool:
+    def has_room_for(self, request: Request) -> bool:
         """Whether a request may join the row. Nobody asks here whether its cache will fit in memory."""
         return len(self.running) < self.max_num_seqs
 
@@ -84,7 +84,7 @@ class RaggedBatch:
 
 def admit(batch) -> None:
     """Give the free places to the first in the queue."""
-    while batch.waiting and batch.has_place_for(batch.waiting[0]):
+    while batch.waiting and batch.has_room_for(batch.waiting[0]):
         request = batch.waiting.popleft()
         request.move_to(RequestState.PREFILLING)
         batch.running.append(request)
@@ -164,7 +164,7 @@ def recorded_step(batch: RaggedBatch, step, seats: list[str | None]) -> tuple[St
         seats: for the trace, which wants to know where a request sits; a row has no seats, so they are given out here.
     """
     requests = list(batch.running)
-    _take_seats(seats, [request.id for request in requests])
+    _take_batch_slots(seats, [request.id for request in requests])
     prefilling = {request.id for request in requests if request.state is RequestState.PREFILLING}
     answered = {request.id: len(request.output_ids) for request in requests}
     batch.packed = None
@@ -199,7 +199,7 @@ def recorded_step(batch: RaggedBatch, step, seats: list[str | None]) -> tuple[St
     return Step(tuple(rows), seconds, recorded.waiting, len(forwards), reserved, held, bytes_copied), recorded
 
 
-def _take_seats(seats: list[str | None], present: list[str]) -> None:
+def _take_batch_slots(seats: list[str | None], present: list[str]) -> None:
     seats[:] = [name if name in present else None for name in seats]
     for name in present:
         if name not in seats:
@@ -244,9 +244,12 @@ def ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, nam
     """
     if max_num_seqs < 1:
         raise BadRequest(f"max_num_seqs is {max_num_seqs}; a row must have room for at least 1 request.")
-    prompt_ids, caps = encode_prompts(model, tokenizer, prompts, max_new_tokens)
+    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     names = request_names(names, len(prompt_ids))
-    return [Request(name, ids, cap, tokenizer.eos_token_id) for name, ids, cap in zip(names, prompt_ids, caps)]
+    return [
+        Request(name, ids, max_tokens, tokenizer.eos_token_id)
+        for name, ids, max_tokens in zip(names, prompt_ids, max_tokens_each)
+    ]
 
 
 def serve(batch: RaggedBatch, requests: list[Request], step) -> tuple[Trace, list[PackedStep]]:

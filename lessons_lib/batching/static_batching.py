@@ -57,7 +57,7 @@ def wave_steps(answer_lengths, batch_size):
 
 
 @torch.inference_mode()
-def generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """Continue a whole wave greedily: one padded prefill, then decode steps for all rows until the last one has ended.
 
     A row that has ended stays in the batch and is computed on; its tokens are thrown away.
@@ -90,7 +90,7 @@ def generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
         for row, token in enumerate(next_tokens.tolist()):
             if running[row]:
                 answers[row].append(token)
-                running[row] = token != eos_token_id and len(answers[row]) < caps[row]
+                running[row] = token != eos_token_id and len(answers[row]) < max_tokens_each[row]
         input_ids = next_tokens[:, None]
         attention_mask = torch.cat([attention_mask, torch.ones_like(input_ids)], dim=1)
         position_ids = position_ids[:, -1:] + 1
@@ -112,13 +112,15 @@ def static_generate(
         BadRequest: see `lessons_lib.models.prompts`; nothing was computed.
     """
     check_batch_size(batch_size)
-    prompt_ids, caps = encode_prompts(model, tokenizer, prompts, max_new_tokens)
+    prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     names = request_names(names, len(prompt_ids))
     result = BatchResult()
     for wave in waves(range(len(prompt_ids)), batch_size):
         ids = [prompt_ids[i] for i in wave]
         with watch_forwards(model) as passes:
-            answers = generate_wave(model, ids, [caps[i] for i in wave], tokenizer.pad_token_id, tokenizer.eos_token_id)
+            answers = generate_wave(
+                model, ids, [max_tokens_each[i] for i in wave], tokenizer.pad_token_id, tokenizer.eos_token_id
+            )
         result.outputs += answers
         waiting = tuple(names[wave[-1] + 1 :])
         result.trace.steps += wave_trace([names[i] for i in wave], ids, answers, passes, waiting, model)

@@ -6,22 +6,22 @@ runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import GraphKey, GraphStore, ladder, next_size, rerun
-from lessons_lib.engine.detokenizer import TextStream, releasable
+from lessons_lib.engine.cuda_graphs import GraphKey, GraphStore, captured_batch_sizes, next_size, rerun
+from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_runner
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.engine.sampling import SamplingParams, draw, random_number, token_probabilities
 
 __all__ = [
     "EngineConfig",
     "FEW_TOKENS",
-    "GpuRunner",
+    "GPUModelRunner",
     "GraphKey",
     "GraphStore",
     "LLMEngine",
@@ -31,10 +31,10 @@ __all__ = [
     "OverlappedSteps",
     "RequestOutput",
     "SamplingParams",
-    "TextStream",
+    "IncrementalDetokenizer",
     "draw",
     "fused_runner",
-    "gpu_runner",
+    "gpu_model_runner",
     "ladder",
     "next_size",
     "prometheus_text",

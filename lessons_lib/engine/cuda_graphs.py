@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 
-def ladder(max_rows: int) -> list[int]:
+def captured_batch_sizes(max_rows: int) -> list[int]:
     """The sizes that are captured: 2, 4, 8, then every multiple of 16, up to `max_rows`.
 
     A step is filled up to the next size. Not 1: `torch.compile` treats a size of 1 as a case of its own.

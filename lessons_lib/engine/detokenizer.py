@@ -22,7 +22,7 @@ def releasable(text, stop):
     return len(text) - held, False
 
 
-class TextStream:
+class IncrementalDetokenizer:
     """The text of one answer while it grows.
 
     Attributes:

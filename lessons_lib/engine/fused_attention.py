@@ -23,13 +23,13 @@ def plan_fused(packed: PackedBatch, block_tables: torch.Tensor, block_size: int)
         function (query, keys, values, scale) -> tensor, see `paged_attention.paged_attention`.
     """
     groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    plans = [(group.rows.flatten(), group.slots.flatten(), additive_mask(group.mask)) for group in groups]
+    scheduler_outputs = [(group.rows.flatten(), group.slots.flatten(), additive_mask(group.mask)) for group in groups]
     tokens = torch.cat([group.rows[group.is_query] for group in groups])
     result_of_token = torch.cat([group.is_query.flatten() for group in groups]).nonzero()[:, 0][tokens.argsort()]
 
     def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
         results = []
-        for rows, slots, mask in plans:
+        for rows, slots, mask in scheduler_outputs:
             own_query, own_keys, own_values = (
                 cells.index_select(0, places).unflatten(0, (len(mask), -1)).transpose(1, 2)
                 for cells, places in ((query, rows), (keys.flatten(0, 1), slots), (values.flatten(0, 1), slots))

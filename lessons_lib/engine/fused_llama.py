@@ -12,7 +12,7 @@ from lessons_lib.engine.fused_attention import plan_fused
 from lessons_lib.engine.model_runner import ModelRunner, packed_plan, slots_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import kv_head_size
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 FEW_TOKENS = 16  # beyond it, turning the result back costs what the product gains
 
@@ -156,9 +156,9 @@ class FusedRunner(ModelRunner):
         on_cpu = backend is None and model.device.type == "cpu"
         self.plan_attention = plan_fused if on_cpu else plan_attention(backend, model.device)
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
+    def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """See `ModelRunner.forward`."""
-        packed, tables = packed_plan(plan)
+        packed, tables = packed_plan(scheduler_output)
         slots = slots_of(packed, tables, self.cache.block_size).to(self.model.device)
         packed, tables = packed.to(self.model.device), tables.to(self.model.device)
         return self.fused(packed, self.cache, slots, self.plan_attention(packed, tables, self.cache.block_size))

@@ -1,4 +1,4 @@
-"""Lesson 11: carries out a StepPlan on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept on the device."""
+"""Lesson 11: carries out a SchedulerOutput on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept on the device."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import torch
 import torch.fx.experimental._config as shape_config
 
 from lessons_lib.attention.custom_op import PAGED_OPERATOR, RowInputs, row_logits
-from lessons_lib.engine.cuda_graphs import CudaCapture, GraphKey, GraphStore, ladder, next_size
-from lessons_lib.engine.input_buffers import StaticInputs, TableMirror, rounded_up, row_arrays, send_row
+from lessons_lib.engine.cuda_graphs import CudaCapture, GraphKey, GraphStore, captured_batch_sizes, next_size
+from lessons_lib.engine.input_buffers import InputBuffers, TableMirror, rounded_up, row_arrays, send_row
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import context_length
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -41,7 +41,7 @@ class Pending:
         return self.on_host.tolist()
 
 
-class GpuRunner:
+class GPUModelRunner:
     """A model and its paged cache, for a scheduler that may plan the next step before this one is done.
 
     The model calls `paged_operator` for its attention from the first step on, until `close`.
@@ -66,11 +66,11 @@ class GpuRunner:
         """
         self.model = model
         self.cache = PagedKVCache(model.config, num_blocks + 1, block_size, model.dtype, model.device)
-        self.spare_block = num_blocks
+        self.null_block = num_blocks
         width = blocks_for(max_model_len or context_length(model.config), block_size)
-        self.sizes = ladder(max_num_seqs)
-        self.mirror = TableMirror(max_num_seqs, width, self.spare_block)
-        self.static = StaticInputs(self.sizes[-1], width, block_size, model.device)
+        self.sizes = captured_batch_sizes(max_num_seqs)
+        self.mirror = TableMirror(max_num_seqs, width, self.null_block)
+        self.static = InputBuffers(self.sizes[-1], width, block_size, model.device)
         self.previous = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
         self.compiled = compiled
         self._row_logits = compiled_row_logits(self.cache) if compiled else row_logits
@@ -84,19 +84,19 @@ class GpuRunner:
         room = self.mirror.width * size
 
         def sequence(context: int, computed: int) -> Sequence:
-            blocks = [self.spare_block] * blocks_for(context, size)
+            blocks = [self.null_block] * blocks_for(context, size)
             return Sequence("warm-up", [0] * context, 1, num_computed_tokens=computed, blocks=blocks)
 
         for num_rows in reversed(self.sizes):
             others = {sequence(1, 0): 1 for _ in range(min(num_rows, self.mirror.max_num_seqs) - 1)}
             # The kernels are compiled for each way in which a context may be cut.
             for context in {rounded_up(length, room) for length in range(1, room + 1, 512)}:
-                self.forward(StepPlan({sequence(context, context - 2): 2} | others))
+                self.forward(SchedulerOutput({sequence(context, context - 2): 2} | others))
             if self.store:
-                self.forward(StepPlan({sequence(1, 0): 1} | others))
+                self.forward(SchedulerOutput({sequence(1, 0): 1} | others))
 
     @torch.inference_mode()
-    def forward(self, plan: StepPlan) -> torch.Tensor:
+    def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """Compute the tokens of a plan.
 
         Returns:
@@ -104,28 +104,30 @@ class GpuRunner:
         """
         if self.model.config._attn_implementation != PAGED_OPERATOR:
             self.model.set_attn_implementation(PAGED_OPERATOR)
-        arrays = self.prepare(plan)
+        arrays = self.prepare(scheduler_output)
         is_captured = self.store and len(arrays["input_ids"]) == len(arrays["context_lens"])  # one token of each
         logits = self.replay(arrays) if is_captured else self.compute(send_row(arrays, self.model.device))
-        return logits[: len(plan.counts)]
+        return logits[: len(scheduler_output.num_scheduled_tokens)]
 
-    def prepare(self, plan: StepPlan) -> dict[str, np.ndarray]:
+    def prepare(self, scheduler_output: SchedulerOutput) -> dict[str, np.ndarray]:
         """The row of a plan, on the host, see `row_arrays`. Decodes are filled up to one of the captured sizes."""
         # A row of one sequence would be compiled as a case of its own.
-        num_rows = max(2, len(plan.counts))
-        if self.store and plan.num_tokens == len(plan.counts):
+        num_rows = max(2, len(scheduler_output.num_scheduled_tokens))
+        if self.store and scheduler_output.num_tokens == len(scheduler_output.num_scheduled_tokens):
             num_rows = next_size(num_rows, self.sizes)
-        return row_arrays(plan, self.mirror, self.cache.block_size, num_rows)
+        return row_arrays(scheduler_output, self.mirror, self.cache.block_size, num_rows)
 
     @torch.inference_mode()
-    def start(self, plan: StepPlan, choose: Callable[[torch.Tensor], torch.Tensor] = greedy) -> Pending:
+    def start(
+        self, scheduler_output: SchedulerOutput, choose: Callable[[torch.Tensor], torch.Tensor] = greedy
+    ) -> Pending:
         """Start a step, and return at once. The next one may be started before its tokens are asked for.
 
         Args:
             choose: from logits [B, vocabulary] to tokens, int64 [B], on the device. A negative one is no token; the host sees it, and the next
                 step, which may have been started by then, computes something that nobody reads.
         """
-        tokens = choose(self.forward(plan))
+        tokens = choose(self.forward(scheduler_output))
         torch.clamp(tokens, min=0, out=self.previous[: len(tokens)])
         if tokens.device.type != "cuda":
             return Pending(tokens)
@@ -179,7 +181,7 @@ class GpuRunner:
             self.store.graphs.clear()
 
 
-# What several layers use, such as the cosines of the positions, is reckoned once and kept; the compiler would reckon it again in each of them.
+# What several layers use, such as the cosines of the positions, is computed once and kept; the compiler would compute it again in each of them.
 KEEP_WHAT_IS_SHARED = {"realize_opcount_threshold": 0, "realize_reads_threshold": 0}
 
 

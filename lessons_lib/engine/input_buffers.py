@@ -1,11 +1,11 @@
-"""Lesson 11: from a StepPlan to the tensors of a row: reckoned on the host, sent without waiting, where a graph reads them in fixed places."""
+"""Lesson 11: from a SchedulerOutput to the tensors of a row: computed on the host, sent without waiting, where a graph reads them in fixed places."""
 
 import numpy as np
 import torch
 
 from lessons_lib.attention.custom_op import RowInputs
 from lessons_lib.engine.model_runner import tokens_of
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -16,9 +16,9 @@ class TableMirror:
         tables: int32 [max_num_seqs + 1, width]; the last line has the spare block, for what fills up a row.
     """
 
-    def __init__(self, max_num_seqs: int, width: int, spare_block: int):
-        self.max_num_seqs, self.width, self.spare_block = max_num_seqs, width, spare_block
-        self.tables = np.full((max_num_seqs + 1, width), spare_block, dtype=np.int32)
+    def __init__(self, max_num_seqs: int, width: int, null_block: int):
+        self.max_num_seqs, self.width, self.null_block = max_num_seqs, width, null_block
+        self.tables = np.full((max_num_seqs + 1, width), null_block, dtype=np.int32)
         self._lines: dict[Sequence, int] = {}
         self._written: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self._free = list(reversed(range(max_num_seqs)))
@@ -63,7 +63,9 @@ class TableMirror:
         self._written[line] = list(blocks)
 
 
-def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, num_rows: int) -> dict[str, np.ndarray]:
+def row_arrays(
+    scheduler_output: SchedulerOutput, mirror: TableMirror, block_size: int, num_rows: int
+) -> dict[str, np.ndarray]:
     """The row of a plan, as arrays on the host, filled up with sequences of one token that nobody reads.
 
     Args:
@@ -73,16 +75,20 @@ def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, num_rows: i
     Returns:
         what RowInputs has, by name.
     """
-    filling = num_rows - len(plan.counts)
-    counts = np.array([*plan.counts.values()] + [1] * filling)
-    contexts = counts + np.array([sequence.num_computed_tokens for sequence in plan.counts] + [0] * filling)
-    tables = mirror.tables.take(mirror.lines(plan.counts) + [mirror.max_num_seqs] * filling, axis=0)
+    filling = num_rows - len(scheduler_output.num_scheduled_tokens)
+    counts = np.array([*scheduler_output.num_scheduled_tokens.values()] + [1] * filling)
+    contexts = counts + np.array(
+        [sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens] + [0] * filling
+    )
+    tables = mirror.tables.take(
+        mirror.lines(scheduler_output.num_scheduled_tokens) + [mirror.max_num_seqs] * filling, axis=0
+    )
     ends = counts.cumsum()
     seq_ids = np.arange(num_rows).repeat(counts)
     positions = np.arange(ends[-1]) + (contexts - ends)[seq_ids]
     blocks, offsets = np.divmod(positions, block_size)
     return dict(
-        input_ids=np.array(next_tokens(plan) + [0] * filling, dtype=np.int64),
+        input_ids=np.array(next_tokens(scheduler_output) + [0] * filling, dtype=np.int64),
         positions=positions,
         slot_mapping=tables[seq_ids, blocks].astype(np.int64) * block_size + offsets,
         logits_index=ends - 1,
@@ -93,10 +99,10 @@ def row_arrays(plan: StepPlan, mirror: TableMirror, block_size: int, num_rows: i
     )
 
 
-def next_tokens(plan: StepPlan) -> list[int]:
+def next_tokens(scheduler_output: SchedulerOutput) -> list[int]:
     """The tokens to compute, those of one sequence behind those of the other."""
     tokens = []
-    for sequence, count in plan.counts.items():
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
         place = sequence.num_computed_tokens - len(sequence.prompt_ids)
         if count == 1 and place >= 0:  # a decode, as most are
             tokens.append(sequence.output_ids[place])
@@ -127,7 +133,7 @@ def send_row(arrays: dict[str, np.ndarray], device: torch.device) -> RowInputs:
     return RowInputs(**{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}, maxima=maxima)
 
 
-class StaticInputs:
+class InputBuffers:
     """A row of decodes in fixed places of the device's memory, where the graphs of all sizes read.
 
     What changes from step to step lies in one piece, and is sent in one copy.

@@ -12,12 +12,12 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import Answer, EngineRequest, NewToken, RequestOutput
 from lessons_lib.engine.sampling import NO_TOKEN, SamplingParams, sample
 from lessons_lib.engine.stopwatch import StopWatch
-from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_in_budget
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.prompts import BadRequest, encode_prompt
-from lessons_lib.scheduling.preemption import MemoryPlan, PreemptiveScheduler, fork
+from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput, PreemptiveScheduler, fork
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -97,16 +97,18 @@ class LLMEngine:
             raise BadRequest(
                 f"request id {name!r} is being served; give every request an id of its own, or none at all."
             )
-        prompt_ids, cap = encode_prompt(
+        prompt_ids, max_tokens = encode_prompt(
             self.model, self.tokenizer, f"request {name!r}", prompt, params.max_tokens, self.config.max_model_len
         )
         if params.max_tokens is None:
-            cap = max(1, min(cap, self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)))
+            max_tokens = max(
+                1, min(max_tokens, self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids))
+            )
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos and self.tokenizer.eos_token_id is not None:
             stop_token_ids |= {self.tokenizer.eos_token_id}
         now = self.clock()
-        sequence = Sequence(name, prompt_ids, cap, stop_token_ids, now, tier, expected_tokens, is_interactive)
+        sequence = Sequence(name, prompt_ids, max_tokens, stop_token_ids, now, tier, expected_tokens, is_interactive)
         self.scheduler.add(sequence)
         request = EngineRequest(name, prompt_ids, params, now, on_token)
         self.requests[name] = request
@@ -137,25 +139,26 @@ class LLMEngine:
         """
         self._refuse_inside_a_step()
         watch = StopWatch(self.clock)
-        plan = self.scheduler.schedule()
+        scheduler_output = self.scheduler.schedule()
         watch.lap("schedule")
         try:
-            self._move(plan)
+            self._move(scheduler_output)
             watch.lap("move")
-            if not plan.counts:
+            if not scheduler_output.num_scheduled_tokens:
                 return self._claim()
-            logits = self.runner.forward(plan)
+            logits = self.runner.forward(scheduler_output)
             watch.lap("forward")
-            tokens = sample(logits, *self._rules(plan))
+            tokens = sample(logits, *self._rules(scheduler_output))
             watch.lap("sample")
         except BaseException as error:
-            self._fail(plan, watch, error)
+            self._fail(scheduler_output, watch, error)
             return self._claim()
-        self._write_down_queue_times(plan, watch.start)
+        self._write_down_queue_times(scheduler_output, watch.start)
         gets_token = [
-            sequence.num_computed_tokens + count == sequence.num_tokens for sequence, count in plan.counts.items()
+            sequence.num_computed_tokens + count == sequence.num_tokens
+            for sequence, count in scheduler_output.num_scheduled_tokens.items()
         ]
-        self._finish(plan, watch, tokens, gets_token, self._update, logits)
+        self._finish(scheduler_output, watch, tokens, gets_token, self._update, logits)
         return self._claim()
 
     def keep(self, output: RequestOutput) -> None:
@@ -185,23 +188,29 @@ class LLMEngine:
                 "step() was called by an on_token, in the middle of a step; note down what is wanted, and do it after the step."
             )
 
-    def _move(self, plan: MemoryPlan) -> None:
-        apply_moves(plan.moves, self.runner.cache, self.swap_cache)
+    def _move(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+        copy_blocks(scheduler_output.block_copies, self.runner.cache, self.swap_cache)
 
-    def _rules(self, plan: MemoryPlan) -> tuple[list[SamplingParams], list[int], list[int]]:
+    def _rules(self, scheduler_output: PreemptiveSchedulerOutput) -> tuple[list[SamplingParams], list[int], list[int]]:
         """What `sample` wants to know of every sequence beside the logits."""
-        answers = [self._answers[sequence] for sequence in plan.counts]
+        answers = [self._answers[sequence] for sequence in scheduler_output.num_scheduled_tokens]
         return (
             [answer.request.params for answer in answers],
             [answer.seed for answer in answers],
-            [len(each.output_ids) for each in plan.counts],
+            [len(each.output_ids) for each in scheduler_output.num_scheduled_tokens],
         )
 
-    def _fail(self, plan: MemoryPlan, watch: StopWatch, error: BaseException) -> None:
+    def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: BaseException) -> None:
         """Something went wrong before a plan was carried out: nobody knows what its sequences have in the cache now."""
         # Whoever is being swapped out may have lost its cache, too, if moving was what failed.
-        half_moved = [] if "move" in watch.laps else [sequence for sequence in plan.preempted if sequence.swapped]
-        answers = [self._answers[sequence] for sequence in (*plan.counts, *half_moved) if sequence in self._answers]
+        half_moved = (
+            [] if "move" in watch.laps else [sequence for sequence in scheduler_output.preempted if sequence.swapped]
+        )
+        answers = [
+            self._answers[sequence]
+            for sequence in (*scheduler_output.num_scheduled_tokens, *half_moved)
+            if sequence in self._answers
+        ]
         self._unclaimed += [
             self._end(request, "error", error) for request in dict.fromkeys(answer.request for answer in answers)
         ]
@@ -210,7 +219,7 @@ class LLMEngine:
 
     def _finish(
         self,
-        plan: MemoryPlan,
+        scheduler_output: PreemptiveSchedulerOutput,
         watch: StopWatch,
         tokens: list[int],
         gets_token: list[bool],
@@ -224,17 +233,25 @@ class LLMEngine:
             update: function (plan, tokens): tells the scheduler.
             logits: only needed for log-probabilities and forks.
         """
-        work = dict(tokens=plan.num_tokens, prefill_tokens=plan.num_tokens - sum(gets_token), running=len(plan.counts))
-        told = self._hand_out(plan, tokens, gets_token, logits)
-        update(plan, tokens)
+        work = dict(
+            tokens=scheduler_output.num_tokens,
+            prefill_tokens=scheduler_output.num_tokens - sum(gets_token),
+            running=len(scheduler_output.num_scheduled_tokens),
+        )
+        told = self._hand_out(scheduler_output, tokens, gets_token, logits)
+        update(scheduler_output, tokens)
         self._tell_all(told)
         watch.lap("update")
-        self._write_down(plan, watch, new_tokens=len(told), **work)
+        self._write_down(scheduler_output, watch, new_tokens=len(told), **work)
 
-    def _hand_out(self, plan: MemoryPlan, tokens: list[int], gets_token: list[bool], logits) -> list[Answer]:
+    def _hand_out(
+        self, scheduler_output: PreemptiveSchedulerOutput, tokens: list[int], gets_token: list[bool], logits
+    ) -> list[Answer]:
         """Who gets a token: every sequence whose known tokens are all computed, and the forks that begin with it."""
         told = []
-        for row, (sequence, token, is_last) in enumerate(zip(plan.counts, tokens, gets_token)):
+        for row, (sequence, token, is_last) in enumerate(
+            zip(scheduler_output.num_scheduled_tokens, tokens, gets_token)
+        ):
             answer = self._answers.get(sequence) if is_last else None
             if answer is None:
                 continue  # all the same if its request has ended meanwhile, or if another sequence of it has failed in this loop
@@ -249,13 +266,19 @@ class LLMEngine:
             if request.params.logprobs is not None:
                 answer.add_logprobs(logits[row], token)
             if len(request.answers) < request.params.n:
-                told += self._fork(request, sequence, plan.counts[sequence], logits[row])
+                told += self._fork(request, sequence, scheduler_output.num_scheduled_tokens[sequence], logits[row])
         return told
 
-    def _update(self, plan: MemoryPlan, tokens: list[int]) -> None:
-        left = {sequence: token for sequence, token in zip(plan.counts, tokens) if sequence in self._answers}
-        plan.counts = {sequence: plan.counts[sequence] for sequence in left}
-        self.scheduler.update(plan, left.values())
+    def _update(self, scheduler_output: PreemptiveSchedulerOutput, tokens: list[int]) -> None:
+        left = {
+            sequence: token
+            for sequence, token in zip(scheduler_output.num_scheduled_tokens, tokens)
+            if sequence in self._answers
+        }
+        scheduler_output.num_scheduled_tokens = {
+            sequence: scheduler_output.num_scheduled_tokens[sequence] for sequence in left
+        }
+        self.scheduler.update(scheduler_output, left.values())
 
     def _fork(self, request: EngineRequest, sequence: Sequence, count: int, logits) -> list[Answer]:
         """The prompt of a request with several answers is computed: the others begin here, on the same blocks."""
@@ -332,23 +355,23 @@ class LLMEngine:
         request.result = request.output(self.tokenizer, error)
         return request.result
 
-    def _write_down_queue_times(self, plan: MemoryPlan, now: float) -> None:
-        for sequence in plan.admitted:
+    def _write_down_queue_times(self, scheduler_output: PreemptiveSchedulerOutput, now: float) -> None:
+        for sequence in scheduler_output.admitted:
             request = self._answers[sequence].request
             if not request.is_admitted:  # a preempted sequence is admitted once more
                 request.is_admitted = True
                 self.metrics.queue_time.add(now - request.arrival)
 
-    def _write_down(self, plan: MemoryPlan, watch: StopWatch, **work: int) -> None:
+    def _write_down(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, **work: int) -> None:
         step = EngineStep(
             **work,
             start=watch.start,
             seconds=watch.laps,
             waiting=len(self.scheduler.waiting),
             used_blocks=len(self.scheduler.pool.used),
-            named_blocks=len(self.scheduler.pool.name_of),
-            preempted=len(plan.preempted),
-            cached_tokens=sum(plan.cached.values()),
+            named_blocks=len(self.scheduler.pool.block_to_hash),
+            preempted=len(scheduler_output.preempted),
+            cached_tokens=sum(scheduler_output.cached.values()),
         )
         self.metrics.add_step(step)
         for listener in self.listeners:

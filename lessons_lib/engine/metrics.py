@@ -87,7 +87,7 @@ class EngineMetrics:
     """Sums over the life of an engine, and its last steps.
 
     Attributes:
-        max_num_seqs, max_num_batched_tokens, num_blocks: the engine's limits, which utilisation is reckoned against.
+        max_num_seqs, max_num_batched_tokens, num_blocks: the engine's limits, which utilisation is computed against.
         requests: reason for which they ended -> how many: "stop", "length", "abort", "error".
         steps, busy_seconds: how many steps, and how long they took together.
         tokens, prefill_tokens, new_tokens, cached_tokens, preemptions: sums of what EngineStep has.
@@ -115,7 +115,7 @@ class EngineMetrics:
     itl: Histogram = field(default_factory=Histogram)
     latency: Histogram = field(default_factory=Histogram)
     recent: deque[EngineStep] = field(default_factory=lambda: deque(maxlen=1000))
-    _seats_used: int = 0
+    _batch_slots_used: int = 0
     _blocks_used: int = 0
 
     def add_step(self, step: EngineStep) -> None:
@@ -127,7 +127,7 @@ class EngineMetrics:
         self.new_tokens += step.new_tokens
         self.cached_tokens += step.cached_tokens
         self.preemptions += step.preempted
-        self._seats_used += step.running
+        self._batch_slots_used += step.running
         self._blocks_used += step.used_blocks
         for part, seconds in step.seconds.items():
             self.part_seconds[part] = self.part_seconds.get(part, 0.0) + seconds
@@ -151,7 +151,7 @@ class EngineMetrics:
     @property
     def slot_utilisation(self) -> float:
         """Places taken, of all there are, averaged over the steps."""
-        return self._seats_used / (self.steps * self.max_num_seqs) if self.steps else 0.0
+        return self._batch_slots_used / (self.steps * self.max_num_seqs) if self.steps else 0.0
 
     @property
     def token_utilisation(self) -> float:

@@ -1,4 +1,4 @@
-"""Lesson 09: carries out a StepPlan: one row of all its tokens, one forward pass, logits for every sequence."""
+"""Lesson 09: carries out a SchedulerOutput: one row of all its tokens, one forward pass, logits for every sequence."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch, pack
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.scheduling.scheduler import Scheduler, StepPlan
+from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -24,24 +24,25 @@ class ModelRunner:
         self.cache = PagedKVCache(model.config, num_blocks, block_size, model.dtype, model.device)
         self.backend = backend
 
-    def forward(self, plan: StepPlan) -> torch.Tensor:
+    def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """Compute the tokens of a plan.
 
         Returns:
             tensor [sequences of the plan, vocabulary]: the logits after the last token that was computed of each.
         """
-        packed, tables = packed_plan(plan)
+        packed, tables = packed_plan(scheduler_output)
         return paged_forward(
             self.model, packed, self.cache, slots_of(packed, tables, self.cache.block_size), tables, self.backend
         )
 
 
-def packed_plan(plan: StepPlan) -> tuple[PackedBatch, torch.Tensor]:
+def packed_plan(scheduler_output: SchedulerOutput) -> tuple[PackedBatch, torch.Tensor]:
     """The row of a plan, and the block tables of its sequences."""
     packed = pack(
-        [tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts]
+        [tokens_of(*item) for item in scheduler_output.num_scheduled_tokens.items()],
+        [sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens],
     )
-    return packed, block_tables(plan.counts)
+    return packed, block_tables(scheduler_output.num_scheduled_tokens)
 
 
 def tokens_of(sequence: Sequence, count: int) -> list[int]:
@@ -77,6 +78,6 @@ def serve_greedily(runner: ModelRunner, scheduler: Scheduler, sequences: list[Se
     for sequence in sequences:
         scheduler.add(sequence)
     while scheduler.has_unfinished():
-        plan = scheduler.schedule()
-        scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+        scheduler_output = scheduler.schedule()
+        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
     return [sequence.output_ids for sequence in sequences]

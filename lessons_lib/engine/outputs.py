@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lessons_lib.engine.detokenizer import TextStream
+from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.sampling import SamplingParams, TokenLogprobs, token_logprobs
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -26,7 +26,7 @@ class NewToken:
 
 
 @dataclass(frozen=True)
-class Completion:
+class CompletionOutput:
     """One answer.
 
     Attributes:
@@ -52,7 +52,7 @@ class RequestOutput:
 
     request_id: str
     prompt_ids: list[int]
-    completions: list[Completion]
+    completions: list[CompletionOutput]
     error: Exception | None = None
 
     @property
@@ -85,7 +85,7 @@ class Answer:
     index: int
     sequence: Sequence
     seed: int
-    stream: TextStream | None
+    stream: IncrementalDetokenizer | None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     first_token: float | None = None
     last_token: float | None = None
@@ -115,11 +115,11 @@ class Answer:
             self.sequence.finish_reason = "stop"
         return text
 
-    def completion(self, tokenizer) -> Completion:
+    def completion(self, tokenizer) -> CompletionOutput:
         ids = self.sequence.output_ids
         shown = ids[:-1] if self.ended_by_token else ids
         text = self.stream.text if self.stream else tokenizer.decode(shown, skip_special_tokens=True)
-        return Completion(
+        return CompletionOutput(
             self.index,
             list(ids),
             text,
@@ -152,7 +152,11 @@ class EngineRequest:
     def new_answer(self, sequence: Sequence, seed: int, tokenizer) -> Answer:
         is_watched = self.on_token or self.params.stop
         answer = Answer(
-            self, len(self.answers), sequence, seed, TextStream(tokenizer, self.params.stop) if is_watched else None
+            self,
+            len(self.answers),
+            sequence,
+            seed,
+            IncrementalDetokenizer(tokenizer, self.params.stop) if is_watched else None,
         )
         self.answers.append(answer)
         return answer

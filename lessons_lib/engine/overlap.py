@@ -8,7 +8,7 @@ one token too many by then, which is thrown away.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lessons_lib.scheduling.scheduler import Scheduler, StepPlan
+from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -22,7 +22,7 @@ class StartedStep:
         gets_token: for each sequence of the plan, whether a token is under way to it; filled in when it is counted ahead.
     """
 
-    plan: StepPlan
+    scheduler_output: SchedulerOutput
     pending: object
     gets_token: list[bool] = field(default_factory=list, init=False)
 
@@ -49,7 +49,7 @@ class CountedAhead:
 
     def count_ahead(self, step: StartedStep) -> None:
         """Let the sequences look as they will after the step: its tokens computed, and one more there, though nobody knows which."""
-        for place, (sequence, count) in enumerate(step.plan.counts.items()):
+        for place, (sequence, count) in enumerate(step.scheduler_output.num_scheduled_tokens.items()):
             output, computed = sequence.output_ids, sequence.num_computed_tokens + count
             gets_token = computed == len(sequence.prompt_ids) + len(output)
             step.gets_token.append(gets_token)
@@ -70,7 +70,9 @@ class CountedAhead:
             the sequences that have finished. Their blocks are free again.
         """
         finished, block_size = [], self.scheduler.pool.block_size
-        for (sequence, count), token, gets_token in zip(step.plan.counts.items(), tokens, step.gets_token):
+        for (sequence, count), token, gets_token in zip(
+            step.scheduler_output.num_scheduled_tokens.items(), tokens, step.gets_token
+        ):
             if sequence.finish_reason:  # it had ended by the step before, or was aborted
                 continue
             if gets_token:
@@ -113,12 +115,14 @@ class OverlappedSteps(CountedAhead):
     """Drives a scheduler and a runner, with at most one step under way while another is planned.
 
     Attributes:
-        runner: has `start(plan) -> pending`, which returns at once.
-        move: function (plan), called before a step is started: see `block_moves.apply_moves`.
+        runner: has `start(scheduler_output) -> pending`, which returns at once.
+        move: function (plan), called before a step is started: see `block_moves.copy_blocks`.
         started: the StartedStep whose tokens have not been written down, or None.
     """
 
-    def __init__(self, scheduler: Scheduler, runner, move: Callable[[StepPlan], None] = lambda plan: None):
+    def __init__(
+        self, scheduler: Scheduler, runner, move: Callable[[SchedulerOutput], None] = lambda scheduler_output: None
+    ):
         super().__init__(scheduler)
         self.runner, self.move = runner, move
         self.started: StartedStep | None = None
@@ -147,14 +151,18 @@ class OverlappedSteps(CountedAhead):
         return self.write_down(before) if before else []
 
     def start_next(self) -> StartedStep | None:
-        plan = self.scheduler.schedule()
-        if self.started and getattr(plan, "preempted", None):
-            names = [sequence.id for sequence in plan.preempted]
+        scheduler_output = self.scheduler.schedule()
+        if self.started and getattr(scheduler_output, "preempted", None):
+            names = [sequence.id for sequence in scheduler_output.preempted]
             raise RuntimeError(
                 f"{names} were preempted while tokens were under way to them; admission must not take blocks from those who run."
             )
-        self.move(plan)
-        return StartedStep(plan, self.runner.start(plan)) if plan.counts else None
+        self.move(scheduler_output)
+        return (
+            StartedStep(scheduler_output, self.runner.start(scheduler_output))
+            if scheduler_output.num_scheduled_tokens
+            else None
+        )
 
     def write_down(self, step: StartedStep) -> list[Sequence]:
         """Wait for the tokens of a step, and put them in their places. Returns the sequences that have finished."""
@@ -162,7 +170,7 @@ class OverlappedSteps(CountedAhead):
 
 
 def serve_overlapped(
-    runner, scheduler: Scheduler, sequences: list[Sequence], move=lambda plan: None
+    runner, scheduler: Scheduler, sequences: list[Sequence], move=lambda scheduler_output: None
 ) -> list[list[int]]:
     """Answer all sequences; see `model_runner.serve_greedily`."""
     for sequence in sequences:

@@ -7,13 +7,13 @@ between, its sequences are counted ahead; see `overlap`.
 from dataclasses import dataclass
 from functools import partial
 
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.outputs import EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import CountedAhead, StartedStep
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.stopwatch import StopWatch
-from lessons_lib.scheduling.preemption import MemoryPlan
+from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 
 
 @dataclass
@@ -27,26 +27,26 @@ class StartedEngineStep(StartedStep):
     watch: StopWatch
 
 
-def gpu_runner(**options):
-    """For `EngineConfig.make_runner`: a GpuRunner with these options, and the sizes of the engine."""
+def gpu_model_runner(**options):
+    """For `EngineConfig.make_runner`: a GPUModelRunner with these options, and the sizes of the engine."""
 
-    def make(model, num_blocks: int, config: EngineConfig) -> GpuRunner:
+    def make(model, num_blocks: int, config: EngineConfig) -> GPUModelRunner:
         sizes = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
-        return GpuRunner(model, num_blocks, config.block_size, **sizes, **options)
+        return GPUModelRunner(model, num_blocks, config.block_size, **sizes, **options)
 
     return make
 
 
 class OverlappedEngine(LLMEngine):
-    """An LLMEngine that gives the same answers, and keeps a GPU busy. Without one it works, too, with `gpu_runner(compiled=False, capture=rerun)`.
+    """An LLMEngine that gives the same answers, and keeps a GPU busy. Without one it works, too, with `gpu_model_runner(compiled=False, capture=rerun)`.
 
     Attributes:
-        runner: a GpuRunner; has `start(plan, choose)`. `runner.warm_up()` before the first request, so that none waits for the compiler.
+        runner: a GPUModelRunner; has `start(scheduler_output, choose)`. `runner.warm_up()` before the first request, so that none waits for the compiler.
         ahead: CountedAhead.
         started: the step whose tokens have not been handed out, or None.
     """
 
-    new_runner = staticmethod(gpu_runner())
+    new_runner = staticmethod(gpu_model_runner())
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -71,25 +71,25 @@ class OverlappedEngine(LLMEngine):
             self._finish_started()
             return super().step()
         watch = StopWatch(self.clock)
-        plan = self.scheduler.schedule()
+        scheduler_output = self.scheduler.schedule()
         watch.lap("schedule")
         try:
-            self._end_who_was_preempted(plan)
-            self._move(plan)
+            self._end_who_was_preempted(scheduler_output)
+            self._move(scheduler_output)
             watch.lap("move")
-            params, seeds, positions = self._rules(plan)
+            params, seeds, positions = self._rules(scheduler_output)
             choose = partial(choose_tokens, params=params, seeds=seeds, positions=positions)
             watch.lap("sample")
-            pending = self.runner.start(plan, choose) if plan.counts else None
+            pending = self.runner.start(scheduler_output, choose) if scheduler_output.num_scheduled_tokens else None
             watch.lap("forward")
         except BaseException as error:
             try:
                 self._finish_started()  # its tokens are good
             finally:
-                self._fail(plan, watch, error)
+                self._fail(scheduler_output, watch, error)
             return self._claim()
-        self._write_down_queue_times(plan, watch.start)
-        before, self.started = self.started, StartedEngineStep(plan, pending, watch) if pending else None
+        self._write_down_queue_times(scheduler_output, watch.start)
+        before, self.started = self.started, StartedEngineStep(scheduler_output, pending, watch) if pending else None
         try:
             if before:
                 self._arrive(before)
@@ -102,18 +102,26 @@ class OverlappedEngine(LLMEngine):
 
     def _must_see_logits(self) -> bool:
         """Whether there may be somebody in the next step whose log-probabilities are wanted, or who is to be forked."""
-        has_seat = len(self.scheduler.running) < self.scheduler.max_num_seqs
-        return any(request.is_admitted or has_seat for request in self._looked_at)
+        has_batch_slot = len(self.scheduler.running) < self.scheduler.max_num_seqs
+        return any(request.is_admitted or has_batch_slot for request in self._looked_at)
 
-    def _end_who_was_preempted(self, plan: MemoryPlan) -> None:
+    def _end_who_was_preempted(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         """An admission that takes blocks from those who run: who has a token under way can't be computed again without it."""
-        victims = [sequence for sequence in plan.preempted if self.started and sequence in self.started.plan.counts]
+        victims = [
+            sequence
+            for sequence in scheduler_output.preempted
+            if self.started and sequence in self.started.scheduler_output.num_scheduled_tokens
+        ]
         for request in dict.fromkeys(self._answers[sequence].request for sequence in victims):
             error = RuntimeError(
                 f"{request.id!r} was preempted while a token was under way to it; admission must not take blocks from those who run."
             )
             self._unclaimed.append(self._end(request, "error", error))
-            plan.counts = {sequence: count for sequence, count in plan.counts.items() if sequence in self._answers}
+            scheduler_output.num_scheduled_tokens = {
+                sequence: count
+                for sequence, count in scheduler_output.num_scheduled_tokens.items()
+                if sequence in self._answers
+            }
 
     def _finish_started(self) -> None:
         """Wait for the step that is under way, if there is one. Afterwards all tokens are known."""
@@ -127,10 +135,14 @@ class OverlappedEngine(LLMEngine):
         try:
             tokens = step.pending.tokens()
         except BaseException as error:
-            return self._fail(step.plan, step.watch, error)
+            return self._fail(step.scheduler_output, step.watch, error)
         step.watch.lap("forward")
         self._finish(
-            step.plan, step.watch, tokens, step.gets_token, lambda plan, tokens: self.ahead.put_in_place(step, tokens)
+            step.scheduler_output,
+            step.watch,
+            tokens,
+            step.gets_token,
+            lambda scheduler_output, tokens: self.ahead.put_in_place(step, tokens),
         )
 
     def _end(self, request, reason, error=None):

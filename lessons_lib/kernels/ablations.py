@@ -107,8 +107,8 @@ VARIANTS = {
                 "acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)",
             ),
             # Tensor cores need 16 rows; without them, the query heads are enough.
-            ("tl.arange(0, ROWS)", "tl.arange(0, GROUP)"),
-            ("[ROWS", "[GROUP"),
+            ("tl.arange(0, BLOCK_M)", "tl.arange(0, GROUP)"),
+            ("[BLOCK_M", "[GROUP"),
         ),
     ),
     # Not an idea taken out, but one that was tried and not kept.
@@ -117,15 +117,15 @@ VARIANTS = {
         "a block table read when it is needed",
         (
             (
-                "    for first in range(start, end, KEYS):\n",
+                "    for first in range(start, end, BLOCK_N):\n",
                 "    blocks = tl.load(table + (start + offset) // BLOCK_SIZE, mask=start + offset < end, other=0)\n"
-                "    for first in range(start, end, KEYS):\n",
+                "    for first in range(start, end, BLOCK_N):\n",
             ),
             (
                 "        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"
-                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)\n",
-                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)\n"
-                "        blocks = tl.load(table + (position + KEYS) // BLOCK_SIZE, mask=position + KEYS < end, other=0)\n",
+                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)\n",
+                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)\n"
+                "        blocks = tl.load(table + (position + BLOCK_N) // BLOCK_SIZE, mask=position + BLOCK_N < end, other=0)\n",
             ),
         ),
     ),
@@ -133,7 +133,7 @@ VARIANTS = {
     "a mask in every turn": Variant(
         "prefill_kernel",
         "a mask on the diagonal only",
-        (("diagonal = (first_position + 1) // KEYS * KEYS", "diagonal = 0"),),
+        (("diagonal = (first_position + 1) // BLOCK_N * BLOCK_N", "diagonal = 0"),),
     ),
     "first tokens first": Variant(
         "prefill_kernel",

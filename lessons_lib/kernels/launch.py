@@ -182,8 +182,8 @@ def launch_decode(
     kernel[(kv_heads, num_seqs, num_splits)](
         q, k_cache, v_cache, block_tables, context_lens, starts, out, partial_out, partial_lse, scale * LOG2_E,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, ROWS=_padded(group), HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, KEYS=tiles.keys,
-        SPLIT=split, NUM_SPLITS=num_splits, RAGGED=is_ragged, WIDE=_is_wide(k_cache),
+        GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, BLOCK_N=tiles.keys,
+        SPLIT=split, NUM_SPLITS=num_splits, RAGGED=is_ragged, USE_INT64=_use_int64(k_cache),
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if num_splits > 1:
@@ -195,19 +195,19 @@ def launch_decode(
 
 def launch_prefill(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale,
-    *, tiles: Tiles | None = None, is_wide: bool | None = None, kernel=prefill_kernel,
+    *, tiles: Tiles | None = None, use_int64: bool | None = None, kernel=prefill_kernel,
 ) -> None:  # fmt: skip
-    """Start the prefill kernel. `tiles` and `is_wide` are chosen here if not given."""
+    """Start the prefill kernel. `tiles` and `use_int64` are chosen here if not given."""
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
     num_seqs, group, dim = len(context_lens), q_heads // kv_heads, _padded(head_dim)
-    is_wide = _is_wide(k_cache) if is_wide is None else is_wide
+    use_int64 = _use_int64(k_cache) if use_int64 is None else use_int64
     tiles = tiles or prefill_tiles(dim * q.element_size(), q.dtype)
     tokens_a_tile = max(1, tiles.rows // group)
     kernel[(kv_heads, tokens // tokens_a_tile + num_seqs)](
         q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E, num_seqs,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, ROWS=max(tiles.rows, _padded(group)), TOKENS=tokens_a_tile, HEAD_DIM=head_dim, DIM=dim,
-        BLOCK_SIZE=block_size, KEYS=tiles.keys, WIDE=is_wide, num_warps=tiles.warps, num_stages=tiles.stages,
+        GROUP=group, BLOCK_M=max(tiles.rows, _padded(group)), TOKENS=tokens_a_tile, HEAD_DIM=head_dim, DIM=dim,
+        BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, USE_INT64=use_int64, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def _padded(count: int) -> int:
     return max(16, triton.next_power_of_2(count))
 
 
-def _is_wide(cache) -> bool:
+def _use_int64(cache) -> bool:
     """Whether places in the cache need more than 32 bits. A view of a larger tensor has places further apart than its own size says."""
     return sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) > 2**31 - 1
 

@@ -23,9 +23,9 @@ def online_softmax(scores, row_max, row_sum, acc):
 
 
 @triton.jit
-def places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.constexpr, WIDE: tl.constexpr):
+def places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.constexpr, USE_INT64: tl.constexpr):
     """Where the keys of these positions begin in a cache, counted in numbers. In a large cache that takes 64 bits."""
-    if WIDE:
+    if USE_INT64:
         blocks = blocks.to(tl.int64)
     return blocks * stride_block + (position % BLOCK_SIZE) * stride_slot
 
@@ -34,8 +34,8 @@ def places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.conste
 def decode_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    KEYS: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, WIDE: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr,
 ):  # fmt: skip
     """Sequences with one new token. A program has all query heads of one KV head, and one split of one sequence's keys."""
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -50,23 +50,23 @@ def decode_kernel(
         return
     end = tl.minimum(start + SPLIT, context_len)
 
-    row, dim, offset = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, KEYS)
+    row, dim, offset = tl.arange(0, BLOCK_M), tl.arange(0, DIM), tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + row
     is_row, is_dim = row < GROUP, dim < HEAD_DIM
     in_query = is_row[:, None] & is_dim[None, :]
     token = token.to(tl.int64)
     queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
-    row_max = tl.full([ROWS], float("-inf"), tl.float32)
-    row_sum = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, DIM], tl.float32)
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
 
     table = block_tables + seq.to(tl.int64) * stride_table
     k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
-    for first in range(start, end, KEYS):
+    for first in range(start, end, BLOCK_N):
         position = first + offset
         is_key = position < end
         blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
-        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, WIDE)
+        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
         keys = tl.load(k_head + place[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
         scores = tl.where(is_key[None, :], scores, float("-inf"))
@@ -130,8 +130,8 @@ def sequence_of(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
 def prefill_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, num_seqs,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    KEYS: tl.constexpr, WIDE: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, USE_INT64: tl.constexpr,
 ):  # fmt: skip
     """Sequences with several new tokens. A program has TOKENS neighbouring tokens, with all query heads of one KV head."""
     # The last tokens see most keys: their programs start first, and the short ones fill the gaps at the end.
@@ -144,7 +144,7 @@ def prefill_kernel(
         return
     context_len = tl.load(context_lens + seq)
 
-    row, dim, offset = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, KEYS)
+    row, dim, offset = tl.arange(0, BLOCK_M), tl.arange(0, DIM), tl.arange(0, BLOCK_N)
     token, head = first_token + row // GROUP, kv_head * GROUP + row % GROUP
     is_dim = dim < HEAD_DIM
     in_query = ((row < TOKENS * GROUP) & (token < q_len))[:, None] & is_dim[None, :]
@@ -153,18 +153,18 @@ def prefill_kernel(
     query_position = context_len - q_len + token
     first_position = context_len - q_len + first_token
     end = tl.minimum(first_position + TOKENS, context_len)
-    row_max = tl.full([ROWS], float("-inf"), tl.float32)
-    row_sum = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, DIM], tl.float32)
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
 
     table = block_tables + seq.to(tl.int64) * stride_table
     k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
     # Up to here every token of the program sees every key: nothing to mask, and every row has a maximum.
-    diagonal = (first_position + 1) // KEYS * KEYS
-    for first in range(0, diagonal, KEYS):
+    diagonal = (first_position + 1) // BLOCK_N * BLOCK_N
+    for first in range(0, diagonal, BLOCK_N):
         position = first + offset
         place = places_of(
-            tl.load(table + position // BLOCK_SIZE), position, stride_block, stride_slot, BLOCK_SIZE, WIDE
+            tl.load(table + position // BLOCK_SIZE), position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64
         )
         keys = tl.load(k_head + place[None, :] + dim[:, None], mask=is_dim[:, None], other=0.0)
         values = tl.load(v_head + place[:, None] + dim[None, :], mask=is_dim[None, :], other=0.0)
@@ -174,7 +174,7 @@ def prefill_kernel(
         rescale = tl.exp2(row_max - new_max)
         row_max, row_sum, acc = new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
-    for first in range(diagonal, end, KEYS):
+    for first in range(diagonal, end, BLOCK_N):
         position = first + offset
         is_key = position < end
         place = places_of(
@@ -183,7 +183,7 @@ def prefill_kernel(
             stride_block,
             stride_slot,
             BLOCK_SIZE,
-            WIDE,
+            USE_INT64,
         )
         keys = tl.load(k_head + place[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale

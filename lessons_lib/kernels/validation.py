@@ -54,7 +54,7 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
 
 
 def check_alike(k_cache, v_cache) -> None:
-    """Kernels reckon one place for both caches."""
+    """Kernels compute one place for both caches."""
     if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
         raise ValueError(
             f"k_cache has the shape {list(k_cache.shape)} and the strides {list(k_cache.stride())}, v_cache {list(v_cache.shape)} and "

@@ -4,7 +4,7 @@ Read in this order: block_pool (lesson 03), paged_kv_cache (06), block_copies (1
 no block is lost or freed twice.
 """
 
-from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, Move, apply_moves
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import (
     BlockPool,
     BlockTable,
@@ -32,7 +32,7 @@ __all__ = [
     "PagedKVCache",
     "PrefixCache",
     "TableFull",
-    "apply_moves",
+    "copy_blocks",
     "audit",
     "block_bytes",
     "block_hash",

@@ -9,7 +9,7 @@ COPY, SWAP_OUT, SWAP_IN = "copy", "swap out", "swap in"
 
 
 @dataclass(frozen=True)
-class Move:
+class BlockCopy:
     """The contents of one block go to another, before the step computes anything.
 
     Attributes:
@@ -22,14 +22,14 @@ class Move:
     target: int
 
 
-def apply_moves(moves: list[Move], cache: PagedKVCache, swap_cache: PagedKVCache | None) -> None:
+def copy_blocks(block_copies: list[BlockCopy], cache: PagedKVCache, swap_cache: PagedKVCache | None) -> None:
     """Copy the contents of blocks, in the given order, in all layers. Neighbours of one kind go together, unless one needs another.
 
     Args:
         cache: the cache of the pool.
         swap_cache: that of the swap space, in the memory of the CPU; None if nothing is ever swapped.
     """
-    for kind, run in groupby(moves, key=lambda move: move.kind):
+    for kind, run in groupby(block_copies, key=lambda move: move.kind):
         source = swap_cache if kind == SWAP_IN else cache
         target = swap_cache if kind == SWAP_OUT else cache
         for group in _independent(list(run), source is target):
@@ -38,11 +38,11 @@ def apply_moves(moves: list[Move], cache: PagedKVCache, swap_cache: PagedKVCache
                 written[targets] = read[sources].to(written.device)
 
 
-def _independent(moves: list[Move], within_one_cache: bool) -> list[list[Move]]:
+def _independent(block_copies: list[BlockCopy], within_one_cache: bool) -> list[list[BlockCopy]]:
     """Cut a run of moves where one reads or overwrites what one before it has written."""
     groups = [[]]
     written = set()
-    for move in moves:
+    for move in block_copies:
         if move.target in written or (within_one_cache and move.source in written):
             groups.append([])
             written.clear()

@@ -178,24 +178,24 @@ def slot_mapping(blocks, block_size, start, end):
     return table[positions // block_size] * block_size + positions % block_size
 
 
-def block_bytes(config, block_size, bytes_per_number=4):
+def block_bytes(config, block_size, bytes_per_element=4):
     """Bytes of one block: the keys and values of `block_size` tokens in all layers.
 
     Args:
         config: a Hugging Face model configuration.
-        bytes_per_number: 4 for float32, 2 for bfloat16 and float16.
+        bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
     """
-    return block_size * cache_bytes_per_token(config, bytes_per_number)
+    return block_size * cache_bytes_per_token(config, bytes_per_element)
 
 
-def blocks_in_budget(config, block_size, budget_bytes, bytes_per_number=4):
+def blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4):
     """How many whole blocks fit in a memory budget.
 
     Args:
         config: a Hugging Face model configuration.
         block_size: tokens of one block, at least 1.
         budget_bytes: bytes that the cache may take.
-        bytes_per_number: 4 for float32, 2 for bfloat16 and float16.
+        bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
 
     Raises:
         ValueError: `block_size` is below 1, or the budget is negative.
@@ -204,4 +204,4 @@ def blocks_in_budget(config, block_size, budget_bytes, bytes_per_number=4):
         raise ValueError(
             f"block_size is {block_size} and budget_bytes {budget_bytes}; they must be at least 1 and at least 0."
         )
-    return int(budget_bytes // block_bytes(config, block_size, bytes_per_number))
+    return int(budget_bytes // block_bytes(config, block_size, bytes_per_element))

@@ -23,8 +23,8 @@ def audit(scheduler) -> None:
     _agree("blocks in use", pool.used, set(held))
     shares = hasattr(pool, "holders")  # a PrefixCache, a learner's own too
     if shares:
-        _agree("holders of each block", pool.holders, dict(held))
-        _agree("names", {name: block for block, name in pool.name_of.items()}, pool.block_of)
+        _agree("holders of each block", pool.ref_count, dict(held))
+        _agree("names", {name: block for block, name in pool.block_to_hash.items()}, pool.hash_to_block)
     swapped = Counter(block for sequence in sequences for block in sequence.swapped)
     _agree("swapped blocks", scheduler.swap_space.used, set(swapped))
     _agree("swapped blocks that are held twice", [block for block, count in swapped.items() if count > 1], [])
@@ -37,7 +37,9 @@ def audit(scheduler) -> None:
         )
         if shares:
             names = scheduler.names(sequence)
-            wrong = [block for block, name in zip(sequence.blocks, names) if pool.name_of.get(block, name) != name]
+            wrong = [
+                block for block, name in zip(sequence.blocks, names) if pool.block_to_hash.get(block, name) != name
+            ]
             _agree(f"blocks of {sequence.id!r} that are called after other tokens", wrong, [])
 
 

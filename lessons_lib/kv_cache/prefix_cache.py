@@ -23,8 +23,8 @@ def block_hash(parent, token_ids):
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
-def name_full_blocks(sequence, block_size, block_hash=block_hash):
-    """Names of the full blocks of a sequence's known tokens. What has been reckoned before is kept in `sequence.block_hashes`.
+def hash_full_blocks(sequence, block_size, block_hash=block_hash):
+    """Names of the full blocks of a sequence's known tokens. What has been computed before is kept in `sequence.block_hashes`.
 
     Returns:
         list of bytes, `sequence.num_tokens // block_size` of them.
@@ -58,17 +58,17 @@ class PrefixCache(BlockPool):
 
     Attributes:
         holders: block -> how many sequences hold it, for those that anybody holds.
-        name_of: block -> its name, for full blocks whose keys and values are computed.
-        block_of: name -> block.
+        block_to_hash: block -> its name, for full blocks whose keys and values are computed.
+        hash_to_block: name -> block.
         evicted: how many named blocks have been lost.
     """
 
     def __init__(self, num_blocks, block_size):
         super().__init__(num_blocks, block_size)
         self.free_queue = LruQueue.fromkeys(range(num_blocks))
-        self.holders = {}
-        self.name_of = {}
-        self.block_of = {}
+        self.ref_count = {}
+        self.block_to_hash = {}
+        self.hash_to_block = {}
         self.evicted = 0
 
     def allocate(self, count):
@@ -79,13 +79,13 @@ class PrefixCache(BlockPool):
         """
         blocks = super().allocate(count)
         for block in blocks:
-            self.holders[block] = 1
-            if block in self.name_of:
-                del self.block_of[self.name_of.pop(block)]
+            self.ref_count[block] = 1
+            if block in self.block_to_hash:
+                del self.hash_to_block[self.block_to_hash.pop(block)]
                 self.evicted += 1
         return blocks
 
-    def find(self, names):
+    def match_prefix(self, names):
         """The blocks that hold the longest known beginning of a sequence.
 
         Args:
@@ -96,24 +96,24 @@ class PrefixCache(BlockPool):
         """
         blocks = []
         for name in names:
-            if name not in self.block_of:
+            if name not in self.hash_to_block:
                 break
-            blocks.append(self.block_of[name])
+            blocks.append(self.hash_to_block[name])
         return blocks
 
-    def share(self, blocks):
+    def touch(self, blocks):
         """One more sequence holds these blocks. Those that nobody held leave the free queue.
 
         Raises:
             ValueError: a block holds nothing that could be shared; nothing changes.
         """
         for block in blocks:
-            if block not in self.holders and block not in self.name_of:
+            if block not in self.ref_count and block not in self.block_to_hash:
                 raise ValueError(
-                    f"block {block} is free and has no name; share blocks that are held, or that `find` gave. Nothing was shared."
+                    f"block {block} is free and has no name; share blocks that are held, or that `match_prefix` gave. Nothing was shared."
                 )
         for block in blocks:
-            self.holders[block] = self.holders.get(block, 0) + 1
+            self.ref_count[block] = self.ref_count.get(block, 0) + 1
             self.free_queue.pop(block, None)
         self.used.update(blocks)
 
@@ -127,24 +127,24 @@ class PrefixCache(BlockPool):
             raise ValueError(
                 f"a block is named twice in {list(blocks)}. A sequence holds a block once. Nothing was freed."
             )
-        super().free([block for block in blocks if self.holders.get(block, 1) == 1])
+        super().free([block for block in blocks if self.ref_count.get(block, 1) == 1])
         for block in blocks:
-            self.holders[block] -= 1
-            if not self.holders[block]:
-                del self.holders[block]
+            self.ref_count[block] -= 1
+            if not self.ref_count[block]:
+                del self.ref_count[block]
 
-    def give_name(self, block, name):
+    def cache_full_block(self, block, name):
         """A held block is full and computed: from now on it is found by its name. If another block has that name already, nothing changes.
 
         Raises:
             ValueError: nobody holds the block; nothing changes.
         """
-        if block not in self.holders:
+        if block not in self.ref_count:
             raise ValueError(f"block {block} is not handed out; only the holder of a block can say what it holds.")
-        if name not in self.block_of and block not in self.name_of:
-            self.name_of[block] = name
-            self.block_of[name] = block
+        if name not in self.hash_to_block and block not in self.block_to_hash:
+            self.block_to_hash[block] = name
+            self.hash_to_block[name] = block
 
-    def is_own(self, block) -> bool:
+    def is_writable(self, block) -> bool:
         """Whether the holder may write to it: nobody else holds it, and nobody can find it."""
-        return self.holders.get(block) == 1 and block not in self.name_of
+        return self.ref_count.get(block) == 1 and block not in self.block_to_hash

@@ -55,7 +55,9 @@ def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
 
 def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:
     """The same under a scheduler with a budget of tokens, with shared beginnings (this lesson)."""
-    longest = max(len(tokenizer(prompt).input_ids) + cap for prompt, cap in zip(load.prompts, load.max_new_tokens))
+    longest = max(
+        len(tokenizer(prompt).input_ids) + max_tokens for prompt, max_tokens in zip(load.prompts, load.max_new_tokens)
+    )
     num_blocks = size * blocks_for(longest, 16)  # a pool much larger than the others' would be written once for nothing
     engine = LLMEngine(
         model,
@@ -64,7 +66,9 @@ def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Calla
             max_num_seqs=size, max_num_batched_tokens=max(256, size), num_blocks=num_blocks, make_runner=make_runner
         ),
     )
-    outputs = engine.generate(load.prompts, [SamplingParams(max_tokens=cap) for cap in load.max_new_tokens])
+    outputs = engine.generate(
+        load.prompts, [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
+    )
     return [output.token_ids for output in outputs]
 
 

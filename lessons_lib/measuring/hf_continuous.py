@@ -20,7 +20,7 @@ def hugging_face_continuous(
         (seconds from the first request to the last answer, answers). The start of its thread and a first request are left out.
     """
     prompts = [tokenizer(prompt).input_ids for prompt in load.prompts]
-    tokens = sum(len(prompt) + cap for prompt, cap in zip(prompts, load.max_new_tokens))
+    tokens = sum(len(prompt) + max_tokens for prompt, max_tokens in zip(prompts, load.max_new_tokens))
     generation = GenerationConfig(
         do_sample=False,
         eos_token_id=tokenizer.eos_token_id,
@@ -50,8 +50,10 @@ def hugging_face_continuous(
         model.set_attn_implementation(before)
 
 
-def _answers(manager, prompts, caps) -> list[list[int]]:
-    names = [manager.add_request(prompt, max_new_tokens=cap) for prompt, cap in zip(prompts, caps)]
+def _answers(manager, prompts, max_tokens_each) -> list[list[int]]:
+    names = [
+        manager.add_request(prompt, max_new_tokens=max_tokens) for prompt, max_tokens in zip(prompts, max_tokens_each)
+    ]
     done = {}
     while len(done) < len(names):
         result = manager.get_result(timeout=1)

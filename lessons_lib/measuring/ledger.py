@@ -36,7 +36,7 @@ def story_sequences(tokenizer) -> list[Sequence]:
     """The six stories as a scheduler wants them."""
     end = frozenset({tokenizer.eos_token_id})
     prompts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
-    return [Sequence(name, prompt, cap, end) for name, prompt, cap in zip(NAMES, prompts, MAX_NEW_TOKENS)]
+    return [Sequence(name, prompt, max_tokens, end) for name, prompt, max_tokens in zip(NAMES, prompts, MAX_NEW_TOKENS)]
 
 
 def scheduled(model, tokenizer) -> BatchResult:
@@ -60,7 +60,7 @@ def by_engine(model, tokenizer) -> BatchResult:
     """All six at a time, with as many blocks as they need."""
     engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
     with recorded_plans(engine.scheduler) as trace:
-        outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=cap) for cap in MAX_NEW_TOKENS])
+        outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS])
     return BatchResult([output.token_ids for output in outputs], trace)
 
 

@@ -41,7 +41,7 @@ class Machine:
         return self.flop_per_s / self.bytes_per_s
 
 
-def attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+def attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
     """What attention of a packed row over one layer's cache must do.
 
     A query at position p of its sequence sees p + 1 keys. For each of its heads and each key that it sees, the score takes
@@ -50,14 +50,14 @@ def attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_
 
     Args:
         q_lens: new tokens of each sequence; context_lens: tokens of each, the new ones included.
-        bytes_per_number: 2 for bfloat16 and float16, 4 for float32.
+        bytes_per_element: 2 for bfloat16 and float16, 4 for float32.
 
     Returns:
         Work.
     """
     pairs = sum(q_len * context - q_len * (q_len - 1) // 2 for q_len, context in zip(q_lens, context_lens))
     numbers = 2 * sum(context_lens) * kv_heads * head_dim + 2 * sum(q_lens) * q_heads * head_dim
-    return Work(bytes=numbers * bytes_per_number, flop=4 * pairs * q_heads * head_dim)
+    return Work(bytes=numbers * bytes_per_element, flop=4 * pairs * q_heads * head_dim)
 
 
 def attainable(work: Work, machine: Machine) -> float:

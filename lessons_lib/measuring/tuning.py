@@ -37,7 +37,7 @@ def largest_that_fits(fits, most):
 def engine_fits(model, tokenizer, num_seqs: int, context: int, limit: float, max_num_batched_tokens: int = 512) -> bool:
     """Whether an engine for so many sequences of `context` tokens runs within a memory limit. It is tried on the worst that can come.
 
-    Nobody reckons this from the model's shape: what libraries take for themselves, and what lies unused between two tensors, is in no
+    Nobody computes this from the model's shape: what libraries take for themselves, and what lies unused between two tensors, is in no
     formula.
 
     Args:

@@ -20,9 +20,9 @@ def skewed_workload(count: int, seed: int = 0) -> Workload:
     Three in four ask for 8 to 40 tokens, the others for 100 to 150. Prompts are the stories, each cut at a random word.
     """
     rng = random.Random(seed)
-    prompts, caps = [], []
+    prompts, max_tokens_each = [], []
     for index in range(count):
         words = PROMPTS[index % len(PROMPTS)].split()
         prompts.append(" ".join(words[: rng.randint(2, len(words))]))
-        caps.append(rng.randint(100, 150) if rng.random() < 0.25 else rng.randint(8, 40))
-    return Workload(tuple(prompts), tuple(caps))
+        max_tokens_each.append(rng.randint(100, 150) if rng.random() < 0.25 else rng.randint(8, 40))
+    return Workload(tuple(prompts), tuple(max_tokens_each))

@@ -88,14 +88,14 @@ def kv_head_size(config) -> tuple[int, int]:
     return kv_heads, head_dim
 
 
-def cache_bytes_per_token(config, bytes_per_number: int = 4) -> int:
+def cache_bytes_per_token(config, bytes_per_element: int = 4) -> int:
     """Bytes of KV cache that one token takes, over all layers.
 
     In every layer a token leaves one key and one value for each KV head, each `head_dim` numbers long.
 
     Args:
         config: a Hugging Face model configuration. `kv_head_size(config)` gives its KV heads and their size.
-        bytes_per_number: 4 for float32, 2 for bfloat16 and float16.
+        bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
     """
     kv_heads, head_dim = kv_head_size(config)
-    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_number
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_element

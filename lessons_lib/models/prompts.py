@@ -32,10 +32,10 @@ def encode_prompts(
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
-    caps = _one_cap_each(max_new_tokens, len(prompts))
+    max_tokens_each = _one_cap_each(max_new_tokens, len(prompts))
     names = (f"prompt {index}" for index in range(len(prompts)))
-    encoded = [encode_prompt(model, tokenizer, *request, context) for request in zip(names, prompts, caps)]
-    return [prompt_ids for prompt_ids, _ in encoded], [cap for _, cap in encoded]
+    encoded = [encode_prompt(model, tokenizer, *request, context) for request in zip(names, prompts, max_tokens_each)]
+    return [prompt_ids for prompt_ids, _ in encoded], [max_tokens for _, max_tokens in encoded]
 
 
 def encode_prompt(
@@ -48,9 +48,9 @@ def encode_prompt(
     """
     context = _checked_context(model, context)
     prompt_ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
-    cap = context - len(prompt_ids) if max_new_tokens is None else max_new_tokens
-    _check_request(name, prompt_ids, cap, model.config.vocab_size, context)
-    return prompt_ids, cap
+    max_tokens = context - len(prompt_ids) if max_new_tokens is None else max_new_tokens
+    _check_request(name, prompt_ids, max_tokens, model.config.vocab_size, context)
+    return prompt_ids, max_tokens
 
 
 def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_size: int, context: int) -> None:
@@ -97,9 +97,9 @@ def _checked_context(model, context: int | None) -> int:
 def _one_cap_each(max_new_tokens: int | Sequence[int] | None, count: int) -> list[int | None]:
     if max_new_tokens is None or isinstance(max_new_tokens, int):
         return [max_new_tokens] * count
-    caps = list(max_new_tokens)
-    if len(caps) != count:
+    max_tokens_each = list(max_new_tokens)
+    if len(max_tokens_each) != count:
         raise BadRequest(
-            f"{len(caps)} values of max_new_tokens for {count} prompts; give one number, or one for each prompt."
+            f"{len(max_tokens_each)} values of max_new_tokens for {count} prompts; give one number, or one for each prompt."
         )
-    return caps
+    return max_tokens_each

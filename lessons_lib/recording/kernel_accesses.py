@@ -23,7 +23,7 @@ class OutOfBounds(IndexError):
     """A program asked for a number that its tensor does not have.
 
     Attributes:
-        ids: of the program; kind: "load" or "store"; tensor: name of the parameter from which the address was reckoned.
+        ids: of the program; kind: "load" or "store"; tensor: name of the parameter from which the address was computed.
         number: which number of that tensor was asked for; count: how many it has.
     """
 

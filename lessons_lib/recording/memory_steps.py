@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.kv_cache.block_copies import Move, apply_moves
+from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.scheduling.preemption import MemoryPlan, PreemptiveScheduler
+from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput, PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -35,7 +35,7 @@ class MemoryStep:
     index: int
     num_blocks: int
     block_size: int
-    holders: dict[int, tuple[str, ...]]
+    owners: dict[int, tuple[str, ...]]
     filled: dict[int, int]
     cached: frozenset[int]
     swapped: dict[str, tuple[int, ...]]
@@ -47,7 +47,7 @@ class MemoryStep:
     swapped_out: tuple[str, ...]
     swapped_in: tuple[str, ...]
     waiting: tuple[str, ...]
-    moves: tuple[Move, ...]
+    block_copies: tuple[BlockCopy, ...]
     hits: dict[str, int]
     evicted: int
 
@@ -84,48 +84,48 @@ def recorded_step(
 ) -> MemoryStep:
     """One step of `serve_recorded`: between two of them, sequences may be added, forked or removed."""
     were_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
-    plan = scheduler.schedule()
+    scheduler_output = scheduler.schedule()
     are_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
-    apply_moves(plan.moves, runner.cache, swap_cache)
-    finished = scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+    copy_blocks(scheduler_output.block_copies, runner.cache, swap_cache)
+    finished = scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
     audit(scheduler)
-    return _record(scheduler, plan, index, finished, were_out, are_out)
+    return _record(scheduler, scheduler_output, index, finished, were_out, are_out)
 
 
 def _record(
     scheduler: PreemptiveScheduler,
-    plan: MemoryPlan,
+    scheduler_output: PreemptiveSchedulerOutput,
     index: int,
     finished: list[Sequence],
     were_out: set[str],
     are_out: set[str],
 ) -> MemoryStep:
-    pool, holders, filled = scheduler.pool, {}, {}
+    pool, owners, filled = scheduler.pool, {}, {}
     everybody = [*scheduler.running, *scheduler.waiting]
     for sequence in everybody:
         for place, block in enumerate(sequence.blocks):
             tokens = min(sequence.num_computed_tokens - place * pool.block_size, pool.block_size)
-            holders[block] = (*holders.get(block, ()), sequence.id)
+            owners[block] = (*owners.get(block, ()), sequence.id)
             filled[block] = max(filled.get(block, 0), tokens)
-    admitted, preempted = _ids(plan.admitted), _ids(plan.preempted)
+    admitted, preempted = _ids(scheduler_output.admitted), _ids(scheduler_output.preempted)
     return MemoryStep(
         index=index,
         num_blocks=pool.num_blocks,
         block_size=pool.block_size,
-        holders=holders,
+        owners=owners,
         filled=filled,
-        cached=frozenset(block for block in pool.free_queue if block in pool.name_of),
+        cached=frozenset(block for block in pool.free_queue if block in pool.block_to_hash),
         swapped={sequence.id: tuple(sequence.swapped) for sequence in everybody if sequence.swapped},
         num_swap_blocks=scheduler.swap_space.num_blocks,
-        counts={sequence.id: count for sequence, count in plan.counts.items()},
+        counts={sequence.id: count for sequence, count in scheduler_output.num_scheduled_tokens.items()},
         admitted=admitted,
         preempted=preempted,
         finished=_ids(finished),
         swapped_out=tuple(id for id in preempted if id in are_out),
         swapped_in=tuple(id for id in admitted if id in were_out),
         waiting=_ids(scheduler.waiting),
-        moves=tuple(plan.moves),
-        hits={sequence.id: tokens for sequence, tokens in plan.cached.items()},
+        block_copies=tuple(scheduler_output.block_copies),
+        hits={sequence.id: tokens for sequence, tokens in scheduler_output.cached.items()},
         evicted=pool.evicted,
     )
 

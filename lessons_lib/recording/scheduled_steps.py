@@ -22,10 +22,10 @@ def recorded_plans(scheduler: Scheduler, block_bytes: int = 0):
     trace, update, last = Trace(), scheduler.update, time.perf_counter()
     furthest = {}
 
-    def recorded(plan, next_tokens):
+    def recorded(scheduler_output, next_tokens):
         nonlocal last
         rows, used = [], sum(sequence.num_computed_tokens for sequence in scheduler.running)
-        for sequence, count in plan.counts.items():
+        for sequence, count in scheduler_output.num_scheduled_tokens.items():
             end = sequence.num_computed_tokens + count
             useful = max(0, end - max(furthest.get(sequence, 0), sequence.num_computed_tokens))
             phase = "decode" if sequence.num_computed_tokens >= len(sequence.prompt_ids) else "prefill"
@@ -33,10 +33,12 @@ def recorded_plans(scheduler: Scheduler, block_bytes: int = 0):
             furthest[sequence] = max(furthest.get(sequence, 0), end)
         reserved = len(scheduler.pool.used) * scheduler.pool.block_size
         waiting = tuple(sequence.id for sequence in scheduler.waiting)
-        finished = update(plan, next_tokens)
+        finished = update(scheduler_output, next_tokens)
         now = time.perf_counter()
-        moved = len(getattr(plan, "moves", ())) * block_bytes
-        trace.steps.append(Step(tuple(rows), now - last, waiting, 1, reserved, used + plan.num_tokens, moved))
+        moved = len(getattr(scheduler_output, "moves", ())) * block_bytes
+        trace.steps.append(
+            Step(tuple(rows), now - last, waiting, 1, reserved, used + scheduler_output.num_tokens, moved)
+        )
         last = now
         return finished
 

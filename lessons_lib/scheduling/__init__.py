@@ -4,7 +4,7 @@ Read in this order: sequence, policies, scheduler (lesson 09), preemption (10). 
 the requests of arrivals; statistics and swap_cost say what a run was like.
 """
 
-from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, Move
+from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.scheduling.arrivals import Arrival, bursty_arrivals, reversed_estimates, traffic
 from lessons_lib.scheduling.policies import (
     BalancedLengths,
@@ -23,7 +23,14 @@ from lessons_lib.scheduling.preemption import (
     never_swap,
     take_cached,
 )
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, StepPlan, conservative, optimistic, share_budget
+from lessons_lib.scheduling.scheduler import (
+    Deadlock,
+    Scheduler,
+    SchedulerOutput,
+    conservative,
+    optimistic,
+    share_budget,
+)
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost, fit_cost, simulate, simulate_static
 from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, summary, times_of
@@ -42,7 +49,7 @@ __all__ = [
     "Sequence",
     "ShortestJobFirst",
     "StepCost",
-    "StepPlan",
+    "SchedulerOutput",
     "StrictPriority",
     "WaitingQueue",
     "always_swap",

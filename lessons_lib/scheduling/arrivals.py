@@ -102,7 +102,7 @@ def traffic(
     Args:
         rate: arrivals a second.
         arrivals: `poisson_arrivals` or `bursty_arrivals`.
-        prompt_median, answer_median, spread, most: of the lengths, see `heavy_tailed`; every cap is `most`.
+        prompt_median, answer_median, spread, most: of the lengths, see `heavy_tailed`; every max_tokens is `most`.
         urgent_share: share of requests of tier 0; the others are of tier 1.
         estimate_error: by what factor the expected lengths are wrong: standard deviation of its logarithm; 0 if they are right.
         seed: another one gives other requests in every respect.

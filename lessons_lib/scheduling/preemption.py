@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, Move
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, name_full_blocks
-from lessons_lib.scheduling.scheduler import Scheduler, StepPlan, optimistic, share_budget
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
+from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput, optimistic, share_budget
 from lessons_lib.scheduling.sequence import Sequence
 
 
 @dataclass
-class MemoryPlan(StepPlan):
-    """A StepPlan, and what happens to blocks before it.
+class PreemptiveSchedulerOutput(SchedulerOutput):
+    """A SchedulerOutput, and what happens to blocks before it.
 
     Attributes:
         moves: to be done in this order: a block that one move empties may be the target of a later one.
@@ -20,7 +20,7 @@ class MemoryPlan(StepPlan):
         cached: sequence -> tokens of a sequence that was admitted that are in the cache already.
     """
 
-    moves: list[Move] = field(default_factory=list)
+    block_copies: list[BlockCopy] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     cached: dict[Sequence, int] = field(default_factory=dict)
 
@@ -56,11 +56,11 @@ def take_cached(pool, sequence, blocks):
         blocks: list of int, one or more, what `pool.find` gave for it.
     """
     covers_all = len(blocks) * pool.block_size == sequence.num_tokens
-    others_free = len(pool.free_queue) - sum(block not in pool.holders for block in blocks)
+    others_free = len(pool.free_queue) - sum(block not in pool.ref_count for block in blocks)
     if covers_all and not others_free:
         # There would be no block for the copy that the last token is written to: compute the last block again instead.
         blocks = blocks[:-1]
-    pool.share(blocks)
+    pool.touch(blocks)
     sequence.blocks = list(blocks)
     sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
 
@@ -101,38 +101,38 @@ class PreemptiveScheduler(Scheduler):
         self.take_cached = take_cached
         self.num_preempted = self.num_swapped = 0
 
-    new_plan = MemoryPlan
+    new_output = PreemptiveSchedulerOutput
 
-    def serve_waiting(self, plan):
+    def schedule_waiting(self, scheduler_output):
         # Whoever was admitted now would take the blocks that a victim has given back, and be the next victim.
-        if plan.preempted:
+        if scheduler_output.preempted:
             return
-        super().serve_waiting(plan)
+        super().schedule_waiting(scheduler_output)
         if self.waiting and not self.running:
             for fork in self.waiting_forks():
                 self.drop(fork)
-            super().serve_waiting(plan)
+            super().schedule_waiting(scheduler_output)
 
-    def serve_running(self, plan):
-        size, is_own = self.pool.block_size, self.pool.is_own
+    def schedule_running(self, scheduler_output):
+        size, is_writable = self.pool.block_size, self.pool.is_writable
         for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
             start, blocks = sequence.num_computed_tokens, sequence.blocks
-            # Most have room in a block of their own. `give` would do the same for them, in twice the time.
-            if start + count <= size * len(blocks) and is_own(blocks[start // size]):
-                plan.counts[sequence] = count
+            # Most have room in a block of their own. `allocate_slots` would do the same for them, in twice the time.
+            if start + count <= size * len(blocks) and is_writable(blocks[start // size]):
+                scheduler_output.num_scheduled_tokens[sequence] = count
             else:
-                self.give(plan, sequence, count)
+                self.allocate_slots(scheduler_output, sequence, count)
 
-    def give(self, plan, sequence, count):
+    def allocate_slots(self, scheduler_output, sequence, count):
         """Let the step compute `count` tokens of a sequence, whatever that costs those who rank behind it."""
-        if sequence in plan.preempted:
+        if sequence in scheduler_output.preempted:
             return
-        while not self.make_room(plan, sequence, count):
+        while not self.make_room(scheduler_output, sequence, count):
             victim = self.choose_victim(self.candidates(), self.waiting.policy)
-            self.preempt(plan, victim)
+            self.preempt(scheduler_output, victim)
             if victim is sequence:
                 return
-        plan.counts[sequence] = count
+        scheduler_output.num_scheduled_tokens[sequence] = count
 
     def candidates(self) -> list[Sequence]:
         """Those whose blocks may be taken: who runs, and behind them the forks that hold blocks while they wait for a place."""
@@ -140,24 +140,24 @@ class PreemptiveScheduler(Scheduler):
         # The only one that runs never gives way to forks that wait: it might be admitted again before them, for ever.
         return forks if forks and len(self.running) == 1 else [*self.running, *forks]
 
-    def make_room(self, plan: MemoryPlan, sequence: Sequence, count: int) -> bool:
+    def make_room(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> bool:
         """Blocks for `count` more tokens, and a copy of the block that they begin in, if it is not the sequence's own."""
         size, blocks = self.pool.block_size, sequence.blocks
         first = sequence.num_computed_tokens // size
-        is_shared = first < len(blocks) and not self.pool.is_own(blocks[first])
+        is_shared = first < len(blocks) and not self.pool.is_writable(blocks[first])
         missing = blocks_for(sequence.num_computed_tokens + count, size) - len(blocks)
         if missing + is_shared > len(self.pool.free_queue):
             return False
         if is_shared:
-            plan.moves.append(copy_before_write(self.pool, sequence, first))
+            scheduler_output.block_copies.append(copy_before_write(self.pool, sequence, first))
         if missing > 0:
             blocks += self.pool.allocate(missing)
         return True
 
-    def preempt(self, plan: MemoryPlan, victim: Sequence) -> None:
+    def preempt(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
         """Take a victim's blocks, and let it wait again, with the rank that it had. Its tokens so far stay known."""
-        plan.counts.pop(victim, None)
-        plan.preempted.append(victim)
+        scheduler_output.num_scheduled_tokens.pop(victim, None)
+        scheduler_output.preempted.append(victim)
         self.num_preempted += 1
         if victim in self.running:
             self.running.remove(victim)
@@ -165,7 +165,7 @@ class PreemptiveScheduler(Scheduler):
         filled = victim.blocks[: blocks_for(victim.num_computed_tokens, self.pool.block_size)]
         if self.should_swap(self, victim) and 0 < len(filled) <= len(self.swap_space.free_queue):
             victim.swapped = self.swap_space.allocate(len(filled))
-            plan.moves += [Move(SWAP_OUT, *pair) for pair in zip(filled, victim.swapped)]
+            scheduler_output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(filled, victim.swapped)]
             self.num_swapped += 1
             self.pool.free(victim.blocks)
             victim.blocks = []
@@ -177,31 +177,33 @@ class PreemptiveScheduler(Scheduler):
         self.release(sequence)
         sequence.num_computed_tokens = 0
 
-    def admit(self, plan, sequence):
-        super().admit(plan, sequence)
+    def admit(self, scheduler_output, sequence):
+        super().admit(scheduler_output, sequence)
         if sequence.swapped:
             sequence.blocks = self.pool.allocate(len(sequence.swapped))
-            plan.moves += [Move(SWAP_IN, *pair) for pair in zip(sequence.swapped, sequence.blocks)]
+            scheduler_output.block_copies += [
+                BlockCopy(SWAP_IN, *pair) for pair in zip(sequence.swapped, sequence.blocks)
+            ]
             self.swap_space.free(sequence.swapped)
             sequence.swapped = []
         elif blocks := self.cached_blocks(sequence):
             self.take_cached(self.pool, sequence, blocks)
-            plan.cached[sequence] = sequence.num_computed_tokens
+            scheduler_output.cached[sequence] = sequence.num_computed_tokens
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
         """Blocks of the pool that hold the beginning of a sequence that has none itself."""
         if sequence.blocks or sequence.swapped or not self.share_prefixes:
             return []
-        return self.pool.find(self.names(sequence))
+        return self.pool.match_prefix(self.names(sequence))
 
     def names(self, sequence: Sequence) -> list[bytes]:
         """Names of the full blocks of its known tokens."""
-        return name_full_blocks(sequence, self.pool.block_size, self.block_hash)
+        return hash_full_blocks(sequence, self.pool.block_size, self.block_hash)
 
     def missing_blocks(self, sequence):
         # What others hold anyway costs nothing; but the last token is computed, and for that its block is copied or filled anew.
         beginning = self.cached_blocks(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size]
-        return super().missing_blocks(sequence) - sum(block in self.pool.holders for block in beginning)
+        return super().missing_blocks(sequence) - sum(block in self.pool.ref_count for block in beginning)
 
     def waiting_forks(self) -> list[Sequence]:
         """Sequences that wait for a place and hold blocks all the same."""
@@ -214,13 +216,13 @@ class PreemptiveScheduler(Scheduler):
         if self.share_prefixes and full > before:
             names = self.names(sequence)
             for index in range(before, full):
-                self.pool.give_name(sequence.blocks[index], names[index])
+                self.pool.cache_full_block(sequence.blocks[index], names[index])
 
     def discard(self, sequence: Sequence) -> None:
         """Take a sequence out whose keys and values may be wrong: nobody shall find its blocks any more."""
         for block in sequence.blocks:
-            if block in self.pool.name_of:
-                del self.pool.block_of[self.pool.name_of.pop(block)]
+            if block in self.pool.block_to_hash:
+                del self.pool.hash_to_block[self.pool.block_to_hash.pop(block)]
         self.remove(sequence)
 
     def release(self, sequence):
@@ -243,7 +245,7 @@ def copy_before_write(pool, sequence, index):
     (target,) = pool.allocate(1)
     sequence.blocks[index] = target
     pool.free([source])
-    return Move(COPY, source, target)
+    return BlockCopy(COPY, source, target)
 
 
 def fork(pool, sequence, id):
@@ -257,7 +259,7 @@ def fork(pool, sequence, id):
     Returns:
         Sequence: waits to be added to the scheduler.
     """
-    pool.share(sequence.blocks)
+    pool.touch(sequence.blocks)
     return replace(
         sequence,
         id=id,

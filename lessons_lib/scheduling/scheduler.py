@@ -14,22 +14,22 @@ class Deadlock(RuntimeError):
 
 
 @dataclass
-class StepPlan:
+class SchedulerOutput:
     """What one step computes.
 
     Attributes:
-        counts: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed row.
+        num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed row.
         admitted: sequences that run from this step on.
         stalled: running sequences that get no token, because no block is free for it.
     """
 
-    counts: dict[Sequence, int] = field(default_factory=dict)
+    num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
     admitted: list[Sequence] = field(default_factory=list)
     stalled: list[Sequence] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
-        return sum(self.counts.values())
+        return sum(self.num_scheduled_tokens.values())
 
 
 def share_budget(running, budget):
@@ -119,7 +119,7 @@ class Scheduler:
         self.waiting = WaitingQueue(policy or FirstComeFirstServed())
         self.running = []
 
-    new_plan = StepPlan
+    new_output = SchedulerOutput
 
     def add(self, sequence: Sequence) -> None:
         """Put a sequence in the queue.
@@ -144,66 +144,66 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         return bool(self.running or len(self.waiting))
 
-    def schedule(self) -> StepPlan:
+    def schedule(self) -> SchedulerOutput:
         """Plan the next step: first those who run, then, with what is left of the budget, those who wait.
 
         A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would pass a large one for ever. While
         somebody stalls, nobody is admitted.
 
         Returns:
-            StepPlan. Its sequences have blocks for their new tokens.
+            SchedulerOutput. Its sequences have blocks for their new tokens.
 
         Raises:
             Deadlock: nobody who runs can get a block.
         """
-        plan = self.new_plan()
-        self.serve_running(plan)
-        self.serve_waiting(plan)
-        if self.running and not plan.counts:
+        scheduler_output = self.new_output()
+        self.schedule_running(scheduler_output)
+        self.schedule_waiting(scheduler_output)
+        if self.running and not scheduler_output.num_scheduled_tokens:
             raise Deadlock(
                 f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. Admit more "
                 "carefully, or preempt one of them (lesson 10)."
             )
-        return plan
+        return scheduler_output
 
-    def serve_running(self, plan: StepPlan) -> None:
+    def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
         for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
-            self.give(plan, sequence, count)
+            self.allocate_slots(scheduler_output, sequence, count)
 
-    def serve_waiting(self, plan: StepPlan) -> None:
+    def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
         # Whoever stalls waits for blocks; newcomers would take those that fall free.
-        if plan.stalled:
+        if scheduler_output.stalled:
             return
-        budget = self.max_num_batched_tokens - plan.num_tokens
+        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
         while self.waiting and budget and len(self.running) < self.max_num_seqs:
             sequence = self.waiting.next(self.running)
             if not self.admission(self, sequence):
                 break
-            self.admit(plan, sequence)
+            self.admit(scheduler_output, sequence)
             count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self.give(plan, sequence, count)
+            self.allocate_slots(scheduler_output, sequence, count)
             budget -= count
 
     def missing_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence lacks for the tokens that are known."""
         return blocks_for(sequence.num_tokens, self.pool.block_size) - len(sequence.blocks)
 
-    def admit(self, plan: StepPlan, sequence: Sequence) -> None:
+    def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
         self.running.append(sequence)
-        plan.admitted.append(sequence)
+        scheduler_output.admitted.append(sequence)
 
-    def give(self, plan: StepPlan, sequence: Sequence, count: int) -> None:
+    def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
         """Let the step compute `count` tokens of a sequence, if there are blocks for them."""
         missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
         if missing > len(self.pool.free_queue):
-            plan.stalled.append(sequence)
+            scheduler_output.stalled.append(sequence)
             return
         if missing > 0:
             sequence.blocks += self.pool.allocate(missing)
-        plan.counts[sequence] = count
+        scheduler_output.num_scheduled_tokens[sequence] = count
 
-    def update(self, plan: StepPlan, next_tokens) -> list[Sequence]:
+    def update(self, scheduler_output: SchedulerOutput, next_tokens) -> list[Sequence]:
         """After the pass: count what was computed, and hand out the new tokens.
 
         Args:
@@ -214,7 +214,7 @@ class Scheduler:
             the sequences that have finished. Their blocks are free again.
         """
         finished = []
-        for (sequence, count), token in zip(plan.counts.items(), next_tokens):
+        for (sequence, count), token in zip(scheduler_output.num_scheduled_tokens.items(), next_tokens):
             self.computed(sequence, count)
             if sequence.num_computed_tokens == sequence.num_tokens:
                 sequence.append_token(token)

@@ -1,4 +1,4 @@
-"""Lesson 09: the scheduler at work without a model: what a step takes is reckoned, and the clock is set forward by it."""
+"""Lesson 09: the scheduler at work without a model: what a step takes is computed, and the clock is set forward by it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -117,7 +117,7 @@ def simulate(
     keep_steps: bool = False,
     until: float = float("inf"),
 ) -> Simulation:
-    """Serve requests on a clock that is only reckoned.
+    """Serve requests on a clock that is only computed.
 
     Args:
         scheduler: the one that would serve a real model; empty.
@@ -144,25 +144,25 @@ def simulate(
             scheduler.add(coming.sequence())
             coming = next(arrivals, None)
 
-        plan = scheduler.schedule()
-        for sequence in plan.admitted:
+        scheduler_output = scheduler.schedule()
+        for sequence in scheduler_output.admitted:
             if sequence.id in never_ran:  # whoever was preempted is admitted again
                 never_ran.remove(sequence.id)
                 run.times[sequence.id].admitted = clock
-        counts = plan.counts
-        context = sum([sequence.num_computed_tokens for sequence in counts]) + plan.num_tokens
-        seconds = cost.seconds(plan.num_tokens, context)
+        counts = scheduler_output.num_scheduled_tokens
+        context = sum([sequence.num_computed_tokens for sequence in counts]) + scheduler_output.num_tokens
+        seconds = cost.seconds(scheduler_output.num_tokens, context)
         if keep_steps:
-            run.steps.append(_step_of(plan, scheduler, clock, seconds))
+            run.steps.append(_step_of(scheduler_output, scheduler, clock, seconds))
         clock += seconds
         run.num_steps += 1
-        run.computed_tokens += plan.num_tokens
+        run.computed_tokens += scheduler_output.num_tokens
 
         lengths = [len(sequence.output_ids) + 1 for sequence in counts]
         tokens = [
             end_token if length == answer_lengths[sequence.id] else 0 for sequence, length in zip(counts, lengths)
         ]
-        finished = scheduler.update(plan, tokens)
+        finished = scheduler.update(scheduler_output, tokens)
         for sequence, length in zip(counts, lengths):
             if length == 1:  # in the middle of a prompt a later step says it again
                 run.times[sequence.id].first_token = clock
@@ -175,15 +175,26 @@ def simulate(
     return run
 
 
-def _step_of(plan, scheduler, clock, seconds) -> SimulatedStep:
-    is_decode = {sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids) for sequence in plan.counts}
+def _step_of(scheduler_output, scheduler, clock, seconds) -> SimulatedStep:
+    is_decode = {
+        sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids)
+        for sequence in scheduler_output.num_scheduled_tokens
+    }
     return SimulatedStep(
         start=clock,
         seconds=seconds,
-        prefill={sequence.id: count for sequence, count in plan.counts.items() if not is_decode[sequence]},
-        decode={sequence.id: count for sequence, count in plan.counts.items() if is_decode[sequence]},
+        prefill={
+            sequence.id: count
+            for sequence, count in scheduler_output.num_scheduled_tokens.items()
+            if not is_decode[sequence]
+        },
+        decode={
+            sequence.id: count
+            for sequence, count in scheduler_output.num_scheduled_tokens.items()
+            if is_decode[sequence]
+        },
         waiting=tuple(sequence.id for sequence in scheduler.waiting),
-        stalled=tuple(sequence.id for sequence in plan.stalled),
+        stalled=tuple(sequence.id for sequence in scheduler_output.stalled),
         free_blocks=len(scheduler.pool.free_queue),
     )
 

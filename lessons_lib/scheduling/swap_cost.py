@@ -29,9 +29,9 @@ class PreemptionCost:
                 "the others 0 or more."
             )
 
-    def move_seconds(self, num_moves: int) -> float:
+    def move_seconds(self, num_block_copies: int) -> float:
         """Seconds of so many moves of a block, in whichever direction."""
-        return num_moves * (self.per_move + self.block_bytes / self.bandwidth)
+        return num_block_copies * (self.per_move + self.block_bytes / self.bandwidth)
 
     def swap_seconds(self, num_blocks: int) -> float:
         """Seconds that so many blocks take on their way out and back in."""

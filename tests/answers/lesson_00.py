@@ -388,79 +388,79 @@ def with_hugging_face(model, prompt_ids, max_new_tokens, eos_token_id=None):
 def product(kv=2, layers=True, heads=None, width=None, factor=1):
     """A right product, in which one factor can be replaced by a wrong one."""
 
-    def cache_bytes_per_token(config, bytes_per_number=4):
+    def cache_bytes_per_token(config, bytes_per_element=4):
         kv_heads, head_dim = kv_head_size(config)
         count = kv * (heads(config) if heads else kv_heads) * (width(config) if width else head_dim)
-        return count * (config.num_hidden_layers if layers else 1) * bytes_per_number * factor
+        return count * (config.num_hidden_layers if layers else 1) * bytes_per_element * factor
 
     return cache_bytes_per_token
 
 
-def always_float32(config, bytes_per_number=4):
+def always_float32(config, bytes_per_element=4):
     return cache_bytes_per_token(config, 4)
 
 
-def counts_numbers(config, bytes_per_number=4):
+def counts_numbers(config, bytes_per_element=4):
     return cache_bytes_per_token(config, 1)
 
 
-def needs_num_key_value_heads(config, bytes_per_number=4):
+def needs_num_key_value_heads(config, bytes_per_element=4):
     head_dim = kv_head_size(config)[1]
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * bytes_per_number
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * bytes_per_element
 
 
-def default_of_two(config, bytes_per_number=2):
-    return cache_bytes_per_token(config, bytes_per_number)
+def default_of_two(config, bytes_per_element=2):
+    return cache_bytes_per_token(config, bytes_per_element)
 
 
-def whole_context(config, bytes_per_number=4):
-    return cache_bytes_per_token(config, bytes_per_number) * config.max_position_embeddings
+def whole_context(config, bytes_per_element=4):
+    return cache_bytes_per_token(config, bytes_per_element) * config.max_position_embeddings
 
 
 def reads(layers, heads):
     """The right product, but of other configurations: layers from one, heads from another. None stands for the argument."""
 
-    def cache_bytes_per_token(config, bytes_per_number=4):
+    def cache_bytes_per_token(config, bytes_per_element=4):
         kv_heads, head_dim = kv_head_size(heads or config)
-        return 2 * (layers or config).num_hidden_layers * kv_heads * head_dim * bytes_per_number
+        return 2 * (layers or config).num_hidden_layers * kv_heads * head_dim * bytes_per_element
 
     return cache_bytes_per_token
 
 
-def divides_to_a_float(config, bytes_per_number=4):
+def divides_to_a_float(config, bytes_per_element=4):
     kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size / config.num_attention_heads
-    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_number
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_element
 
 
-def prints_only(config, bytes_per_number=4):
-    print(cache_bytes_per_token(config, bytes_per_number))
+def prints_only(config, bytes_per_element=4):
+    print(cache_bytes_per_token(config, bytes_per_element))
 
 
-def in_words(config, bytes_per_number=4):
-    return f"{cache_bytes_per_token(config, bytes_per_number)} bytes"
+def in_words(config, bytes_per_element=4):
+    return f"{cache_bytes_per_token(config, bytes_per_element)} bytes"
 
 
-def adds_instead(config, bytes_per_number=4):
+def adds_instead(config, bytes_per_element=4):
     kv_heads, head_dim = kv_head_size(config)
-    return (2 + config.num_hidden_layers) * kv_heads * head_dim * bytes_per_number
+    return (2 + config.num_hidden_layers) * kv_heads * head_dim * bytes_per_element
 
 
-def by_hand(config, bytes_per_number=4):
+def by_hand(config, bytes_per_element=4):
     heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    key = value = heads * width * bytes_per_number
+    key = value = heads * width * bytes_per_element
     return sum(key + value for _ in range(config.num_hidden_layers))
 
 
-def with_numpy(config, bytes_per_number=4):
-    return np.prod([2, config.num_hidden_layers, bytes_per_number, *kv_head_size(config)])
+def with_numpy(config, bytes_per_element=4):
+    return np.prod([2, config.num_hidden_layers, bytes_per_element, *kv_head_size(config)])
 
 
-def from_a_tensor(config, bytes_per_number=4):
+def from_a_tensor(config, bytes_per_element=4):
     kv_heads, head_dim = kv_head_size(config)
     key = torch.empty(config.num_hidden_layers, 1, kv_heads, 1, head_dim, dtype=torch.uint8)
-    return (key.nbytes + key.clone().nbytes) * bytes_per_number
+    return (key.nbytes + key.clone().nbytes) * bytes_per_element
 
 
 WRONG = {
@@ -609,7 +609,7 @@ WRONG = {
         Wrong("the notebook's model", reads(OURS, OURS), "the notebook's own model, `model.config`"),
         Wrong("heads of the notebook's model", reads(None, OURS), "the notebook's own model, `model.config`"),
         Wrong("layers of the notebook's model", reads(OURS, None), "the notebook's own model, `model.config`"),
-        Wrong("always the same", lambda config, bytes_per_number=4: 8192, "the same for every configuration"),
+        Wrong("always the same", lambda config, bytes_per_element=4: 8192, "the same for every configuration"),
         Wrong("a float", divides_to_a_float, "a float; bytes are whole"),
         Wrong("text", in_words, "returned str"),
         Wrong("adds", adds_instead, "Multiply"),

@@ -280,7 +280,7 @@ def steps_by_popping(answer_lengths, batch_size):
 def loop(
     *,
     go_on=any,
-    keep=lambda row, answers, token, eos, caps: token != eos and len(answers[row]) < caps[row],
+    keep=lambda row, answers, token, eos, max_tokens_each: token != eos and len(answers[row]) < max_tokens_each[row],
     pad=pad_left,
     positions=positions_from_mask,
     mask_in=lambda mask: mask,
@@ -296,7 +296,7 @@ def loop(
     """The loop of the reference with one part replaced: most wrong answers differ from it in one line."""
 
     @torch.inference_mode()
-    def generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+    def generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
         input_ids, attention_mask = pad(prompt_ids, pad_token_id)
         position_ids, cache = positions(attention_mask), DynamicCache(config=model.config)
         answers, running = [[] for _ in prompt_ids], [True] * len(prompt_ids)
@@ -308,7 +308,7 @@ def loop(
             for row, token in enumerate(tokens.tolist()):
                 take(answers, row, token, running, eos_token_id)
                 if running[row]:
-                    running[row] = keep(row, answers, token, eos_token_id, caps)
+                    running[row] = keep(row, answers, token, eos_token_id, max_tokens_each)
             input_ids = feed(input_ids, tokens)
             attention_mask, position_ids = grow(attention_mask), advance(position_ids)
         return answer(answers, prompt_ids)
@@ -329,78 +329,88 @@ def appends_padding(answers, row, token, running, eos):
     answers[row].append(token if running[row] else eos if eos is not None else token)
 
 
-def one_cap_for_all(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    return static_batching.generate_wave(model, prompt_ids, [max(caps)] * len(caps), pad_token_id, eos_token_id)
+def one_cap_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(
+        model, prompt_ids, [max(max_tokens_each)] * len(max_tokens_each), pad_token_id, eos_token_id
+    )
 
 
-def smallest_cap_for_all(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    return static_batching.generate_wave(model, prompt_ids, [min(caps)] * len(caps), pad_token_id, eos_token_id)
+def smallest_cap_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(
+        model, prompt_ids, [min(max_tokens_each)] * len(max_tokens_each), pad_token_id, eos_token_id
+    )
 
 
-def ignores_end_token(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    return static_batching.generate_wave(model, prompt_ids, caps, pad_token_id)
+def ignores_end_token(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id)
 
 
-def takes_token_0_for_none(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    return static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id or None)
+def takes_token_0_for_none(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id or None)
 
 
-def one_after_the_other(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    return [greedy_with_cache(model, ids, cap, eos_token_id) for ids, cap in zip(prompt_ids, caps)]
+def one_after_the_other(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return [
+        greedy_with_cache(model, ids, max_tokens, eos_token_id) for ids, max_tokens in zip(prompt_ids, max_tokens_each)
+    ]
 
 
 @torch.inference_mode()
-def runs_to_the_largest_cap(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def runs_to_the_largest_cap(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """Right answers, cut out afterwards; it goes on although every row has ended."""
-    answers = static_batching.generate_wave(model, prompt_ids, [max(caps)] * len(caps), pad_token_id)
+    answers = static_batching.generate_wave(
+        model, prompt_ids, [max(max_tokens_each)] * len(max_tokens_each), pad_token_id
+    )
     ends = [[*answer, eos_token_id].index(eos_token_id) + 1 for answer in answers]
-    return [answer[: min(cap, end)] for answer, cap, end in zip(answers, caps, ends)]
+    return [answer[: min(max_tokens, end)] for answer, max_tokens, end in zip(answers, max_tokens_each, ends)]
 
 
-def ends_at_any_end_token(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def ends_at_any_end_token(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     return [
         [] if eos_token_id in ids else answer
         for ids, answer in zip(
-            prompt_ids, static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+            prompt_ids, static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
         )
     ]
 
 
-def returns_tensor(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    return torch.tensor(static_batching.generate_wave(model, prompt_ids, [max(caps)] * len(caps), pad_token_id))
-
-
-def forgets_the_answers(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
-
-
-def changes_the_caps(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
-    for row, answer in enumerate(answers):
-        caps[row] -= len(answer)
-    return answers
-
-
-def takes_padding_for_none(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
-    return static_batching.generate_wave(
-        model, prompt_ids, caps, pad_token_id, pad_token_id if eos_token_id is None else eos_token_id
+def returns_tensor(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return torch.tensor(
+        static_batching.generate_wave(model, prompt_ids, [max(max_tokens_each)] * len(max_tokens_each), pad_token_id)
     )
 
 
-def stops_at_padding(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def forgets_the_answers(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
+
+
+def changes_the_caps(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    answers = static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
+    for row, answer in enumerate(answers):
+        max_tokens_each[row] -= len(answer)
+    return answers
+
+
+def takes_padding_for_none(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(
+        model, prompt_ids, max_tokens_each, pad_token_id, pad_token_id if eos_token_id is None else eos_token_id
+    )
+
+
+def stops_at_padding(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """`token in (eos_token_id, pad_token_id)` ends a row."""
-    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    answers = static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
     return [answer[: [*answer, pad_token_id].index(pad_token_id) + 1] for answer in answers]
 
 
-def filters_padding(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def filters_padding(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """Appends the padding token to rows that have ended, and takes it out of the answers at the end."""
-    answers = static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+    answers = static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
     return [[token for token in answer if token != pad_token_id or token == eos_token_id] for answer in answers]
 
 
 @torch.inference_mode()
-def passes_by_position(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def passes_by_position(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     input_ids, attention_mask = pad_left(prompt_ids, pad_token_id)
     logits = model(
         input_ids, attention_mask, positions_from_mask(attention_mask), DynamicCache(config=model.config)
@@ -409,10 +419,10 @@ def passes_by_position(model, prompt_ids, caps, pad_token_id, eos_token_id=None)
 
 
 @torch.inference_mode()
-def one_list_for_all_rows(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def one_list_for_all_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     answers = [[]] * len(prompt_ids)
     for answer, tokens in zip(
-        answers, static_batching.generate_wave(model, prompt_ids, caps, pad_token_id, eos_token_id)
+        answers, static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
     ):
         answer += tokens
     return answers
@@ -434,11 +444,11 @@ def whole_positions(positions):
 
 
 @torch.inference_mode()
-def wave_like_generate(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def wave_like_generate(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """With a tensor of rows that have not ended, as Hugging Face does it."""
     input_ids, attention_mask = pad_left(prompt_ids, pad_token_id)
-    width, limits = input_ids.shape[1], torch.tensor(caps)
-    unfinished = torch.ones(len(caps), dtype=torch.bool)
+    width, limits = input_ids.shape[1], torch.tensor(max_tokens_each)
+    unfinished = torch.ones(len(max_tokens_each), dtype=torch.bool)
     lengths, sequences, cache = torch.zeros_like(limits), input_ids, None
     while unfinished.any():
         positions = (attention_mask.cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)[:, -input_ids.shape[1] :]
@@ -458,7 +468,7 @@ def wave_like_generate(model, prompt_ids, caps, pad_token_id, eos_token_id=None)
 
 
 @torch.inference_mode()
-def wave_that_sheds_rows(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def wave_that_sheds_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """Takes rows that have ended out of the batch, which costs less than a static wave does."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
@@ -471,7 +481,11 @@ def wave_that_sheds_rows(model, prompt_ids, caps, pad_token_id, eos_token_id=Non
         )
         for row, token in zip(rows, tokens):
             answers[row].append(int(token))
-        stay = [i for i, row in enumerate(rows) if answers[row][-1] != eos_token_id and len(answers[row]) != caps[row]]
+        stay = [
+            i
+            for i, row in enumerate(rows)
+            if answers[row][-1] != eos_token_id and len(answers[row]) != max_tokens_each[row]
+        ]
         rows = [rows[i] for i in stay]
         if len(stay) < len(tokens) and rows:
             cache.batch_select_indices(torch.tensor(stay))
@@ -481,7 +495,7 @@ def wave_that_sheds_rows(model, prompt_ids, caps, pad_token_id, eos_token_id=Non
 
 
 @torch.inference_mode()
-def wave_by_counting(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
+def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     """Runs for a number of steps, and computes masks and positions anew in each of them."""
     lengths, cache, answers = (
         [len(ids) for ids in prompt_ids],
@@ -490,7 +504,7 @@ def wave_by_counting(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
     )
     done = [False for _ in prompt_ids]
     fed, _ = pad_left(prompt_ids, pad_token_id)
-    for step in range(max(caps)):
+    for step in range(max(max_tokens_each)):
         if all(done):
             break
         mask = torch.tensor([[False] * (max(lengths) - length) + [True] * (length + step) for length in lengths])
@@ -498,10 +512,12 @@ def wave_by_counting(model, prompt_ids, caps, pad_token_id, eos_token_id=None):
         best = torch.argmax(
             model(fed, attention_mask=mask, position_ids=places, past_key_values=cache, logits_to_keep=1).logits, -1
         )
-        for answer, token, cap, i in zip(answers, best[:, 0].numpy(), caps, range(len(caps))):
+        for answer, token, max_tokens, i in zip(
+            answers, best[:, 0].numpy(), max_tokens_each, range(len(max_tokens_each))
+        ):
             if not done[i]:
                 answer.append(token)
-            done[i] = done[i] or len(answer) >= cap or token == eos_token_id
+            done[i] = done[i] or len(answer) >= max_tokens or token == eos_token_id
         fed = best
     return answers
 
@@ -569,13 +585,19 @@ WRONG = {
         Wrong("stops at an end token of the prompt", ends_at_any_end_token, says="stands in the prompt"),
         Wrong(
             "one token too many",
-            loop(keep=lambda row, answers, token, eos, caps: token != eos and len(answers[row]) <= caps[row]),
+            loop(
+                keep=lambda row, answers, token, eos, max_tokens_each: (
+                    token != eos and len(answers[row]) <= max_tokens_each[row]
+                )
+            ),
             says="One token too many",
         ),
         Wrong(
             "one token too few",
             loop(
-                keep=lambda row, answers, token, eos, caps: token != eos and len(answers[row]) + 1 < max(caps[row], 2)
+                keep=lambda row, answers, token, eos, max_tokens_each: (
+                    token != eos and len(answers[row]) + 1 < max(max_tokens_each[row], 2)
+                )
             ),
             says="One token too few",
         ),
@@ -691,7 +713,7 @@ WRONG = {
             loop(take=looks_beyond_its_rows, grow=lambda mask: mask),
             says="so it needs 4.\n",
         ),
-        Wrong("changes the caps", changes_the_caps, says="changed its argument `caps`"),
+        Wrong("changes the caps", changes_the_caps, says="changed its argument `max_tokens_each`"),
     ],
 }
 

@@ -777,11 +777,11 @@ def refuse_budget(block_size, budget_bytes):
 
 
 def budget_of(bytes_of_one):
-    """Divides by `bytes_of_one(config, block_size, bytes_per_number)`, rounded down."""
+    """Divides by `bytes_of_one(config, block_size, bytes_per_element)`, rounded down."""
 
-    def attempt(config, block_size, budget_bytes, bytes_per_number=4):
+    def attempt(config, block_size, budget_bytes, bytes_per_element=4):
         refuse_budget(block_size, budget_bytes)
-        return int(budget_bytes // bytes_of_one(config, block_size, bytes_per_number))
+        return int(budget_bytes // bytes_of_one(config, block_size, bytes_per_element))
 
     return attempt
 
@@ -797,58 +797,58 @@ all_query_heads = budget_of(
 )
 
 
-def budget_rounded(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_rounded(config, block_size, budget_bytes, bytes_per_element=4):
     refuse_budget(block_size, budget_bytes)
-    return round(budget_bytes / block_bytes(config, block_size, bytes_per_number))
+    return round(budget_bytes / block_bytes(config, block_size, bytes_per_element))
 
 
-def budget_rounded_up(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_rounded_up(config, block_size, budget_bytes, bytes_per_element=4):
     refuse_budget(block_size, budget_bytes)
-    return math.ceil(budget_bytes / block_bytes(config, block_size, bytes_per_number))
+    return math.ceil(budget_bytes / block_bytes(config, block_size, bytes_per_element))
 
 
-def budget_with_a_fraction(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_with_a_fraction(config, block_size, budget_bytes, bytes_per_element=4):
     refuse_budget(block_size, budget_bytes)
-    return budget_bytes / block_bytes(config, block_size, bytes_per_number)
+    return budget_bytes / block_bytes(config, block_size, bytes_per_element)
 
 
-def budget_a_float(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_a_float(config, block_size, budget_bytes, bytes_per_element=4):
     refuse_budget(block_size, budget_bytes)
-    return budget_bytes // block_bytes(config, block_size, bytes_per_number)
+    return budget_bytes // block_bytes(config, block_size, bytes_per_element)
 
 
-def budget_without_refusals(config, block_size, budget_bytes, bytes_per_number=4):
-    return int(budget_bytes // block_bytes(config, block_size, bytes_per_number))
+def budget_without_refusals(config, block_size, budget_bytes, bytes_per_element=4):
+    return int(budget_bytes // block_bytes(config, block_size, bytes_per_element))
 
 
-def budget_negative_is_none(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_negative_is_none(config, block_size, budget_bytes, bytes_per_element=4):
     if block_size < 1:
         raise ValueError("no")
-    return int(max(0, budget_bytes) // block_bytes(config, block_size, bytes_per_number))
+    return int(max(0, budget_bytes) // block_bytes(config, block_size, bytes_per_element))
 
 
-def budget_zero_refused(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_zero_refused(config, block_size, budget_bytes, bytes_per_element=4):
     if block_size < 1 or budget_bytes <= 0:
         raise ValueError("x")
-    return int(budget_bytes // block_bytes(config, block_size, bytes_per_number))
+    return int(budget_bytes // block_bytes(config, block_size, bytes_per_element))
 
 
-def budget_nothing(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_nothing(config, block_size, budget_bytes, bytes_per_element=4):
     refuse_budget(block_size, budget_bytes)
 
 
-def budget_by_tokens(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_by_tokens(config, block_size, budget_bytes, bytes_per_element=4):
     if block_size <= 0:
         raise ValueError("block size")
     if budget_bytes < 0:
         raise ValueError("budget")
-    return int(budget_bytes) // cache_bytes_per_token(config, bytes_per_number) // block_size
+    return int(budget_bytes) // cache_bytes_per_token(config, bytes_per_element) // block_size
 
 
-def budget_by_hand(config, block_size, budget_bytes, bytes_per_number=4):
+def budget_by_hand(config, block_size, budget_bytes, bytes_per_element=4):
     refuse_budget(block_size, budget_bytes)
     heads, size = kv_head_size(config)
-    return math.floor(budget_bytes / (2 * config.num_hidden_layers * heads * size * block_size * bytes_per_number))
+    return math.floor(budget_bytes / (2 * config.num_hidden_layers * heads * size * block_size * bytes_per_element))
 
 
 WRONG = {
@@ -1064,7 +1064,7 @@ WRONG = {
     ],
     "03.5": [
         Wrong("tokens, not blocks", tokens_not_blocks, says="how many tokens fit"),
-        Wrong("4 bytes always", always_four_bytes, says="Pass `bytes_per_number` on"),
+        Wrong("4 bytes always", always_four_bytes, says="Pass `bytes_per_element` on"),
         Wrong("keys only", keys_only, says="a key *and* a value"),
         Wrong("one layer", one_layer, says="in every layer"),
         Wrong("query heads instead of KV heads", all_query_heads, says="That counts the query heads"),

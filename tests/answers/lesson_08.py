@@ -22,11 +22,11 @@ def changed(kernel, *lines):
 def counting(kv=None, queries=None, pairs=None, per_pair=4, heads=None, size=None, whole=None):
     """`attention_work` with parts replaced; each part is made from (q_lens, context_lens, q_heads, kv_heads, head_dim)."""
 
-    def attempt(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+    def attempt(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
         shape = (q_lens, context_lens, q_heads, kv_heads, head_dim)
         numbers = (kv or right_kv)(*shape) + (queries or right_queries)(*shape)
         flop = per_pair * (pairs or right_pairs)(*shape) * (heads or right_heads)(*shape) * head_dim
-        return Work(bytes=numbers * (bytes_per_number if size is None else size), flop=flop)
+        return Work(bytes=numbers * (bytes_per_element if size is None else size), flop=flop)
 
     return attempt
 
@@ -47,8 +47,8 @@ def right_heads(q_lens, context_lens, q_heads, kv_heads, head_dim):
     return q_heads
 
 
-def returns_a_pair(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
-    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number)
+def returns_a_pair(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
+    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element)
     return work.bytes, work.flop
 
 
@@ -57,30 +57,30 @@ def swaps_the_counts(*arguments):
     return Work(work.flop, work.bytes)
 
 
-def eats_the_lengths(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
-    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number)
+def eats_the_lengths(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
+    work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element)
     while q_lens:
         q_lens.pop()
     return work
 
 
-def forgets_to_return(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+def forgets_to_return(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
     Work(bytes=0, flop=0)
 
 
-def work_by_tokens(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+def work_by_tokens(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
     flop = 0
     for q_len, context in zip(q_lens, context_lens):
         for position in range(context - q_len, context):
             flop += 2 * (2 * head_dim * (position + 1)) * q_heads
     cache = sum(2 * context * kv_heads * head_dim for context in context_lens)
-    return Work(bytes=bytes_per_number * (cache + sum(2 * q_len * q_heads * head_dim for q_len in q_lens)), flop=flop)
+    return Work(bytes=bytes_per_element * (cache + sum(2 * q_len * q_heads * head_dim for q_len in q_lens)), flop=flop)
 
 
-def work_by_triangles(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_number=2):
+def work_by_triangles(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
     pairs = sum((c * (c + 1) - (c - q) * (c - q + 1)) / 2 for q, c in zip(q_lens, context_lens))
     numbers = right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim) + 2 * sum(q_lens) * q_heads * head_dim
-    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=numbers * bytes_per_number)
+    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=numbers * bytes_per_element)
 
 
 WORK = [

@@ -178,32 +178,32 @@ def scheduling(**methods):
 
 
 def waiting_with(
-    limit=lambda self, plan: self.max_num_batched_tokens - plan.num_tokens,
+    limit=lambda self, scheduler_output: self.max_num_batched_tokens - scheduler_output.num_tokens,
     goes_on=lambda self, budget: self.waiting and budget and len(self.running) < self.max_num_seqs,
     choose=lambda self: self.waiting.next(self.running),
     asks=lambda self, sequence: self.admission(self, sequence),
     count=lambda sequence, budget: min(wanted(sequence), budget),
-    give=lambda self, plan, sequence, count: self.give(plan, sequence, count),
+    give=lambda self, scheduler_output, sequence, count: self.give(scheduler_output, sequence, count),
     pay=lambda budget, count: budget - count,
     again=True,
     heeds_stalls=True,
 ):
-    def serve_waiting(self, plan):
-        if heeds_stalls and plan.stalled:
+    def schedule_waiting(self, scheduler_output):
+        if heeds_stalls and scheduler_output.stalled:
             return
-        budget = limit(self, plan)
+        budget = limit(self, scheduler_output)
         while goes_on(self, budget):
             sequence = choose(self)
             if not asks(self, sequence):
                 break
-            self.admit(plan, sequence)
+            self.admit(scheduler_output, sequence)
             tokens = count(sequence, budget)
-            give(self, plan, sequence, tokens)
+            give(self, scheduler_output, sequence, tokens)
             budget = pay(budget, tokens)
             if not again:
                 break
 
-    return scheduling(serve_waiting=serve_waiting)
+    return scheduling(schedule_waiting=schedule_waiting)
 
 
 def append_to(stalled, sequence):
@@ -220,135 +220,135 @@ def giving_with(
     keeps=True,
     is_short=lambda missing, free: missing > free,
 ):
-    def give(self, plan, sequence, count):
+    def give(self, scheduler_output, sequence, count):
         missing = blocks_for(needs(sequence, count), self.pool.block_size) - less(sequence)
         free = len(self.pool.free_queue)
         if asks and is_short(missing, free):
             if partly:
                 sequence.blocks += self.pool.allocate(free)
-            plan.stalled = note(plan.stalled, sequence)
+            scheduler_output.stalled = note(scheduler_output.stalled, sequence)
             return
         if missing > 0:
             blocks = self.pool.allocate(missing)
             if keeps:
                 sequence.blocks += blocks
-        plan.counts[sequence] = count
+        scheduler_output.num_scheduled_tokens[sequence] = count
 
     return scheduling(give=give)
 
 
-def gives_without_blocks(self, plan, sequence, count):
-    plan.counts[sequence] = count
+def gives_without_blocks(self, scheduler_output, sequence, count):
+    scheduler_output.num_scheduled_tokens[sequence] = count
 
 
-def counts_names(self, plan, sequence, count):
-    Scheduler.give(self, plan, sequence, count)
-    if sequence in plan.counts:
-        plan.counts[sequence.id] = plan.counts.pop(sequence)
+def counts_names(self, scheduler_output, sequence, count):
+    Scheduler.give(self, scheduler_output, sequence, count)
+    if sequence in scheduler_output.num_scheduled_tokens:
+        scheduler_output.num_scheduled_tokens[sequence.id] = scheduler_output.num_scheduled_tokens.pop(sequence)
 
 
-def computes_while_planning(self, plan, sequence, count):
-    Scheduler.give(self, plan, sequence, count)
-    if sequence in plan.counts:
+def computes_while_planning(self, scheduler_output, sequence, count):
+    Scheduler.give(self, scheduler_output, sequence, count)
+    if sequence in scheduler_output.num_scheduled_tokens:
         sequence.num_computed_tokens += count
 
 
-def counts_before_it_looks(self, plan, sequence, count):
-    plan.counts[sequence] = count
+def counts_before_it_looks(self, scheduler_output, sequence, count):
+    scheduler_output.num_scheduled_tokens[sequence] = count
     missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
     if missing > len(self.pool.free_queue):
-        plan.stalled.append(sequence)
+        scheduler_output.stalled.append(sequence)
     elif missing > 0:
         sequence.blocks += self.pool.allocate(missing)
 
 
-def lets_small_ones_pass(self, plan):
-    if plan.stalled:
+def lets_small_ones_pass(self, scheduler_output):
+    if scheduler_output.stalled:
         return
-    budget = self.max_num_batched_tokens - plan.num_tokens
+    budget = self.max_num_batched_tokens - scheduler_output.num_tokens
     for sequence in list(self.waiting):
         if budget and len(self.running) < self.max_num_seqs and self.admission(self, sequence):
-            self.admit(plan, sequence)
+            self.admit(scheduler_output, sequence)
             count = min(wanted(sequence), budget)
-            self.give(plan, sequence, count)
+            self.give(scheduler_output, sequence, count)
             budget -= count
 
 
-def asks_for_ever(self, plan):
-    if plan.stalled:
+def asks_for_ever(self, scheduler_output):
+    if scheduler_output.stalled:
         return
-    budget = self.max_num_batched_tokens - plan.num_tokens
+    budget = self.max_num_batched_tokens - scheduler_output.num_tokens
     while self.waiting and budget and len(self.running) < self.max_num_seqs:
         sequence = self.waiting.next(self.running)
         if not self.admission(self, sequence):
             continue
-        self.admit(plan, sequence)
+        self.admit(scheduler_output, sequence)
         count = min(wanted(sequence), budget)
-        self.give(plan, sequence, count)
+        self.give(scheduler_output, sequence, count)
         budget -= count
 
 
-def enters_them_by_hand(self, plan):
-    if plan.stalled:
+def enters_them_by_hand(self, scheduler_output):
+    if scheduler_output.stalled:
         return
-    budget = self.max_num_batched_tokens - plan.num_tokens
+    budget = self.max_num_batched_tokens - scheduler_output.num_tokens
     while self.waiting and budget and len(self.running) < self.max_num_seqs:
         sequence = self.waiting.next(self.running)
         if not self.admission(self, sequence):
             break
         self.running.append(sequence)
         count = min(wanted(sequence), budget)
-        self.give(plan, sequence, count)
+        self.give(scheduler_output, sequence, count)
         budget -= count
-        plan.admitted.append(sequence)
+        scheduler_output.admitted.append(sequence)
         if len(self.running) > self.max_num_seqs - 1:
             break
 
 
-def forgets_to_note_them(self, plan, sequence):
+def forgets_to_note_them(self, scheduler_output, sequence):
     self.waiting.remove(sequence)
     self.running.append(sequence)
 
 
-def admits_nobody(self, plan):
+def admits_nobody(self, scheduler_output):
     return
 
 
-def waits_for_an_empty_machine(self, plan):
+def waits_for_an_empty_machine(self, scheduler_output):
     if not self.running:
-        Scheduler.serve_waiting(self, plan)
+        Scheduler.schedule_waiting(self, scheduler_output)
 
 
 def newcomers_first(self):
-    plan = self.new_plan()
+    scheduler_output = self.new_output()
     running = list(self.running)
-    self.serve_waiting(plan)
-    for sequence, count in share_budget(running, self.max_num_batched_tokens - plan.num_tokens).items():
-        self.give(plan, sequence, count)
-    if self.running and not plan.counts:
+    self.schedule_waiting(scheduler_output)
+    for sequence, count in share_budget(running, self.max_num_batched_tokens - scheduler_output.num_tokens).items():
+        self.give(scheduler_output, sequence, count)
+    if self.running and not scheduler_output.num_scheduled_tokens:
         raise Deadlock("stuck")
-    return plan
+    return scheduler_output
 
 
 def never_stops(self):
-    plan = self.new_plan()
-    self.serve_running(plan)
-    self.serve_waiting(plan)
-    return plan
+    scheduler_output = self.new_output()
+    self.schedule_running(scheduler_output)
+    self.schedule_waiting(scheduler_output)
+    return scheduler_output
 
 
 def stops_when_there_is_nothing_to_do(self):
-    plan = never_stops(self)
-    if not plan.counts:
+    scheduler_output = never_stops(self)
+    if not scheduler_output.num_scheduled_tokens:
         raise Deadlock("stuck")
-    return plan
+    return scheduler_output
 
 
 def stops_at_the_first_stall(self):
-    plan = never_stops(self)
-    if plan.stalled:
+    scheduler_output = never_stops(self)
+    if scheduler_output.stalled:
         raise Deadlock("stuck")
-    return plan
+    return scheduler_output
 
 
 def returns_counts(self):
@@ -356,30 +356,30 @@ def returns_counts(self):
 
 
 def schedule_in_one_piece(self):
-    plan = self.new_plan()
+    scheduler_output = self.new_output()
     for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
-        self.give(plan, sequence, count)
-    while len(self.waiting) and len(self.running) != self.max_num_seqs and not plan.stalled:
-        left = self.max_num_batched_tokens - sum(plan.counts.values())
+        self.give(scheduler_output, sequence, count)
+    while len(self.waiting) and len(self.running) != self.max_num_seqs and not scheduler_output.stalled:
+        left = self.max_num_batched_tokens - sum(scheduler_output.num_scheduled_tokens.values())
         sequence = self.waiting.next(self.running)
         if left <= 0 or not self.admission(self, sequence):
             break
-        self.admit(plan, sequence)
-        self.give(plan, sequence, min(left, wanted(sequence)))
-    if self.running and sum(plan.counts.values()) == 0:
+        self.admit(scheduler_output, sequence)
+        self.give(scheduler_output, sequence, min(left, wanted(sequence)))
+    if self.running and sum(scheduler_output.num_scheduled_tokens.values()) == 0:
         raise Deadlock("nobody can go on")
-    return plan
+    return scheduler_output
 
 
-def give_block_by_block(self, plan, sequence, count):
+def give_block_by_block(self, scheduler_output, sequence, count):
     size = self.pool.block_size
     needed = (sequence.num_computed_tokens + count + size - 1) // size
     if needed - len(sequence.blocks) > len(self.pool.free_queue):
-        plan.stalled = [*plan.stalled, sequence]
+        scheduler_output.stalled = [*scheduler_output.stalled, sequence]
     else:
         while len(sequence.blocks) < needed:
             sequence.blocks.extend(self.pool.allocate(1))
-        plan.counts[sequence] = count
+        scheduler_output.num_scheduled_tokens[sequence] = count
 
 
 # 09.4 PriorityWithAgeing
@@ -586,18 +586,18 @@ WRONG = {
         Wrong("budget not paid", waiting_with(pay=lambda budget, count: budget), "budget"),
         Wrong(
             "budget of the running ones forgotten",
-            waiting_with(limit=lambda self, plan: self.max_num_batched_tokens),
+            waiting_with(limit=lambda self, scheduler_output: self.max_num_batched_tokens),
             "Those who run have taken some of it",
         ),
         Wrong("half a token", waiting_with(count=lambda sequence, budget: 1), "what is left"),
         Wrong(
             "no tokens for newcomers",
-            waiting_with(give=lambda self, plan, sequence, count: None),
+            waiting_with(give=lambda self, scheduler_output, sequence, count: None),
             "gets its first tokens in the same step",
         ),
         Wrong("admission not asked", waiting_with(asks=lambda self, sequence: True), "The admission rule says no to B"),
-        Wrong("small ones pass", scheduling(serve_waiting=lets_small_ones_pass), "stands behind it and passed it"),
-        Wrong("asks for ever", scheduling(serve_waiting=asks_for_ever), "`break`, not `continue`"),
+        Wrong("small ones pass", scheduling(schedule_waiting=lets_small_ones_pass), "stands behind it and passed it"),
+        Wrong("asks for ever", scheduling(schedule_waiting=asks_for_ever), "`break`, not `continue`"),
         Wrong(
             "by arrival whatever the policy",
             waiting_with(choose=lambda self: min(self.waiting, key=lambda s: s.arrival_time)),
@@ -609,12 +609,16 @@ WRONG = {
             "and nobody waits",
         ),
         Wrong("one newcomer a step", waiting_with(again=False), "one a step is too slow"),
-        Wrong("nobody admitted", scheduling(serve_waiting=admits_nobody), "yours admitted nobody"),
+        Wrong("nobody admitted", scheduling(schedule_waiting=admits_nobody), "yours admitted nobody"),
         Wrong(
-            "batch barrier", scheduling(serve_waiting=waits_for_an_empty_machine), "Others run, and that is no obstacle"
+            "batch barrier",
+            scheduling(schedule_waiting=waits_for_an_empty_machine),
+            "Others run, and that is no obstacle",
         ),
-        Wrong("still in the queue", scheduling(serve_waiting=enters_them_by_hand), "was admitted and still waits"),
-        Wrong("admitted not noted", scheduling(admit=forgets_to_note_them), "`plan.admitted` should name A"),
+        Wrong("still in the queue", scheduling(schedule_waiting=enters_them_by_hand), "was admitted and still waits"),
+        Wrong(
+            "admitted not noted", scheduling(admit=forgets_to_note_them), "`scheduler_output.admitted` should name A"
+        ),
         Wrong("no blocks", scheduling(give=gives_without_blocks), "allocate what is missing before the pass"),
         Wrong(
             "blocks for this step's tokens only",
@@ -626,20 +630,22 @@ WRONG = {
         Wrong("its own blocks forgotten", giving_with(less=lambda s: 0), "It holds blocks already"),
         Wrong("blocks not kept", giving_with(keeps=False), "nobody holds them"),
         Wrong("half of the blocks", giving_with(partly=True), "all that are missing or none"),
-        Wrong("stall not noted", giving_with(note=lambda stalled, sequence: stalled), "`plan.stalled`"),
+        Wrong("stall not noted", giving_with(note=lambda stalled, sequence: stalled), "`scheduler_output.stalled`"),
         Wrong("pool not asked", giving_with(asks=False), "planning raised OutOfBlocks"),
         Wrong("tokens without blocks", scheduling(give=counts_before_it_looks), "There are not enough free blocks"),
         Wrong(
             "admits while somebody stalls",
             waiting_with(heeds_stalls=False),
-            "where `plan.stalled` holds anybody, admit nobody",
+            "where `scheduler_output.stalled` holds anybody, admit nobody",
         ),
         Wrong(
             "only the prompt", waiting_with(count=lambda s, budget: min(len(s.prompt_ids), budget)), "known − computed"
         ),
         Wrong("all that is known", waiting_with(count=lambda s, budget: min(s.num_tokens, budget)), "known − computed"),
         Wrong(
-            "only the last one that stalls", giving_with(note=lambda stalled, sequence: [sequence]), "`plan.stalled`"
+            "only the last one that stalls",
+            giving_with(note=lambda stalled, sequence: [sequence]),
+            "`scheduler_output.stalled`",
         ),
         Wrong(
             "stalls with just enough blocks",
@@ -652,7 +658,7 @@ WRONG = {
         Wrong("no deadlock", scheduling(schedule=never_stops), "a Deadlock should be raised"),
         Wrong("deadlock when idle", scheduling(schedule=stops_when_there_is_nothing_to_do), "nobody can be stuck"),
         Wrong("deadlock at a stall", scheduling(schedule=stops_at_the_first_stall), "only if nobody at all can go on"),
-        Wrong("only counts", scheduling(schedule=returns_counts), "should return a StepPlan"),
+        Wrong("only counts", scheduling(schedule=returns_counts), "should return a SchedulerOutput"),
     ],
     "09.4": [
         Wrong("sign wrong", by(lambda self, s: s.arrival_time - s.tier * self.patience), "The sign is wrong"),

@@ -199,111 +199,111 @@ def sharing(find=PrefixCache.find, share=PrefixCache.share, free=PrefixCache.fre
 
 
 def finds_behind_a_gap(self, names):
-    return [self.block_of[name] for name in names if name in self.block_of]
+    return [self.hash_to_block[name] for name in names if name in self.hash_to_block]
 
 
 def fails_on_an_unknown_name(self, names):
-    return [self.block_of[name] for name in names]
+    return [self.hash_to_block[name] for name in names]
 
 
 def finds_all_or_nothing(self, names):
-    return PrefixCache.find(self, names) if all(name in self.block_of for name in names) else []
+    return PrefixCache.match_prefix(self, names) if all(name in self.hash_to_block for name in names) else []
 
 
 def finds_held_blocks_only(self, names):
-    return [block for block in PrefixCache.find(self, names) if block in self.holders]
+    return [block for block in PrefixCache.match_prefix(self, names) if block in self.ref_count]
 
 
 def finds_one_too_few(self, names):
-    return PrefixCache.find(self, names)[:-1]
+    return PrefixCache.match_prefix(self, names)[:-1]
 
 
 def finds_names(self, names):
-    return [name for name in names if name in self.block_of]
+    return [name for name in names if name in self.hash_to_block]
 
 
 def finds_and_shares(self, names):
-    blocks = PrefixCache.find(self, names)
-    self.share(blocks)
+    blocks = PrefixCache.match_prefix(self, names)
+    self.touch(blocks)
     return blocks
 
 
 def finds_a_count(self, names):
-    return len(PrefixCache.find(self, names))
+    return len(PrefixCache.match_prefix(self, names))
 
 
 def finds_sorted(self, names):
-    return sorted(PrefixCache.find(self, names))
+    return sorted(PrefixCache.match_prefix(self, names))
 
 
 def shares_without_counting(self, blocks):
     for block in blocks:
-        if block not in self.holders and block not in self.name_of:
+        if block not in self.ref_count and block not in self.block_to_hash:
             raise ValueError(block)
-        self.holders.setdefault(block, 1)
+        self.ref_count.setdefault(block, 1)
         self.free_queue.pop(block, None)
     self.used.update(blocks)
 
 
 def sets_two_holders(self, blocks):
-    PrefixCache.share(self, blocks)
+    PrefixCache.touch(self, blocks)
     for block in blocks:
-        self.holders[block] = 2 if self.holders[block] > 1 else 1
+        self.ref_count[block] = 2 if self.ref_count[block] > 1 else 1
 
 
 def leaves_the_queue_alone(self, blocks):
     queue = list(self.free_queue)
-    PrefixCache.share(self, blocks)
+    PrefixCache.touch(self, blocks)
     self.free_queue.clear()
     self.free_queue.extend(queue)
 
 
 def forgets_used(self, blocks):
     used = set(self.used)
-    PrefixCache.share(self, blocks)
+    PrefixCache.touch(self, blocks)
     self.used = used
 
 
 def shares_anything(self, blocks):
     for block in blocks:
-        self.holders[block] = self.holders.get(block, 0) + 1
+        self.ref_count[block] = self.ref_count.get(block, 0) + 1
         self.free_queue.pop(block, None)
     self.used.update(blocks)
 
 
 def shares_half(self, blocks):
     for block in blocks:
-        if block not in self.holders and block not in self.name_of:
+        if block not in self.ref_count and block not in self.block_to_hash:
             raise ValueError(block)
-        self.holders[block] = self.holders.get(block, 0) + 1
+        self.ref_count[block] = self.ref_count.get(block, 0) + 1
         self.free_queue.pop(block, None)
         self.used.add(block)
 
 
 def wants_a_name(self, blocks):
-    if any(block not in self.name_of for block in blocks):
+    if any(block not in self.block_to_hash for block in blocks):
         raise ValueError("no name")
-    PrefixCache.share(self, blocks)
+    PrefixCache.touch(self, blocks)
 
 
 def wants_a_free_block(self, blocks):
     for block in blocks:
         del self.free_queue[block]
-    PrefixCache.share(self, blocks)
+    PrefixCache.touch(self, blocks)
 
 
 def loses_names_in_share(self, blocks):
-    PrefixCache.share(self, blocks)
+    PrefixCache.touch(self, blocks)
     for block in blocks:
-        if self.holders[block] == 1 and block in self.name_of:
-            del self.block_of[self.name_of.pop(block)]
+        if self.ref_count[block] == 1 and block in self.block_to_hash:
+            del self.hash_to_block[self.block_to_hash.pop(block)]
 
 
 def lower(self, blocks):
     for block in blocks:
-        self.holders[block] -= 1
-        if not self.holders[block]:
-            del self.holders[block]
+        self.ref_count[block] -= 1
+        if not self.ref_count[block]:
+            del self.ref_count[block]
 
 
 def frees_what_others_hold(self, blocks):
@@ -316,20 +316,20 @@ def frees_what_others_hold(self, blocks):
 def does_not_lower(self, blocks):
     if len(set(blocks)) < len(blocks):
         raise ValueError("twice")
-    BlockPool.free(self, [block for block in blocks if self.holders.get(block, 1) == 1])
+    BlockPool.free(self, [block for block in blocks if self.ref_count.get(block, 1) == 1])
 
 
 def keeps_a_zero(self, blocks):
     does_not_lower(self, blocks)
     for block in blocks:
-        self.holders[block] -= 1
+        self.ref_count[block] -= 1
 
 
 def loses_the_names(self, blocks):
     PrefixCache.free(self, blocks)
     for block in blocks:
-        if block not in self.holders and block in self.name_of:
-            del self.block_of[self.name_of.pop(block)]
+        if block not in self.ref_count and block in self.block_to_hash:
+            del self.hash_to_block[self.block_to_hash.pop(block)]
 
 
 def frees_one_at_a_time(self, blocks):
@@ -340,17 +340,17 @@ def frees_one_at_a_time(self, blocks):
 def frees_in_front(self, blocks):
     PrefixCache.free(self, blocks)
     for block in blocks:
-        if block not in self.holders:
+        if block not in self.ref_count:
             self.free_queue.move_to_end(block, last=False)
 
 
 def frees_a_block_twice(self, blocks):
-    BlockPool.free(self, [block for block in blocks if self.holders.get(block, 1) == 1])
+    BlockPool.free(self, [block for block in blocks if self.ref_count.get(block, 1) == 1])
     lower(self, blocks)
 
 
 def refuses_shared_blocks(self, blocks):
-    if any(self.holders.get(block, 1) > 1 for block in blocks):
+    if any(self.ref_count.get(block, 1) > 1 for block in blocks):
         raise ValueError("others hold it")
     PrefixCache.free(self, blocks)
 
@@ -360,9 +360,9 @@ def lowers_before_it_asks(self, blocks):
         raise ValueError("twice")
     gone = []
     for block in blocks:
-        self.holders[block] = self.holders.get(block, 0) - 1
-        if self.holders[block] <= 0:
-            del self.holders[block]
+        self.ref_count[block] = self.ref_count.get(block, 0) - 1
+        if self.ref_count[block] <= 0:
+            del self.ref_count[block]
             gone.append(block)
     BlockPool.free(self, gone)
 
@@ -370,7 +370,7 @@ def lowers_before_it_asks(self, blocks):
 def skips_unknown_blocks(self, blocks):
     if len(set(blocks)) < len(blocks):
         raise ValueError("twice")
-    PrefixCache.free(self, [block for block in blocks if block in self.holders])
+    PrefixCache.free(self, [block for block in blocks if block in self.ref_count])
 
 
 def sorts_the_queue(self, blocks):
@@ -382,14 +382,14 @@ def sorts_the_queue(self, blocks):
 def frees_only_unnamed(self, blocks):
     PrefixCache.free(self, blocks)
     for block in blocks:
-        if block in self.name_of:
+        if block in self.block_to_hash:
             self.free_queue.pop(block, None)
 
 
 def finds_by_walking(self, names):
     found = ()
     for name in names:
-        block = self.block_of.get(name)
+        block = self.hash_to_block.get(name)
         if block is None:
             return found
         found += (block,)
@@ -397,15 +397,15 @@ def finds_by_walking(self, names):
 
 
 def shares_in_two_loops(self, blocks):
-    unknown = [block for block in blocks if not (block in self.used or block in self.name_of)]
+    unknown = [block for block in blocks if not (block in self.used or block in self.block_to_hash)]
     if unknown:
         raise ValueError(f"{unknown} hold nothing")
     for block in blocks:
         if block in self.free_queue:
             del self.free_queue[block]
             self.used.add(block)
-            self.holders[block] = 0
-        self.holders[block] += 1
+            self.ref_count[block] = 0
+        self.ref_count[block] += 1
 
 
 def frees_by_hand(self, blocks):
@@ -413,12 +413,12 @@ def frees_by_hand(self, blocks):
     if len(set(blocks)) != len(blocks) or not self.used.issuperset(blocks):
         raise ValueError("not yours")
     for block in reversed(blocks):
-        if self.holders[block] == 1:
-            del self.holders[block]
+        if self.ref_count[block] == 1:
+            del self.ref_count[block]
             self.used.remove(block)
             self.free_queue[block] = None
         else:
-            self.holders[block] -= 1
+            self.ref_count[block] -= 1
 
 
 # 10.4 take_cached
@@ -442,7 +442,7 @@ def does_not_share(pool, sequence, blocks):
 
 def shares_twice(pool, sequence, blocks):
     take_cached(pool, sequence, blocks)
-    pool.share(sequence.blocks)
+    pool.touch(sequence.blocks)
 
 
 def aliases_the_list(pool, sequence, blocks):
@@ -457,7 +457,7 @@ def keeps_a_tuple(pool, sequence, blocks):
 
 
 def needs_no_copy(pool, sequence, blocks):
-    pool.share(blocks)
+    pool.touch(blocks)
     sequence.blocks = list(blocks)
     sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
 
@@ -482,7 +482,7 @@ def drops_the_last_block_of_a_whole_prompt(pool, sequence, blocks):
 
 
 def drops_it_when_nothing_is_free(pool, sequence, blocks):
-    others_free = len(pool.free_queue) - sum(block not in pool.holders for block in blocks)
+    others_free = len(pool.free_queue) - sum(block not in pool.ref_count for block in blocks)
     needs_no_copy(pool, sequence, blocks if others_free else blocks[:-1])
 
 
@@ -497,7 +497,7 @@ def forgets_the_blocks(pool, sequence, blocks):
 
 
 def pops_from_the_list(pool, sequence, blocks):
-    others_free = len(pool.free_queue) - sum(block not in pool.holders for block in blocks)
+    others_free = len(pool.free_queue) - sum(block not in pool.ref_count for block in blocks)
     if len(blocks) * pool.block_size == sequence.num_tokens and not others_free:
         blocks.pop()
     needs_no_copy(pool, sequence, blocks)
@@ -506,7 +506,7 @@ def pops_from_the_list(pool, sequence, blocks):
 def shares_what_it_leaves_out(pool, sequence, blocks):
     take_cached(pool, sequence, blocks)
     if len(sequence.blocks) < len(blocks):
-        pool.share(blocks[len(sequence.blocks) :])
+        pool.touch(blocks[len(sequence.blocks) :])
 
 
 def blocks_of_16(pool, sequence, blocks):
@@ -516,14 +516,14 @@ def blocks_of_16(pool, sequence, blocks):
 
 def in_another_order(pool, sequence, blocks):
     full = sequence.num_tokens == len(blocks) * pool.block_size
-    taken = [block for block in blocks if block not in pool.holders]
+    taken = [block for block in blocks if block not in pool.ref_count]
     if full and len(taken) == len(pool.free_queue):
         blocks = blocks[: len(blocks) - 1]
     sequence.blocks = [*blocks]
     sequence.num_computed_tokens = len(blocks) * pool.block_size
     if sequence.num_computed_tokens == sequence.num_tokens:
         sequence.num_computed_tokens -= 1
-    pool.share(tuple(blocks))
+    pool.touch(tuple(blocks))
 
 
 def with_a_loop(pool, sequence, blocks):
@@ -531,7 +531,7 @@ def with_a_loop(pool, sequence, blocks):
     keep = len(blocks) if free or sequence.num_tokens > len(blocks) * pool.block_size else len(blocks) - 1
     sequence.blocks = []
     for block in blocks[:keep]:
-        pool.share([block])
+        pool.touch([block])
         sequence.blocks.append(block)
     sequence.num_computed_tokens = max(0, min(keep * pool.block_size, sequence.num_tokens - 1))
 
@@ -583,7 +583,7 @@ WRONG = {
             "find gives one too few", sharing(find=finds_one_too_few), "should return [0, 1, 2]; yours returned [0, 1]"
         ),
         Wrong("find gives names", sharing(find=finds_names), "list of block numbers"),
-        Wrong("find shares", sharing(find=finds_and_shares), "`find` only looks"),
+        Wrong("find shares", sharing(find=finds_and_shares), "`match_prefix` only looks"),
         Wrong("find counts", sharing(find=finds_a_count), "yours returned 3"),
         Wrong("find sorts", sharing(find=finds_sorted), "In the order of the names"),
         Wrong("share does not count", sharing(share=shares_without_counting), "One more holder for each block"),
@@ -597,7 +597,7 @@ WRONG = {
         Wrong("share loses names", sharing(share=loses_names_in_share), "Shared blocks keep their names"),
         Wrong("free gives back what others hold", sharing(free=frees_what_others_hold), "still holds 0 and 1"),
         Wrong("free does not lower the count", sharing(free=does_not_lower), "lower the count"),
-        Wrong("free keeps a zero", sharing(free=keeps_a_zero), "has no entry in `holders`"),
+        Wrong("free keeps a zero", sharing(free=keeps_a_zero), "has no entry in `ref_count`"),
         Wrong("free loses the names", sharing(free=loses_the_names), "A free block keeps what is in it"),
         Wrong("free one block at a time", sharing(free=frees_one_at_a_time), "in one call, in the order of the tokens"),
         Wrong("freed blocks in front", sharing(free=frees_in_front), "join the *end*"),
@@ -606,7 +606,7 @@ WRONG = {
         Wrong(
             "free lowers before it asks",
             sharing(free=lowers_before_it_asks),
-            "it changed something: `holders` should be {0: 1, 1: 2, 2: 1}; yours is {1: 2, 2: 1}",
+            "it changed something: `ref_count` should be {0: 1, 1: 2, 2: 1}; yours is {1: 2, 2: 1}",
         ),
         Wrong(
             "free passes over unknown blocks",

@@ -525,7 +525,7 @@ WRONG = {
             probabilities_with(reached=lambda p, top_p: torch.zeros_like(p, dtype=torch.bool)),
             "`top_p` cuts nothing",
         ),
-        Wrong("top_p of all tokens", top_p_of_all_tokens, "was reckoned on all tokens"),
+        Wrong("top_p of all tokens", top_p_of_all_tokens, "was computed on all tokens"),
         Wrong("top_p before the temperature", top_p_before_temperature, "before the temperature"),
         Wrong("not divided by the sum", does_not_divide_by_the_sum, "do not add up to 1"),
         Wrong("settings of the first row", settings_of_the_first_row, "All rows have the settings of the first one"),

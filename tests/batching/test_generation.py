@@ -37,40 +37,47 @@ def story_requests():
 @functools.cache
 def expected_stories():
     model, tokenizer = bundled()
-    return [generate_alone(model, ids, cap, tokenizer.eos_token_id) for ids, cap in zip(*story_requests())]
+    return [
+        generate_alone(model, ids, max_tokens, tokenizer.eos_token_id) for ids, max_tokens in zip(*story_requests())
+    ]
 
 
 def test_requests_are_ragged():
-    prompts, caps = story_requests()
-    assert len(prompts) >= 50 and len({len(ids) for ids in prompts}) > 10 and len(set(caps)) > 20
+    prompts, max_tokens_each = story_requests()
+    assert len(prompts) >= 50 and len({len(ids) for ids in prompts}) > 10 and len(set(max_tokens_each)) > 20
     assert min(len(ids) for ids in prompts) == 1
-    assert any(len(answer) < cap for answer, cap in zip(expected_stories(), caps)), "no answer ends by itself"
+    assert any(len(answer) < max_tokens for answer, max_tokens in zip(expected_stories(), max_tokens_each)), (
+        "no answer ends by itself"
+    )
 
 
 def test_one_by_one_on_the_bundled_model():
-    prompts, caps = story_requests()
-    assert generate_one_by_one(*bundled(), prompts, max_new_tokens=caps).outputs == expected_stories()
+    prompts, max_tokens_each = story_requests()
+    assert generate_one_by_one(*bundled(), prompts, max_new_tokens=max_tokens_each).outputs == expected_stories()
 
 
 @pytest.mark.parametrize("batch_size", [4, 8])
 def test_static_on_the_bundled_model(batch_size):
-    prompts, caps = story_requests()
+    prompts, max_tokens_each = story_requests()
     assert (
-        static_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size).outputs == expected_stories()
+        static_generate(*bundled(), prompts, max_new_tokens=max_tokens_each, batch_size=batch_size).outputs
+        == expected_stories()
     )
 
 
 @pytest.mark.parametrize("batch_size, prefill_step", [(4, 8), (8, 64)])
 def test_continuous_on_the_bundled_model(batch_size, prefill_step):
-    prompts, caps = story_requests()
-    result = batch_generate(*bundled(), prompts, max_new_tokens=caps, batch_size=batch_size, prefill_step=prefill_step)
+    prompts, max_tokens_each = story_requests()
+    result = batch_generate(
+        *bundled(), prompts, max_new_tokens=max_tokens_each, batch_size=batch_size, prefill_step=prefill_step
+    )
     assert result.outputs == expected_stories()
 
 
 @pytest.mark.parametrize("max_num_seqs", [4, 8])
 def test_ragged_on_the_bundled_model(max_num_seqs):
-    prompts, caps = story_requests()
-    result = ragged_generate(*bundled(), prompts, max_new_tokens=caps, max_num_seqs=max_num_seqs)
+    prompts, max_tokens_each = story_requests()
+    result = ragged_generate(*bundled(), prompts, max_new_tokens=max_tokens_each, max_num_seqs=max_num_seqs)
     assert result.outputs == expected_stories()
     assert result.trace.tokens_computed == result.trace.tokens_useful
     assert result.trace.tokens_computed == sum(
@@ -79,14 +86,21 @@ def test_ragged_on_the_bundled_model(max_num_seqs):
 
 
 def test_one_row_on_the_bundled_model():
-    prompts, caps = (requests[:12] for requests in story_requests())
-    assert one_row_generate(*bundled(), prompts, max_new_tokens=caps).outputs == expected_stories()[:12]
+    prompts, max_tokens_each = (requests[:12] for requests in story_requests())
+    assert one_row_generate(*bundled(), prompts, max_new_tokens=max_tokens_each).outputs == expected_stories()[:12]
 
 
 @functools.cache
 def tiny_requests(family):
-    prompts, caps = ragged_requests(100, seed=3)
-    return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
+    prompts, max_tokens_each = ragged_requests(100, seed=3)
+    return (
+        prompts,
+        max_tokens_each,
+        [
+            generate_alone(tiny_model(family, seed=3), ids, max_tokens, END)
+            for ids, max_tokens in zip(prompts, max_tokens_each)
+        ],
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -100,8 +114,8 @@ def test_tiny_models_write_varied_text(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_ways_on_random_models(family):
     model = tiny_model(family, seed=3)
-    prompts, caps, expected = tiny_requests(family)
-    serve = dict(max_new_tokens=caps)
+    prompts, max_tokens_each, expected = tiny_requests(family)
+    serve = dict(max_new_tokens=max_tokens_each)
     assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
     assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve, greedy=greedy_without_cache).outputs == expected
     for batch_size in (1, 3, 8, 64):
@@ -129,19 +143,19 @@ request = st.tuples(st.integers(0, 6), st.integers(1, 40), st.integers(1, 24))
 def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
     model = tiny_model(family, seed=3)
     prompts = [ragged_requests(1, seed=seed, prompt_lengths=[length])[0][0] for seed, length, _ in shapes]
-    caps = [cap for _, _, cap in shapes]
-    expected = generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs
-    serve = dict(max_new_tokens=caps, batch_size=batch_size)
+    max_tokens_each = [max_tokens for _, _, max_tokens in shapes]
+    expected = generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each).outputs
+    serve = dict(max_new_tokens=max_tokens_each, batch_size=batch_size)
     assert static_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
     assert (
         batch_generate(model, TINY_TOKENIZER, prompts, **serve, prefill_step=prefill_step, max_seq_len=64).outputs
         == expected
     )
     assert (
-        ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=batch_size).outputs
+        ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each, max_num_seqs=batch_size).outputs
         == expected
     )
-    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs == expected
+    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each).outputs == expected
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -154,10 +168,10 @@ def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
 )
 def test_the_order_of_arrival_changes_no_token(family, arrivals, max_num_seqs):
     """Some of the hundred requests, in any order, each at a step of its own."""
-    prompts, caps, expected = tiny_requests(family)
-    requests = {number: Request(str(number), prompts[number], caps[number], END) for number, _ in arrivals}
+    prompts, max_tokens_each, expected = tiny_requests(family)
+    requests = {number: Request(str(number), prompts[number], max_tokens_each[number], END) for number, _ in arrivals}
     batch = RaggedBatch(tiny_model(family, seed=3), max_num_seqs)
-    for step in range(61 + sum(caps[number] for number in requests)):
+    for step in range(61 + sum(max_tokens_each[number] for number in requests)):
         for number, at in arrivals:
             if at == step:
                 batch.submit(requests[number])

@@ -27,13 +27,22 @@ FAMILIES = ["gpt2", "llama", "qwen2"]
 @functools.cache
 def requests_of(family, count=18):
     """Ragged requests, prompts of one token among them, and what `generate` says to each alone."""
-    prompts, caps = ragged_requests(count, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), caps=(1, 2, 5, 16, 24))
-    return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
+    prompts, max_tokens_each = ragged_requests(
+        count, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), max_tokens_each=(1, 2, 5, 16, 24)
+    )
+    return (
+        prompts,
+        max_tokens_each,
+        [
+            generate_alone(tiny_model(family, seed=3), ids, max_tokens, END)
+            for ids, max_tokens in zip(prompts, max_tokens_each)
+        ],
+    )
 
 
 def serve(family="qwen2", **kwargs):
-    prompts, caps, _ = requests_of(family)
-    return paged_generate(tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=caps, **kwargs)
+    prompts, max_tokens_each, _ = requests_of(family)
+    return paged_generate(tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each, **kwargs)
 
 
 def poisoned_cache(*args):
@@ -120,22 +129,26 @@ def hostile_step(batch):
 
 def test_the_requests_are_ragged_and_their_answers_varied():
     for family in FAMILIES:
-        prompts, caps, answers = requests_of(family)
+        prompts, max_tokens_each, answers = requests_of(family)
         assert {1, 16, 17, 33} <= {len(ids) for ids in prompts}
         assert len({token for answer in answers for token in answer}) > 20
-        assert any(len(answer) < cap for answer, cap in zip(answers, caps))
+        assert any(len(answer) < max_tokens for answer, max_tokens in zip(answers, max_tokens_each))
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_equal_generate_and_the_ragged_loop(family, block_size):
-    prompts, caps, expected = requests_of(family)
+    prompts, max_tokens_each, expected = requests_of(family)
     for max_num_seqs in (1, 4, 18):
         paged = serve(
             family, max_num_seqs=max_num_seqs, block_size=block_size, step=hostile_step, make_cache=poisoned_cache
         )
         ragged = ragged_generate(
-            tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=max_num_seqs
+            tiny_model(family, seed=3),
+            TINY_TOKENIZER,
+            prompts,
+            max_new_tokens=max_tokens_each,
+            max_num_seqs=max_num_seqs,
         )
         assert paged.outputs == expected == ragged.outputs
         # With the pool that it makes for itself, nobody ever waits for blocks: the rows are those of lesson 05.
@@ -164,17 +177,19 @@ def test_prompts_of_one_token_and_of_the_context_less_one(family):
 
 def test_a_model_of_another_type_gets_a_cache_of_its_type():
     model = copy.deepcopy(tiny_model("llama", seed=3)).double()
-    prompts, caps, _ = requests_of("llama", 8)
-    assert paged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=caps).outputs == [
-        generate_alone(model, ids, cap, END) for ids, cap in zip(prompts, caps)
+    prompts, max_tokens_each, _ = requests_of("llama", 8)
+    assert paged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each).outputs == [
+        generate_alone(model, ids, max_tokens, END) for ids, max_tokens in zip(prompts, max_tokens_each)
     ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_in_a_small_pool_requests_wait_for_blocks_and_get_the_same_tokens(family):
-    prompts, caps, expected = requests_of(family)
+    prompts, max_tokens_each, expected = requests_of(family)
     for block_size in (1, 3, 16):
-        largest = max(blocks_for(len(ids) + cap - 1, block_size) for ids, cap in zip(prompts, caps))
+        largest = max(
+            blocks_for(len(ids) + max_tokens - 1, block_size) for ids, max_tokens in zip(prompts, max_tokens_each)
+        )
         result = serve(family, max_num_seqs=8, num_blocks=largest + 2, block_size=block_size, step=hostile_step)
         assert result.outputs == expected
         assert any(step.waiting and len(step.names) < 8 for step in result.packed), "nobody waited for blocks"
@@ -192,8 +207,8 @@ def test_in_a_small_pool_requests_wait_for_blocks_and_get_the_same_tokens(family
     spare=st.integers(0, 60),
 )
 def test_neither_arrivals_nor_the_size_of_the_pool_change_a_token(family, arrivals, block_size, max_num_seqs, spare):
-    prompts, caps, expected = requests_of(family)
-    requests = {number: Request(str(number), prompts[number], caps[number], END) for number, _ in arrivals}
+    prompts, max_tokens_each, expected = requests_of(family)
+    requests = {number: Request(str(number), prompts[number], max_tokens_each[number], END) for number, _ in arrivals}
     num_blocks = (
         max(blocks_for(len(r.prompt_ids) + r.max_new_tokens - 1, block_size) for r in requests.values())
         + spare // block_size
@@ -201,7 +216,7 @@ def test_neither_arrivals_nor_the_size_of_the_pool_change_a_token(family, arriva
     model = tiny_model(family, seed=3)
     cache = poisoned_cache(model.config, num_blocks, block_size)
     batch = PagedBatch(model, max_num_seqs, pool=BlockPool(num_blocks, block_size), cache=cache)
-    for step in range(41 + sum(caps[number] for number in requests)):
+    for step in range(41 + sum(max_tokens_each[number] for number in requests)):
         for number, at in arrivals:
             if at == step:
                 batch.submit(requests[number])
@@ -227,8 +242,10 @@ def test_the_pool_is_empty_at_the_end():
 
 
 def test_without_a_size_the_pool_has_room_for_the_largest_requests():
-    prompts, caps, _ = requests_of("qwen2")
-    sizes = sorted((-(-(len(ids) + cap - 1) // 3) for ids, cap in zip(prompts, caps)), reverse=True)
+    prompts, max_tokens_each, _ = requests_of("qwen2")
+    sizes = sorted(
+        (-(-(len(ids) + max_tokens - 1) // 3) for ids, max_tokens in zip(prompts, max_tokens_each)), reverse=True
+    )
     for max_num_seqs in (1, 4, 50):
         assert serve(max_num_seqs=max_num_seqs, block_size=3).accesses[0].num_blocks == sum(sizes[:max_num_seqs])
 
@@ -239,17 +256,17 @@ def new_batch(num_blocks, block_size=4, max_num_seqs=4, **kwargs):
     return PagedBatch(model, max_num_seqs, pool=BlockPool(num_blocks, block_size), cache=cache, **kwargs)
 
 
-def request(name, prompt_length, cap):
-    return Request(name, list(range(20, 20 + prompt_length)), cap)
+def request(name, prompt_length, max_tokens):
+    return Request(name, list(range(20, 20 + prompt_length)), max_tokens)
 
 
 @pytest.mark.parametrize(
     "prompt_length, cap, blocks", [(1, 1, 1), (4, 1, 1), (3, 2, 1), (4, 2, 2), (4, 5, 2), (4, 6, 3)]
 )
-def test_the_last_token_needs_no_place(prompt_length, cap, blocks):
-    assert blocks_at_most(request("A", prompt_length, cap), 4) == blocks
+def test_the_last_token_needs_no_place(prompt_length, max_tokens, blocks):
+    assert blocks_at_most(request("A", prompt_length, max_tokens), 4) == blocks
     batch = new_batch(blocks)
-    batch.submit(request("A", prompt_length, cap))
+    batch.submit(request("A", prompt_length, max_tokens))
     most = 0
     while batch.running:
         checked_step(batch)
@@ -421,8 +438,8 @@ def test_the_trace_counts_whole_blocks_and_no_copies():
             map(len, access.written.values())
         )
         assert packed.packed.context_lens.tolist() == list(access.context_lens.values())
-    prompts, caps, _ = requests_of("qwen2")
-    ragged = ragged_generate(tiny_model("qwen2", seed=3), TINY_TOKENIZER, prompts, max_new_tokens=caps)
+    prompts, max_tokens_each, _ = requests_of("qwen2")
+    ragged = ragged_generate(tiny_model("qwen2", seed=3), TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each)
     assert ragged.trace.bytes_copied > 0
     assert any(step.cache_reserved > step.cache_used for step in result.trace.steps)
 

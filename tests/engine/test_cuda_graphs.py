@@ -9,12 +9,12 @@ from overlap_cases import BLOCK
 from lessons_lib.attention.custom_op import PAGED_OPERATOR
 from lessons_lib.attention.hf_backend import paged_attention_in
 from lessons_lib.attention.packing import pack
-from lessons_lib.engine.cuda_graphs import Graph, GraphStore, ladder, next_size, rerun
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.cuda_graphs import Graph, GraphStore, captured_batch_sizes, next_size, rerun
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.input_buffers import TableMirror, row_arrays, send_row
 from lessons_lib.engine.model_runner import ModelRunner, block_tables, tokens_of
 from lessons_lib.models.tiny_models import tiny_model
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 SPARE = 40
@@ -24,7 +24,7 @@ def random_plan(seed, decodes=False):
     """Sequences with any number of tokens known and computed, in blocks scattered over 40."""
     rng = random.Random(seed)
     free = rng.sample(range(SPARE), SPARE)
-    plan = StepPlan()
+    scheduler_output = SchedulerOutput()
     for number in range(rng.randint(1, 5)):
         prompt = [rng.randrange(97) for _ in range(rng.randint(1, 12))]
         output = [rng.randrange(97) for _ in range(rng.randint(1, 9))]
@@ -34,12 +34,12 @@ def random_plan(seed, decodes=False):
             sequence.num_tokens - 1 if decodes else rng.randint(0, sequence.num_tokens - count)
         )
         sequence.blocks = [free.pop() for _ in range(-(-(sequence.num_computed_tokens + count) // BLOCK))]
-        plan.counts[sequence] = count
-    return plan
+        scheduler_output.num_scheduled_tokens[sequence] = count
+    return scheduler_output
 
 
-def row_on_cpu(plan, mirror, num_rows):
-    return send_row(row_arrays(plan, mirror, BLOCK, num_rows), torch.device("cpu"))
+def row_on_cpu(scheduler_output, mirror, num_rows):
+    return send_row(row_arrays(scheduler_output, mirror, BLOCK, num_rows), torch.device("cpu"))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def runner():
 
     def make(**options):
         options = dict(max_num_seqs=5, max_model_len=64, compiled=False, capture=rerun) | options
-        made.append(GpuRunner(tiny_model("qwen2"), SPARE, BLOCK, **options))
+        made.append(GPUModelRunner(tiny_model("qwen2"), SPARE, BLOCK, **options))
         return made[-1]
 
     yield make
@@ -60,16 +60,20 @@ def runner():
 
 
 def test_the_ladder_reaches_exactly_the_most_sequences():
-    assert ladder(256) == [2, 4, 8, *range(16, 257, 16)]
-    assert ladder(5) == [2, 4, 5] and ladder(1) == [2] and ladder(20) == [2, 4, 8, 16, 20]
+    assert captured_batch_sizes(256) == [2, 4, 8, *range(16, 257, 16)]
+    assert (
+        captured_batch_sizes(5) == [2, 4, 5]
+        and captured_batch_sizes(1) == [2]
+        and captured_batch_sizes(20) == [2, 4, 8, 16, 20]
+    )
     for most in range(1, 70):
-        assert all(next_size(count, ladder(most)) >= count for count in range(1, most + 1))
-    assert next_size(17, ladder(64)) == 32
+        assert all(next_size(count, captured_batch_sizes(most)) >= count for count in range(1, most + 1))
+    assert next_size(17, captured_batch_sizes(64)) == 32
 
 
 def test_a_step_larger_than_all_graphs_is_refused():
     with pytest.raises(ValueError, match="6 sequences.*5"):
-        next_size(6, ladder(5))
+        next_size(6, captured_batch_sizes(5))
 
 
 # --- rows
@@ -78,12 +82,17 @@ def test_a_step_larger_than_all_graphs_is_refused():
 @pytest.mark.parametrize("filling", [0, 3])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
-    plan = random_plan(seed)
+    scheduler_output = random_plan(seed)
     packed = pack(
-        [tokens_of(*item) for item in plan.counts.items()], [sequence.num_computed_tokens for sequence in plan.counts]
+        [tokens_of(*item) for item in scheduler_output.num_scheduled_tokens.items()],
+        [sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens],
     )
-    tables, count, total = block_tables(plan.counts), len(plan.counts), plan.num_tokens
-    row = row_on_cpu(plan, TableMirror(5, 16, SPARE), count + filling)
+    tables, count, total = (
+        block_tables(scheduler_output.num_scheduled_tokens),
+        len(scheduler_output.num_scheduled_tokens),
+        scheduler_output.num_tokens,
+    )
+    row = row_on_cpu(scheduler_output, TableMirror(5, 16, SPARE), count + filling)
     for name in ("input_ids", "positions"):
         assert getattr(row, name).tolist() == getattr(packed, name).tolist() + [0] * filling
     assert row.cu_seqlens_q.tolist() == packed.cu_seqlens_q.tolist() + [total + 1 + i for i in range(filling)]
@@ -94,16 +103,19 @@ def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
         for seq, at in zip(packed.seq_ids.tolist(), packed.positions.tolist())
     ]
     assert row.slot_mapping.tolist() == slots + [SPARE * BLOCK] * filling
-    for line, sequence in zip(row.block_tables.tolist(), plan.counts):
+    for line, sequence in zip(row.block_tables.tolist(), scheduler_output.num_scheduled_tokens):
         assert line[: len(sequence.blocks)] == sequence.blocks
     assert (row.block_tables[count:] == SPARE).all()
-    assert row.maxima[0] == max(plan.counts.values()) and int(packed.context_lens.max()) <= row.maxima[1] <= 64
+    assert (
+        row.maxima[0] == max(scheduler_output.num_scheduled_tokens.values())
+        and int(packed.context_lens.max()) <= row.maxima[1] <= 64
+    )
 
 
 def test_a_token_that_is_not_known_stands_for_a_place_in_the_step_before():
     decode = Sequence("A", [7, 8], 9, output_ids=[5], num_computed_tokens=2, blocks=[4])
     waits = Sequence("B", [1, 2], 9, output_ids=[3, -4], num_computed_tokens=3, blocks=[6])
-    row = row_on_cpu(StepPlan({decode: 1, waits: 1}), TableMirror(2, 4, SPARE), 2)
+    row = row_on_cpu(SchedulerOutput({decode: 1, waits: 1}), TableMirror(2, 4, SPARE), 2)
     assert row.input_ids.tolist() == [5, -4]
 
 
@@ -147,13 +159,13 @@ def test_a_table_longer_than_its_line_is_refused():
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("decodes", [False, True])
 def test_logits_and_cache_are_those_of_the_plain_runner(runner, seed, graphs, decodes):
-    plan, tested = random_plan(seed, decodes), runner(graphs=graphs)
+    scheduler_output, tested = random_plan(seed, decodes), runner(graphs=graphs)
     plain = ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
     generator = torch.Generator().manual_seed(seed)
     for own, other in zip([*tested.cache.keys, *tested.cache.values], [*plain.cache.keys, *plain.cache.values]):
         own.normal_(generator=generator)
         other.copy_(own)
-    torch.testing.assert_close(tested.forward(plan), plain.forward(plan), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(tested.forward(scheduler_output), plain.forward(scheduler_output), rtol=1e-4, atol=1e-4)
     for own, other in zip([*tested.cache.keys, *tested.cache.values], [*plain.cache.keys, *plain.cache.values]):
         torch.testing.assert_close(
             own[:SPARE], other[:SPARE], rtol=1e-4, atol=1e-4
@@ -177,17 +189,20 @@ def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
 
     torch._dynamo.reset()
     model = tiny_model("qwen2")
-    runner = GpuRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, compiled=False, graphs=False)
+    runner = GPUModelRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, compiled=False, graphs=False)
     compiled = compiled_row_logits(runner.cache, backend="aot_eager", options=None)
     counters = torch._dynamo.utils.counters
     counters.clear()
     for seed in (0, 1, 2, 3):
-        plan = random_plan(seed, decodes=seed == 3)
-        expected = runner.forward(plan)
-        row = row_on_cpu(plan, runner.mirror, max(2, len(plan.counts)))
+        scheduler_output = random_plan(seed, decodes=seed == 3)
+        expected = runner.forward(scheduler_output)
+        row = row_on_cpu(scheduler_output, runner.mirror, max(2, len(scheduler_output.num_scheduled_tokens)))
         with torch.inference_mode():
             torch.testing.assert_close(
-                compiled(model, runner.cache, row, runner.previous)[: len(plan.counts)], expected, rtol=1e-4, atol=1e-4
+                compiled(model, runner.cache, row, runner.previous)[: len(scheduler_output.num_scheduled_tokens)],
+                expected,
+                rtol=1e-4,
+                atol=1e-4,
             )
     assert counters["stats"]["unique_graphs"] == 1
     runner.close()
@@ -251,12 +266,12 @@ def not_compiled(runner):
 )
 def test_a_cuda_graph_is_never_replayed_with_a_stale_key(runner, change):
     """A real engine did so: nothing failed, and its answers were worse."""
-    tested, plan = runner(), random_plan(2, decodes=True)
-    tested.forward(plan)
-    tested.forward(plan)
+    tested, scheduler_output = runner(), random_plan(2, decodes=True)
+    tested.forward(scheduler_output)
+    tested.forward(scheduler_output)
     assert tested.store.num_captured == 1
     change(tested)
-    tested.forward(plan)
+    tested.forward(scheduler_output)
     assert tested.store.num_captured == 2
 
 

@@ -75,10 +75,10 @@ def some_prompts(count, seed=0, longest=24):
 def test_greedy_answers_are_those_of_generate(family, config, is_pressed):
     engine = an_engine(family, **config)
     prompts = some_prompts(12)
-    caps = [random.Random(n).choice([1, 5, 12, 20]) for n in range(12)]
-    outputs = engine.generate(prompts, [greedy(cap) for cap in caps])
-    for output, prompt, cap in zip(outputs, prompts, caps):
-        expected = alone(family, prompt, cap)
+    max_tokens_each = [random.Random(n).choice([1, 5, 12, 20]) for n in range(12)]
+    outputs = engine.generate(prompts, [greedy(max_tokens) for max_tokens in max_tokens_each])
+    for output, prompt, max_tokens in zip(outputs, prompts, max_tokens_each):
+        expected = alone(family, prompt, max_tokens)
         assert output.token_ids == expected and output.prompt_ids == prompt and output.error is None
         assert output.finish_reason == ("stop" if expected[-1] == END else "length")
         assert output.text == "".join(map(letter, expected[:-1] if expected[-1] == END else expected))
@@ -89,12 +89,12 @@ def test_greedy_answers_are_those_of_generate(family, config, is_pressed):
 
 def test_the_six_stories_are_those_of_generate():
     model, tokenizer = load_model()
-    caps = [cap // 3 for cap in MAX_NEW_TOKENS]
-    expected = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=caps).outputs
+    max_tokens_each = [max_tokens // 3 for max_tokens in MAX_NEW_TOKENS]
+    expected = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=max_tokens_each).outputs
     engine = LLMEngine(
         model, tokenizer, EngineConfig(num_blocks=8, max_num_seqs=4, max_num_batched_tokens=48, num_swap_blocks=6)
     )
-    outputs = engine.generate(PROMPTS, [greedy(cap) for cap in caps])
+    outputs = engine.generate(PROMPTS, [greedy(max_tokens) for max_tokens in max_tokens_each])
     assert [output.token_ids for output in outputs] == expected
     assert [output.text for output in outputs] == [tokenizer.decode(ids, skip_special_tokens=True) for ids in expected]
     assert engine.metrics.preemptions
@@ -170,19 +170,19 @@ def test_several_answers_are_the_same_under_pressure(config):
 
 
 @pytest.mark.parametrize("cap", [1, 2, 6])
-def test_every_token_of_every_answer_is_told(cap):
+def test_every_token_of_every_answer_is_told(max_tokens):
     """All answers of a request often end in the same step; the first that is told must not end the request."""
     engine, told = an_engine(), []
-    params = SamplingParams(max_tokens=cap, temperature=1.0, seed=3, n=3, ignore_eos=True, logprobs=2)
+    params = SamplingParams(max_tokens=max_tokens, temperature=1.0, seed=3, n=3, ignore_eos=True, logprobs=2)
     engine.add_request([1, 2, 3], params, on_token=told.append)
     (output,) = run_out(engine).values()
     for completion in output.completions:
         own = [token for token in told if token.index == completion.index]
-        assert [token.token for token in own] == completion.token_ids and len(own) == cap
+        assert [token.token for token in own] == completion.token_ids and len(own) == max_tokens
         assert "".join(token.text for token in own) == completion.text == "".join(map(letter, completion.token_ids))
-        assert [token.finish_reason for token in own] == [None] * (cap - 1) + ["length"]
-        assert len(completion.logprobs) == cap
-    assert engine.metrics.itl.count == 3 * (cap - 1) and engine.metrics.ttft.count == 3
+        assert [token.finish_reason for token in own] == [None] * (max_tokens - 1) + ["length"]
+        assert len(completion.logprobs) == max_tokens
+    assert engine.metrics.itl.count == 3 * (max_tokens - 1) and engine.metrics.ttft.count == 3
     check_that_nothing_is_left(engine)
 
 

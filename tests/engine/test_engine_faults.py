@@ -45,34 +45,36 @@ def break_at(monkeypatch, engine, where, k):
     """The k-th call of `where` raises. Returns a list in which that step's requests are found afterwards."""
     concerned, calls = [], [0]
 
-    def note(plan):
-        concerned.extend(sequence.id for sequence in plan.counts)
+    def note(scheduler_output):
+        concerned.extend(sequence.id for sequence in scheduler_output.num_scheduled_tokens)
 
-    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine_module.apply_moves
-    plans = []
-    monkeypatch.setattr(engine.scheduler, "schedule", lambda: plans.append(schedule()) or plans[-1])
+    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine_module.copy_blocks
+    scheduler_outputs = []
+    monkeypatch.setattr(
+        engine.scheduler, "schedule", lambda: scheduler_outputs.append(schedule()) or scheduler_outputs[-1]
+    )
 
-    def broken_forward(plan):
+    def broken_forward(scheduler_output):
         calls[0] += 1
         if calls[0] == k:
-            note(plan)
+            note(scheduler_output)
             raise Broken("the model")
-        return forward(plan)
+        return forward(scheduler_output)
 
-    def broken_move(moves, *caches):
-        if moves:
+    def broken_move(block_copies, *caches):
+        if block_copies:
             calls[0] += 1
             if calls[0] == k:
-                note(plans[-1])
-                concerned.extend(sequence.id for sequence in plans[-1].preempted if sequence.swapped)
-                move(moves[:1], *caches)  # half-way
+                note(scheduler_outputs[-1])
+                concerned.extend(sequence.id for sequence in scheduler_outputs[-1].preempted if sequence.swapped)
+                move(block_copies[:1], *caches)  # half-way
                 raise Broken("moving")
-        return move(moves, *caches)
+        return move(block_copies, *caches)
 
     if where == "forward":
         monkeypatch.setattr(engine.runner, "forward", broken_forward)
     else:
-        monkeypatch.setattr(engine_module, "apply_moves", broken_move)
+        monkeypatch.setattr(engine_module, "copy_blocks", broken_move)
     return concerned
 
 
@@ -108,16 +110,16 @@ def test_who_was_swapped_out_in_peace_goes_on_after_an_error(monkeypatch):
     schedule = engine.scheduler.schedule
 
     def noting():
-        plan = schedule()
-        swapped[:] = [sequence.id for sequence in plan.preempted if sequence.swapped]
-        return plan
+        scheduler_output = schedule()
+        swapped[:] = [sequence.id for sequence in scheduler_output.preempted if sequence.swapped]
+        return scheduler_output
 
-    def broken(plan):
+    def broken(scheduler_output):
         if swapped and engine.runner.forward is broken:
             engine.runner.forward = forward
             spared.extend(swapped)
             raise Broken
-        return forward(plan)
+        return forward(scheduler_output)
 
     spared = []
     engine.scheduler.schedule, engine.runner.forward = noting, broken
@@ -130,11 +132,11 @@ def test_an_interrupt_is_passed_on_and_what_is_half_way_is_given_up(monkeypatch)
     engine = an_engine_at_work()
     forward, calls = engine.runner.forward, []
 
-    def interrupted(plan):
-        calls.append([sequence.id for sequence in plan.counts])
+    def interrupted(scheduler_output):
+        calls.append([sequence.id for sequence in scheduler_output.num_scheduled_tokens])
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return forward(plan)
+        return forward(scheduler_output)
 
     monkeypatch.setattr(engine.runner, "forward", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -148,11 +150,11 @@ def test_generate_that_is_interrupted_leaves_nothing_behind(monkeypatch):
     engine = an_engine(**TIGHT)
     forward, calls = engine.runner.forward, []
 
-    def interrupted(plan):
+    def interrupted(scheduler_output):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return forward(plan)
+        return forward(scheduler_output)
 
     monkeypatch.setattr(engine.runner, "forward", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -168,9 +170,9 @@ def test_logits_that_are_no_numbers_fail_their_own_request(bad, temperature):
     engine = an_engine_at_work(params)
     forward = engine.runner.forward
 
-    def with_a_bad_row(plan):
-        logits = forward(plan).clone()
-        for row, sequence in enumerate(plan.counts):
+    def with_a_bad_row(scheduler_output):
+        logits = forward(scheduler_output).clone()
+        for row, sequence in enumerate(scheduler_output.num_scheduled_tokens):
             if sequence.id == "r2" and len(sequence.output_ids) == 3:
                 logits[row, 5] = bad
         return logits
@@ -193,9 +195,9 @@ def test_one_bad_answer_of_several_fails_the_whole_request():
     engine.add_request([4, 5], greedy(9, ignore_eos=True), request_id="one", on_token=told.append)
     forward = engine.runner.forward
 
-    def with_a_bad_row(plan):
-        logits = forward(plan).clone()
-        for row, sequence in enumerate(plan.counts):
+    def with_a_bad_row(scheduler_output):
+        logits = forward(scheduler_output).clone()
+        for row, sequence in enumerate(scheduler_output.num_scheduled_tokens):
             if sequence.id in ("three/1", "three/2") and len(sequence.output_ids) == 4:
                 logits[row] = float("nan")
         return logits
@@ -273,11 +275,11 @@ def test_a_stream_raises_what_went_wrong_after_the_tokens_that_arrived():
     engine = an_engine()
     forward, calls = engine.runner.forward, []
 
-    def broken(plan):
+    def broken(scheduler_output):
         calls.append(1)
         if len(calls) == 4:
             raise Broken("the model")
-        return forward(plan)
+        return forward(scheduler_output)
 
     engine.runner.forward = broken
     tokens = []
@@ -295,7 +297,7 @@ def test_a_stream_raises_even_if_it_failed_in_the_steps_of_another():
         for stream in streams:
             next(stream)
 
-    def broken(plan):
+    def broken(scheduler_output):
         raise Broken("the model")
 
     engine.runner.forward = broken
@@ -317,11 +319,11 @@ def test_generate_says_who_failed():
     engine = an_engine()
     forward, calls = engine.runner.forward, []
 
-    def broken(plan):
+    def broken(scheduler_output):
         calls.append(1)
         if len(calls) == 3:
             raise Broken("the model")
-        return forward(plan)
+        return forward(scheduler_output)
 
     engine.runner.forward = broken
     outputs = engine.generate([[1, 2], [3]], [greedy(1), greedy(5, ignore_eos=True)])
@@ -339,11 +341,11 @@ def test_nobody_finds_what_a_failed_request_has_cached(monkeypatch):
     engine.add_request(prompt, greedy(8, ignore_eos=True))
     engine.step()
     pool = engine.scheduler.pool
-    assert pool.name_of
+    assert pool.block_to_hash
     forward = engine.runner.forward
-    monkeypatch.setattr(engine.runner, "forward", lambda plan: forward(plan) * float("nan"))
+    monkeypatch.setattr(engine.runner, "forward", lambda scheduler_output: forward(scheduler_output) * float("nan"))
     (output,) = engine.step()
-    assert isinstance(output.error, FloatingPointError) and not pool.name_of and not pool.block_of
+    assert isinstance(output.error, FloatingPointError) and not pool.block_to_hash and not pool.hash_to_block
     monkeypatch.setattr(engine.runner, "forward", forward)
     (again,) = engine.generate([prompt], greedy(8, ignore_eos=True))
     assert again.token_ids == alone("qwen2", prompt, 8, ignore_eos=True) and engine.metrics.cached_tokens == 0

@@ -11,7 +11,7 @@ from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.forward_passes import count_operators
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -25,13 +25,13 @@ def a_plan():
     prompt = Sequence("A", list(range(1, 8)), 4, blocks=[0, 1])
     chunk = Sequence("B", list(range(30, 50)), 4, num_computed_tokens=5, blocks=[2, 3, 4])
     decode = Sequence("C", [9, 8, 7], 4, output_ids=[6], num_computed_tokens=3, blocks=[5])
-    return StepPlan({decode: 1, chunk: 6, prompt: 7})
+    return SchedulerOutput({decode: 1, chunk: 6, prompt: 7})
 
 
 def test_the_logits_are_those_of_the_model(model):
-    plan = a_plan()
-    plain = ModelRunner(model, 6, 4).forward(plan)
-    torch.testing.assert_close(FusedRunner(model, 6, 4).forward(plan), plain, rtol=1e-4, atol=1e-4)
+    scheduler_output = a_plan()
+    plain = ModelRunner(model, 6, 4).forward(scheduler_output)
+    torch.testing.assert_close(FusedRunner(model, 6, 4).forward(scheduler_output), plain, rtol=1e-4, atol=1e-4)
 
 
 def test_a_product_is_the_same_either_way_round():
@@ -56,11 +56,16 @@ def test_the_model_itself_computes_as_before_in_the_same_memory(model):
 
 
 def test_greedy_answers_are_those_of_generate(model):
-    prompts, caps = ragged_requests(12, seed=4)
-    sequences = [Sequence(str(n), prompt, cap, frozenset({END})) for n, (prompt, cap) in enumerate(zip(prompts, caps))]
+    prompts, max_tokens_each = ragged_requests(12, seed=4)
+    sequences = [
+        Sequence(str(n), prompt, max_tokens, frozenset({END}))
+        for n, (prompt, max_tokens) in enumerate(zip(prompts, max_tokens_each))
+    ]
     scheduler = PreemptiveScheduler(PrefixCache(60, 4), max_num_seqs=5, max_num_batched_tokens=24)
     answers = serve_greedily(FusedRunner(model, 60, 4), scheduler, sequences)
-    assert answers == [generate_alone(model, prompt, cap, END) for prompt, cap in zip(prompts, caps)]
+    assert answers == [
+        generate_alone(model, prompt, max_tokens, END) for prompt, max_tokens in zip(prompts, max_tokens_each)
+    ]
 
 
 def test_it_takes_fewer_operations():

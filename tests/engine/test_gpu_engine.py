@@ -5,7 +5,7 @@ import torch
 from overlap_cases import answers, mover, ragged, sharing_scheduler
 from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_layer
 
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine
@@ -13,7 +13,7 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kernels.triton_setup import kernel_device
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 pytestmark = [
@@ -38,7 +38,9 @@ def runners(model):
     def get(mode):
         if mode not in made:
             compiled, graphs = MODES[mode]
-            made[mode] = GpuRunner(model, 500, 16, max_num_seqs=20, max_model_len=256, compiled=compiled, graphs=graphs)
+            made[mode] = GPUModelRunner(
+                model, 500, 16, max_num_seqs=20, max_model_len=256, compiled=compiled, graphs=graphs
+            )
             made[mode].warm_up()
         return made[mode]
 
@@ -71,30 +73,30 @@ def test_greedy_tokens_are_those_of_the_plain_runner(model, runners, expected, m
         for sequence in sequences:
             scheduler.add(sequence)
         while scheduler.has_unfinished():
-            plan = scheduler.schedule()
-            move(plan)
-            scheduler.update(plan, runner.start(plan).tokens())
+            scheduler_output = scheduler.schedule()
+            move(scheduler_output)
+            scheduler.update(scheduler_output, runner.start(scheduler_output).tokens())
         outputs = [sequence.output_ids for sequence in sequences]
     for number, (own, other) in enumerate(zip(outputs, expected)):
         assert own == other, f"request {number}"
     assert {len(output) for output in outputs} > {1, 2, 7}
     assert scheduler.num_preempted > 0 if num_blocks == 12 else scheduler.num_preempted == 0
     audit(scheduler)
-    assert not scheduler.pool.holders
+    assert not scheduler.pool.ref_count
 
 
 def decodes(runner, count, context):
     """A plan of decodes in blocks whose contents are random."""
     each = -(-context // 16)
-    plan = StepPlan()
+    scheduler_output = SchedulerOutput()
     for number in range(count):
         blocks = list(range(number * each, (number + 1) * each))
         sequence = Sequence(str(number), [number + 1] * context, 9, num_computed_tokens=context - 1, blocks=blocks)
-        plan.counts[sequence] = 1
+        scheduler_output.num_scheduled_tokens[sequence] = 1
     generator = torch.Generator("cuda").manual_seed(count)
     for cache in (*runner.cache.keys, *runner.cache.values):
         cache.normal_(generator=generator)
-    return plan
+    return scheduler_output
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 13, 17, 20])
@@ -102,34 +104,34 @@ def decodes(runner, count, context):
 def test_rows_that_fill_up_a_graph_harm_nobody(runners, mode, count):
     graphed, plain = runners(mode), runners("eager")
     expected = plain.forward(decodes(plain, count, 30)).clone()
-    plan = decodes(graphed, count, 30)
-    torch.testing.assert_close(graphed.forward(plan), expected, rtol=1e-3, atol=1e-3)
+    scheduler_output = decodes(graphed, count, 30)
+    torch.testing.assert_close(graphed.forward(scheduler_output), expected, rtol=1e-3, atol=1e-3)
     for own, other in zip([*graphed.cache.keys, *graphed.cache.values], [*plain.cache.keys, *plain.cache.values]):
         torch.testing.assert_close(own[:-1], other[:-1], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("change", [swap_layer, move_weight, replace_weight, other_tokens])
 def test_a_cuda_graph_is_never_replayed_with_a_stale_key(model, change):
-    runner = GpuRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
-    plan = decodes(runner, 4, 40)
-    before = runner.forward(plan).clone()
+    runner = GPUModelRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
+    scheduler_output = decodes(runner, 4, 40)
+    before = runner.forward(scheduler_output).clone()
     change(runner)
     # A graph that went on reading the old tensors would see the old contents.
     for cache in (*runner.cache.keys, *runner.cache.values):
         cache.mul_(0.5)
-    fresh = runner.forward(plan).clone()
+    fresh = runner.forward(scheduler_output).clone()
     assert runner.store.num_captured == 2 and not torch.allclose(fresh, before, atol=1e-2)
     runner.store = None
-    torch.testing.assert_close(fresh, runner.forward(plan), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(fresh, runner.forward(scheduler_output), rtol=1e-3, atol=1e-3)
     runner.close()
 
 
 def test_what_is_written_into_a_weight_counts_at_the_next_replay(model):
-    runner = GpuRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
-    plan, weight = decodes(runner, 4, 40), model.model.norm.weight
-    before = runner.forward(plan).clone()
+    runner = GPUModelRunner(model, 100, 16, max_num_seqs=4, max_model_len=256, compiled=False)
+    scheduler_output, weight = decodes(runner, 4, 40), model.model.norm.weight
+    before = runner.forward(scheduler_output).clone()
     weight.mul_(2)
-    torch.testing.assert_close(runner.forward(plan), 2 * before)
+    torch.testing.assert_close(runner.forward(scheduler_output), 2 * before)
     weight.div_(2)
     assert runner.store.num_captured == 1
     runner.close()
@@ -138,12 +140,12 @@ def test_what_is_written_into_a_weight_counts_at_the_next_replay(model):
 @pytest.mark.parametrize("mode", ["graphs", "compiled, graphs"])
 def test_starting_a_step_waits_for_nothing(runners, mode):
     runner = runners(mode)
-    plan = decodes(runner, 16, 30)
-    runner.start(plan).tokens()
+    scheduler_output = decodes(runner, 16, 30)
+    runner.start(scheduler_output).tokens()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        pending = [runner.start(plan) for _ in range(4)]
+        pending = [runner.start(scheduler_output) for _ in range(4)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len({tuple(each.tokens()) for each in pending}) == 1
@@ -177,7 +179,7 @@ def test_a_sequence_that_is_aborted_under_way_disturbs_nobody(model, runners, ex
     for sequence, other in zip(sequences, expected):
         assert sequence.output_ids == (other[: len(sequence.output_ids)] if sequence in aborted else other)
     audit(scheduler)
-    assert len(aborted) > 3 and not scheduler.pool.holders
+    assert len(aborted) > 3 and not scheduler.pool.ref_count
 
 
 def engine_workload(model):
@@ -225,7 +227,7 @@ def test_engines_answer_alike(model, runners, expected_of_engine, kind, num_bloc
     engine = kind(model, load_model()[1], config)
     assert told(engine.generate(*engine_workload(model))) == expected_of_engine
     audit(engine.scheduler)
-    assert not engine.scheduler.pool.holders and engine.metrics.requests.keys() == {"length", "stop"}
+    assert not engine.scheduler.pool.ref_count and engine.metrics.requests.keys() == {"length", "stop"}
 
 
 def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners):
@@ -270,11 +272,12 @@ def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, ru
     start = runner.start
     steps = []
 
-    def with_a_bad_row(plan, choose):
-        steps.append(plan)
+    def with_a_bad_row(scheduler_output, choose):
+        steps.append(scheduler_output)
         is_bad = len(steps) == 3
         return start(
-            plan, lambda logits: choose(torch.cat([logits[:1] * float("nan"), logits[1:]]) if is_bad else logits)
+            scheduler_output,
+            lambda logits: choose(torch.cat([logits[:1] * float("nan"), logits[1:]]) if is_bad else logits),
         )
 
     runner.start = with_a_bad_row

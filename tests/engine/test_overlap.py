@@ -4,11 +4,11 @@ import pytest
 from overlap_cases import BLOCK, answers, mover, ragged, sharing_scheduler
 
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.kv_cache.prefix_cache import name_full_blocks
+from lessons_lib.kv_cache.prefix_cache import hash_full_blocks
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
@@ -20,10 +20,12 @@ class Counting:
     def __init__(self):
         self.log = []
 
-    def start(self, plan):
+    def start(self, scheduler_output):
         number = sum(entry.startswith("start") for entry in self.log)
         self.log.append(f"start {number}")
-        tokens = [sequence.num_computed_tokens + count for sequence, count in plan.counts.items()]
+        tokens = [
+            sequence.num_computed_tokens + count for sequence, count in scheduler_output.num_scheduled_tokens.items()
+        ]
         return Arriving(self.log, number, tokens)
 
 
@@ -56,7 +58,7 @@ def test_answers_are_those_of_one_step_after_the_other(seed, kind):
     model = tiny_model("qwen2")
     expected = answers(model, ragged(seed))
     num_blocks = 20 if "tight" in kind else 200
-    runner = GpuRunner(model, num_blocks, BLOCK, max_num_seqs=5, compiled=False, capture=rerun)
+    runner = GPUModelRunner(model, num_blocks, BLOCK, max_num_seqs=5, compiled=False, capture=rerun)
     sequences = ragged(seed)
     if kind == "plain":
         scheduler = Scheduler(BlockPool(num_blocks, BLOCK), max_num_seqs=5, max_num_batched_tokens=24)
@@ -65,7 +67,7 @@ def test_answers_are_those_of_one_step_after_the_other(seed, kind):
         scheduler = sharing_scheduler(num_blocks, swap_blocks=10 if "swapping" in kind else 0)
         assert serve_overlapped(runner, scheduler, sequences, mover(runner, scheduler)) == expected
         audit(scheduler)
-        assert not scheduler.pool.holders
+        assert not scheduler.pool.ref_count
     assert len(scheduler.pool.free_queue) == num_blocks
     runner.close()
 
@@ -119,8 +121,8 @@ def test_blocks_are_called_after_tokens_that_are_known():
     steps = counting_steps(*sequences, scheduler=sharing_scheduler(100))
     run(steps)
     whole = [Sequence("whole", [*sequence.prompt_ids, *sequence.output_ids[:-1]], 1) for sequence in sequences]
-    assert set(steps.scheduler.pool.block_of) == {
-        name for sequence in whole for name in name_full_blocks(sequence, BLOCK)
+    assert set(steps.scheduler.pool.hash_to_block) == {
+        name for sequence in whole for name in hash_full_blocks(sequence, BLOCK)
     }
 
 

@@ -11,7 +11,7 @@ from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, lett
 from lessons_lib.engine import llm_engine as engine_module
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_runner
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.prompts import BadRequest
@@ -29,14 +29,14 @@ CONFIGS = {
 
 @pytest.fixture(scope="module")
 def model():
-    """One of its own: a GpuRunner gives the model another attention."""
+    """One of its own: a GPUModelRunner gives the model another attention."""
     return copy.deepcopy(engine_cases.a_model())
 
 
 @pytest.fixture
 def an_engine(model):
     def make(**config):
-        make_runner = gpu_runner(compiled=False, capture=rerun)
+        make_runner = gpu_model_runner(compiled=False, capture=rerun)
         return OverlappedEngine(
             model, engine_cases.LetterTokenizer(), EngineConfig(**{**ROOMY, "make_runner": make_runner, **config})
         )
@@ -193,10 +193,10 @@ def test_the_next_step_is_started_before_the_last_one_is_waited_for(an_engine):
             log.append(f"tokens {self.number}")
             return self.pending.tokens()
 
-    def noting(plan, choose):
+    def noting(scheduler_output, choose):
         number = sum(entry.startswith("start") for entry in log)
         log.append(f"start {number}")
-        return Noted(start(plan, choose), number)
+        return Noted(start(scheduler_output, choose), number)
 
     engine.runner.start = noting
     told = []
@@ -262,14 +262,16 @@ def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
     def failing_choice(logits):
         raise Broken("choose")
 
-    def broken(plan, choose):
-        calls.append(plan)
+    def broken(scheduler_output, choose):
+        calls.append(scheduler_output)
         if len(calls) != k:
-            return start(plan, choose)
-        failed.update(sequence.id for sequence in plan.counts if sequence.finish_reason is None)
+            return start(scheduler_output, choose)
+        failed.update(
+            sequence.id for sequence in scheduler_output.num_scheduled_tokens if sequence.finish_reason is None
+        )
         if where == "start":
             raise Broken("start")
-        pending = start(plan, failing_choice if where == "choose" else choose)
+        pending = start(scheduler_output, failing_choice if where == "choose" else choose)
         return Lost() if where == "arrival" else pending
 
     engine.runner.start = broken
@@ -291,11 +293,11 @@ def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
             def tokens(self):
                 raise KeyboardInterrupt
 
-        def broken(plan, choose):
-            calls.append(plan)
+        def broken(scheduler_output, choose):
+            calls.append(scheduler_output)
             if len(calls) == 4 and where == "start":
                 raise KeyboardInterrupt
-            return Interrupted() if len(calls) == 4 else start(plan, choose)
+            return Interrupted() if len(calls) == 4 else start(scheduler_output, choose)
 
         engine.runner.start = broken
         with pytest.raises(KeyboardInterrupt):
@@ -313,11 +315,11 @@ def test_moving_that_raises(an_engine, monkeypatch):
         engine.step()
     engine.add_request(prompt, greedy(5), request_id="copied")
 
-    def broken(moves, *caches):
-        if moves:
+    def broken(block_copies, *caches):
+        if block_copies:
             raise Broken("moving")
 
-    monkeypatch.setattr(engine_module, "apply_moves", broken)
+    monkeypatch.setattr(engine_module, "copy_blocks", broken)
     outputs = run_out(engine)
     assert isinstance(outputs["copied"].error, Broken) and isinstance(outputs["other"].error, Broken)
     assert outputs["other"].token_ids == alone("qwen2", [50], 3, ignore_eos=True), (
@@ -334,16 +336,16 @@ def test_logits_that_are_no_numbers_fail_their_own_request(an_engine, temperatur
     )
     start, told = engine.runner.start, []
 
-    def with_a_bad_row(plan, choose):
+    def with_a_bad_row(scheduler_output, choose):
         def choose_after(logits):
             logits = logits.clone()
-            for row, sequence in enumerate(plan.counts):
+            for row, sequence in enumerate(scheduler_output.num_scheduled_tokens):
                 if sequence.id == "bad" and len(sequence.output_ids) == 3:
                     logits[row, 5] = float("nan")
                     told.append(row)
             return choose(logits)
 
-        return start(plan, choose_after)
+        return start(scheduler_output, choose_after)
 
     engine.runner.start = with_a_bad_row
     outputs = run_out(engine)

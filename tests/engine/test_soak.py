@@ -3,7 +3,7 @@
 import pytest
 
 from lessons_lib.engine import llm_engine as engine_module
-from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_copies import copy_blocks
 from tools import soak
 from tools.soak import Soak
 
@@ -24,13 +24,13 @@ def test_a_hundred_requests_leave_nothing_behind(capsys):
     ]
     for what in [*wanted, "ended by abort", "ended by error"]:
         assert int(figures[what].replace(",", "")) > 0, f"no {what}: this soak proves less than it says"
-    assert engine_module.apply_moves is apply_moves
+    assert engine_module.copy_blocks is copy_blocks
 
 
 def test_a_wrong_answer_is_found():
     run = Soak(40, 0, compared_share=1.0)
     forward = run.forward
-    run.forward = lambda plan: forward(plan).roll(1, dims=-1)
+    run.forward = lambda scheduler_output: forward(scheduler_output).roll(1, dims=-1)
     with pytest.raises(AssertionError, match="alone"):
         run.run()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.engine.detokenizer import HALF_A_CHARACTER, TextStream, releasable
+from lessons_lib.engine.detokenizer import HALF_A_CHARACTER, IncrementalDetokenizer, releasable
 from lessons_lib.models.loading import load_model
 
 tokenizer = load_model()[1]
@@ -17,7 +17,7 @@ few = settings(max_examples=150, deadline=None)
 
 def stream_of(token_ids, stop=()):
     """(what each token showed, what was shown at the end, the stream)."""
-    stream = TextStream(tokenizer, stop)
+    stream = IncrementalDetokenizer(tokenizer, stop)
     shown = []
     for token in token_ids:
         shown.append(stream.add(token))
@@ -148,5 +148,5 @@ class WordPieces:
 
 
 def test_spaces_that_a_tokenizer_leaves_out_at_the_beginning_are_not_left_out_later():
-    stream = TextStream(WordPieces())
+    stream = IncrementalDetokenizer(WordPieces())
     assert [stream.add(token) for token in (0, 1, 2, 3, 4)] == ["The", " old", " dog", "gy", "."]

@@ -209,10 +209,16 @@ def served():
 def test_greedy_tokens_of_sixty_requests_equal_those_of_the_pytorch_backend(served, block_size):
     from lessons_lib.batching.paged_batching import paged_generate
 
-    model, tokenizer, prompts, caps = served
+    model, tokenizer, prompts, max_tokens_each = served
     results = {
         backend: paged_generate(
-            model, tokenizer, prompts, max_new_tokens=caps, max_num_seqs=16, block_size=block_size, backend=backend
+            model,
+            tokenizer,
+            prompts,
+            max_new_tokens=max_tokens_each,
+            max_num_seqs=16,
+            block_size=block_size,
+            backend=backend,
         ).outputs
         for backend in ("torch", "triton")
     }
@@ -353,7 +359,7 @@ def test_the_checks_of_kernels_accept_the_reference_where_kernels_are_compiled(e
     check("varlen, after a check", case.varlen(**maxima_of(case)), case)
 
 
-# --- the last tests of this file: who reckons an address wrongly here may leave the GPU unusable for the process
+# --- the last tests of this file: who computes an address wrongly here may leave the GPU unusable for the process
 
 HEADS, SIZE, DIM = 8, 16, 128
 A_BLOCK = SIZE * HEADS * DIM

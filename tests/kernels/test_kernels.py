@@ -22,7 +22,7 @@ from lessons_lib.kernels.launch import (
     FEWEST_KEYS_A_SPLIT,
     MOST_KEYS_A_SPLIT,
     Tiles,
-    _is_wide,
+    _use_int64,
     keys_a_split,
     launch_decode,
     launch_prefill,
@@ -84,7 +84,7 @@ def by_launching(case, rows, keys, split):
         out,
         case.scale,
         tiles=tiles,
-        is_wide=keys == 64,
+        use_int64=keys == 64,
     )
     launch_decode(
         case.q,
@@ -183,14 +183,14 @@ def test_views_of_one_tensor_are_views_and_equal():
 
 @triton.jit
 def softmax_kernel(
-    scores, values, out, lse, TURNS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr
+    scores, values, out, lse, TURNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr
 ):
-    """Scores [ROWS, TURNS x KEYS] in turns of KEYS keys."""
-    row, key, dim = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, DIM)
-    row_max, row_sum = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, DIM], tl.float32)
-    for first in range(0, TURNS * KEYS, KEYS):
-        block = tl.load(scores + row[:, None] * TURNS * KEYS + first + key[None, :])
+    """Scores [BLOCK_M, TURNS x BLOCK_N] in turns of BLOCK_N keys."""
+    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, DIM)
+    row_max, row_sum = tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
+    for first in range(0, TURNS * BLOCK_N, BLOCK_N):
+        block = tl.load(scores + row[:, None] * TURNS * BLOCK_N + first + key[None, :])
         weights, row_max, row_sum, acc = online_softmax(block, row_max, row_sum, acc)
         acc += tl.sum(weights[:, :, None] * tl.load(values + (first + key)[:, None] * DIM + dim[None, :])[None], axis=1)
     tl.store(out + row[:, None] * DIM + dim[None, :], acc / row_sum[:, None])
@@ -204,7 +204,7 @@ def test_the_online_softmax_in_base_2_waits_for_the_first_key_of_a_row(spread):
     scores, values = spread * torch.randn(4, 32, generator=generator), torch.randn(32, 16, generator=generator)
     scores[0, :25] = scores[1, 3:30] = scores[2, 8:] = float("-inf")
     out, lse = torch.empty(4, 16, device=DEVICE), torch.empty(4, device=DEVICE)
-    softmax_kernel[(1,)](scores.to(DEVICE), values.to(DEVICE), out, lse, TURNS=4, ROWS=4, KEYS=8, DIM=16)
+    softmax_kernel[(1,)](scores.to(DEVICE), values.to(DEVICE), out, lse, TURNS=4, BLOCK_M=4, BLOCK_N=8, DIM=16)
     natural = scores.double() * math.log(2)
     torch.testing.assert_close(out.cpu(), (natural.softmax(1) @ values.double()).float(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(lse.cpu(), (natural.logsumexp(1) / math.log(2)).float(), rtol=1e-5, atol=1e-5)
@@ -453,13 +453,13 @@ def test_splits_fill_the_processors_of_a_gpu_where_the_keys_suffice(num_seqs, kv
 
 
 @pytest.mark.parametrize(
-    "blocks, gap, is_wide",
+    "blocks, gap, use_int64",
     [(2**31 // 2048, 1, False), (2**31 // 2048 + 1, 1, True), (2**30 // 2048, 2, False), (2**30 // 2048 + 2, 2, True)],
 )
-def test_places_beyond_32_bits_are_noticed_in_views_too(blocks, gap, is_wide):
+def test_places_beyond_32_bits_are_noticed_in_views_too(blocks, gap, use_int64):
     """Blocks of 2,048 numbers; with a gap of 2, every other block of a tensor twice as large. Nothing is allocated."""
     cache = torch.empty_strided((blocks, 16, 2, 64), (2048 * gap, 128, 64, 1), device="meta")
-    assert _is_wide(cache) == is_wide
+    assert _use_int64(cache) == use_int64
 
 
 # --- in a model
@@ -482,10 +482,16 @@ def test_the_backend_covers_the_longest_of_a_row(q_lens, context_lens):
 def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(family):
     model = tiny_model(family, seed=3)
     prompts, _ = ragged_requests(4, seed=4, prompt_lengths=(1, 7, 8, 9, 20))
-    caps = [5, 1, 4, 3]
+    max_tokens_each = [5, 1, 4, 3]
     by_backend = {
         backend: paged_generate(
-            model, TINY_TOKENIZER, prompts, max_new_tokens=caps, max_num_seqs=3, block_size=8, backend=backend
+            model,
+            TINY_TOKENIZER,
+            prompts,
+            max_new_tokens=max_tokens_each,
+            max_num_seqs=3,
+            block_size=8,
+            backend=backend,
         ).outputs
         for backend in ("torch", "triton")
     }
@@ -506,17 +512,17 @@ class Compiled:
 
 
 @pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
-@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("use_int64", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_kernels_compile_too(dtype, is_wide):
+def test_the_kernels_compile_too(dtype, use_int64):
     """The interpreter takes what the compiler refuses; this needs no GPU."""
     case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, dtype=dtype)
     kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
     cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
     launch_decode(case.q, *cache, 40, split=24, kernel=kernels[0], merge=kernels[1])
-    launch_prefill(case.q, *cache, is_wide=is_wide, kernel=kernels[2])
+    launch_prefill(case.q, *cache, use_int64=use_int64, kernel=kernels[2])
     assert [kernel.refusals for kernel in kernels] == [[None]] * 3
-    if not is_wide:
+    if not use_int64:
         ragged = list(cache)
         ragged[4] = None  # without cu_seqlens_q: a decode of equal pieces
         launch_decode(case.q, *ragged, 40, split=64, kernel=kernels[0], merge=kernels[1])

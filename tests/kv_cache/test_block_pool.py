@@ -264,7 +264,7 @@ def test_budget(family):
     one = block_bytes(config, 16)
     # Two layers, keys and values, heads of size 8, float32; GPT-2 has 4 KV heads, the others share 2.
     assert one == 16 * 2 * 2 * (4 if family == "gpt2" else 2) * 8 * 4 == 16 * cache_bytes_per_token(config)
-    assert block_bytes(config, 16, bytes_per_number=2) == one // 2
+    assert block_bytes(config, 16, bytes_per_element=2) == one // 2
     assert [blocks_in_budget(config, 16, budget) for budget in (0, one - 1, one, 10 * one - 1, 10 * one)] == [
         0,
         0,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, name_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
 
 LONG = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
@@ -63,27 +63,27 @@ class CacheAgainstModel(RuleBasedStateMachine):
             self.free += [block for block in reversed(blocks) if not self.is_held(block)]
 
     @rule(data=st.data(), name=st.sampled_from([b"x", b"y", b"z"]))
-    def give_name(self, data, name):
+    def cache_full_block(self, data, name):
         held = sorted({block for blocks in self.held for block in blocks})
         block = data.draw(st.sampled_from([*held, *held, *held, *self.free, -1, 9]))
         if not self.is_held(block):
-            refused(ValueError, lambda: self.pool.give_name(block, name), self.pool)
+            refused(ValueError, lambda: self.pool.cache_full_block(block, name), self.pool)
             return
-        self.pool.give_name(block, name)
+        self.pool.cache_full_block(block, name)
         if name not in self.name.values():
             self.name.setdefault(block, name)
 
     @rule(names=st.lists(st.sampled_from([b"x", b"y", b"z", b"unknown"]), max_size=4, unique=True))
     def find_and_share(self, names):
-        block_of, expected = {name: block for block, name in self.name.items()}, []
+        hash_to_block, expected = {name: block for block, name in self.name.items()}, []
         for name in names:
-            if name not in block_of:
+            if name not in hash_to_block:
                 break
-            expected.append(block_of[name])
+            expected.append(hash_to_block[name])
         before = state_of(self.pool)
-        assert self.pool.find(names) == expected
+        assert self.pool.match_prefix(names) == expected
         assert state_of(self.pool) == before
-        self.pool.share(expected)
+        self.pool.touch(expected)
         self.held.append(expected)
         self.free = [block for block in self.free if block not in expected]
 
@@ -91,7 +91,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
     def share_with_a_holder(self, data):
         if self.held:
             blocks = data.draw(st.sampled_from(self.held))
-            self.pool.share(blocks)
+            self.pool.touch(blocks)
             self.held.append(list(blocks))
 
     @rule(data=st.data())
@@ -99,7 +99,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
         sound = data.draw(st.sampled_from(self.held)) if self.held else []
         nothing = [block for block in self.free if block not in self.name]
         for wrong in [*nothing[:1], -1, 99]:
-            refused(ValueError, lambda: self.pool.share([*sound, wrong]), self.pool)
+            refused(ValueError, lambda: self.pool.touch([*sound, wrong]), self.pool)
         for wrong in [*self.free[:1], -1, 99]:
             refused(ValueError, lambda: self.pool.free([*sound, wrong]), self.pool)
         if sound:
@@ -111,10 +111,12 @@ class CacheAgainstModel(RuleBasedStateMachine):
             return
         pool, counts = self.pool, Counter(block for blocks in self.held for block in blocks)
         assert list(pool.free_queue) == self.free
-        assert pool.holders == dict(counts) and pool.used == set(counts)
-        assert pool.name_of == self.name and pool.block_of == {name: block for block, name in self.name.items()}
+        assert pool.ref_count == dict(counts) and pool.used == set(counts)
+        assert pool.block_to_hash == self.name and pool.hash_to_block == {
+            name: block for block, name in self.name.items()
+        }
         assert pool.evicted == self.lost
-        assert [block for block in range(pool.num_blocks) if pool.is_own(block)] == [
+        assert [block for block in range(pool.num_blocks) if pool.is_writable(block)] == [
             b for b in range(pool.num_blocks) if counts[b] == 1 and b not in self.name
         ]
 
@@ -128,36 +130,36 @@ def filled(num_blocks, names):
     pool = PrefixCache(num_blocks, 4)
     blocks = pool.allocate(len(names))
     for block, name in zip(blocks, names):
-        pool.give_name(block, name)
+        pool.cache_full_block(block, name)
     pool.free(blocks)
     return pool
 
 
 def test_what_was_not_used_for_longest_is_lost_first():
     pool = filled(4, [b"a", b"b", b"c", b"d"])
-    pool.share(pool.find([b"a", b"b"]))
+    pool.touch(pool.match_prefix([b"a", b"b"]))
     pool.free([0, 1])
     pool.allocate(2)
-    assert [pool.find([name]) for name in (b"a", b"b", b"c", b"d")] == [[0], [1], [], []]
+    assert [pool.match_prefix([name]) for name in (b"a", b"b", b"c", b"d")] == [[0], [1], [], []]
 
 
 def test_the_tail_of_a_sequence_is_lost_before_its_beginning():
     pool = filled(3, [b"a", b"b", b"c"])
     for left in (2, 1, 0):
         pool.allocate(1)
-        assert len(pool.find([b"a", b"b", b"c"])) == left
+        assert len(pool.match_prefix([b"a", b"b", b"c"])) == left
     assert pool.evicted == 3
 
 
 def test_nothing_is_found_behind_a_gap():
     pool = filled(3, [b"a", b"b", b"c"])
-    del pool.block_of[pool.name_of.pop(1)]
-    assert pool.find([b"a", b"b", b"c"]) == [0] and pool.find([b"b", b"c"]) == []
+    del pool.hash_to_block[pool.block_to_hash.pop(1)]
+    assert pool.match_prefix([b"a", b"b", b"c"]) == [0] and pool.match_prefix([b"b", b"c"]) == []
 
 
 def test_a_shared_block_is_not_handed_out_again():
     pool = filled(3, [b"a", b"b", b"c"])
-    pool.share([1])
+    pool.touch([1])
     assert sorted(pool.allocate(2)) == [0, 2]
     refused(OutOfBlocks, lambda: pool.allocate(1), pool)
 
@@ -202,7 +204,7 @@ def test_names_that_are_easily_confused(one, other):
 def test_the_same_tokens_behind_another_beginning_have_another_name():
     one = Sequence("A", [1, 2, 3, 4], 1)
     other = Sequence("B", [9, 2, 3, 4], 1)
-    assert name_full_blocks(one, 2)[1] != name_full_blocks(other, 2)[1]
+    assert hash_full_blocks(one, 2)[1] != hash_full_blocks(other, 2)[1]
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
@@ -214,8 +216,8 @@ def test_the_same_tokens_behind_another_beginning_have_another_name():
 def test_names_that_were_reckoned_as_a_sequence_grew_are_those_of_all_at_once(prompt, answer, size):
     grows = Sequence("A", prompt, 99)
     for token in answer:
-        name_full_blocks(grows, size)
+        hash_full_blocks(grows, size)
         grows.append_token(token)
-    names = name_full_blocks(grows, size)
-    assert names == name_full_blocks(Sequence("B", prompt + answer, 1), size)
+    names = hash_full_blocks(grows, size)
+    assert names == hash_full_blocks(Sequence("B", prompt + answer, 1), size)
     assert len(names) == (len(prompt) + len(answer)) // size

@@ -228,10 +228,10 @@ def calling_kernel(x, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def transposing_kernel(x, out, stride_row, stride_column, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+def transposing_kernel(x, out, stride_row, stride_column, BLOCK_M: tl.constexpr, COLUMNS: tl.constexpr):
+    row, column = tl.arange(0, BLOCK_M), tl.arange(0, COLUMNS)
     numbers = tl.load(x + row[:, None] * stride_row + column[None, :] * stride_column)
-    tl.store(out + column[:, None] * ROWS + row[None, :], tl.trans(numbers))
+    tl.store(out + column[:, None] * BLOCK_M + row[None, :], tl.trans(numbers))
 
 
 @triton.jit
@@ -354,7 +354,7 @@ def test_functions_that_a_kernel_calls_are_written_down_too():
 
 def test_a_transposed_tensor():
     x, out = torch.arange(8.0).reshape(4, 2).T, torch.empty(4, 2)
-    recording = record_kernel(transposing_kernel, (1,), x, out, *x.stride(), ROWS=2, COLUMNS=4)
+    recording = record_kernel(transposing_kernel, (1,), x, out, *x.stride(), BLOCK_M=2, COLUMNS=4)
     load, store = recording.programs[0].accesses
     assert load.offsets == (0, 2, 4, 6, 1, 3, 5, 7) and store.offsets == tuple(range(8))
     assert recording.indices(load, 2) == tuple((row, column) for row in range(2) for column in range(4))

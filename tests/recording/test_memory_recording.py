@@ -25,8 +25,10 @@ def machine(num_blocks=14, num_swap_blocks=8, **limits):
     return ModelRunner(model, num_blocks, 4), scheduler, PagedKVCache(model.config, max(num_swap_blocks, 1), 4)
 
 
-def six(cap=14):
-    return [Sequence(name, COMMON + [n] * (2 * n + 1), cap, arrival_time=float(n)) for n, name in enumerate("ABCDEF")]
+def six(max_tokens=14):
+    return [
+        Sequence(name, COMMON + [n] * (2 * n + 1), max_tokens, arrival_time=float(n)) for n, name in enumerate("ABCDEF")
+    ]
 
 
 def record(**limits):
@@ -69,20 +71,20 @@ def test_the_steps_add_up(limits):
 
 def test_every_step_shows_the_pool_after_it():
     steps, _, scheduler = record()
-    assert any(len(holders) > 1 for step in steps for holders in step.holders.values())
-    kinds = {move.kind for step in steps for move in step.moves}
+    assert any(len(owners) > 1 for step in steps for owners in step.owners.values())
+    kinds = {move.kind for step in steps for move in step.block_copies}
     assert {SWAP_OUT, SWAP_IN} <= kinds
     for step in steps:
         assert (step.num_blocks, step.block_size, step.num_swap_blocks) == (14, 4, 8)
-        assert step.holders.keys() == step.filled.keys() and not step.cached & step.holders.keys()
+        assert step.owners.keys() == step.filled.keys() and not step.cached & step.owners.keys()
         assert all(1 <= tokens <= 4 for tokens in step.filled.values())
         gone = {*step.finished, *step.waiting}
-        assert not gone & {name for holders in step.holders.values() for name in holders}
+        assert not gone & {name for owners in step.owners.values() for name in owners}
         assert set(step.swapped) <= set(step.waiting)
-        assert sum(move.kind == SWAP_OUT for move in step.moves) == sum(
+        assert sum(move.kind == SWAP_OUT for move in step.block_copies) == sum(
             len(step.swapped[name]) for name in step.swapped_out
         )
-    assert steps[-1].holders == {} and steps[-1].cached == frozenset(scheduler.pool.name_of) and steps[-1].cached
+    assert steps[-1].owners == {} and steps[-1].cached == frozenset(scheduler.pool.block_to_hash) and steps[-1].cached
 
 
 def test_the_blocks_of_a_sequence_are_as_full_as_it_is_long():
@@ -92,7 +94,7 @@ def test_the_blocks_of_a_sequence_are_as_full_as_it_is_long():
     step = recorded_step(runner, scheduler, swap_cache, index=7)
     assert step.index == 7 and step.counts == {"D": 15} and step.admitted == ("D",)
     assert [step.filled[block] for block in sequence.blocks] == [4, 4, 4, 3]
-    assert set(step.holders) == set(sequence.blocks) and blocks_for(15, 4) == 4
+    assert set(step.owners) == set(sequence.blocks) and blocks_for(15, 4) == 4
 
 
 def test_a_run_is_recorded_through_a_fork():
@@ -103,8 +105,8 @@ def test_a_run_is_recorded_through_a_fork():
     children = [fork(scheduler.pool, first, f"A{n}") for n in range(2)]
     steps += serve_recorded(runner, scheduler, children, swap_cache, first_index=1)
     assert [step.index for step in steps] == list(range(len(steps)))
-    assert steps[1].admitted == ("A0", "A1") and sum(move.kind == COPY for move in steps[1].moves) == 2
-    assert sorted(map(len, steps[1].holders.values())) == [1, 1, 1, 3, 3]
+    assert steps[1].admitted == ("A0", "A1") and sum(move.kind == COPY for move in steps[1].block_copies) == 2
+    assert sorted(map(len, steps[1].owners.values())) == [1, 1, 1, 3, 3]
     assert children[0].output_ids == children[1].output_ids == first.output_ids
 
 

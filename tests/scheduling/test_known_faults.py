@@ -10,7 +10,7 @@ from oracle import END, generate_alone
 from lessons_lib.attention.hf_backend import paged_attention_in
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -23,12 +23,12 @@ FAMILIES = ["gpt2", "llama", "qwen2"]
 
 
 @functools.cache
-def alone(family, prompt, cap):
-    return generate_alone(tiny_model(family, seed=3), list(prompt), cap, None)
+def alone(family, prompt, max_tokens):
+    return generate_alone(tiny_model(family, seed=3), list(prompt), max_tokens, None)
 
 
 class Machine:
-    """A scheduler, a model and its caches. `plans` are those of all steps so far."""
+    """A scheduler, a model and its caches. `scheduler_outputs` are those of all steps so far."""
 
     def __init__(self, family, num_blocks, block_size=4, swap_blocks=0, **limits):
         limits = dict(max_num_seqs=4, max_num_batched_tokens=40) | limits
@@ -38,15 +38,15 @@ class Machine:
         model = tiny_model(family, seed=3)
         self.runner = ModelRunner(model, num_blocks, block_size)
         self.swap_cache = PagedKVCache(model.config, max(swap_blocks, 1), block_size)
-        self.plans = []
+        self.scheduler_outputs = []
 
     def step(self, before_forward=lambda: None):
-        plan = self.scheduler.schedule()
-        apply_moves(plan.moves, self.runner.cache, self.swap_cache)
+        scheduler_output = self.scheduler.schedule()
+        copy_blocks(scheduler_output.block_copies, self.runner.cache, self.swap_cache)
         before_forward()
-        self.scheduler.update(plan, self.runner.forward(plan).argmax(dim=-1).tolist())
+        self.scheduler.update(scheduler_output, self.runner.forward(scheduler_output).argmax(dim=-1).tolist())
         audit(self.scheduler)
-        self.plans.append(plan)
+        self.scheduler_outputs.append(scheduler_output)
 
     def serve(self, *sequences, before_forward=lambda: None):
         for sequence in sequences:
@@ -61,12 +61,14 @@ def test_a_prompt_wholly_in_the_prefix_cache_left_nothing_to_compute(family, num
     """The last token is computed again: its logits are what the first new token is chosen from. In a pool without a block for the copy, too."""
     machine = Machine(family, num_blocks)
     prompt = list(range(20, 20 + prompt))
-    cap = min(6, num_blocks * 4 - len(prompt) + 1)
+    max_tokens = min(6, num_blocks * 4 - len(prompt) + 1)
     for name in "AB":
-        sequence = Sequence(name, prompt, cap)
+        sequence = Sequence(name, prompt, max_tokens)
         machine.serve(sequence)
-        assert sequence.output_ids == alone(family, tuple(prompt), cap)
-    again = next(plan for plan in machine.plans if sequence in plan.admitted)
+        assert sequence.output_ids == alone(family, tuple(prompt), max_tokens)
+    again = next(
+        scheduler_output for scheduler_output in machine.scheduler_outputs if sequence in scheduler_output.admitted
+    )
     assert again.counts[sequence] >= 1
     if num_blocks == 12:
         assert again.cached[sequence] == len(prompt) - 1 and again.counts[sequence] == 1
@@ -80,9 +82,9 @@ def test_preemption_followed_by_a_prefix_hit_broke_the_block_table(family):
     sequences = [Sequence(name, prompt, 20, arrival_time=n) for n, (name, prompt) in enumerate(zip("AB", prompts))]
     machine.serve(*sequences)
     victim = sequences[1]
-    assert any(victim in plan.preempted for plan in machine.plans)
-    hits = [plan for plan in machine.plans if victim in plan.cached]
-    assert hits and all(0 < plan.cached[victim] < victim.num_tokens for plan in hits)
+    assert any(victim in scheduler_output.preempted for scheduler_output in machine.scheduler_outputs)
+    hits = [scheduler_output for scheduler_output in machine.scheduler_outputs if victim in scheduler_output.cached]
+    assert hits and all(0 < scheduler_output.cached[victim] < victim.num_tokens for scheduler_output in hits)
     for sequence, prompt in zip(sequences, prompts):
         assert sequence.output_ids == alone(family, tuple(prompt), 20)
 
@@ -96,7 +98,7 @@ def test_after_a_prefix_hit_the_table_of_a_preempted_sequence_is_sound(family):
     seen = 0
     while machine.scheduler.has_unfinished():
         machine.step()
-        for sequence in machine.plans[-1].cached:
+        for sequence in machine.scheduler_outputs[-1].cached:
             seen += 1
             assert len(set(sequence.blocks)) == len(sequence.blocks)
             if sequence in machine.scheduler.running:
@@ -114,7 +116,7 @@ def test_a_decode_read_blocks_already_freed(family, share_prefixes, should_swap)
     spoiled = set()
 
     def spoil():
-        gone = [block for block in pool.free_queue if block not in pool.name_of]
+        gone = [block for block in pool.free_queue if block not in pool.block_to_hash]
         spoiled.update(gone)
         for tensor in [*cache.keys, *cache.values]:
             tensor[gone] = float("nan")
@@ -145,10 +147,10 @@ def test_can_append_looked_at_the_wrong_token_at_a_block_boundary(prompt, block_
     position = early.num_computed_tokens
     while late in scheduler.running:
         held, starts_a_block = len(early.blocks), position % block_size == 0
-        plan = scheduler.schedule()
-        assert (late in plan.preempted) == starts_a_block
+        scheduler_output = scheduler.schedule()
+        assert (late in scheduler_output.preempted) == starts_a_block
         assert len(early.blocks) == held + starts_a_block == blocks_for(position + 1, block_size)
-        scheduler.update(plan, [0] * len(plan.counts))
+        scheduler.update(scheduler_output, [0] * len(scheduler_output.num_scheduled_tokens))
         position += 1
     assert position <= prompt + block_size
     pool.free(others)

@@ -21,8 +21,8 @@ from lessons_lib.scheduling.policies import (
 # Whole seconds: sums of them are exact, and many are alike.
 customers = st.lists(
     st.builds(
-        lambda prompt, cap, at, tier, guess, is_interactive: a_sequence(
-            "x", prompt, cap, arrival_time=at, tier=tier, expected_tokens=guess, is_interactive=is_interactive
+        lambda prompt, max_tokens, at, tier, guess, is_interactive: a_sequence(
+            "x", prompt, max_tokens, arrival_time=at, tier=tier, expected_tokens=guess, is_interactive=is_interactive
         ),
         st.integers(1, 30), st.integers(1, 30), st.integers(0, 12), st.integers(0, 3), st.none() | st.integers(1, 30), st.booleans(),
     ),
@@ -140,9 +140,9 @@ def test_ageing_lies_between_first_come_first_served_and_strict_priority():
 
 def test_a_guess_counts_and_without_one_the_cap():
     sequences = [
-        a_sequence("capped", cap=20),
-        a_sequence("guessed", cap=99, expected_tokens=19.5),
-        a_sequence("none", cap=50, expected_tokens=0),
+        a_sequence("capped", max_tokens=20),
+        a_sequence("guessed", max_tokens=99, expected_tokens=19.5),
+        a_sequence("none", max_tokens=50, expected_tokens=0),
     ]
     assert names(queue_of(ShortestJobFirst(), sequences)) == ["none", "guessed", "capped"]
     assert [expected_length(sequence) for sequence in sequences] == [23, 22.5, 3]

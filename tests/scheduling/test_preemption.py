@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
-from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, name_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
 from lessons_lib.scheduling.preemption import (
     COPY,
     SWAP_IN,
     SWAP_OUT,
-    Move,
+    BlockCopy,
     PreemptiveScheduler,
     copy_before_write,
     fork,
@@ -36,28 +36,28 @@ def make(num_blocks, block_size=4, swap_blocks=0, **limits):
     )
 
 
-def sequence(name="A", prompt=5, cap=20, arrival=0.0, first=0, **more):
+def sequence(name="A", prompt=5, max_tokens=20, arrival=0.0, first=0, **more):
     """A sequence whose prompt is first, first + 1, ..."""
-    return Sequence(name, list(range(first, first + prompt)), cap, arrival_time=arrival, **more)
+    return Sequence(name, list(range(first, first + prompt)), max_tokens, arrival_time=arrival, **more)
 
 
 def go(scheduler, steps=1, token=90):
     """Steps without a model: everybody gets the same token. Returns the plans."""
-    plans = []
+    scheduler_outputs = []
     for _ in range(steps):
-        plan = scheduler.schedule()
-        scheduler.update(plan, [token] * len(plan.counts))
+        scheduler_output = scheduler.schedule()
+        scheduler.update(scheduler_output, [token] * len(scheduler_output.num_scheduled_tokens))
         audit(scheduler)
-        plans.append(plan)
-    return plans
+        scheduler_outputs.append(scheduler_output)
+    return scheduler_outputs
 
 
 def run_out(scheduler, most=500):
-    plans = []
+    scheduler_outputs = []
     while scheduler.has_unfinished():
-        assert len(plans) < most, "it never ends"
-        plans += go(scheduler)
-    return plans
+        assert len(scheduler_outputs) < most, "it never ends"
+        scheduler_outputs += go(scheduler)
+    return scheduler_outputs
 
 
 def nothing_is_lost(scheduler):
@@ -98,18 +98,22 @@ def test_the_same_requests_deadlock_without_preemption():
     scheduler.add(sequence("A", 7, 9)), scheduler.add(sequence("B", 7, 9))
     with pytest.raises(Deadlock):
         for _ in range(20):
-            plan = scheduler.schedule()
-            scheduler.update(plan, [90] * len(plan.counts))
+            scheduler_output = scheduler.schedule()
+            scheduler.update(scheduler_output, [90] * len(scheduler_output.num_scheduled_tokens))
 
 
 def test_a_victim_whose_cache_is_dropped_knows_its_tokens_and_computes_them_again():
     scheduler, a, b = two_that_grow()
     known = b.token_ids
-    (plan,) = go(scheduler)
-    assert plan.preempted == [b] and plan.counts == {a: 1} and plan.moves == []
+    (scheduler_output,) = go(scheduler)
+    assert (
+        scheduler_output.preempted == [b]
+        and scheduler_output.num_scheduled_tokens == {a: 1}
+        and scheduler_output.block_copies == []
+    )
     assert b.token_ids == known and b.num_computed_tokens == 0 and b.blocks == [] and list(scheduler.waiting) == [b]
-    plans = run_out(scheduler)
-    again = next(plan for plan in plans if b in plan.admitted)
+    scheduler_outputs = run_out(scheduler)
+    again = next(scheduler_output for scheduler_output in scheduler_outputs if b in scheduler_output.admitted)
     assert again.counts[b] == len(known)
     assert len(b.output_ids) == len(a.output_ids) == 9
     nothing_is_lost(scheduler)
@@ -118,25 +122,28 @@ def test_a_victim_whose_cache_is_dropped_knows_its_tokens_and_computes_them_agai
 def test_a_victim_that_is_swapped_goes_on_where_it_was():
     scheduler, a, b = two_that_grow(swap_blocks=2)
     blocks = list(b.blocks)
-    (plan,) = go(scheduler)
-    assert plan.preempted == [b] and b.num_computed_tokens == 8 and b.blocks == []
-    assert plan.moves == [Move(SWAP_OUT, block, swap) for block, swap in zip(blocks, b.swapped)] and len(b.swapped) == 2
+    (scheduler_output,) = go(scheduler)
+    assert scheduler_output.preempted == [b] and b.num_computed_tokens == 8 and b.blocks == []
+    assert (
+        scheduler_output.block_copies == [BlockCopy(SWAP_OUT, block, swap) for block, swap in zip(blocks, b.swapped)]
+        and len(b.swapped) == 2
+    )
     assert (scheduler.num_preempted, scheduler.num_swapped) == (1, 1)
     swapped = list(b.swapped)
-    plans = run_out(scheduler)
-    again = next(plan for plan in plans if b in plan.admitted)
+    scheduler_outputs = run_out(scheduler)
+    again = next(scheduler_output for scheduler_output in scheduler_outputs if b in scheduler_output.admitted)
     assert again.counts[b] == 1
-    assert [(move.kind, move.source) for move in again.moves] == [(SWAP_IN, block) for block in swapped]
+    assert [(move.kind, move.source) for move in again.block_copies] == [(SWAP_IN, block) for block in swapped]
     nothing_is_lost(scheduler)
 
 
 @pytest.mark.parametrize("swap_blocks", [0, 1])
 def test_where_the_swap_space_is_full_the_cache_is_dropped(swap_blocks):
     scheduler, a, b = two_that_grow(swap_blocks=swap_blocks)
-    (plan,) = go(scheduler)
+    (scheduler_output,) = go(scheduler)
     assert (
-        plan.preempted == [b]
-        and plan.moves == []
+        scheduler_output.preempted == [b]
+        and scheduler_output.block_copies == []
         and b.swapped == []
         and b.num_computed_tokens == 0
         and scheduler.num_swapped == 0
@@ -147,14 +154,14 @@ def test_where_the_swap_space_is_full_the_cache_is_dropped(swap_blocks):
 
 def test_a_victim_of_which_nothing_is_computed_is_not_swapped():
     scheduler = make(4, swap_blocks=4)
-    scheduler.add(sequence(cap=5))
-    plan = scheduler.schedule()
-    (victim,) = plan.counts
-    scheduler.preempt(plan, victim)
+    scheduler.add(sequence(max_tokens=5))
+    scheduler_output = scheduler.schedule()
+    (victim,) = scheduler_output.num_scheduled_tokens
+    scheduler.preempt(scheduler_output, victim)
     assert (
         (scheduler.num_preempted, scheduler.num_swapped) == (1, 0)
-        and not plan.counts
-        and not plan.moves
+        and not scheduler_output.num_scheduled_tokens
+        and not scheduler_output.block_copies
         and not victim.blocks
     )
     audit(scheduler)
@@ -162,8 +169,8 @@ def test_a_victim_of_which_nothing_is_computed_is_not_swapped():
 
 def test_the_one_that_needs_the_block_may_be_the_victim():
     scheduler, a, b = two_that_grow(choose_victim=lambda candidates, policy: candidates[0])
-    (plan,) = go(scheduler)
-    assert plan.preempted == [a] and list(plan.counts) == [b]
+    (scheduler_output,) = go(scheduler)
+    assert scheduler_output.preempted == [a] and list(scheduler_output.num_scheduled_tokens) == [b]
     run_out(scheduler)
     nothing_is_lost(scheduler)
 
@@ -171,8 +178,8 @@ def test_the_one_that_needs_the_block_may_be_the_victim():
 def test_nobody_is_admitted_in_a_step_that_takes_blocks_back():
     scheduler, a, b = two_that_grow()
     scheduler.add(sequence("C", 1, 1, arrival=2.0, first=80))
-    (plan,) = go(scheduler)
-    assert plan.preempted == [b] and plan.admitted == []
+    (scheduler_output,) = go(scheduler)
+    assert scheduler_output.preempted == [b] and scheduler_output.admitted == []
 
 
 def test_an_abort_gives_back_blocks_and_swap_blocks():
@@ -217,16 +224,16 @@ def test_a_watermark_keeps_blocks_for_those_who_run():
 # --- what is in the cache
 
 
-def served(pool, prompt, cap=1):
+def served(pool, prompt, max_tokens=1):
     """Let a scheduler serve a prompt in a pool, so that its blocks can be found. Returns the scheduler."""
     scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
-    scheduler.add(Sequence("first", list(prompt), cap))
+    scheduler.add(Sequence("first", list(prompt), max_tokens))
     run_out(scheduler)
     return scheduler
 
 
 def found(pool, taker):
-    return pool.find(name_full_blocks(taker, pool.block_size))
+    return pool.match_prefix(hash_full_blocks(taker, pool.block_size))
 
 
 @pytest.mark.parametrize("own, blocks, computed", [(0, 2, 7), (1, 2, 8), (3, 2, 8), (4, 2, 8)])
@@ -238,7 +245,7 @@ def test_the_last_known_token_is_always_left_to_compute(own, blocks, computed):
     take_cached(pool, taker, cached)
     assert len(taker.blocks) == blocks and taker.num_computed_tokens == computed < taker.num_tokens
     assert taker.blocks == cached and taker.blocks is not cached
-    assert all(pool.holders[block] == 1 for block in cached) and not set(cached) & set(pool.free_queue)
+    assert all(pool.ref_count[block] == 1 for block in cached) and not set(cached) & set(pool.free_queue)
 
 
 def test_without_a_block_for_the_copy_the_last_block_is_computed_again():
@@ -257,7 +264,7 @@ def test_blocks_that_others_hold_take_nothing_from_the_copy(num_blocks):
     take_cached(pool, holder, found(pool, holder))
     take_cached(pool, taker, found(pool, taker))
     assert taker.num_computed_tokens == 7 and len(pool.free_queue) == num_blocks - 2
-    assert pool.holders == {block: 2 for block in taker.blocks}
+    assert pool.ref_count == {block: 2 for block in taker.blocks}
 
 
 def test_a_prompt_that_is_cached_is_admitted_with_a_copy_of_its_last_block():
@@ -265,10 +272,10 @@ def test_a_prompt_that_is_cached_is_admitted_with_a_copy_of_its_last_block():
     scheduler = served(pool, range(8))
     again = Sequence("B", list(range(8)), 3)
     scheduler.add(again)
-    (plan,) = go(scheduler)
-    assert plan.cached == {again: 7} and plan.counts == {again: 1}
-    (move,) = plan.moves
-    assert move.kind == COPY and again.blocks[1] == move.target != move.source and move.source in pool.name_of
+    (scheduler_output,) = go(scheduler)
+    assert scheduler_output.cached == {again: 7} and scheduler_output.num_scheduled_tokens == {again: 1}
+    (move,) = scheduler_output.block_copies
+    assert move.kind == COPY and again.blocks[1] == move.target != move.source and move.source in pool.block_to_hash
 
 
 def test_what_others_hold_counts_as_nothing_for_admission():
@@ -282,8 +289,12 @@ def test_what_others_hold_counts_as_nothing_for_admission():
     the_same = Sequence("D", list(range(12)), 3)
     assert scheduler.missing_blocks(the_same) == 1  # its last token is computed, in a copy of the block
     scheduler.add(shares)
-    (plan,) = go(scheduler)
-    assert plan.admitted == [shares] and plan.cached == {shares: 12} and not plan.preempted
+    (scheduler_output,) = go(scheduler)
+    assert (
+        scheduler_output.admitted == [shares]
+        and scheduler_output.cached == {shares: 12}
+        and not scheduler_output.preempted
+    )
 
 
 def test_what_nobody_holds_has_to_be_taken_out_of_the_free_queue():
@@ -303,13 +314,16 @@ def test_the_scheduler_uses_the_names_and_the_taking_that_it_is_given():
         take_cached(pool, taker, blocks[:-1])
 
     scheduler = make(8, max_num_seqs=1, block_hash=first_token, take_cached=one_less)
-    scheduler.add(sequence("A", prompt=13, cap=1))
+    scheduler.add(sequence("A", prompt=13, max_tokens=1))
     run_out(scheduler)
-    assert set(scheduler.pool.block_of) == {b"\0", b"\0\4", b"\0\4\10"} and asked[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    other = sequence("B", prompt=13, cap=1, arrival=1.0)
+    assert set(scheduler.pool.hash_to_block) == {b"\0", b"\0\4", b"\0\4\10"} and asked[:2] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
+    other = sequence("B", prompt=13, max_tokens=1, arrival=1.0)
     scheduler.add(other)
-    plan = scheduler.schedule()
-    assert len(taken) == 1 and len(taken[0]) == 3 and plan.cached == {other: 8}
+    scheduler_output = scheduler.schedule()
+    assert len(taken) == 1 and len(taken[0]) == 3 and scheduler_output.cached == {other: 8}
 
 
 def test_nothing_is_found_where_nothing_is_shared():
@@ -317,7 +331,7 @@ def test_nothing_is_found_where_nothing_is_shared():
     for name in "AB":
         scheduler.add(sequence(name, 8, 3))
         go(scheduler)
-    assert scheduler.pool.name_of == {} and all(count == 1 for count in scheduler.pool.holders.values())
+    assert scheduler.pool.block_to_hash == {} and all(count == 1 for count in scheduler.pool.ref_count.values())
 
 
 # --- copies and forks
@@ -328,15 +342,15 @@ def test_a_copy_before_a_write_leaves_the_others_their_block():
     first = Sequence("A", list(range(6)), 5, blocks=pool.allocate(2), num_computed_tokens=6)
     second = fork(pool, first, "B")
     shared = list(first.blocks)
-    assert pool.holders == {0: 2, 1: 2}
-    assert copy_before_write(pool, second, 1) == Move(COPY, 1, 2)
-    assert first.blocks == shared and second.blocks == [0, 2] and pool.holders == {0: 2, 1: 1, 2: 1}
+    assert pool.ref_count == {0: 2, 1: 2}
+    assert copy_before_write(pool, second, 1) == BlockCopy(COPY, 1, 2)
+    assert first.blocks == shared and second.blocks == [0, 2] and pool.ref_count == {0: 2, 1: 1, 2: 1}
 
 
 def test_a_fork_has_everything_of_its_own_but_the_blocks():
     pool = PrefixCache(4, 2)
     first = Sequence("A", [1, 2, 3], 5, output_ids=[4], blocks=pool.allocate(2), num_computed_tokens=3)
-    name_full_blocks(first, 2)
+    hash_full_blocks(first, 2)
     second = fork(pool, first, "B")
     second.append_token(5), second.blocks.append(9), second.block_hashes.append(b"")
     assert first.output_ids == [4] and first.blocks == [0, 1] and len(first.block_hashes) == 2
@@ -357,11 +371,15 @@ def forked(num_blocks, children, **limits):
 
 def test_children_share_all_blocks_until_they_write():
     scheduler, first, children = forked(20, 3)
-    assert scheduler.pool.holders == {0: 4, 1: 4}
-    (plan,) = go(scheduler)
-    assert set(plan.counts.values()) == {1} and len(plan.counts) == 4
-    assert sum(move.kind == COPY for move in plan.moves) == 3  # the last one left writes to the block that they had
-    assert scheduler.pool.holders[first.blocks[0]] == 4
+    assert scheduler.pool.ref_count == {0: 4, 1: 4}
+    (scheduler_output,) = go(scheduler)
+    assert (
+        set(scheduler_output.num_scheduled_tokens.values()) == {1} and len(scheduler_output.num_scheduled_tokens) == 4
+    )
+    assert (
+        sum(move.kind == COPY for move in scheduler_output.block_copies) == 3
+    )  # the last one left writes to the block that they had
+    assert scheduler.pool.ref_count[first.blocks[0]] == 4
     run_out(scheduler)
     assert all(child.output_ids == first.output_ids for child in children)
     nothing_is_lost(scheduler)
@@ -369,10 +387,10 @@ def test_children_share_all_blocks_until_they_write():
 
 def test_who_runs_copies_the_block_that_a_waiting_child_holds_too():
     scheduler, first, (child,) = forked(20, 1, max_num_seqs=1)
-    (plan,) = go(scheduler)
+    (scheduler_output,) = go(scheduler)
     assert (
-        list(plan.counts) == [first]
-        and plan.moves == [Move(COPY, 1, 2)]
+        list(scheduler_output.num_scheduled_tokens) == [first]
+        and scheduler_output.block_copies == [BlockCopy(COPY, 1, 2)]
         and (first.blocks, child.blocks) == ([0, 2], [0, 1])
     )
 
@@ -381,8 +399,10 @@ def test_who_runs_copies_the_block_that_a_waiting_child_holds_too():
 @pytest.mark.parametrize("num_blocks", [4, 5, 6, 20])
 def test_more_children_than_seats(num_blocks, max_num_seqs):
     scheduler, first, children = forked(num_blocks, 5, max_num_seqs=max_num_seqs)
-    plans = run_out(scheduler)
-    assert all(1 <= len(plan.counts) <= max_num_seqs for plan in plans)
+    scheduler_outputs = run_out(scheduler)
+    assert all(
+        1 <= len(scheduler_output.num_scheduled_tokens) <= max_num_seqs for scheduler_output in scheduler_outputs
+    )
     assert all(len(child.output_ids) == 9 for child in [first, *children])
     nothing_is_lost(scheduler)
 
@@ -398,13 +418,15 @@ def test_forks_that_wait_give_way_to_the_one_that_runs():
     scheduler.remove(old)
     runs = sequence("A", 13, 9, arrival=5.0)
     scheduler.add(runs)
-    plan = scheduler.schedule()
-    scheduler.update(plan, [90])
+    scheduler_output = scheduler.schedule()
+    scheduler.update(scheduler_output, [90])
     scheduler.add(waits)
     audit(scheduler)
     assert scheduler.running == [runs] and scheduler.waiting_forks() == [waits]
-    plans = run_out(scheduler)
-    assert [s for plan in plans for s in plan.preempted] == [waits] and all(plan.counts for plan in plans)
+    scheduler_outputs = run_out(scheduler)
+    assert [s for scheduler_output in scheduler_outputs for s in scheduler_output.preempted] == [waits] and all(
+        scheduler_output.num_scheduled_tokens for scheduler_output in scheduler_outputs
+    )
     nothing_is_lost(scheduler)
 
 
@@ -421,8 +443,8 @@ def test_forks_that_wait_are_dropped_when_nobody_could_be_admitted_otherwise():
     for child in forks:
         scheduler.add(child)
     audit(scheduler)
-    plans = run_out(scheduler)
-    assert plans[0].admitted[0].id == "C"
+    scheduler_outputs = run_out(scheduler)
+    assert scheduler_outputs[0].admitted[0].id == "C"
     nothing_is_lost(scheduler)
 
 
@@ -449,25 +471,28 @@ def contents(cache):
     "moves, expected",
     [
         ([], [0, 1, 2, 3]),
-        ([Move(COPY, 0, 1)], [0, 0, 2, 3]),
-        ([Move(COPY, 0, 1), Move(COPY, 1, 2)], [0, 0, 0, 3]),  # the second reads what the first has written
-        ([Move(COPY, 1, 2), Move(COPY, 0, 1)], [0, 0, 1, 3]),  # the second overwrites what the first has read
-        ([Move(COPY, 0, 3), Move(COPY, 1, 3)], [0, 1, 2, 1]),
-        ([Move(SWAP_OUT, 2, 0), Move(COPY, 0, 2), Move(SWAP_IN, 0, 3)], [0, 1, 0, 2]),
-        ([Move(SWAP_OUT, 2, 0), Move(SWAP_IN, 0, 1), Move(SWAP_OUT, 3, 0), Move(SWAP_IN, 0, 0)], [3, 2, 2, 3]),
-        ([Move(SWAP_OUT, 1, 1), Move(SWAP_OUT, 2, 1), Move(SWAP_IN, 1, 0)], [2, 1, 2, 3]),
-        ([Move(SWAP_IN, 1, 1), Move(SWAP_IN, 0, 1)], [0, 0, 2, 3]),
+        ([BlockCopy(COPY, 0, 1)], [0, 0, 2, 3]),
+        ([BlockCopy(COPY, 0, 1), BlockCopy(COPY, 1, 2)], [0, 0, 0, 3]),  # the second reads what the first has written
+        ([BlockCopy(COPY, 1, 2), BlockCopy(COPY, 0, 1)], [0, 0, 1, 3]),  # the second overwrites what the first has read
+        ([BlockCopy(COPY, 0, 3), BlockCopy(COPY, 1, 3)], [0, 1, 2, 1]),
+        ([BlockCopy(SWAP_OUT, 2, 0), BlockCopy(COPY, 0, 2), BlockCopy(SWAP_IN, 0, 3)], [0, 1, 0, 2]),
+        (
+            [BlockCopy(SWAP_OUT, 2, 0), BlockCopy(SWAP_IN, 0, 1), BlockCopy(SWAP_OUT, 3, 0), BlockCopy(SWAP_IN, 0, 0)],
+            [3, 2, 2, 3],
+        ),
+        ([BlockCopy(SWAP_OUT, 1, 1), BlockCopy(SWAP_OUT, 2, 1), BlockCopy(SWAP_IN, 1, 0)], [2, 1, 2, 3]),
+        ([BlockCopy(SWAP_IN, 1, 1), BlockCopy(SWAP_IN, 0, 1)], [0, 0, 2, 3]),
     ],
 )
-def test_moves_are_done_in_their_order(moves, expected):
+def test_moves_are_done_in_their_order(block_copies, expected):
     cache = numbered(4)
-    apply_moves(moves, cache, numbered(3))
+    copy_blocks(block_copies, cache, numbered(3))
     assert contents(cache) == expected
 
 
 def test_a_swap_reads_one_cache_and_writes_the_other():
     cache, swap = numbered(4), numbered(3)
-    apply_moves([Move(SWAP_OUT, 3, 1), Move(SWAP_OUT, 2, 0)], cache, swap)
+    copy_blocks([BlockCopy(SWAP_OUT, 3, 1), BlockCopy(SWAP_OUT, 2, 0)], cache, swap)
     assert contents(swap) == [2, 3, 2] and contents(cache) == [0, 1, 2, 3]
 
 
@@ -475,14 +500,14 @@ def test_long_random_runs_of_moves_are_done_one_after_the_other():
     rng = random.Random(0)
     for _ in range(60):
         pools = {"pool": list(range(6)), "swap": list(range(4))}
-        moves = []
+        block_copies = []
         for _ in range(12):
             kind = rng.choice([COPY, COPY, SWAP_OUT, SWAP_IN])
             source, target = ("swap" if kind == SWAP_IN else "pool"), ("swap" if kind == SWAP_OUT else "pool")
-            moves.append(Move(kind, rng.randrange(len(pools[source])), rng.randrange(len(pools[target]))))
-            pools[target][moves[-1].target] = pools[source][moves[-1].source]
+            block_copies.append(BlockCopy(kind, rng.randrange(len(pools[source])), rng.randrange(len(pools[target]))))
+            pools[target][block_copies[-1].target] = pools[source][block_copies[-1].source]
         cache, swap = numbered(6), numbered(4)
-        apply_moves(moves, cache, swap)
+        copy_blocks(block_copies, cache, swap)
         assert (contents(cache), contents(swap)) == (pools["pool"], pools["swap"])
 
 
@@ -497,7 +522,7 @@ def in_the_middle():
         go(scheduler)  # one after the other: then the first block of A is found
     while not any(s.swapped for s in scheduler.waiting):
         go(scheduler)
-    assert len(scheduler.running) > 1 and max(scheduler.pool.holders.values()) > 1
+    assert len(scheduler.running) > 1 and max(scheduler.pool.ref_count.values()) > 1
     return scheduler
 
 
@@ -513,12 +538,12 @@ def wrong_lost(s):
 
 
 def wrong_count(s):
-    s.pool.holders[s.running[0].blocks[0]] += 1
+    s.pool.ref_count[s.running[0].blocks[0]] += 1
 
 
 def wrong_count_too_low(s):
-    block = next(block for block, count in s.pool.holders.items() if count > 1)
-    s.pool.holders[block] -= 1
+    block = next(block for block, count in s.pool.ref_count.items() if count > 1)
+    s.pool.ref_count[block] -= 1
 
 
 def wrong_used(s):
@@ -526,19 +551,19 @@ def wrong_used(s):
 
 
 def wrong_name_without_block(s):
-    s.pool.block_of[b"nobody"] = 0
+    s.pool.hash_to_block[b"nobody"] = 0
 
 
 def wrong_name_of_two(s):
-    s.pool.name_of[s.running[0].blocks[-1]] = next(iter(s.pool.name_of.values()))
+    s.pool.block_to_hash[s.running[0].blocks[-1]] = next(iter(s.pool.block_to_hash.values()))
 
 
 def wrong_tokens(s):
     block = s.running[0].blocks[0]
-    name = s.pool.name_of[block]
-    del s.pool.block_of[name]
-    s.pool.name_of[block] = b"other tokens"
-    s.pool.block_of[b"other tokens"] = block
+    name = s.pool.block_to_hash[block]
+    del s.pool.hash_to_block[name]
+    s.pool.block_to_hash[block] = b"other tokens"
+    s.pool.hash_to_block[b"other tokens"] = block
 
 
 def wrong_table_too_long(s):

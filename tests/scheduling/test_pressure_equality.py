@@ -12,7 +12,7 @@ import pytest
 from oracle import END, generate_alone
 
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
@@ -55,15 +55,15 @@ def alone(family, prompt):
     return generate_alone(tiny_model(family, seed=3), list(prompt), LONGEST, None)
 
 
-def expected(family, prompt, cap):
-    answer = alone(family, prompt)[:cap]
+def expected(family, prompt, max_tokens):
+    answer = alone(family, prompt)[:max_tokens]
     return answer[: answer.index(END) + 1] if END in answer else answer
 
 
 def poison(scheduler, cache, swap_cache):
     """NaN in every cell that holds nothing: in free blocks without a name, behind the last computed token, in free swap blocks."""
     pool, size = scheduler.pool, scheduler.pool.block_size
-    valid = dict.fromkeys(pool.name_of, size)
+    valid = dict.fromkeys(pool.block_to_hash, size)
     for sequence in [*scheduler.running, *scheduler.waiting]:
         for index, block in enumerate(sequence.blocks):
             valid[block] = max(valid.get(block, 0), sequence.num_computed_tokens - index * size)
@@ -111,9 +111,11 @@ def make_sequences(rng):
     longest = rng.choice([4, 4, 8, 32])
     choice = [prompt for prompt in prompts() if len(prompt) <= longest]
     for n in range(rng.randint(4, 9)):
-        prompt, cap = rng.choice(choice), rng.choice([1, 5, 12, LONGEST, LONGEST, LONGEST])
+        prompt, max_tokens = rng.choice(choice), rng.choice([1, 5, 12, LONGEST, LONGEST, LONGEST])
         guess = rng.choice([None, 3.0, 9.0])
-        made.append(Sequence(str(n), list(prompt), cap, frozenset({END}), rng.random() * 3, rng.randrange(2), guess))
+        made.append(
+            Sequence(str(n), list(prompt), max_tokens, frozenset({END}), rng.random() * 3, rng.randrange(2), guess)
+        )
     return made
 
 
@@ -158,32 +160,37 @@ class Workload:
     def step(self):
         scheduler = self.scheduler
         holding_forks = len(scheduler.waiting_forks())
-        plan = scheduler.schedule()
-        assert plan.counts and not plan.stalled, f"{self.name}: nothing is computed, or somebody stalls"
-        assert plan.num_tokens <= scheduler.max_num_batched_tokens and len(scheduler.running) <= scheduler.max_num_seqs
-        apply_moves(plan.moves, self.runner.cache, self.swap_cache)
+        scheduler_output = scheduler.schedule()
+        assert scheduler_output.num_scheduled_tokens and not scheduler_output.stalled, (
+            f"{self.name}: nothing is computed, or somebody stalls"
+        )
+        assert (
+            scheduler_output.num_tokens <= scheduler.max_num_batched_tokens
+            and len(scheduler.running) <= scheduler.max_num_seqs
+        )
+        copy_blocks(scheduler_output.block_copies, self.runner.cache, self.swap_cache)
         poison(scheduler, self.runner.cache, self.swap_cache)
-        logits = self.runner.forward(plan)
+        logits = self.runner.forward(scheduler_output)
         assert logits.isfinite().all(), f"{self.name}: a cell was read that holds nothing"
-        self.count(plan, holding_forks)
-        scheduler.update(plan, logits.argmax(dim=-1).tolist())
+        self.count(scheduler_output, holding_forks)
+        scheduler.update(scheduler_output, logits.argmax(dim=-1).tolist())
         audit(scheduler)
 
-    def count(self, plan, holding_forks):
+    def count(self, scheduler_output, holding_forks):
         happened, size = self.happened, self.scheduler.pool.block_size
         happened["steps"] += 1
         happened["prefills in chunks"] += any(
-            s.num_tokens - s.num_computed_tokens > count for s, count in plan.counts.items()
+            s.num_tokens - s.num_computed_tokens > count for s, count in scheduler_output.num_scheduled_tokens.items()
         )
-        happened["hits"] += len(plan.cached)
+        happened["hits"] += len(scheduler_output.cached)
         happened["hits of everything"] += sum(
-            found == s.num_tokens - 1 and s.num_tokens % size == 0 for s, found in plan.cached.items()
+            found == s.num_tokens - 1 and s.num_tokens % size == 0 for s, found in scheduler_output.cached.items()
         )
-        happened["hits after preemption"] += sum(bool(s.output_ids) for s in plan.cached)
+        happened["hits after preemption"] += sum(bool(s.output_ids) for s in scheduler_output.cached)
         happened["steps in which forks that wait give way"] += holding_forks > len(
             self.scheduler.waiting_forks()
-        ) and bool(plan.preempted)
-        happened.update(f"blocks moved by {move.kind}" for move in plan.moves)
+        ) and bool(scheduler_output.preempted)
+        happened.update(f"blocks moved by {move.kind}" for move in scheduler_output.block_copies)
 
     def check_answers(self, family):
         for sequence in self.sequences:
@@ -194,7 +201,9 @@ class Workload:
 
     def check_that_nothing_is_lost(self):
         pool, swap_space = self.scheduler.pool, self.scheduler.swap_space
-        assert sorted(pool.free_queue) == list(range(pool.num_blocks)) and not pool.holders and not pool.used, self.name
+        assert sorted(pool.free_queue) == list(range(pool.num_blocks)) and not pool.ref_count and not pool.used, (
+            self.name
+        )
         assert sorted(swap_space.free_queue) == list(range(swap_space.num_blocks)) and not swap_space.used, self.name
         assert all(sequence.blocks == sequence.swapped == [] for sequence in self.sequences), self.name
 

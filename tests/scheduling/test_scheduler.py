@@ -15,7 +15,14 @@ from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import FirstComeFirstServed, ShortestJobFirst
-from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, StepPlan, conservative, optimistic, share_budget
+from lessons_lib.scheduling.scheduler import (
+    Deadlock,
+    Scheduler,
+    SchedulerOutput,
+    conservative,
+    optimistic,
+    share_budget,
+)
 from lessons_lib.scheduling.sequence import Sequence
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
@@ -36,8 +43,8 @@ def test_an_answer_ends_with_a_stop_token_or_at_its_cap():
     assert sequence.finish_reason is None
     sequence.append_token(4)
     assert (sequence.output_ids, sequence.finish_reason) == ([4, 4], "length")
-    for cap in (1, 3):
-        early = Sequence("A", range(3), cap, stop_token_ids=frozenset({5, 6}))
+    for max_tokens in (1, 3):
+        early = Sequence("A", range(3), max_tokens, stop_token_ids=frozenset({5, 6}))
         early.append_token(6)
         assert (early.output_ids, early.finish_reason) == ([6], "stop")
 
@@ -99,9 +106,9 @@ def test_a_long_prompt_takes_what_the_decodes_leave():
     scheduler = a_scheduler(short, long, max_num_seqs=2, max_num_batched_tokens=8)
     counts = []
     while scheduler.has_unfinished():
-        plan = checked_schedule(scheduler)
-        counts.append(by_name(plan.counts))
-        scheduler.update(plan, [7] * len(plan.counts))
+        scheduler_output = checked_schedule(scheduler)
+        counts.append(by_name(scheduler_output.num_scheduled_tokens))
+        scheduler.update(scheduler_output, [7] * len(scheduler_output.num_scheduled_tokens))
     assert counts == [
         {"short": 2, "long": 6},
         {"short": 1, "long": 7},
@@ -135,8 +142,8 @@ def test_what_has_finished_is_handed_back_with_its_blocks_in_the_same_step():
         a_sequence("going", 5, 9),
     )
     scheduler = a_scheduler(capped, stopped, going)
-    plan = scheduler.schedule()
-    assert scheduler.update(plan, [1, 3, 4]) == [capped, stopped]
+    scheduler_output = scheduler.schedule()
+    assert scheduler.update(scheduler_output, [1, 3, 4]) == [capped, stopped]
     assert (capped.finish_reason, stopped.finish_reason, going.finish_reason) == ("length", "stop", None)
     assert capped.blocks == stopped.blocks == [] and len(going.blocks) == 2 and scheduler.running == [going]
     check_books(scheduler)
@@ -150,8 +157,10 @@ def test_seats_and_budget_limit_who_is_admitted():
     scheduler = a_scheduler(*five, max_num_seqs=3, max_num_batched_tokens=64)
     assert names(checked_schedule(scheduler).admitted) == ["A", "B", "C"] and names(scheduler.waiting) == ["D", "E"]
     scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABCDE"], max_num_seqs=5, max_num_batched_tokens=7)
-    plan = checked_schedule(scheduler)
-    assert by_name(plan.counts) == {"A": 3, "B": 3, "C": 1} and names(plan.admitted) == ["A", "B", "C"]
+    scheduler_output = checked_schedule(scheduler)
+    assert by_name(scheduler_output.num_scheduled_tokens) == {"A": 3, "B": 3, "C": 1} and names(
+        scheduler_output.admitted
+    ) == ["A", "B", "C"]
     scheduler = a_scheduler(*[a_sequence(name, 3, 4) for name in "ABC"], max_num_seqs=3, max_num_batched_tokens=6)
     assert names(checked_schedule(scheduler).admitted) == ["A", "B"]  # C would get no token
 
@@ -172,13 +181,21 @@ def test_a_seat_is_given_again_in_the_next_step():
 def test_nothing_to_do_is_an_empty_plan():
     scheduler = a_scheduler()
     assert not scheduler.has_unfinished()
-    plan = scheduler.schedule()
-    assert plan == StepPlan() and plan.num_tokens == 0 and scheduler.update(plan, []) == []
+    scheduler_output = scheduler.schedule()
+    assert (
+        scheduler_output == SchedulerOutput()
+        and scheduler_output.num_tokens == 0
+        and scheduler.update(scheduler_output, []) == []
+    )
 
 
 def test_the_policy_says_who_goes_first():
     for policy, order in ((None, ["long", "short", "middle"]), (ShortestJobFirst(), ["short", "middle", "long"])):
-        waiting = [a_sequence("long", cap=9), a_sequence("short", cap=2), a_sequence("middle", cap=5)]
+        waiting = [
+            a_sequence("long", max_tokens=9),
+            a_sequence("short", max_tokens=2),
+            a_sequence("middle", max_tokens=5),
+        ]
         assert names(checked_schedule(a_scheduler(*waiting, policy=policy)).admitted) == order
     assert isinstance(a_scheduler().waiting.policy, FirstComeFirstServed)
 
@@ -190,30 +207,30 @@ def test_the_policy_says_who_goes_first():
     "prompt, cap, blocks",
     [(4, 1, 1), (3, 2, 1), (4, 2, 2), (4, 5, 2), (4, 6, 3), (1, 1, 1)],
 )
-def test_a_promise_covers_all_tokens_but_the_last(prompt, cap, blocks):
+def test_a_promise_covers_all_tokens_but_the_last(prompt, max_tokens, blocks):
     scheduler = a_scheduler(blocks=blocks)
-    scheduler.add(a_sequence("A", prompt, cap))
+    scheduler.add(a_sequence("A", prompt, max_tokens))
     most = 0
     while scheduler.has_unfinished():
-        plan = checked_schedule(scheduler)
+        scheduler_output = checked_schedule(scheduler)
         most = max(most, len(scheduler.pool.used))
-        scheduler.update(plan, [7])
+        scheduler.update(scheduler_output, [7])
     assert most == blocks
     with pytest.raises(OutOfBlocks):
-        a_scheduler(a_sequence("A", prompt, cap), blocks=blocks - 1)
+        a_scheduler(a_sequence("A", prompt, max_tokens), blocks=blocks - 1)
 
 
 def test_one_block_too_few_and_conservative_admission_lets_nobody_else_in():
     for blocks, together in ((5, False), (6, True)):  # three blocks each at most: 8 + 5 - 1 and 10 + 2 - 1 tokens
         scheduler = a_scheduler(a_sequence("A", 8, 5), a_sequence("B", 10, 2), blocks=blocks)
-        plan = checked_schedule(scheduler)
-        assert names(plan.admitted) == (["A", "B"] if together else ["A"])
+        scheduler_output = checked_schedule(scheduler)
+        assert names(scheduler_output.admitted) == (["A", "B"] if together else ["A"])
         if not together:
             for _ in range(4):
-                scheduler.update(plan, [7])
-                plan = checked_schedule(scheduler)
-                assert not plan.admitted  # promised blocks are gone, although they are free
-            scheduler.update(plan, [7])
+                scheduler.update(scheduler_output, [7])
+                scheduler_output = checked_schedule(scheduler)
+                assert not scheduler_output.admitted  # promised blocks are gone, although they are free
+            scheduler.update(scheduler_output, [7])
             assert names(checked_schedule(scheduler).admitted) == ["B"]
 
 
@@ -280,9 +297,9 @@ def test_one_goes_on_while_the_other_stalls():
     scheduler = stalling()
     first, second = scheduler.running
     for _ in range(4):
-        plan = checked_schedule(scheduler)
-        assert by_name(plan.counts) == {"A": 1} and plan.stalled == [second]
-        scheduler.update(plan, [7])
+        scheduler_output = checked_schedule(scheduler)
+        assert by_name(scheduler_output.num_scheduled_tokens) == {"A": 1} and scheduler_output.stalled == [second]
+        scheduler.update(scheduler_output, [7])
     assert second.num_computed_tokens == 8 and second.output_ids == [7]
     with pytest.raises(Deadlock):  # now A needs a block as well
         scheduler.schedule()
@@ -297,17 +314,21 @@ def test_nobody_comes_in_while_somebody_stalls():
     scheduler.update(scheduler.schedule(), [7, 7])
     others = scheduler.pool.allocate(2)
     scheduler.add(a_sequence("C", 1, 1))
-    plan = scheduler.schedule()
+    scheduler_output = scheduler.schedule()
     assert (
-        by_name(plan.counts) == {"A": 1}
-        and names(plan.stalled) == ["B"]
-        and plan.admitted == []
+        by_name(scheduler_output.num_scheduled_tokens) == {"A": 1}
+        and names(scheduler_output.stalled) == ["B"]
+        and scheduler_output.admitted == []
         and names(scheduler.waiting) == ["C"]
     )
-    scheduler.update(plan, [7])
+    scheduler.update(scheduler_output, [7])
     scheduler.pool.free(others)
-    plan = scheduler.schedule()
-    assert plan.stalled == [] and by_name(plan.counts) == {"A": 1, "B": 9} and plan.admitted == []  # no budget is left
+    scheduler_output = scheduler.schedule()
+    assert (
+        scheduler_output.stalled == []
+        and by_name(scheduler_output.num_scheduled_tokens) == {"A": 1, "B": 9}
+        and scheduler_output.admitted == []
+    )  # no budget is left
 
 
 def test_when_nobody_can_go_on_it_says_so_and_changes_nothing():
@@ -330,10 +351,10 @@ def test_a_chunk_that_needs_two_blocks_takes_none_while_one_is_free():
     scheduler.update(scheduler.schedule(), [7, 7])  # A has 3 tokens in the cache, B 7
     scheduler.pool.allocate(2)  # somebody else
     a, b = scheduler.running
-    plan = scheduler.schedule()
+    scheduler_output = scheduler.schedule()
     assert (
-        by_name(plan.counts) == {"A": 1}
-        and plan.stalled == [b]
+        by_name(scheduler_output.num_scheduled_tokens) == {"A": 1}
+        and scheduler_output.stalled == [b]
         and len(b.blocks) == 2
         and len(scheduler.pool.free_queue) == 1
     )
@@ -397,8 +418,8 @@ def test_a_sequence_can_be_taken_out_in_every_state():
         everybody = {s.id: copy.deepcopy(s) for s in (decoding, prefilling, waiting)}
         scheduler = a_scheduler(*everybody.values(), max_num_seqs=2, max_num_batched_tokens=8)
         for _ in range(2):
-            plan = scheduler.schedule()
-            scheduler.update(plan, [7] * len(plan.counts))
+            scheduler_output = scheduler.schedule()
+            scheduler.update(scheduler_output, [7] * len(scheduler_output.num_scheduled_tokens))
         gone = everybody.pop(leaver.id)
         held = set(gone.blocks)
         assert bool(held) == (leaver is not waiting)
@@ -407,9 +428,9 @@ def test_a_sequence_can_be_taken_out_in_every_state():
         assert {*names(scheduler.running), *names(scheduler.waiting)} == set(everybody)
         check_books(scheduler)
         while scheduler.has_unfinished():
-            plan = checked_schedule(scheduler)
-            assert gone not in plan.counts
-            scheduler.update(plan, [7] * len(plan.counts))
+            scheduler_output = checked_schedule(scheduler)
+            assert gone not in scheduler_output.num_scheduled_tokens
+            scheduler.update(scheduler_output, [7] * len(scheduler_output.num_scheduled_tokens))
         assert not scheduler.pool.used
 
 
@@ -421,7 +442,7 @@ def test_a_stalled_sequence_can_be_taken_out():
 
 
 def test_who_is_not_there_cannot_be_taken_out():
-    scheduler = a_scheduler(a_sequence("A"), a_sequence("B", cap=1), a_sequence("W"), max_num_seqs=2)
+    scheduler = a_scheduler(a_sequence("A"), a_sequence("B", max_tokens=1), a_sequence("W"), max_num_seqs=2)
     (finished,) = scheduler.update(scheduler.schedule(), [7, 7])
     for nobody in (a_sequence("A"), finished):
         with pytest.raises(ValueError, match=f"sequence {nobody.id!r} does not wait"):
@@ -466,7 +487,8 @@ def limited_scheduler(sequences, max_num_seqs, spare_budget, block_size, spare_b
 def test_no_block_is_lost_whoever_comes_and_goes(limits, sizes, seed):
     rng = random.Random(seed)
     sequences = [
-        a_sequence(str(n), prompt, cap, arrival_time=n, tier=tier) for n, (prompt, cap, tier) in enumerate(sizes)
+        a_sequence(str(n), prompt, max_tokens, arrival_time=n, tier=tier)
+        for n, (prompt, max_tokens, tier) in enumerate(sizes)
     ]
     scheduler, to_come, finished = limited_scheduler(sequences, **limits), list(sequences), []
     while to_come or scheduler.has_unfinished():
@@ -478,15 +500,15 @@ def test_no_block_is_lost_whoever_comes_and_goes(limits, sizes, seed):
             scheduler.remove(gone := rng.choice(here))
             finished.append(gone)
         try:
-            plan = checked_schedule(scheduler)
+            scheduler_output = checked_schedule(scheduler)
         except Deadlock:
             assert limits["admission"] is optimistic
             check_books(scheduler)
             scheduler.remove(gone := scheduler.running[-1])
             finished.append(gone)
             continue
-        assert not plan.stalled or limits["admission"] is optimistic
-        finished += scheduler.update(plan, [7] * len(plan.counts))
+        assert not scheduler_output.stalled or limits["admission"] is optimistic
+        finished += scheduler.update(scheduler_output, [7] * len(scheduler_output.num_scheduled_tokens))
     check_books(scheduler)
     assert not scheduler.pool.used and sorted(names(finished)) == sorted(names(sequences))
 
@@ -494,14 +516,25 @@ def test_no_block_is_lost_whoever_comes_and_goes(limits, sizes, seed):
 @functools.cache
 def requests_of(family):
     """Ragged requests, prompts of one token among them, and what `generate` says to each alone."""
-    prompts, caps = ragged_requests(18, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), caps=(1, 2, 5, 16, 24))
-    return prompts, caps, [generate_alone(tiny_model(family, seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
+    prompts, max_tokens_each = ragged_requests(
+        18, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), max_tokens_each=(1, 2, 5, 16, 24)
+    )
+    return (
+        prompts,
+        max_tokens_each,
+        [
+            generate_alone(tiny_model(family, seed=3), ids, max_tokens, END)
+            for ids, max_tokens in zip(prompts, max_tokens_each)
+        ],
+    )
 
 
 def sequences_of(family, chosen=range(18)):
-    prompts, caps, answers = requests_of(family)
+    prompts, max_tokens_each, answers = requests_of(family)
     sequences = [
-        Sequence(str(n), prompts[n], caps[n], frozenset({END}), arrival_time=at, tier=n % 3, expected_tokens=n % 4)
+        Sequence(
+            str(n), prompts[n], max_tokens_each[n], frozenset({END}), arrival_time=at, tier=n % 3, expected_tokens=n % 4
+        )
         for at, n in enumerate(chosen)
     ]
     return sequences, [answers[n] for n in chosen]
@@ -522,7 +555,7 @@ def serve_with_deadlocks(runner, scheduler, sequences):
         if to_come:
             scheduler.add(to_come.pop(0))
         try:
-            plan = checked_schedule(scheduler)
+            scheduler_output = checked_schedule(scheduler)
         except Deadlock:
             last = scheduler.running[-1]
             scheduler.remove(last)
@@ -530,7 +563,7 @@ def serve_with_deadlocks(runner, scheduler, sequences):
             scheduler.add(last)
             restarts += 1
             continue
-        scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
     return restarts
 
 
@@ -562,12 +595,12 @@ def test_served_greedily_under_any_budget_the_answers_are_those_of_generate(fami
 
 def test_the_requests_are_ragged_and_end_in_both_ways():
     for family in FAMILIES:
-        prompts, caps, answers = requests_of(family)
+        prompts, max_tokens_each, answers = requests_of(family)
         assert {1, 16, 17, 33} <= {len(ids) for ids in prompts} and len(
             {token for answer in answers for token in answer}
         ) > 20
-        assert any(len(answer) < cap for answer, cap in zip(answers, caps)) and any(
-            len(answer) == cap for answer, cap in zip(answers, caps)
+        assert any(len(answer) < max_tokens for answer, max_tokens in zip(answers, max_tokens_each)) and any(
+            len(answer) == max_tokens for answer, max_tokens in zip(answers, max_tokens_each)
         )
 
 

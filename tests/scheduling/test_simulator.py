@@ -38,8 +38,8 @@ from lessons_lib.scheduling.simulator import (
 COST = StepCost(8, 2, 1)  # whole numbers, so that sums are exact
 
 
-def arrival(name, at, prompt, answer, cap=20, **kwargs):
-    return Arrival(name, at, prompt, answer, cap, **kwargs)
+def arrival(name, at, prompt, answer, max_tokens=20, **kwargs):
+    return Arrival(name, at, prompt, answer, max_tokens, **kwargs)
 
 
 # --- traffic
@@ -133,7 +133,7 @@ def test_estimates_can_be_wrong_by_a_factor_and_as_wrong_as_can_be():
 
 
 def test_the_scheduler_is_told_all_but_the_length_of_the_answer():
-    sequence = arrival("A", 1.5, 3, 2, cap=9, tier=1, expected_tokens=4.0, is_interactive=True).sequence()
+    sequence = arrival("A", 1.5, 3, 2, max_tokens=9, tier=1, expected_tokens=4.0, is_interactive=True).sequence()
     assert (sequence.id, len(sequence.prompt_ids), sequence.max_new_tokens, sequence.arrival_time) == ("A", 3, 9, 1.5)
     assert (sequence.tier, sequence.expected_tokens, sequence.is_interactive, sequence.output_ids) == (1, 4.0, True, [])
     assert arrival("B", 0, 1, 1).sequence().is_interactive is False
@@ -212,7 +212,7 @@ def test_a_stall_is_recorded():
 
 
 def test_answers_end_where_the_trace_says_or_at_the_cap():
-    run = simulate(a_scheduler(), [arrival("A", 0, 3, 2, cap=9), arrival("B", 0, 3, 9, cap=4)], COST)
+    run = simulate(a_scheduler(), [arrival("A", 0, 3, 2, max_tokens=9), arrival("B", 0, 3, 9, max_tokens=4)], COST)
     assert run.times["A"].answer_tokens == 2 and run.times["B"].answer_tokens == 4
 
 
@@ -302,10 +302,15 @@ def test_a_wave_is_as_large_as_the_batch():
 @functools.cache
 def real_requests():
     """Prompts, caps and what `generate` answers; one answer ends before its cap."""
-    prompts, caps = ragged_requests(10, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), caps=(2, 5, 16, 24))
-    answers = [generate_alone(tiny_model("qwen2", seed=3), ids, cap, END) for ids, cap in zip(prompts, caps)]
-    assert any(len(answer) < cap for answer, cap in zip(answers, caps))
-    return list(zip(map(str, range(10)), prompts, caps, answers))
+    prompts, max_tokens_each = ragged_requests(
+        10, seed=11, prompt_lengths=(1, 2, 3, 15, 16, 17, 33), max_tokens_each=(2, 5, 16, 24)
+    )
+    answers = [
+        generate_alone(tiny_model("qwen2", seed=3), ids, max_tokens, END)
+        for ids, max_tokens in zip(prompts, max_tokens_each)
+    ]
+    assert any(len(answer) < max_tokens for answer, max_tokens in zip(answers, max_tokens_each))
+    return list(zip(map(str, range(10)), prompts, max_tokens_each, answers))
 
 
 @pytest.mark.parametrize("admission", [conservative, optimistic])
@@ -317,15 +322,17 @@ def test_without_a_model_the_plans_are_those_of_a_real_run(policy, admission):
         ModelRunner(tiny_model("qwen2", seed=3), 36, 4),
         [],
     )
-    for name, ids, cap, answer in real_requests():
-        scheduler.add(Sequence(name, ids, cap, frozenset({END}), tier=int(name) % 2, expected_tokens=len(answer)))
+    for name, ids, max_tokens, answer in real_requests():
+        scheduler.add(
+            Sequence(name, ids, max_tokens, frozenset({END}), tier=int(name) % 2, expected_tokens=len(answer))
+        )
     while scheduler.has_unfinished():
-        plan = scheduler.schedule()
-        counts.append(by_name(plan.counts))
-        scheduler.update(plan, runner.forward(plan).argmax(dim=-1).tolist())
+        scheduler_output = scheduler.schedule()
+        counts.append(by_name(scheduler_output.num_scheduled_tokens))
+        scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
     requests = [
-        Arrival(name, 0.0, len(ids), len(answer), cap, int(name) % 2, len(answer))
-        for name, ids, cap, answer in real_requests()
+        Arrival(name, 0.0, len(ids), len(answer), max_tokens, int(name) % 2, len(answer))
+        for name, ids, max_tokens, answer in real_requests()
     ]
     run = simulate(Scheduler(BlockPool(36, 4), **limits), requests, COST, keep_steps=True)
     assert [step.prefill | step.decode for step in run.steps] == counts

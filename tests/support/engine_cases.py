@@ -51,9 +51,9 @@ def _alone(family, prompt):
     return generate_alone(a_model(family), list(prompt), 40, None)
 
 
-def alone(family, prompt, cap, ignore_eos=False):
-    """The greedy answer that a prompt gets from `generate` alone; `cap` is 40 at most."""
-    answer = _alone(family, tuple(prompt))[:cap]
+def alone(family, prompt, max_tokens, ignore_eos=False):
+    """The greedy answer that a prompt gets from `generate` alone; `max_tokens` is 40 at most."""
+    answer = _alone(family, tuple(prompt))[:max_tokens]
     return answer[: answer.index(END) + 1] if END in answer and not ignore_eos else answer
 
 
@@ -102,5 +102,5 @@ def check_that_nothing_is_left(engine):
     assert not scheduler.swap_space.used
 
 
-def greedy(cap=12, **kwargs):
-    return SamplingParams(max_tokens=cap, **kwargs)
+def greedy(max_tokens=12, **kwargs):
+    return SamplingParams(max_tokens=max_tokens, **kwargs)

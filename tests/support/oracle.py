@@ -13,12 +13,12 @@ TINY_TOKENIZER = SimpleNamespace(pad_token_id=0, eos_token_id=END)
 
 
 @torch.inference_mode()
-def generate_alone(model, prompt_ids, cap, eos_token_id):
+def generate_alone(model, prompt_ids, max_tokens, eos_token_id):
     input_ids = torch.tensor([prompt_ids])
     output = model.generate(
         input_ids,
         attention_mask=torch.ones_like(input_ids),
-        max_new_tokens=cap,
+        max_new_tokens=max_tokens,
         do_sample=False,
         eos_token_id=eos_token_id,
         pad_token_id=0,
@@ -27,9 +27,9 @@ def generate_alone(model, prompt_ids, cap, eos_token_id):
 
 
 def ragged_requests(
-    count, seed, vocab_size=VOCAB_SIZE, prompt_lengths=(1, 2, 3, 7, 16, 17, 40), caps=(1, 2, 5, 16, 30)
+    count, seed, vocab_size=VOCAB_SIZE, prompt_lengths=(1, 2, 3, 7, 16, 17, 40), max_tokens_each=(1, 2, 5, 16, 30)
 ):
     """`count` prompts of unequal length, and a cap for each."""
     rng = random.Random(seed)
     prompts = [[rng.randrange(vocab_size) for _ in range(rng.choice(prompt_lengths))] for _ in range(count)]
-    return prompts, [rng.choice(caps) for _ in prompts]
+    return prompts, [rng.choice(max_tokens_each) for _ in prompts]

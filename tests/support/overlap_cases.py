@@ -3,7 +3,7 @@
 import random
 
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
-from lessons_lib.kv_cache.block_copies import apply_moves
+from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
@@ -48,4 +48,4 @@ def mover(runner, scheduler):
         if space.num_blocks
         else None
     )
-    return lambda plan: apply_moves(plan.moves, runner.cache, swap_cache)
+    return lambda scheduler_output: copy_blocks(scheduler_output.block_copies, runner.cache, swap_cache)

@@ -17,9 +17,9 @@ POLICIES = [
 ]  # fmt: skip
 
 
-def a_sequence(name, prompt=3, cap=2, computed=0, answer=0, **kwargs):
+def a_sequence(name, prompt=3, max_tokens=2, computed=0, answer=0, **kwargs):
     """A sequence in the middle of its life: so long a prompt, so many tokens computed, so many of the answer there."""
-    return Sequence(name, range(prompt), cap, num_computed_tokens=computed, output_ids=[7] * answer, **kwargs)
+    return Sequence(name, range(prompt), max_tokens, num_computed_tokens=computed, output_ids=[7] * answer, **kwargs)
 
 
 def a_scheduler(*sequences, blocks=100, block_size=4, **kwargs):
@@ -64,35 +64,40 @@ def checked_schedule(scheduler):
     running, waiting = list(scheduler.running), list(scheduler.waiting)
     blocks_before = {sequence: list(sequence.blocks) for sequence in running}
     wanted = {sequence: sequence.num_tokens - sequence.num_computed_tokens for sequence in [*running, *waiting]}
-    plan = scheduler.schedule()
+    scheduler_output = scheduler.schedule()
     budget, size = scheduler.max_num_batched_tokens, scheduler.pool.block_size
-    assert plan.num_tokens == sum(plan.counts.values()) <= budget
-    assert all(1 <= count <= wanted[sequence] for sequence, count in plan.counts.items())
-    assert scheduler.running == running + plan.admitted and set(plan.admitted) <= set(waiting)
-    assert set(waiting) - set(scheduler.waiting) == set(plan.admitted)
-    assert plan.counts.keys() | set(plan.stalled) <= set(scheduler.running) and not plan.counts.keys() & set(
-        plan.stalled
-    )
-    for sequence, count in plan.counts.items():
+    assert scheduler_output.num_tokens == sum(scheduler_output.num_scheduled_tokens.values()) <= budget
+    assert all(1 <= count <= wanted[sequence] for sequence, count in scheduler_output.num_scheduled_tokens.items())
+    assert scheduler.running == running + scheduler_output.admitted and set(scheduler_output.admitted) <= set(waiting)
+    assert set(waiting) - set(scheduler.waiting) == set(scheduler_output.admitted)
+    assert scheduler_output.num_scheduled_tokens.keys() | set(scheduler_output.stalled) <= set(
+        scheduler.running
+    ) and not scheduler_output.num_scheduled_tokens.keys() & set(scheduler_output.stalled)
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
         assert len(sequence.blocks) == max(
             blocks_for(sequence.num_computed_tokens + count, size), len(blocks_before.get(sequence, ()))
         )
-    for sequence in plan.stalled:
+    for sequence in scheduler_output.stalled:
         assert sequence.blocks == blocks_before[sequence], "half of the blocks were taken"
     decodes = [sequence for sequence in running if wanted[sequence] == 1]
-    assert all(sequence in plan.counts or sequence in plan.stalled for sequence in decodes), "a decode got nothing"
-    order = [sequence for sequence in plan.counts if sequence in running]
-    assert order == [s for s in running if s in plan.counts and wanted[s] == 1] + [
-        s for s in running if s in plan.counts and wanted[s] > 1
+    assert all(
+        sequence in scheduler_output.num_scheduled_tokens or sequence in scheduler_output.stalled
+        for sequence in decodes
+    ), "a decode got nothing"
+    order = [sequence for sequence in scheduler_output.num_scheduled_tokens if sequence in running]
+    assert order == [s for s in running if s in scheduler_output.num_scheduled_tokens and wanted[s] == 1] + [
+        s for s in running if s in scheduler_output.num_scheduled_tokens and wanted[s] > 1
     ]
-    assert all(sequence in plan.counts for sequence in plan.admitted), "admitted, and nothing to do"
-    if plan.num_tokens < budget and not plan.stalled:
-        assert all(plan.counts.get(sequence) == wanted[sequence] for sequence in scheduler.running), (
-            "budget is left, and somebody wants more"
-        )
+    assert all(sequence in scheduler_output.num_scheduled_tokens for sequence in scheduler_output.admitted), (
+        "admitted, and nothing to do"
+    )
+    if scheduler_output.num_tokens < budget and not scheduler_output.stalled:
+        assert all(
+            scheduler_output.num_scheduled_tokens.get(sequence) == wanted[sequence] for sequence in scheduler.running
+        ), "budget is left, and somebody wants more"
         if scheduler.waiting and len(scheduler.running) < scheduler.max_num_seqs:
             # All that `conservative` looks at is as it was when it said no; `optimistic` sees the same free blocks.
             assert not scheduler.admission(scheduler, scheduler.waiting.next(scheduler.running)), (
                 "there is room, and somebody waits"
             )
-    return plan
+    return scheduler_output

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from svg_reading import SVG, elements, texts, titles
 
-from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, Move
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.drawing.svg import WIDTH
@@ -16,20 +16,20 @@ from lessons_lib.viz.pressure.grid import GRID_WIDTH, bay_size
 from lessons_lib.viz.pressure.steps import draw_pressure
 
 QUIET = MemoryStep(
-    index=0, num_blocks=0, block_size=4, holders={}, filled={}, cached=frozenset(), swapped={}, num_swap_blocks=0, counts={}, admitted=(),
-    preempted=(), finished=(), swapped_out=(), swapped_in=(), waiting=(), moves=(), hits={}, evicted=0,
+    index=0, num_blocks=0, block_size=4, owners={}, filled={}, cached=frozenset(), swapped={}, num_swap_blocks=0, counts={}, admitted=(),
+    preempted=(), finished=(), swapped_out=(), swapped_in=(), waiting=(), block_copies=(), hits={}, evicted=0,
 )  # fmt: skip
 # A and B begin alike in block 2, and block 5 is full of C; D went out, E came back, F was dropped.
 BUSY = replace(
-    QUIET, index=8, num_blocks=10, holders={2: ("A", "B"), 3: ("A",), 4: ("B",), 5: ("C",), 6: ("E",), 9: ("B",)},
+    QUIET, index=8, num_blocks=10, owners={2: ("A", "B"), 3: ("A",), 4: ("B",), 5: ("C",), 6: ("E",), 9: ("B",)},
     filled={2: 4, 3: 1, 4: 3, 5: 4, 6: 4, 9: 2}, cached=frozenset({0, 7}), swapped={"D": (1, 2)}, num_swap_blocks=6,
     counts={"A": 1, "B": 1, "C": 3, "E": 1}, admitted=("C", "E"), preempted=("D", "F"), finished=("G",), swapped_out=("D",), swapped_in=("E",),
-    waiting=("F", "D"), moves=(Move(SWAP_OUT, 5, 1), Move(SWAP_OUT, 6, 2), Move(SWAP_IN, 3, 6), Move(COPY, 4, 9)), hits={"C": 4}, evicted=1,
+    waiting=("F", "D"), block_copies=(BlockCopy(SWAP_OUT, 5, 1), BlockCopy(SWAP_OUT, 6, 2), BlockCopy(SWAP_IN, 3, 6), BlockCopy(COPY, 4, 9)), hits={"C": 4}, evicted=1,
 )  # fmt: skip
 
 
-def pool(num_blocks, holders, **changes):
-    return replace(QUIET, num_blocks=num_blocks, holders=holders, filled=dict.fromkeys(holders, 4), **changes)
+def pool(num_blocks, owners, **changes):
+    return replace(QUIET, num_blocks=num_blocks, owners=owners, filled=dict.fromkeys(owners, 4), **changes)
 
 
 def height(picture):
@@ -115,7 +115,7 @@ def test_cached_blocks_have_dots_and_free_ones_have_nothing():
 
 def test_what_was_copied_to_is_framed():
     assert frames(draw_pressure(BUSY)) == 4  # blocks 6 and 9, swap blocks 1 and 2
-    assert frames(draw_pressure(replace(BUSY, moves=()))) == 0
+    assert frames(draw_pressure(replace(BUSY, block_copies=()))) == 0
 
 
 def test_the_swap_space_shows_who_is_out():
@@ -216,10 +216,10 @@ def test_what_cannot_be_is_said(changes, sentence):
 @pytest.mark.parametrize("num_blocks", [0, 1, 4, 7, 14, 20, 37, 40, 64, 97, 120, 250, 600])
 @pytest.mark.parametrize("num_swap_blocks", [0, 8, 120])
 def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, num_swap_blocks):
-    holders = {block: tuple("ABCDEF"[: 1 + block % 3]) for block in range(num_blocks // 2)}
+    owners = {block: tuple("ABCDEF"[: 1 + block % 3]) for block in range(num_blocks // 2)}
     step = pool(
         num_blocks,
-        holders,
+        owners,
         num_swap_blocks=num_swap_blocks,
         cached=frozenset(range(num_blocks // 2, num_blocks * 3 // 4)),
     )

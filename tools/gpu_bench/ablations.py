@@ -63,7 +63,7 @@ def _unsplit(inputs: Inputs) -> Calls:
 
 
 def _wide_offsets(inputs: Inputs) -> Calls:
-    return each_table(inputs, lambda i, table: prefill_with(i, table, is_wide=True))
+    return each_table(inputs, lambda i, table: prefill_with(i, table, use_int64=True))
 
 
 def _decode_tiles(inputs: Inputs):

@@ -17,7 +17,7 @@ import torch
 import transformers
 import triton
 
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.viz.tables.table import Table
 from tools.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, qwen_half_billion, serve, serve_by_engine
 from tools.gpu_bench.swapping import LENGTHS, swap_against_recompute
@@ -49,7 +49,7 @@ MODES = (
 def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
     """Serve the benchmark's requests in one mode, several times; the run with the median time counts."""
     options = dict(max_num_seqs=MAX_NUM_SEQS, max_model_len=MAX_MODEL_LEN, compiled=mode.compiled, graphs=mode.graphs)
-    runner = GpuRunner(model, NUM_BLOCKS, BLOCK_SIZE, **options)
+    runner = GPUModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, **options)
     began = time.perf_counter()
     runner.warm_up()
     run = serve_by_engine if mode.whole else partial(serve, overlapped=mode.overlapped)
@@ -82,7 +82,7 @@ def engine_results(say=lambda line: print(line, file=sys.stderr)) -> dict:
     model = qwen_half_billion()
     results = [run_mode(model, mode, say) for mode in MODES]
     torch.cuda.empty_cache()
-    runner = GpuRunner(model, NUM_BLOCKS, BLOCK_SIZE, max_num_seqs=16, max_model_len=max(LENGTHS), graphs=False)
+    runner = GPUModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, max_num_seqs=16, max_model_len=max(LENGTHS), graphs=False)
     runner.warm_up()
     swapping = swap_against_recompute(runner)
     runner.close()

@@ -10,14 +10,14 @@ from functools import partial
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import EngineConfig
 from lessons_lib.engine.overlap import OverlappedSteps
 from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 16384
@@ -52,7 +52,7 @@ class StepTimes:
     """Where the time of each step went.
 
     Attributes:
-        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the row is reckoned; the rest sends it and launches the
+        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the row is computed; the rest sends it and launches the
             model), "wait" (for the GPU) and "all"; "running", how many sequences it computes; "is_decode", whether one token of each.
     """
 
@@ -95,15 +95,18 @@ class StepTimes:
 class TimedRunner:
     """A runner whose starts and waits are timed."""
 
-    def __init__(self, runner: GpuRunner, times: StepTimes):
+    def __init__(self, runner: GPUModelRunner, times: StepTimes):
         self.cache = runner.cache
-        runner.prepare = times.timed("prepare", partial(GpuRunner.prepare, runner))
+        runner.prepare = times.timed("prepare", partial(GPUModelRunner.prepare, runner))
         self.start_inside = times.timed("start", runner.start)
         self.times = times
 
-    def start(self, plan: StepPlan, *choose: Callable) -> "TimedPending":
-        self.times.steps[-1] |= {"running": len(plan.counts), "is_decode": plan.num_tokens == len(plan.counts)}
-        pending = self.start_inside(plan, *choose)
+    def start(self, scheduler_output: SchedulerOutput, *choose: Callable) -> "TimedPending":
+        self.times.steps[-1] |= {
+            "running": len(scheduler_output.num_scheduled_tokens),
+            "is_decode": scheduler_output.num_tokens == len(scheduler_output.num_scheduled_tokens),
+        }
+        pending = self.start_inside(scheduler_output, *choose)
         return TimedPending(self.times.timed("wait", pending.tokens))
 
 
@@ -112,9 +115,9 @@ class TimedPending:
     tokens: Callable[[], list[int]]
 
 
-def serve(runner: GpuRunner, sequences: list[Sequence], overlapped: bool) -> tuple[float, StepTimes]:
+def serve(runner: GPUModelRunner, sequences: list[Sequence], overlapped: bool) -> tuple[float, StepTimes]:
     """Answer all sequences. Returns the seconds that it took, and where they went."""
-    pool = PrefixCache(runner.spare_block, runner.cache.block_size)
+    pool = PrefixCache(runner.null_block, runner.cache.block_size)
     scheduler = PreemptiveScheduler(pool, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS)
     for sequence in sequences:
         scheduler.add(sequence)
@@ -124,8 +127,8 @@ def serve(runner: GpuRunner, sequences: list[Sequence], overlapped: bool) -> tup
     overlap = OverlappedSteps(scheduler, timed_runner)
 
     def step_in_turn():
-        plan = scheduler.schedule()
-        scheduler.update(plan, timed_runner.start(plan).tokens())
+        scheduler_output = scheduler.schedule()
+        scheduler.update(scheduler_output, timed_runner.start(scheduler_output).tokens())
 
     step = times.of_step(overlap.step if overlapped else step_in_turn)
 
@@ -145,14 +148,14 @@ class NoWords:
         return ""
 
 
-def serve_by_engine(runner: GpuRunner, sequences: list[Sequence]) -> tuple[float, StepTimes]:
+def serve_by_engine(runner: GPUModelRunner, sequences: list[Sequence]) -> tuple[float, StepTimes]:
     """As `serve`, by all of the engine: `generate` with token ids, greedy, whatever the end token is."""
     times = StepTimes()
     config = EngineConfig(
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         block_size=runner.cache.block_size,
-        num_blocks=runner.spare_block,
+        num_blocks=runner.null_block,
         make_runner=lambda *_: TimedRunner(runner, times),
     )
     engine = OverlappedEngine(runner.model, NoWords(), config)

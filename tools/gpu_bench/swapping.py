@@ -4,9 +4,9 @@ import time
 
 import torch
 
-from lessons_lib.engine.gpu_model_runner import GpuRunner
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.scheduling.scheduler import StepPlan
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 LENGTHS = (128, 512, 2048, 8192)
@@ -25,7 +25,7 @@ def seconds(work, repeat: int = 5) -> float:
 
 
 @torch.inference_mode()
-def swap_against_recompute(runner: GpuRunner, lengths=LENGTHS) -> list[dict]:
+def swap_against_recompute(runner: GPUModelRunner, lengths=LENGTHS) -> list[dict]:
     """For sequences of several lengths, seconds to copy their blocks out of all layers and back in, and to prefill them.
 
     The copies go through page-locked memory. A prefill is compiled and not captured, so a short one takes as long as it takes to launch it.
@@ -45,7 +45,7 @@ def swap_against_recompute(runner: GpuRunner, lengths=LENGTHS) -> list[dict]:
                 cache[blocks] = place.to(cache.device, non_blocking=True)
 
         def recompute():
-            runner.forward(StepPlan({Sequence("again", range(length), 1, blocks=blocks.tolist()): length}))
+            runner.forward(SchedulerOutput({Sequence("again", range(length), 1, blocks=blocks.tolist()): length}))
 
         results.append({
             "tokens": length,

@@ -59,7 +59,7 @@ EXERCISES = [
             "Count what one token leaves behind in one layer, then count the layers, then the bytes of one number.",
             "In a layer a token leaves a key and a value for each KV head. A key has head_dim numbers, a value too. "
             "`config.num_hidden_layers` is the number of layers.",
-            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, bytes_per_number.",
+            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, bytes_per_element.",
         ),
     ),
 ]

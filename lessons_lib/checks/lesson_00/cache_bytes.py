@@ -21,7 +21,7 @@ def _llama(**changes) -> LlamaConfig:
     return LlamaConfig(**(shape | changes))
 
 
-# (configuration, bytes_per_number, in words), smallest first; each brings one rule more into play.
+# (configuration, bytes_per_element, in words), smallest first; each brings one rule more into play.
 BYTES_CASES = (
     (_llama(), 1, "one layer, one KV head of size 8, 1 byte a number."),
     (_llama(), 2, "one layer, one KV head of size 8, 2 bytes a number (bfloat16)."),
@@ -80,8 +80,8 @@ def test_cache_bytes_per_token(attempt) -> None:
     got = call(attempt, config, case=case)
     if got != cache_bytes_per_token(config):
         raise Mistake(
-            f"without `bytes_per_number` it should be {cache_bytes_per_token(config)} bytes a token; yours says {_plain(got)}.",
-            case="one layer, one KV head of size 8, called without bytes_per_number.",
+            f"without `bytes_per_element` it should be {cache_bytes_per_token(config)} bytes a token; yours says {_plain(got)}.",
+            case="one layer, one KV head of size 8, called without bytes_per_element.",
             idea="The default is 4, the bytes of a float32.",
         )
 
@@ -122,7 +122,7 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
     if got * 2 == expected:
         return "You seem to count one number where there are two: a token leaves a key *and* a value in every layer."
     if got * size == expected * 4:
-        return f"You seem to take 4 bytes a number. `bytes_per_number` is {size} here."
+        return f"You seem to take 4 bytes a number. `bytes_per_element` is {size} here."
     if got == expected * config.max_position_embeddings:
         return "You seem to count the whole context. The question is about *one* token."
     return "Multiply: key and value (2) × layers × KV heads × size of a head × bytes a number."

@@ -19,7 +19,10 @@ SAYS_ZERO = (22, 43)  # its second token is 0, which Python takes for False
 @lru_cache(maxsize=None)
 def _expected(case: WaveCase) -> tuple[tuple[int, ...], ...]:
     model = tiny_model(case.family)
-    return tuple(tuple(greedy_with_cache(model, list(ids), cap, case.eos)) for ids, cap in zip(case.prompts, case.caps))
+    return tuple(
+        tuple(greedy_with_cache(model, list(ids), max_tokens, case.eos))
+        for ids, max_tokens in zip(case.prompts, case.max_tokens_each)
+    )
 
 
 @lru_cache(maxsize=None)
@@ -63,7 +66,7 @@ def test_generate_wave(attempt) -> None:
 
 def _run_wave(attempt, case: WaveCase, want):
     model = tiny_model(case.family)
-    arguments = [[list(ids) for ids in case.prompts], list(case.caps), case.pad] + (
+    arguments = [[list(ids) for ids in case.prompts], list(case.max_tokens_each), case.pad] + (
         [] if case.eos is None else [case.eos]
     )
     with recorded(model) as seen:
@@ -213,13 +216,13 @@ def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
         return (
             "You append tokens after the end token. The row is still computed, but its further tokens are thrown away."
         )
-    if len(set(case.caps)) > 1 and len(answer) == max(case.caps):
-        return "You use one cap for all rows. Row i may have `caps[i]` tokens; while others go on, its tokens are thrown away."
+    if len(set(case.max_tokens_each)) > 1 and len(answer) == max(case.max_tokens_each):
+        return "You use one cap for all rows. Row i may have `max_tokens_each[i]` tokens; while others go on, its tokens are thrown away."
     if len(answer) == len(expected) + 1:
         return (
             "One token too many: the prefill's token counts as well. Ask whether a row is full right after appending."
         )
-    return "Your row goes on past its cap. Stop appending when it holds `caps[row]` tokens."
+    return "Your row goes on past its cap. Stop appending when it holds `max_tokens_each[row]` tokens."
 
 
 def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
@@ -234,7 +237,7 @@ def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
         )
     if case.eos is not None and expected[-1] == case.eos and len(answer) == len(expected) - 1:
         return "The end token is missing. It is part of the answer: append first, then ask whether it was the last."
-    if len(set(case.caps)) > 1 and len(answer) == min(case.caps):
+    if len(set(case.max_tokens_each)) > 1 and len(answer) == min(case.max_tokens_each):
         return "You give every row the smallest cap. Each row has a cap of its own."
     if others and len(answer) == min(others):
         return "You stop the wave when its first row ends. It goes on until no row is running: `while any(running)`."

@@ -15,14 +15,14 @@ class WaveCase:
     """One wave on a tiny model."""
 
     prompts: tuple[tuple[int, ...], ...]
-    caps: tuple[int, ...]
+    max_tokens_each: tuple[int, ...]
     eos: int | None = None
     pad: int = 0
     family: str = "gpt2"  # its positions are absolute, so a wrong one shows at once
 
     def __str__(self) -> str:
         end = "" if self.eos is None else f", eos_token_id={self.eos}"
-        return f"prompt_ids={[list(ids) for ids in self.prompts]}, caps={list(self.caps)}, pad_token_id={self.pad}{end}, on a tiny {self.family} model."
+        return f"prompt_ids={[list(ids) for ids in self.prompts]}, caps={list(self.max_tokens_each)}, pad_token_id={self.pad}{end}, on a tiny {self.family} model."
 
 
 @dataclass

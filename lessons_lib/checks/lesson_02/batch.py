@@ -57,11 +57,11 @@ def make_batch(waiting=(), running=None, num_slots: int = 1, prefill_step: int =
     return batch
 
 
-def a_request(name: str, prompt_length: int, cap: int = 3) -> Request:
+def a_request(name: str, prompt_length: int, max_tokens: int = 3) -> Request:
     rng = Random(ord(name))
-    return Request(name, [rng.randrange(VOCAB_SIZE) for _ in range(prompt_length)], cap)
+    return Request(name, [rng.randrange(VOCAB_SIZE) for _ in range(prompt_length)], max_tokens)
 
 
 @lru_cache(maxsize=None)
-def answer_alone(prompt: tuple[int, ...], cap: int) -> list[int]:
-    return greedy_with_cache(tiny_model("qwen2"), list(prompt), cap)
+def answer_alone(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
+    return greedy_with_cache(tiny_model("qwen2"), list(prompt), max_tokens)

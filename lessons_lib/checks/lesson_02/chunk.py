@@ -9,7 +9,7 @@ from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone
 
 def check_prefill_chunk(attempt) -> None:
     # (prompt tokens, prefill_step, cap)
-    for prompt_length, prefill_step, cap in (
+    for prompt_length, prefill_step, max_tokens in (
         (3, 8, 4),
         (5, 2, 4),
         (4, 2, 4),
@@ -18,16 +18,16 @@ def check_prefill_chunk(attempt) -> None:
         (9, 4, 4),
         (6, 1, 4),
     ):
-        _check_one_prompt(attempt, prompt_length, prefill_step, cap)
+        _check_one_prompt(attempt, prompt_length, prefill_step, max_tokens)
     _check_which_prompt(attempt)
     _check_nobody_prefills(attempt)
 
 
-def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, cap: int) -> None:
-    request = a_request("A", prompt_length, cap)
+def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens: int) -> None:
+    request = a_request("A", prompt_length, max_tokens)
     # Slot 1 of 2, so that a row that is taken for granted shows.
     batch = make_batch(running={1: request}, num_slots=2, prefill_step=prefill_step)
-    first_token = answer_alone(tuple(request.prompt_ids), cap)[0]
+    first_token = answer_alone(tuple(request.prompt_ids), max_tokens)[0]
     starts = range(0, prompt_length, prefill_step)
     for number, start in enumerate(starts, start=1):
         case = f"A sits in slot 1 with a prompt of {prompt_length} tokens, prefill_step {prefill_step}; call {number} of {len(starts)}."
@@ -35,7 +35,7 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, cap: int) 
         with watch_slot_passes(batch) as seen:
             call(attempt, batch, case=case)
         _check_chunk_pass(seen, request, start, end, number, case)
-        _check_after_chunk(request, end, prompt_length, first_token, cap, case)
+        _check_after_chunk(request, end, prompt_length, first_token, max_tokens, case)
 
 
 def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: int, number: int, case: str) -> None:
@@ -100,7 +100,9 @@ def _slots(slots: list[int]) -> str:
     return "slot " + str(slots[0]) if len(slots) == 1 else "slots " + ", ".join(map(str, slots))
 
 
-def _check_after_chunk(request: Request, end: int, prompt_length: int, first_token: int, cap: int, case: str) -> None:
+def _check_after_chunk(
+    request: Request, end: int, prompt_length: int, first_token: int, max_tokens: int, case: str
+) -> None:
     if end < prompt_length and (request.output_ids or request.state is not RequestState.PREFILLING):
         raise Mistake(
             f"{end} of {prompt_length} prompt tokens are computed; A should have no token yet and be prefilling. "
@@ -137,10 +139,10 @@ def _check_after_chunk(request: Request, end: int, prompt_length: int, first_tok
             case=case,
             idea="A token id is a plain int. `argmax` gives a tensor without axes: take the number out with `int(...)` or `.item()`.",
         )
-    want = RequestState.FINISHED if cap == 1 else RequestState.DECODING
+    want = RequestState.FINISHED if max_tokens == 1 else RequestState.DECODING
     if request.state is not want:
         raise Mistake(
-            f"with its first token, of {cap} allowed, A should be {want.value}; it is {request.state.value}.",
+            f"with its first token, of {max_tokens} allowed, A should be {want.value}; it is {request.state.value}.",
             case=case,
             idea="`request.append_token(token)` takes the token and moves the request on. Use it in place of `output_ids.append`.",
         )

@@ -18,8 +18,8 @@ def _word(state) -> str:
     return state.value if isinstance(state, RequestState) else short(state)
 
 
-def _request_in(attempt, state: RequestState, answer=(), cap: int = 4, eos: int | None = 9):
-    request = attempt(id="A", prompt_ids=[5, 17, 42], max_new_tokens=cap, eos_token_id=eos)
+def _request_in(attempt, state: RequestState, answer=(), max_tokens: int = 4, eos: int | None = 9):
+    request = attempt(id="A", prompt_ids=[5, 17, 42], max_new_tokens=max_tokens, eos_token_id=eos)
     request.state, request.output_ids = state, list(answer)
     return request
 
@@ -144,10 +144,10 @@ ENDINGS = (
 
 
 def _check_endings(attempt) -> None:
-    for state, answer, cap, eos, token, reason in ENDINGS:
-        request = _request_in(attempt, state, answer, cap, eos)
+    for state, answer, max_tokens, eos, token, reason in ENDINGS:
+        request = _request_in(attempt, state, answer, max_tokens, eos)
         case = _append(
-            request, token, f"request A is {state.value} with the answer {answer}, cap {cap}, end token {eos}"
+            request, token, f"request A is {state.value} with the answer {answer}, cap {max_tokens}, end token {eos}"
         )
         if reason is None:
             if request.state is not DECODING:
@@ -157,10 +157,10 @@ def _check_endings(attempt) -> None:
                     idea="You seem to finish one token too early. Count the new token, then compare with the cap.",
                 )
             continue
-        _check_ending(request, answer, cap, eos, token, reason, case)
+        _check_ending(request, answer, max_tokens, eos, token, reason, case)
 
 
-def _check_ending(request, answer, cap, eos, token, reason, case) -> None:
+def _check_ending(request, answer, max_tokens, eos, token, reason, case) -> None:
     if list(request.output_ids) != [*answer, token]:
         left_out = list(request.output_ids) == answer and token == eos
         idea = (
@@ -177,14 +177,14 @@ def _check_ending(request, answer, cap, eos, token, reason, case) -> None:
         elif request.finish_reason is not None:
             idea = f"You set finish_reason to {request.finish_reason!r} but left the state as it was. Only `move_to(RequestState.FINISHED)` frees the slot."
         elif reason == "length":
-            idea = f"With this token the answer holds {cap} of {cap} tokens. If you ask whether there are more than the cap allows, the request runs one token too far."
+            idea = f"With this token the answer holds {max_tokens} of {max_tokens} tokens. If you ask whether there are more than the cap allows, the request runs one token too far."
         else:
             idea = "The token is the end token. Compare it with `self.eos_token_id`."
         raise Mistake(f"A should be finished; it is {_word(request.state)}.", case=case, idea=idea)
     if request.finish_reason != reason:
         idea = (
             "When the last token that the cap allows is the end token, the model has stopped by itself: that comes first."
-            if len(answer) + 1 == cap and token == eos
+            if len(answer) + 1 == max_tokens and token == eos
             else '"stop" is for the end token, "length" for the cap.'
         )
         raise Mistake(f"finish_reason should be {reason!r}; yours is {request.finish_reason!r}.", case=case, idea=idea)

@@ -122,7 +122,7 @@ def _check_all_slots_filled(attempt) -> None:
 
 def _check_slot_changes_hands(attempt) -> None:
     case = "one slot; A (cap 2) and B wait, prompts of 3 tokens. A has its second and last token after step 2; then step 3."
-    first, second = a_request("A", 3, cap=2), a_request("B", 3)
+    first, second = a_request("A", 3, max_tokens=2), a_request("B", 3)
     batch = make_batch([first, second], num_slots=1)
     _turn(attempt, batch, case)
     _turn(attempt, batch, case)
@@ -157,7 +157,7 @@ def _check_slot_changes_hands(attempt) -> None:
 
 def _check_slot_falls_free(attempt) -> None:
     case = "two slots; A (cap 1) and B (cap 9) wait, prompts of 3 tokens. A ends with step 1; then step 2. Nobody else comes."
-    batch = make_batch([a_request("A", 3, cap=1), a_request("B", 3, cap=9)], num_slots=2)
+    batch = make_batch([a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=9)], num_slots=2)
     _turn(attempt, batch, case)
     _turn(attempt, batch, case)
     seated = [request.id for request in batch.running.values()]
@@ -171,7 +171,7 @@ def _check_slot_falls_free(attempt) -> None:
 
 def _check_no_barrier(attempt) -> None:
     case = "two slots; A (cap 9), B (cap 2) and C wait, prompts of 3 tokens. B ends after step 3; then step 4, with A in the middle of its answer."
-    requests = [a_request("A", 3, cap=9), a_request("B", 3, cap=2), a_request("C", 3)]
+    requests = [a_request("A", 3, max_tokens=9), a_request("B", 3, max_tokens=2), a_request("C", 3)]
     batch = make_batch(requests, num_slots=2)
     for _ in range(4):
         _turn(attempt, batch, case)
@@ -190,7 +190,7 @@ def _check_order_of_admission(attempt) -> None:
         "two slots, prefill_step 2; A (prompt of 2 tokens, cap 1), B and C (prompts of 6) wait. A ends with step 1; in step 2 C takes A's slot, 0. "
         "B, in slot 1, was admitted before C."
     )
-    first, second, third = a_request("A", 2, cap=1), a_request("B", 6), a_request("C", 6)
+    first, second, third = a_request("A", 2, max_tokens=1), a_request("B", 6), a_request("C", 6)
     batch = make_batch([first, second, third], num_slots=2, prefill_step=2)
     _turn(attempt, batch, case)
     _turn(attempt, batch, case)
@@ -204,7 +204,7 @@ def _check_order_of_admission(attempt) -> None:
 
 def _check_chunk_beside_decode(attempt) -> None:
     case = "two slots, prefill_step 2; A (prompt of 2 tokens) and B (prompt of 6) wait. After step 1 A decodes; then step 2."
-    first, second = a_request("A", 2, cap=9), a_request("B", 6)
+    first, second = a_request("A", 2, max_tokens=9), a_request("B", 6)
     batch = make_batch([first, second], num_slots=2, prefill_step=2)
     _turn(attempt, batch, case)
     if (first.num_computed_tokens, second.num_computed_tokens) != (2, 0):
@@ -237,13 +237,13 @@ def _check_chunk_beside_decode(attempt) -> None:
 def _check_answers(attempt) -> None:
     rng = Random(5)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 3, 8, 9)))] for _ in range(7)]
-    caps = [rng.choice((1, 2, 5, 9)) for _ in prompts]
+    max_tokens_each = [rng.choice((1, 2, 5, 9)) for _ in prompts]
     model, tokenizer = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=None)
-    case = f"seven requests with caps {caps} in three slots, prefill_step 4."
-    settings = dict(max_seq_len=32, batch_size=3, prefill_step=4, max_new_tokens=caps)
+    case = f"seven requests with caps {max_tokens_each} in three slots, prefill_step 4."
+    settings = dict(max_seq_len=32, batch_size=3, prefill_step=4, max_new_tokens=max_tokens_each)
     got = call(batch_generate, model, tokenizer, prompts, case=case, step=attempt, **settings)
-    for name, (prompt, cap, answer) in enumerate(zip(prompts, caps, got.outputs)):
-        want = answer_alone(tuple(prompt), cap)
+    for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got.outputs)):
+        want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
             raise Mistake(
                 f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}.",

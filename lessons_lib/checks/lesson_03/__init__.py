@@ -83,7 +83,7 @@ EXERCISES = [
             "How often does one block fit in the budget, whole?",
             "Refuse a block size below 1 and a budget below 0. `block_bytes` says what one block takes; hand the number of bytes "
             "on to it. Divide and round down.",
-            "`int(budget_bytes // block_bytes(config, block_size, bytes_per_number))`.",
+            "`int(budget_bytes // block_bytes(config, block_size, bytes_per_element))`.",
         ),
         points=1,
     ),

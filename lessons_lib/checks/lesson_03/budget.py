@@ -17,8 +17,8 @@ def check_blocks_in_budget(attempt) -> None:
         _check_one(attempt, config, 16, budget, 4)
     for size in (1, 8, 32):
         _check_one(attempt, config, size, 10 * one, 4)
-    for bytes_per_number in (2, 4):
-        _check_one(attempt, config, 16, 10 * one, bytes_per_number)
+    for bytes_per_element in (2, 4):
+        _check_one(attempt, config, 16, 10 * one, bytes_per_element)
     for family in ("gpt2", "llama"):
         _check_one(attempt, tiny_model(family).config, 16, 1_000_000, 2)
     _check_one(attempt, config, 16, 0.9 * 100 * one, 4)
@@ -32,15 +32,15 @@ def check_blocks_in_budget(attempt) -> None:
         )  # fmt: skip
 
 
-def _check_one(attempt, config, size: int, budget, bytes_per_number: int) -> None:
-    one = block_bytes(config, size, bytes_per_number)
+def _check_one(attempt, config, size: int, budget, bytes_per_element: int) -> None:
+    one = block_bytes(config, size, bytes_per_element)
     case = (
-        f"a model with {cache_bytes_per_token(config, bytes_per_number)} cache bytes a token at {bytes_per_number} bytes a "
+        f"a model with {cache_bytes_per_token(config, bytes_per_element)} cache bytes a token at {bytes_per_element} bytes a "
         f"number, block size {size}: "
         f"{one} bytes a block; a budget of {budget} bytes."
     )
-    arguments = (config, size, budget) if bytes_per_number == 4 else (config, size, budget, bytes_per_number)
-    want = blocks_in_budget(config, size, budget, bytes_per_number)
+    arguments = (config, size, budget) if bytes_per_element == 4 else (config, size, budget, bytes_per_element)
+    want = blocks_in_budget(config, size, budget, bytes_per_element)
     try:
         got = call(attempt, *arguments, case=case)
     except ValueError as error:
@@ -58,15 +58,15 @@ def _check_one(attempt, config, size: int, budget, bytes_per_number: int) -> Non
         )
     if int(got) != want:
         what = f"{counted(want, 'block')} fit{'s' if want == 1 else ''}; yours says {int(got)}."
-        raise Mistake(what, case=case, idea=_why(int(got), want, config, size, budget, bytes_per_number))
+        raise Mistake(what, case=case, idea=_why(int(got), want, config, size, budget, bytes_per_element))
 
 
-def _why(got: int, want: int, config, size: int, budget, bytes_per_number: int) -> str:
-    one = block_bytes(config, size, bytes_per_number)
+def _why(got: int, want: int, config, size: int, budget, bytes_per_element: int) -> str:
+    one = block_bytes(config, size, bytes_per_element)
     query_heads = one // kv_head_size(config)[0] * config.num_attention_heads
     recognised = (
         (one // size, "That is how many tokens fit. A block has `block_size` of them."),
-        (block_bytes(config, size), "That counts 4 bytes a number. Pass `bytes_per_number` on to `block_bytes`."),
+        (block_bytes(config, size), "That counts 4 bytes a number. Pass `bytes_per_element` on to `block_bytes`."),
         (one // 2, "A token leaves a key *and* a value, in every layer. `block_bytes` counts both."),
         (one // config.num_hidden_layers, "Every block is there in every layer. `block_bytes` counts all of them."),
         (
@@ -81,4 +81,4 @@ def _why(got: int, want: int, config, size: int, budget, bytes_per_number: int) 
         return "`round` goes up as well as down. The last one does not fit whole, by however little: round down."
     if got == want + 1:
         return "The last one does not fit whole. A part of a block is no block: round down."
-    return "Divide the budget by the bytes of one block, which `block_bytes(config, block_size, bytes_per_number)` gives, and round down."
+    return "Divide the budget by the bytes of one block, which `block_bytes(config, block_size, bytes_per_element)` gives, and round down."

@@ -9,9 +9,9 @@ from lessons_lib.batching.request import Request
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
-def a_request(name: str, prompt_length: int, cap: int = 3, eos_token_id: int | None = None) -> Request:
+def a_request(name: str, prompt_length: int, max_tokens: int = 3, eos_token_id: int | None = None) -> Request:
     rng = Random(ord(name))
-    return Request(name, [rng.randrange(VOCAB_SIZE) for _ in range(prompt_length)], cap, eos_token_id)
+    return Request(name, [rng.randrange(VOCAB_SIZE) for _ in range(prompt_length)], max_tokens, eos_token_id)
 
 
 def make_batch(requests, max_num_seqs: int = 1) -> RaggedBatch:
@@ -30,5 +30,5 @@ def ragged_requests(count: int, seed: int) -> tuple[list[list[int]], list[int]]:
 
 
 @lru_cache(maxsize=None)
-def answer_alone(prompt: tuple[int, ...], cap: int) -> list[int]:
-    return greedy_with_cache(tiny_model("qwen2"), list(prompt), cap)
+def answer_alone(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
+    return greedy_with_cache(tiny_model("qwen2"), list(prompt), max_tokens)

@@ -236,8 +236,8 @@ def _shortened(words: list[str], limit: int = 16) -> str:
 
 def _check_in_use(attempt) -> None:
     """What cannot be seen in the numbers: the model must be able to go on with these caches."""
-    prompts, caps = ragged_requests(5, seed=3)
-    case = f"five requests with prompts of {[len(prompt) for prompt in prompts]} tokens and caps {caps}, at most three in a row, through `ragged_generate`."
+    prompts, max_tokens_each = ragged_requests(5, seed=3)
+    case = f"five requests with prompts of {[len(prompt) for prompt in prompts]} tokens and caps {max_tokens_each}, at most three in a row, through `ragged_generate`."
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None)
     got = call(
         ragged_generate,
@@ -245,12 +245,12 @@ def _check_in_use(attempt) -> None:
         tokenizer,
         prompts,
         case=case,
-        max_new_tokens=caps,
+        max_new_tokens=max_tokens_each,
         max_num_seqs=3,
         scatter_cache=attempt,
     )
-    for name, (prompt, cap, answer) in enumerate(zip(prompts, caps, got.outputs)):
-        want = answer_alone(tuple(prompt), cap)
+    for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got.outputs)):
+        want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
             what = f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}."
             raise Mistake(

@@ -160,7 +160,7 @@ def _check_prefill(attempt) -> None:
 
 def _check_decode(attempt) -> None:
     case = "one place; A has a prompt of 3 tokens and a cap of 4; the second step and the third."
-    request = a_request("A", 3, cap=4)
+    request = a_request("A", 3, max_tokens=4)
     answer = answer_alone(tuple(request.prompt_ids), 4)
     batch = make_batch([request])
     _turn(attempt, batch, case)
@@ -182,7 +182,7 @@ def _check_two_prompts(attempt) -> None:
 
 def _check_prefill_beside_decode(attempt) -> None:
     case = "two places; A (prompt of 3 tokens) alone in step 1; then B (prompt of 4) is submitted; step 2."
-    first, second = a_request("A", 3, cap=5), a_request("B", 4, cap=5)
+    first, second = a_request("A", 3, max_tokens=5), a_request("B", 4, max_tokens=5)
     batch = make_batch([first], max_num_seqs=2)
     _turn(attempt, batch, case)
     batch.submit(second)
@@ -195,7 +195,7 @@ def _check_prefill_beside_decode(attempt) -> None:
 
 def _check_place_is_given_on(attempt) -> None:
     case = "one place; A (cap 1) runs and B waits, prompts of 3 tokens; step 1, in which A gets its last token."
-    first, second = a_request("A", 3, cap=1), a_request("B", 3)
+    first, second = a_request("A", 3, max_tokens=1), a_request("B", 3)
     batch = make_batch([first, second])
     _turn(attempt, batch, case)
     _check_request(first, answer_alone(tuple(first.prompt_ids), 1), 3, case)
@@ -236,7 +236,9 @@ def _check_place_is_given_on(attempt) -> None:
 
 def _running_after_two_steps(attempt) -> list[str]:
     """Who runs after two steps of A (cap 1) and B, with C waiting, on two places. Tells what comes late from what never comes."""
-    batch = make_batch([a_request("A", 3, cap=1), a_request("B", 3, cap=4), a_request("C", 3)], max_num_seqs=2)
+    batch = make_batch(
+        [a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=4), a_request("C", 3)], max_num_seqs=2
+    )
     try:
         attempt(batch)
         attempt(batch)
@@ -247,7 +249,7 @@ def _running_after_two_steps(attempt) -> list[str]:
 
 def _check_two_leave(attempt) -> None:
     case = "three places; A and B (cap 1), C (cap 4) run, D and E wait; step 1, in which A and B get their last token."
-    requests = [a_request(name, 3, cap) for name, cap in zip("ABCDE", (1, 1, 4, 4, 4))]
+    requests = [a_request(name, 3, max_tokens) for name, max_tokens in zip("ABCDE", (1, 1, 4, 4, 4))]
     batch = make_batch(requests, max_num_seqs=3)
     _turn(attempt, batch, case)
     running = [request.id for request in batch.running]
@@ -264,7 +266,7 @@ def _check_two_leave(attempt) -> None:
 
 def _check_nobody_waits(attempt) -> None:
     case = "two places; A (cap 1) and B (cap 4) run, nobody waits; step 1, in which A gets its last token."
-    batch = make_batch([a_request("A", 3, cap=1), a_request("B", 3, cap=4)], max_num_seqs=2)
+    batch = make_batch([a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=4)], max_num_seqs=2)
     _turn(attempt, batch, case)
     running = [request.id for request in batch.running]
     if running != ["B"]:
@@ -274,7 +276,7 @@ def _check_nobody_waits(attempt) -> None:
 
 def _check_no_barrier(attempt) -> None:
     case = "two places; A (cap 9) and B (cap 2) run, C waits; B has its last token in step 2; step 3."
-    requests = [a_request("A", 3, cap=9), a_request("B", 3, cap=2), a_request("C", 3, cap=3)]
+    requests = [a_request("A", 3, max_tokens=9), a_request("B", 3, max_tokens=2), a_request("C", 3, max_tokens=3)]
     batch = make_batch(requests, max_num_seqs=2)
     for _ in range(3):
         _turn(attempt, batch, case)
@@ -288,15 +290,15 @@ def _check_no_barrier(attempt) -> None:
 
 
 def _check_answers(attempt) -> None:
-    prompts, caps = ragged_requests(9, seed=7)
+    prompts, max_tokens_each = ragged_requests(9, seed=7)
     model, tokenizer = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=None)
-    settings = dict(max_new_tokens=caps, max_num_seqs=3)
+    settings = dict(max_new_tokens=max_tokens_each, max_num_seqs=3)
     steps = len(ragged_generate(model, tokenizer, prompts, **settings).trace.steps)
     for how, step in (("", attempt), (" and `loop_forward`", partial(attempt, forward=loop_forward))):
-        case = f"nine requests with caps {caps}, at most three in a row, through `ragged_generate`{how}."
+        case = f"nine requests with caps {max_tokens_each}, at most three in a row, through `ragged_generate`{how}."
         got = call(ragged_generate, model, tokenizer, prompts, case=case, step=step, **settings)
-        for name, (prompt, cap, answer) in enumerate(zip(prompts, caps, got.outputs)):
-            want = answer_alone(tuple(prompt), cap)
+        for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got.outputs)):
+            want = answer_alone(tuple(prompt), max_tokens)
             if answer != want:
                 what = f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}."
                 raise Mistake(what, case=case, idea="Batching changes when a token is computed, never which one.")

@@ -21,7 +21,7 @@ EXERCISES = [
             "Numbers moved: 2 × (sum of context_lens) × kv_heads × head_dim, and 2 × (sum of q_lens) × q_heads × head_dim. The pairs of a sequence: q_len × context, less the "
             "triangle of later tokens that a query does not see, q_len × (q_len − 1) // 2.",
             "`pairs = sum(q_len * context - q_len * (q_len - 1) // 2 for q_len, context in zip(q_lens, context_lens))`; "
-            "`Work(bytes=numbers * bytes_per_number, flop=4 * pairs * q_heads * head_dim)`.",
+            "`Work(bytes=numbers * bytes_per_element, flop=4 * pairs * q_heads * head_dim)`.",
         ),
     ),
     Exercise(

@@ -44,11 +44,11 @@ def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
 
 @triton.jit
 def one_turn_kernel(
-    ONLINE: tl.constexpr, scores, row_max, row_sum, acc, weights_out, max_out, sum_out, acc_out, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr
+    ONLINE: tl.constexpr, scores, row_max, row_sum, acc, weights_out, max_out, sum_out, acc_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr
 ):  # fmt: skip
     """One turn of the attempt, all four results stored."""
-    row, key, dim = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, DIM)
-    score_at, acc_at = row[:, None] * KEYS + key[None, :], row[:, None] * DIM + dim[None, :]
+    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, DIM)
+    score_at, acc_at = row[:, None] * BLOCK_N + key[None, :], row[:, None] * DIM + dim[None, :]
     result = ONLINE(tl.load(scores + score_at), tl.load(row_max + row), tl.load(row_sum + row), tl.load(acc + acc_at))
     refuse_wrong_result(result, len(row.handle.data), len(key.handle.data), len(dim.handle.data))
     tl.store(weights_out + score_at, result[0])
@@ -59,15 +59,15 @@ def one_turn_kernel(
 
 @triton.jit
 def turns_kernel(
-    ONLINE: tl.constexpr, scores, state, out, turns, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr
+    ONLINE: tl.constexpr, scores, state, out, turns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr
 ):
     """Several turns of the attempt in a loop, as in the decode kernel. Only compiled, and never run."""
-    row, key, dim = tl.arange(0, ROWS), tl.arange(0, KEYS), tl.arange(0, DIM)
+    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, DIM)
     row_max, row_sum = tl.load(state + row), tl.load(state + row)
-    acc = tl.zeros([ROWS, DIM], tl.float32)
+    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
     for turn in range(turns):
         weights, row_max, row_sum, acc = ONLINE(
-            tl.load(scores + turn + row[:, None] * KEYS + key[None, :]), row_max, row_sum, acc
+            tl.load(scores + turn + row[:, None] * BLOCK_N + key[None, :]), row_max, row_sum, acc
         )
         acc += tl.sum(weights, axis=1)[:, None]
     tl.store(out + row[:, None] * DIM + dim[None, :], acc / row_sum[:, None])
@@ -138,7 +138,7 @@ def check_online_softmax(attempt) -> None:
     compiled_too(
         lambda: _check_results(attempt),
         attempt,
-        ((attempt, numbers, numbers, numbers, 3), dict(ROWS=2, KEYS=4, DIM=8)),
+        ((attempt, numbers, numbers, numbers, 3), dict(BLOCK_M=2, BLOCK_N=4, DIM=8)),
         kernel=turns_kernel,
     )
 
@@ -156,7 +156,7 @@ def _turn(attempt, turn: Turn, case: str) -> tuple[torch.Tensor, ...]:
     out = tuple(torch.full(shape, 7.25) for shape in ((rows, keys), (rows,), (rows,), (rows, dim)))
     try:
         run_through(
-            attempt, one_turn_kernel, (1,), attempt, turn.scores, turn.row_max, turn.row_sum, turn.acc, *out, ROWS=rows, KEYS=keys, DIM=dim, case=case
+            attempt, one_turn_kernel, (1,), attempt, turn.scores, turn.row_max, turn.row_sum, turn.acc, *out, BLOCK_M=rows, BLOCK_N=keys, DIM=dim, case=case
         )  # fmt: skip
     except WrongResult as error:
         idea = "Return four tiles in this order: the weights [rows, keys], the new maximum [rows], the new sum [rows], and acc [rows, numbers], rescaled."

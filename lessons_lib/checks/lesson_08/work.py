@@ -48,7 +48,7 @@ class Row:
 
 
 # Smallest first.
-ROWS = (
+BLOCK_M = (
     Row((1,), (1,), 1, 1, 4),
     Row((1,), (10,), 1, 1, 4),
     Row((1,), (10,), 4, 1, 8),
@@ -67,7 +67,7 @@ TELLING = Row((3, 1, 5), (10, 7, 9), 15, 3, 16, 4)
 
 
 def check_attention_work(attempt) -> None:
-    for row in ROWS:
+    for row in BLOCK_M:
         _check_row(attempt, row)
     rng = Random(8)
     for _ in range(20):
@@ -160,8 +160,8 @@ def _wrong_bytes(row: Row) -> Iterator[tuple[str, int]]:
     each_token = sum(new * context for new, context in row.lengths) * row.kv_heads * row.head_dim
     each_pair = row.pairs * row.kv_heads * row.head_dim
     yield f"Those are numbers, not bytes. One number has {size} bytes.", right
-    yield f"A number has `bytes_per_number` bytes, {size} here; you counted with 2.", 2 * right
-    yield f"A number has `bytes_per_number` bytes, {size} here; you counted with 4.", 4 * right
+    yield f"A number has `bytes_per_element` bytes, {size} here; you counted with 2.", 2 * right
+    yield f"A number has `bytes_per_element` bytes, {size} here; you counted with 4.", 4 * right
     yield "Keys and values: both are read. You counted one of the two.", (kv + 2 * q) * size
     yield (
         "Queries are read, and outputs are written: both have to move. You counted one of the two.",

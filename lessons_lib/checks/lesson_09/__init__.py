@@ -42,13 +42,13 @@ EXERCISES = [
         reference="lessons_lib.scheduling.scheduler:Scheduler",
         test=check_scheduler,
         hints=(
-            "`serve_waiting` does nothing while somebody stalls; else it is a loop with three conditions and one way out. `give` asks one question before it changes anything: are there enough free blocks?",
-            "`serve_waiting`: return if `plan.stalled` holds anybody. The budget is the limit less the tokens of the plan. While somebody waits, budget is left, and a place is free: take the next; if the admission rule says "
+            "`schedule_waiting` does nothing while somebody stalls; else it is a loop with three conditions and one way out. `give` asks one question before it changes anything: are there enough free blocks?",
+            "`schedule_waiting`: return if `scheduler_output.stalled` holds anybody. The budget is the limit less the tokens of the plan. While somebody waits, budget is left, and a place is free: take the next; if the admission rule says "
             "no, stop; admit it; give it what it wants, or what is left; take that off the budget. `give`: the blocks for computed + count tokens, less those that it has. If more are "
             "missing than are free, note it as stalled and return.",
-            "`if plan.stalled: return`. `while self.waiting and budget and len(self.running) < self.max_num_seqs:`, inside it `sequence = self.waiting.next(self.running)` and `if not self.admission(self, sequence): break`. "
+            "`if scheduler_output.stalled: return`. `while self.waiting and budget and len(self.running) < self.max_num_seqs:`, inside it `sequence = self.waiting.next(self.running)` and `if not self.admission(self, sequence): break`. "
             "In `give`: `missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)`; if it is more than `len(self.pool.free_queue)`, "
-            "`plan.stalled.append(sequence)` and return; `if missing > 0: sequence.blocks += self.pool.allocate(missing)`; `plan.counts[sequence] = count`.",
+            "`scheduler_output.stalled.append(sequence)` and return; `if missing > 0: sequence.blocks += self.pool.allocate(missing)`; `scheduler_output.num_scheduled_tokens[sequence] = count`.",
         ),
         points=3,
     ),

@@ -48,27 +48,30 @@ def check_conservative(attempt) -> None:
     wrong = next((number for number, (got, want) in enumerate(zip(outcomes, wanted)) if got != want), None)
     if wrong is not None:
         case = CASES[wrong]
-        promises = [blocks_for(prompt + cap - 1, case[0]) for prompt, cap, _ in [*case[2], case[3]]]
+        promises = [blocks_for(prompt + max_tokens - 1, case[0]) for prompt, max_tokens, _ in [*case[2], case[3]]]
         what = f"the promises are {' + '.join(map(str, promises))} = {sum(promises)} block{'s' * (sum(promises) > 1)}, and the pool has {case[1]}: {wanted[wrong]}. Yours says {outcomes[wrong]}."
         raise Mistake(what, case=_told(*case), idea=_why(outcomes))
 
 
 def _made(block_size, num_blocks, running, newcomer):
     scheduler = Scheduler(BlockPool(num_blocks, block_size))
-    for name, (prompt, cap, answered) in zip("ABCD", running):
+    for name, (prompt, max_tokens, answered) in zip("ABCD", running):
         computed = prompt + answered - 1 if answered else 0
-        sequence = a_sequence(name, prompt, answered=answered, computed=computed, cap=cap)
+        sequence = a_sequence(name, prompt, answered=answered, computed=computed, max_tokens=max_tokens)
         sequence.blocks = scheduler.pool.allocate(min(blocks_for(computed, block_size), len(scheduler.pool.free_queue)))
         scheduler.running.append(sequence)
-    wanted, behind = a_sequence("N", newcomer[0], cap=newcomer[1]), a_sequence("Z", WAITING[0], cap=WAITING[1])
+    wanted, behind = (
+        a_sequence("N", newcomer[0], max_tokens=newcomer[1]),
+        a_sequence("Z", WAITING[0], max_tokens=WAITING[1]),
+    )
     scheduler.waiting.add(wanted)
     scheduler.waiting.add(behind)
     return scheduler, wanted
 
 
 def _told(block_size, num_blocks, running, newcomer) -> str:
-    def one(name, prompt, cap, answered):
-        return f"{name} (prompt {prompt}, max_new_tokens {cap}, {answered} answered)"
+    def one(name, prompt, max_tokens, answered):
+        return f"{name} (prompt {prompt}, max_new_tokens {max_tokens}, {answered} answered)"
 
     runs = ", ".join(one(name, *numbers) for name, numbers in zip("ABCD", running))
     return f"{num_blocks} block{'s' * (num_blocks > 1)} of {block_size}; running: {runs or 'nobody'}; may N (prompt {newcomer[0]}, max_new_tokens {newcomer[1]}) come in?"

@@ -12,14 +12,14 @@ def a_sequence(
     *,
     answered: int = 0,
     computed: int = 0,
-    cap: int = 50,
+    max_tokens: int = 50,
     arrival: float = 0.0,
     tier: int = 0,
     interactive: bool = False,
 ) -> Sequence:
     """A sequence with so many tokens of prompt and answer, and so many of them computed."""
     return Sequence(
-        name, list(range(prompt)), cap, frozenset({END}), arrival_time=arrival, tier=tier, is_interactive=interactive,
+        name, list(range(prompt)), max_tokens, frozenset({END}), arrival_time=arrival, tier=tier, is_interactive=interactive,
         output_ids=list(range(answered)), num_computed_tokens=computed,
     )  # fmt: skip
 

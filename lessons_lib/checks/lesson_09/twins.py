@@ -42,14 +42,14 @@ class Twins:
     def add(self, *names: str) -> None:
         for scheduler in (self.mine, self.want):
             for name in names:
-                prompt, cap, _, *arrival = self.people[name]
-                scheduler.add(a_sequence(name, prompt, cap=cap, arrival=arrival[0] if arrival else 0.0))
+                prompt, max_tokens, _, *arrival = self.people[name]
+                scheduler.add(a_sequence(name, prompt, max_tokens=max_tokens, arrival=arrival[0] if arrival else 0.0))
 
     def add_begun(self, name: str, answered: int, computed: int) -> None:
         """Let somebody wait who has run before: so many tokens of the answer are known, and so many in the cache."""
-        prompt, cap, _ = self.people[name]
+        prompt, max_tokens, _ = self.people[name]
         for scheduler in (self.mine, self.want):
-            sequence = a_sequence(name, prompt, answered=answered, computed=computed, cap=cap)
+            sequence = a_sequence(name, prompt, answered=answered, computed=computed, max_tokens=max_tokens)
             sequence.blocks = scheduler.pool.allocate(blocks_for(computed, scheduler.pool.block_size))
             scheduler.add(sequence)
 
@@ -72,12 +72,15 @@ class Twins:
         if expected:
             return False
         self._compare(got, want)
-        for scheduler, plan in ((self.mine, got), (self.want, want)):
-            lengths = [len(sequence.output_ids) + 1 for sequence in plan.counts]
+        for scheduler, scheduler_output in ((self.mine, got), (self.want, want)):
+            lengths = [len(sequence.output_ids) + 1 for sequence in scheduler_output.num_scheduled_tokens]
             call(
                 scheduler.update,
-                plan,
-                [END if length == self.people[sequence.id][2] else 7 for sequence, length in zip(plan.counts, lengths)],
+                scheduler_output,
+                [
+                    END if length == self.people[sequence.id][2] else 7
+                    for sequence, length in zip(scheduler_output.num_scheduled_tokens, lengths)
+                ],
                 case=self.case,
             )
         return bool(want.counts)
@@ -142,7 +145,7 @@ class Twins:
             counts = {sequence.id: count for sequence, count in want.counts.items()}
             idea = "Nobody got a token. One that stalls does not stop the others."
             if all(sequence in want.admitted for sequence in want.counts):
-                idea = "Whoever is admitted gets its first tokens in the same step: `self.give(plan, sequence, count)`."
+                idea = "Whoever is admitted gets its first tokens in the same step: `self.give(scheduler_output, sequence, count)`."
             if want.stalled:
                 idea = f"{listed(names_of(want.stalled))} has to wait for a block. A deadlock it is only if nobody at all can go on."
             raise Mistake(f"the step should compute {counts}; yours raised a Deadlock.", case=self._now(), idea=idea)
@@ -157,23 +160,23 @@ class Twins:
         for field in ("counts", "admitted", "stalled"):
             if not hasattr(got, field):
                 raise Mistake(
-                    f"`schedule` should return a StepPlan; yours returned {type(got).__name__}.",
+                    f"`schedule` should return a SchedulerOutput; yours returned {type(got).__name__}.",
                     case=self._now(),
-                    idea="`self.new_plan()` makes one; the two halves fill it in; return it.",
+                    idea="`self.new_output()` makes one; the two halves fill it in; return it.",
                 )
         strange = [key for key in got.counts if not isinstance(key, Sequence)]
         if strange:
-            what = f"`plan.counts` should have sequences as keys; yours has {strange[0]!r}."
+            what = f"`scheduler_output.num_scheduled_tokens` should have sequences as keys; yours has {strange[0]!r}."
             raise Mistake(
                 what,
                 case=self._now(),
-                idea="The keys are the sequences themselves, not their names: `plan.counts[sequence] = count`.",
+                idea="The keys are the sequences themselves, not their names: `scheduler_output.num_scheduled_tokens[sequence] = count`.",
             )
         self._compare_admitted(got, want)
         self._compare_counts(got, want)
         self._compare_blocks(got)
         if sorted(names_of(got.stalled)) != sorted(names_of(want.stalled)):
-            what = f"{listed(names_of(want.stalled))} should be in `plan.stalled`; there is {listed(names_of(got.stalled))}."
+            what = f"{listed(names_of(want.stalled))} should be in `scheduler_output.stalled`; there is {listed(names_of(got.stalled))}."
             raise Mistake(
                 what,
                 case=self._now(),
@@ -189,16 +192,16 @@ class Twins:
             raise Mistake(
                 f"{both} was admitted and still waits.",
                 case=self._now(),
-                idea="`self.admit(plan, sequence)` takes it out of the queue, and into `running` and `plan.admitted`.",
+                idea="`self.admit(scheduler_output, sequence)` takes it out of the queue, and into `running` and `scheduler_output.admitted`.",
             )
         if mine == theirs and runs == should:
             return
         if set(runs) == set(should) and mine != theirs and set(mine) != set(theirs):
-            what = f"`plan.admitted` should name {listed(theirs)}; yours names {listed(mine)}."
+            what = f"`scheduler_output.admitted` should name {listed(theirs)}; yours names {listed(mine)}."
             raise Mistake(
                 what,
                 case=self._now(),
-                idea="`self.admit(plan, sequence)` does all three: out of the queue, into `running`, into `plan.admitted`.",
+                idea="`self.admit(scheduler_output, sequence)` does all three: out of the queue, into `running`, into `scheduler_output.admitted`.",
             )
         extra, missing = [n for n in runs if n not in should], [n for n in should if n not in runs]
         if extra:
@@ -223,7 +226,7 @@ class Twins:
         if len(self.mine.running) > self.mine.max_num_seqs:
             return f"Now {len(self.mine.running)} sequences run, and max_num_seqs is {self.mine.max_num_seqs}. Go on only while `len(self.running) < self.max_num_seqs`."
         if self.want_stalled:
-            return f"{listed(self.want_stalled)} stalls, and waits for blocks. A newcomer would take those that fall free: where `plan.stalled` holds anybody, admit nobody."
+            return f"{listed(self.want_stalled)} stalls, and waits for blocks. A newcomer would take those that fall free: where `scheduler_output.stalled` holds anybody, admit nobody."
         if missing:
             return f"The next of the queue is {missing[0]}: `self.waiting.next(self.running)` names who is next by the policy."
         counts = {sequence.id: count for sequence, count in got.counts.items()}
@@ -251,18 +254,18 @@ class Twins:
         newcomers = names_of(want.admitted)
         empty = [name for name in theirs if name not in mine]
         if any(count == 0 for count in mine.values()):
-            idea = "Who gets no token is not in `plan.counts`."
+            idea = "Who gets no token is not in `scheduler_output.num_scheduled_tokens`."
         elif sum(mine.values()) > budget and self.before:
-            idea = f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. Those who run have taken some of it: begin with `max_num_batched_tokens - plan.num_tokens`."
+            idea = f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. Those who run have taken some of it: begin with `max_num_batched_tokens - scheduler_output.num_tokens`."
         elif sum(mine.values()) > budget:
             idea = f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. A newcomer gets at most what is left, and what it gets is taken off."
         elif any(name in names_of(got.stalled) for name in empty):
             name = next(name for name in empty if name in names_of(got.stalled))
-            idea = f"{name} is in your `plan.stalled`, and there are enough free blocks for it. It stalls only if more are missing than are free: `>`, not `>=`."
+            idea = f"{name} is in your `scheduler_output.stalled`, and there are enough free blocks for it. It stalls only if more are missing than are free: `>`, not `>=`."
         elif empty and all(name in newcomers for name in empty):
-            idea = f"{listed(empty)} was admitted and got no tokens. Its first tokens are computed in the same step: `self.give(plan, sequence, count)`."
+            idea = f"{listed(empty)} was admitted and got no tokens. Its first tokens are computed in the same step: `self.give(scheduler_output, sequence, count)`."
         elif empty and any(name in newcomers and mine.get(name, 0) >= theirs.get(name, 0) for name in mine):
-            idea = "The budget went to newcomers before those who run. First `serve_running`, then `serve_waiting` with what is left."
+            idea = "The budget went to newcomers before those who run. First `schedule_running`, then `schedule_waiting` with what is left."
         elif empty:
             idea = f"{listed(empty)} got nothing, although there are blocks for it. One that stalls does not stop the others."
         elif any(name not in theirs for name in mine):
@@ -317,6 +320,6 @@ def random_people(seed: int) -> dict[str, tuple]:
     """Sequences of all kinds, with arrival times that are in order."""
     rng = random.Random(seed)
     return {
-        name: (rng.choice((1, 3, 4, 9, 16, 30)), cap, rng.randint(1, cap), float(index))
-        for index, (name, cap) in enumerate((name, rng.choice((1, 2, 5, 12))) for name in "ABCDEFGHIJ")
+        name: (rng.choice((1, 3, 4, 9, 16, 30)), max_tokens, rng.randint(1, max_tokens), float(index))
+        for index, (name, max_tokens) in enumerate((name, rng.choice((1, 2, 5, 12))) for name in "ABCDEFGHIJ")
     }

@@ -1,7 +1,7 @@
 """Judges 10.4, `take_cached`: a sequence begins with what is in the cache, and still computes its last token."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, name_full_blocks
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
 
 SIZE = 16
@@ -21,23 +21,23 @@ def _pool(num_blocks: int, found: int, prompt: list[int], is_held: bool = False,
     """A pool that knows the first `found` blocks of a prompt. `others` blocks are held by somebody else.
 
     Returns:
-        (pool, what `find` gives).
+        (pool, what `match_prefix` gives).
     """
     pool = PrefixCache(num_blocks, size)
     first = Sequence("first", prompt, 1)
     blocks = pool.allocate(found)
-    for block, name in zip(blocks, name_full_blocks(first, size)):
-        pool.give_name(block, name)
+    for block, name in zip(blocks, hash_full_blocks(first, size)):
+        pool.cache_full_block(block, name)
     pool.allocate(others)
     if not is_held:
         pool.free(blocks)
-    return pool, pool.find(name_full_blocks(first, size)[:found])
+    return pool, pool.match_prefix(hash_full_blocks(first, size)[:found])
 
 
 def _take(
     attempt, pool, sequence, blocks, case: str, want_blocks: int, want_computed: int, why: str, why_blocks: str = ""
 ) -> None:
-    before = dict(pool.holders)
+    before = dict(pool.ref_count)
     call(attempt, pool, sequence, blocks, case=case)
     expected, known = blocks[:want_blocks], sequence.num_tokens
     if not isinstance(sequence.blocks, (list, tuple)) or list(sequence.blocks) != expected:
@@ -57,19 +57,21 @@ def _take(
         )
     for block in expected:
         should = before.get(block, 0) + 1
-        if pool.holders.get(block, 0) != should:
+        if pool.ref_count.get(block, 0) != should:
             idea = (
-                "Tell the pool, with `pool.share(blocks)`. Otherwise it hands these blocks out to somebody else, who writes over them."
-                if pool.holders.get(block, 0) < should
+                "Tell the pool, with `pool.touch(blocks)`. Otherwise it hands these blocks out to somebody else, who writes over them."
+                if pool.ref_count.get(block, 0) < should
                 else ("Share once: one more sequence holds these blocks.")
             )
             raise Mistake(
-                f"block {block} should have {should} holder{'s' * (should > 1)}; the pool counts {pool.holders.get(block, 0)}.",
+                f"block {block} should have {should} holder{'s' * (should > 1)}; the pool counts {pool.ref_count.get(block, 0)}.",
                 case=case,
                 idea=idea,
             )
     extra = {
-        block: count for block, count in pool.holders.items() if block not in expected and count != before.get(block, 0)
+        block: count
+        for block, count in pool.ref_count.items()
+        if block not in expected and count != before.get(block, 0)
     }
     if extra:
         idea = "Share exactly the blocks that the sequence takes. What is shared with nobody is never given back."

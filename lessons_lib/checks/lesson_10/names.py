@@ -51,7 +51,7 @@ def _kind_idea(got) -> str:
             "another one in every process, too. Use `hashlib.sha256(...).digest()`."
         )
     if isinstance(got, bytearray):
-        return "A bytearray may change, so it cannot be a key of `block_of`: `bytes(...)` cannot."
+        return "A bytearray may change, so it cannot be a key of `hash_to_block`: `bytes(...)` cannot."
     if got is None:
         return "Return the name: `return hashlib.sha256(...).digest()`."
     return "`hashlib.sha256(data)` is an object; its `.digest()` are the bytes."

@@ -23,18 +23,18 @@ def _filled(attempt, num_blocks: int, named: int):
     """A pool that has handed out blocks 0, 1, ..., all full, with the first names."""
     pool = attempt(num_blocks, 16)
     for block, name in zip(pool.allocate(named), NAMES):
-        pool.give_name(block, name)
+        pool.cache_full_block(block, name)
     return pool
 
 
-def expect(pool, holders: dict[int, int], queue: list[int], case: str, idea: str = "", queue_idea: str = "") -> None:
+def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: str = "", queue_idea: str = "") -> None:
     """The pool's books are these."""
-    counted = {block: count for block, count in dict(pool.holders).items()}
-    if counted != holders:
+    counted = {block: count for block, count in dict(pool.ref_count).items()}
+    if counted != ref_count:
         raise Mistake(
-            f"`holders` should be {holders}; yours is {short(counted)}.",
+            f"`ref_count` should be {ref_count}; yours is {short(counted)}.",
             case=case,
-            idea=_holders_idea(counted, holders, idea),
+            idea=_holders_idea(counted, ref_count, idea),
         )
     found = queue_of(pool)
     if sorted(found) != sorted(queue):
@@ -49,14 +49,14 @@ def expect(pool, holders: dict[int, int], queue: list[int], case: str, idea: str
             case=case,
             idea=queue_idea or idea,
         )
-    if used_of(pool) != set(holders):
-        idea = "`used` holds every block that somebody holds, those that left the free queue by `share` as well: `self.used.update(blocks)`. `free` of lesson 03 refuses what is not in it."
-        raise Mistake(f"`used` should be {short(set(holders))}; yours is {short(used_of(pool))}.", case=case, idea=idea)
+    if used_of(pool) != set(ref_count):
+        idea = "`used` holds every block that somebody holds, those that left the free queue by `touch` as well: `self.used.update(blocks)`. `free` of lesson 03 refuses what is not in it."
+        raise Mistake(f"`used` should be {short(set(ref_count))}; yours is {short(used_of(pool))}.", case=case, idea=idea)
 
 
-def _holders_idea(counted: dict, holders: dict, idea: str) -> str:
+def _holders_idea(counted: dict, ref_count: dict, idea: str) -> str:
     if any(count == 0 for count in counted.values()):
-        return "A block that nobody holds has no entry in `holders`: delete it when the count comes to 0. `share` and `allocate` ask whether a block is in there."
+        return "A block that nobody holds has no entry in `ref_count`: delete it when the count comes to 0. `touch` and `allocate` ask whether a block is in there."
     return idea
 
 
@@ -72,16 +72,16 @@ def _find(pool, names: list[bytes], want: list[int], case: str, idea: str) -> No
     try:
         got = call(pool.find, list(names), case=case)
     except KeyError:
-        lookup = "A name may be unknown: nobody ever had these tokens, or their block was lost. Ask `name in self.block_of` first."
-        raise Mistake(f"`find` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
+        lookup = "A name may be unknown: nobody ever had these tokens, or their block was lost. Ask `name in self.hash_to_block` first."
+        raise Mistake(f"`match_prefix` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
     if not isinstance(got, (list, tuple)) or not all(is_whole(block) for block in got):
         raise Mistake(
-            f"`find` should return a list of block numbers, {want}; yours returned {short(got)}.",
+            f"`match_prefix` should return a list of block numbers, {want}; yours returned {short(got)}.",
             case=case,
-            idea="`self.block_of[name]` is the block of a name.",
+            idea="`self.hash_to_block[name]` is the block of a name.",
         )
     if [int(block) for block in got] != want:
-        raise Mistake(f"`find` should return {want}; yours returned {short(list(got))}.", case=case, idea=idea)
+        raise Mistake(f"`match_prefix` should return {want}; yours returned {short(list(got))}.", case=case, idea=idea)
 
 
 def _check_find(attempt) -> None:
@@ -106,13 +106,13 @@ def _check_find(attempt) -> None:
         pool,
         {0: 1, 1: 1, 2: 1},
         [3, 4, 5],
-        begin + "after some calls of `find`.",
-        "`find` only looks. Whoever wants the blocks calls `share`.",
+        begin + "after some calls of `match_prefix`.",
+        "`match_prefix` only looks. Whoever wants the blocks calls `touch`.",
     )
     pool = attempt(6, 16)
     pool.allocate(4)
-    pool.give_name(3, a)
-    pool.give_name(1, b)
+    pool.cache_full_block(3, a)
+    pool.cache_full_block(1, b)
     _find(
         pool,
         [a, b],
@@ -128,7 +128,7 @@ def _share(pool, blocks: list[int], case: str) -> None:
     except ValueError as error:
         idea = "Refuse only a block that nobody holds *and* that has no name. A held block may have no name yet; a free one with a name may be shared."
         raise Mistake(
-            f"these blocks can be shared, but `share` raised ValueError: {str(error)[:100]}", case=case, idea=idea
+            f"these blocks can be shared, but `touch` raised ValueError: {str(error)[:100]}", case=case, idea=idea
         ) from None
 
 
@@ -226,8 +226,14 @@ def _check_free(attempt) -> None:
     pool = _lose_all(attempt, case)
     _free_books(pool, case)
     kept = "A free block keeps what is in it, and its name, until it is handed out. That is the whole point: the next sequence with this beginning finds it. `allocate` takes the names away."
-    looked = "The names are still there. Whether anybody holds a block does not matter for `find`."
-    _find(pool, NAMES[:3], [0, 1, 2], case + " Then `find([a, b, c])`.", looked if NAMES[0] in pool.block_of else kept)
+    looked = "The names are still there. Whether anybody holds a block does not matter for `match_prefix`."
+    _find(
+        pool,
+        NAMES[:3],
+        [0, 1, 2],
+        case + " Then `find([a, b, c])`.",
+        looked if NAMES[0] in pool.hash_to_block else kept,
+    )
     pool = attempt(6, 16)
     pool.allocate(1)
     case = "block 0 has no name and one holder; `free([0])`, and `free([])`."

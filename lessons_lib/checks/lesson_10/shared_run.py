@@ -10,7 +10,7 @@ from lessons_lib.checks.lesson_03.books import queue_of, used_of
 def check_random_run(attempt) -> None:
     rng, pool = Random(10), attempt(14, 4)
     held: list[list[int]] = []
-    name_of: dict[int, bytes] = {}
+    block_to_hash: dict[int, bytes] = {}
     for turn in range(400):
         queue = queue_of(pool)
         case = (
@@ -26,7 +26,7 @@ def check_random_run(attempt) -> None:
             names = [bytes([kind]) * 32 for kind in _beginning(rng)]
             case += "a sequence looks for its beginning, shares it, and takes new blocks for the rest."
             blocks = [int(block) for block in call(pool.find, list(names), case=case)]
-            _compare_found(blocks, names, name_of, case)
+            _compare_found(blocks, names, block_to_hash, case)
             queue = [block for block in queue if block not in blocks]
             rest = len(names) - len(blocks)
             if rest > len(queue):
@@ -34,12 +34,12 @@ def check_random_run(attempt) -> None:
             call(pool.share, list(blocks), case=case)
             blocks = blocks + pool.allocate(rest)
             for block in blocks[len(names) - rest :]:
-                name_of.pop(block, None)
+                block_to_hash.pop(block, None)
             queue = queue[rest:]
             for block, name in zip(blocks, names):
-                pool.give_name(block, name)
-                if name not in name_of.values():
-                    name_of[block] = name
+                pool.cache_full_block(block, name)
+                if name not in block_to_hash.values():
+                    block_to_hash[block] = name
             held.append(blocks)
         _compare_books(pool, held, queue, case)
 
@@ -50,30 +50,30 @@ def _beginning(rng: Random) -> list[int]:
     return [10 * kind + place for place in range(1, rng.randint(2, 5))]
 
 
-def _compare_found(blocks: list[int], names: list[bytes], name_of: dict[int, bytes], case: str) -> None:
-    block_of = {name: block for block, name in name_of.items()}
+def _compare_found(blocks: list[int], names: list[bytes], block_to_hash: dict[int, bytes], case: str) -> None:
+    hash_to_block = {name: block for block, name in block_to_hash.items()}
     want = []
     for name in names:
-        if name not in block_of:
+        if name not in hash_to_block:
             break
-        want.append(block_of[name])
+        want.append(hash_to_block[name])
     if blocks != want:
         raise Mistake(
-            f"`find` should return {want}; yours returned {short(blocks)}.",
+            f"`match_prefix` should return {want}; yours returned {short(blocks)}.",
             case=case,
             idea="As many blocks as are known without a gap.",
         )
 
 
 def _compare_books(pool, held: list[list[int]], queue: list[int], case: str) -> None:
-    holders = dict(Counter(block for own in held for block in own))
-    if dict(pool.holders) != holders:
+    ref_count = dict(Counter(block for own in held for block in own))
+    if dict(pool.ref_count) != ref_count:
         raise Mistake(
-            f"`holders` should be {holders}; yours is {short(dict(pool.holders))}.",
+            f"`ref_count` should be {ref_count}; yours is {short(dict(pool.ref_count))}.",
             case=case,
-            idea="Every `share` and every `free` changes the count of each of its blocks by one.",
+            idea="Every `touch` and every `free` changes the count of each of its blocks by one.",
         )
-    if queue_of(pool) != queue or used_of(pool) != set(holders):
+    if queue_of(pool) != queue or used_of(pool) != set(ref_count):
         raise Mistake(
             f"the free queue should be {queue}; yours is {queue_of(pool)}.",
             case=case,

@@ -76,13 +76,13 @@ def draw_access_grid(d: Drawing, step: PagedStep, reader: str | None, x: float, 
 
 
 def _blocks(step: PagedStep, reader: str | None, with_cells: bool) -> list[_Block]:
-    holders, size, blocks = holdings(pool_after(step)), step.block_size, []
+    owners, size, blocks = holdings(pool_after(step)), step.block_size, []
     written: dict[int, set[int]] = {}
     for slots in step.written.values():
         for slot in slots:
             written.setdefault(slot // size, set()).add(slot % size)
     for block in range(step.num_blocks):
-        own, new = holders.get(block, []), frozenset(written.get(block, ()))
+        own, new = owners.get(block, []), frozenset(written.get(block, ()))
         held = next((holder for holder in own if holder.request == reader), own[0] if own else None)
         titles = (
             [access_cell_title(block, n, held, step, reader, n in new) for n in range(size)]

@@ -82,13 +82,13 @@ def faults(state: PoolState) -> list[str]:
     """What cannot be in a sound pool, a sentence each: a picture of a wrong pool shall not look right."""
     told = []
     held, queue = holdings(state), set(state.free_queue)
-    for block, holders in held.items():
-        if len(holders) > 1:
+    for block, owners in held.items():
+        if len(owners) > 1:
             told.append(
-                f"Block {block} is listed {len(holders)} times: by {' and by '.join(h.request for h in holders)}."
+                f"Block {block} is listed {len(owners)} times: by {' and by '.join(h.request for h in owners)}."
             )
         if block in queue:
-            told.append(f"Block {block} is in the table of {holders[0].request} and free at once.")
+            told.append(f"Block {block} is in the table of {owners[0].request} and free at once.")
     if len(queue) < len(state.free_queue):
         twice = sorted({block for block in state.free_queue if state.free_queue.count(block) > 1})
         told.append(f"More than once in the free queue: {named_blocks(twice)}.")

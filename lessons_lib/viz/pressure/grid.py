@@ -39,7 +39,7 @@ def _fitted(columns: int, num_blocks: int) -> tuple[int, int, int]:
 def draw_bays(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
     """All blocks of the pool. Returns the height taken."""
     columns, width, height = bay_size(step.num_blocks)
-    targets = {move.target for move in step.moves if move.kind != SWAP_OUT}
+    targets = {move.target for move in step.block_copies if move.kind != SWAP_OUT}
     for block in range(step.num_blocks):
         row, column = divmod(block, columns)
         _bay(d, step, block, x + column * (width + _GAP), y + row * (height + _GAP), width, height, block in targets)
@@ -49,7 +49,7 @@ def draw_bays(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
 def _bay(
     d: Drawing, step: MemoryStep, block: int, x: float, y: float, width: int, height: int, is_target: bool
 ) -> None:
-    holders, is_cached = step.holders.get(block, ()), block in step.cached
+    owners, is_cached = step.owners.get(block, ()), block in step.cached
     head = _HEAD if width >= _HEADED else 0
     d.rect(
         x,
@@ -57,26 +57,26 @@ def _bay(
         width,
         height,
         PAPER,
-        INK if holders else SOFT_INK if is_cached else EDGE,
-        dashed=is_cached and not holders,
+        INK if owners else SOFT_INK if is_cached else EDGE,
+        dashed=is_cached and not owners,
         radius=3,
         title=block_title(step, block),
     )
     if head:
-        d.text(x + 4, y + head / 2, str(block), 10.5, fill=INK if holders else SOFT_INK, mono=True)
-    if holders and width >= _FILL_WIDTH:
+        d.text(x + 4, y + head / 2, str(block), 10.5, fill=INK if owners else SOFT_INK, mono=True)
+    if owners and width >= _FILL_WIDTH:
         fill = f"{step.filled.get(block, 0)}/{step.block_size}"
         d.text(
             x + width - 4,
             y + head / 2,
-            f"{len(holders)} × {fill}" if len(holders) > 1 else fill,
+            f"{len(owners)} × {fill}" if len(owners) > 1 else fill,
             10.5,
             "end",
             fill=SOFT_INK,
         )
     inside = (x + 2, y + max(head, 2), width - 4, height - max(head, 2) - 2)
-    if holders:
-        _stripes(d, holders, min(step.filled.get(block, 0) / step.block_size, 1), block_title(step, block), *inside)
+    if owners:
+        _stripes(d, owners, min(step.filled.get(block, 0) / step.block_size, 1), block_title(step, block), *inside)
     elif is_cached:
         draw_cached(d, *inside)
     if is_target:
@@ -84,11 +84,11 @@ def _bay(
 
 
 def _stripes(
-    d: Drawing, holders: Sequence[str], filled: float, title: str, x: float, y: float, width: float, height: float
+    d: Drawing, owners: Sequence[str], filled: float, title: str, x: float, y: float, width: float, height: float
 ) -> None:
     """A stripe for each holder, with its letter where that has room. What is empty is hatched, from the foot upwards."""
-    each = width / len(holders)
-    for index, holder in enumerate(holders):
+    each = width / len(owners)
+    for index, holder in enumerate(owners):
         size = min(14, height - 3, (each - 1) / (_EM * len(holder)))
         label = holder if size >= _SMALLEST else ""
         d.cell(
@@ -103,9 +103,9 @@ def _stripes(
             tint(color_of(holder)),
             size=size,
         )
-    if len(holders) > 1:
+    if len(owners) > 1:
         d.lines(
-            "".join(f"M{number(x + n * each)} {number(y)}v{number(height)}" for n in range(1, len(holders))),
+            "".join(f"M{number(x + n * each)} {number(y)}v{number(height)}" for n in range(1, len(owners))),
             PAPER,
             1 if each < 8 else 2,
         )
@@ -128,7 +128,7 @@ def draw_cached(d: Drawing, x: float, y: float, width: float, height: float) -> 
 def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
     """The swap space as small cells. Returns the height taken."""
     holder = {block: name for name, blocks in step.swapped.items() for block in blocks}
-    targets = {move.target for move in step.moves if move.kind == SWAP_OUT}
+    targets = {move.target for move in step.block_copies if move.kind == SWAP_OUT}
     width = next(
         (width for width in (38, 26, 16, 10) if math.ceil(step.num_swap_blocks / (GRID_WIDTH // width)) * 24 <= 100), 6
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, Move
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
 from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.pool_states import named_blocks
 from lessons_lib.viz.pool.words import count
@@ -30,15 +30,15 @@ def events(step: MemoryStep) -> list[Event]:
             else ""
         )
         told.append((name, f"admitted{how}"))
-    told += [(None, sentence) for sentence in _moved(step.moves)]
+    told += [(None, sentence) for sentence in _moved(step.block_copies)]
     told += [(name, "finished") for name in step.finished]
     return told
 
 
-def _moved(moves: Sequence[Move]) -> list[str]:
-    told = [f"block {move.source} is copied to block {move.target}" for move in moves if move.kind == COPY]
-    for kind in dict.fromkeys(move.kind for move in moves if move.kind != COPY):
-        group = [move for move in moves if move.kind == kind]
+def _moved(block_copies: Sequence[BlockCopy]) -> list[str]:
+    told = [f"block {move.source} is copied to block {move.target}" for move in block_copies if move.kind == COPY]
+    for kind in dict.fromkeys(move.kind for move in block_copies if move.kind != COPY):
+        group = [move for move in block_copies if move.kind == kind]
         sources, targets = named_blocks([move.source for move in group]), ", ".join(str(move.target) for move in group)
         if kind == SWAP_OUT:
             told.append(f"{sources} to swap {targets}")
@@ -51,12 +51,12 @@ def _moved(moves: Sequence[Move]) -> list[str]:
 
 def block_title(step: MemoryStep, block: int) -> str:
     """What a block is, for the mouse."""
-    holders, size = step.holders.get(block, ()), step.block_size
-    if holders:
+    owners, size = step.owners.get(block, ()), step.block_size
+    if owners:
         who = (
-            holders[0]
-            if len(holders) == 1
-            else f"{', '.join(holders[:-1])} and {holders[-1]}, one block for {len(holders)}"
+            owners[0]
+            if len(owners) == 1
+            else f"{', '.join(owners[:-1])} and {owners[-1]}, one block for {len(owners)}"
         )
         return f"block {block}: {who}; {step.filled.get(block, 0)} of {count(size, 'token')}"
     if block in step.cached:
@@ -70,8 +70,8 @@ def swap_title(block: int, holder: str | None) -> str:
 
 def sums(step: MemoryStep) -> str:
     """The pool in numbers: held, of these shared; free, of these cached."""
-    held, cached = len(step.holders), len(step.cached)
-    shared = sum(len(holders) > 1 for holders in step.holders.values())
+    held, cached = len(step.owners), len(step.cached)
+    shared = sum(len(owners) > 1 for owners in step.owners.values())
     told = [f"{held:,} of {count(step.num_blocks, 'block')} held" + (f" ({shared:,} by several)" if shared else "")]
     told.append(f"{step.num_blocks - held:,} free ({cached:,} can be found again)")
     if step.num_swap_blocks:
@@ -86,10 +86,10 @@ def lost(step: MemoryStep) -> str:
 def faults(step: MemoryStep) -> list[str]:
     """What cannot be in a sound pool, a sentence each: a picture of a wrong pool shall not look right."""
     told = []
-    both = sorted(set(step.holders) & step.cached)
+    both = sorted(set(step.owners) & step.cached)
     if both:
         told.append(f"Held, and called free at once: {named_blocks(both)}.")
-    foreign = [block for block in {**step.holders, **dict.fromkeys(step.cached)} if block not in range(step.num_blocks)]
+    foreign = [block for block in {**step.owners, **dict.fromkeys(step.cached)} if block not in range(step.num_blocks)]
     if foreign:
         told.append(f"Not of this pool: {named_blocks(foreign)}.")
     for block, tokens in step.filled.items():
@@ -118,7 +118,7 @@ def describe(step: MemoryStep) -> str:
     )
     for name, blocks in _tables(step).items():
         told.append(f"{name} holds {named_blocks(blocks)}.")
-    shared = [block for block, holders in step.holders.items() if len(holders) > 1]
+    shared = [block for block, owners in step.owners.items() if len(owners) > 1]
     if shared:
         told.append(f"Held by several: {named_blocks(sorted(shared))}.")
     for name, blocks in step.swapped.items():
@@ -131,7 +131,7 @@ def describe(step: MemoryStep) -> str:
 
 def _tables(step: MemoryStep) -> dict[str, list[int]]:
     tables: dict[str, list[int]] = {}
-    for block, holders in step.holders.items():
-        for holder in holders:
+    for block, owners in step.owners.items():
+        for holder in owners:
             tables.setdefault(holder, []).append(block)
     return tables
