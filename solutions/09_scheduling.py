@@ -994,7 +994,7 @@ and a watermark only of better luck. Lesson 10 lets the scheduler take blocks ba
 
 **Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times. That is in lesson 10 too.
 
-**Only greedy, and no front door.** `serve_greedily` takes the likeliest token, and all sequences are there at the start. Lesson 11 makes an engine
+**Only greedy, and no front door.** `serve_greedily` takes the likeliest token, and all sequences are there at the start. Lesson 12 makes an engine
 of it.
 
 ## Quiz

@@ -358,7 +358,7 @@ A few MB come nowhere near the 50 GB a second that we assumed, since about a mil
 which was the remedy that we looked for.
 
 As a step of its own, recomputing is dearer at each of these lengths. But look at its first rows: up to 2,048 tokens a prefill takes about as long as
-for 128, because the CPU starts the operations of this small model one by one (lesson 11 comes to that). In a step that runs anyway that time is spent
+for 128, because the CPU starts the operations of this small model one by one (lesson 12 comes to that). In a step that runs anyway that time is spent
 already, and a short sequence may be cheaper to recompute than the table says. With a larger model both would grow: measure it.
 
 ## Watermarks
@@ -824,7 +824,7 @@ print(inspect.getsource(fork))
 
 # %% [markdown]
 """
-B's prompt, and four ways to go on. Choosing at random comes in lesson 11; here each sample begins with another of the four likeliest tokens. X, Y and
+B's prompt, and four ways to go on. Choosing at random comes in lesson 12; here each sample begins with another of the four likeliest tokens. X, Y and
 Z are forks of B.
 """
 
@@ -1005,7 +1005,7 @@ they meet in the same range.
 
 **Nobody sees a token before all are there.** There is no streaming, no way to stop at a word, none to give up a request.
 
-**Nobody measures a running engine.** In lesson 11 all parts so far become one engine with these things.
+**Nobody measures a running engine.** In lesson 12 all parts so far become one engine with these things.
 
 ## Quiz
 """

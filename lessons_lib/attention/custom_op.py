@@ -1,4 +1,4 @@
-"""Lesson 11: paged attention as one operator, so that a compiler can take the whole model and leave attention as it is.
+"""Lesson 13: paged attention as one operator, so that a compiler can take the whole model and leave attention as it is.
 
 `torch.compile` follows Python code down to single operations and fuses them anew. Our Triton kernels are done already, and their launch
 looks at lengths that differ from step to step. As an operator that says what it reads, what it writes and what shape comes out, they are one

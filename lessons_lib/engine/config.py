@@ -1,4 +1,4 @@
-"""Lesson 11: the sizes of an engine, and what may be put in the place of its parts."""
+"""Lesson 12: the sizes of an engine, and what may be put in the place of its parts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

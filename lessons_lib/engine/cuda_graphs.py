@@ -1,4 +1,4 @@
-"""Lesson 11: decode steps captured as CUDA graphs, one for each of a ladder of sizes, found by everything that they were captured with."""
+"""Lesson 13: decode steps captured as CUDA graphs, one for each of a ladder of sizes, found by everything that they were captured with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Lesson 11: text as it grows token by token, and the strings that end it."""
+"""Lesson 12: text as it grows token by token, and the strings that end it."""
 
 HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for bytes of which the rest is still to come
 

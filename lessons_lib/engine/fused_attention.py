@@ -1,4 +1,4 @@
-"""Lesson 11: the attention of lesson 06, with everything that is the same in every layer done once a pass."""
+"""Lesson 12: the attention of lesson 06, with everything that is the same in every layer done once a pass."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Lesson 11: the same model in fewer operations. On a CPU, a small model's step is mostly the starting of small operations."""
+"""Lesson 12: the same model in fewer operations. On a CPU, a small model's step is mostly the starting of small operations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Lesson 11: two ways to wait for answers of an engine: for all at once, or for each token of one."""
+"""Lesson 12: two ways to wait for answers of an engine: for all at once, or for each token of one."""
 
 from collections.abc import Iterator
 

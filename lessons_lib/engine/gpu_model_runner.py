@@ -1,4 +1,4 @@
-"""Lesson 11: carries out a SchedulerOutput on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept on the device."""
+"""Lesson 13: carries out a SchedulerOutput on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept on the device."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Lesson 11: from a SchedulerOutput to the tensors of a row: computed on the host, sent without waiting, where a graph reads them in fixed places."""
+"""Lesson 13: from a SchedulerOutput to the tensors of a row: computed on the host, sent without waiting, where a graph reads them in fixed places."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Lesson 11: the engine. A step schedules, computes, samples and hands out; everything else is putting requests in and taking answers out."""
+"""Lesson 12: the engine. A step schedules, computes, samples and hands out; everything else is putting requests in and taking answers out."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Lesson 11: what an engine writes down about itself while it serves, as plain data."""
+"""Lesson 12: what an engine writes down about itself while it serves, as plain data."""
 
 from bisect import bisect_left
 from collections import Counter, deque

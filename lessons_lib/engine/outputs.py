@@ -1,4 +1,4 @@
-"""Lesson 11: a request as the engine keeps it, and what it gives back."""
+"""Lesson 12: a request as the engine keeps it, and what it gives back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Lesson 11: the next step is planned and started while this one runs, so that the GPU never waits for the scheduler.
+"""Lesson 13: the next step is planned and started while this one runs, so that the GPU never waits for the scheduler.
 
 Which token a sequence gets is not needed to plan its next step; that it gets one is enough. So a place is kept for the token, the next step
 is started, and the token is written down when it arrives. Only then can anybody see that it was a stop token. Such a sequence has computed

@@ -1,4 +1,4 @@
-"""Lesson 11: the engine for a GPU: the next step is started before the tokens of the last one are read, so everything happens one step late.
+"""Lesson 13: the engine for a GPU: the next step is started before the tokens of the last one are read, so everything happens one step late.
 
 What a step does is that of LLMEngine, in two halves: the first plans and starts it, the second, in the next call, hands out its tokens. In
 between, its sequences are counted ahead; see `overlap`.

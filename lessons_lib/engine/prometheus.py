@@ -1,4 +1,4 @@
-"""Lesson 11: an engine's metrics in the text form that Prometheus reads (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
+"""Lesson 12: an engine's metrics in the text form that Prometheus reads (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Lesson 11: from logits to the next token, for every sequence of a batch by rules of its own."""
+"""Lesson 12: from logits to the next token, for every sequence of a batch by rules of its own."""
 
 import hashlib
 from collections.abc import Sequence as ListOf

@@ -1,4 +1,4 @@
-"""Lesson 11: the designs that one meets in the field, each as the lesson that built it, on the same requests."""
+"""Lesson 12: the designs that one meets in the field, each as the lesson that built it, on the same requests."""
 
 from collections.abc import Callable
 from functools import partial

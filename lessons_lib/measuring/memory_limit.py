@@ -1,4 +1,4 @@
-"""Lesson 11: a limit on the memory of tensors, so that a laptop runs out of it as a GPU does: at an allocation, half-way through a step."""
+"""Lesson 13: a limit on the memory of tensors, so that a laptop runs out of it as a GPU does: at an allocation, half-way through a step."""
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef

@@ -132,7 +132,7 @@ class RecordedEngine:
 
 @lru_cache(maxsize=None)
 def recorded_engine() -> RecordedEngine:
-    """Lesson 11's engine on one H200: `python -m tools.gpu_bench.engine --record FILE`."""
+    """Lesson 12's engine on one H200: `python -m tools.gpu_bench.engine --record FILE`."""
     facts, peers = (
         json.loads((FOLDER / name).read_text(encoding="utf-8"))
         for name in ("h200_engine.json", "h200_engine_peers.json")
@@ -157,7 +157,7 @@ class RecordedWays:
 
 @lru_cache(maxsize=None)
 def recorded_ways() -> RecordedWays:
-    """Lesson 11's engine beside all others: `python -m tools.bench_engines --record FILE`."""
+    """Lesson 12's engine beside all others: `python -m tools.bench_engines --record FILE`."""
     facts = json.loads((FOLDER / "cpu_engines.json").read_text(encoding="utf-8"))
     return RecordedWays(_provenance(facts), facts)
 

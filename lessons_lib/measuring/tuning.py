@@ -1,4 +1,4 @@
-"""Lesson 11: sizes that have to be found by trying: the largest batch that fits in memory, and the block size."""
+"""Lesson 13: sizes that have to be found by trying: the largest batch that fits in memory, and the block size."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

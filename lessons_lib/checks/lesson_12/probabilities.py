@@ -1,9 +1,9 @@
-"""Judges 11.1, `token_probabilities`: temperature, then the likeliest few, then the likeliest share, and what is left adds up to 1."""
+"""Judges 12.1, `token_probabilities`: temperature, then the likeliest few, then the likeliest share, and what is left adds up to 1."""
 
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_11.guessing import likeliest_idea
+from lessons_lib.checks.lesson_12.guessing import likeliest_idea
 from lessons_lib.engine.sampling import token_probabilities
 
 HALVES = [0.5, 0.3, 0.15, 0.05]

@@ -1,4 +1,4 @@
-"""Answers to the exercises of lesson 11: what learners get wrong, and other ways to be right."""
+"""Answers to the exercises of lesson 12: what learners get wrong, and other ways to be right."""
 
 import bisect
 import re
@@ -12,7 +12,7 @@ from lessons_lib.measuring.tuning import largest_that_fits
 
 NONE = float("-inf")
 
-# 11.1 token_probabilities
+# 12.1 token_probabilities
 
 
 def probabilities_with(
@@ -141,7 +141,7 @@ def in_float32_by_argsort(logits, temperature, top_k, top_p):
     return [scaled.softmax(-1), tokens]
 
 
-# 11.2 draw
+# 12.2 draw
 
 
 def takes_the_likeliest(probabilities, tokens, numbers):
@@ -238,7 +238,7 @@ def draw_by_counting(probabilities, tokens, numbers):
     return tokens[torch.arange(len(tokens)), passed.clamp(max=last)]
 
 
-# 11.3 releasable
+# 12.3 releasable
 
 
 def held_back(text, stop, sizes=lambda string: range(1, len(string)), choose=max):
@@ -345,7 +345,7 @@ def walking_through(text, stop):
     return len(text), False
 
 
-# 11.4 largest_that_fits
+# 12.4 largest_that_fits
 
 
 def step_by_step(fits, most):
@@ -477,7 +477,7 @@ def most_first(fits, most):
 
 
 WRONG = {
-    "11.1": [
+    "12.1": [
         Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
         Wrong(
             "temperature multiplied",
@@ -539,7 +539,7 @@ WRONG = {
         Wrong("rows cut", cuts_the_row, "should have the shape"),
         Wrong("the later of two alike", later_of_two_alike, "the smaller number comes first"),
     ],
-    "11.2": [
+    "12.2": [
         Wrong("the likeliest", takes_the_likeliest, "likeliest token every time"),
         Wrong("multinomial", draws_with_multinomial, "the same number should give the same token"),
         Wrong("border", at_the_border_the_first, "on the border of two tokens"),
@@ -558,7 +558,7 @@ WRONG = {
         Wrong("nearest end", nearest_end, "the nearest end"),
         Wrong("in place", adds_up_in_place, "changed its argument `probabilities`"),
     ],
-    "11.3": [
+    "12.3": [
         Wrong("only at the end", looks_at_the_end_only, "not only at the end"),
         Wrong("nothing held back", releasing(held=lambda text, stop: 0), "Hold it back"),
         Wrong(
@@ -610,7 +610,7 @@ WRONG = {
         Wrong("waits for a longer one", waits_for_a_longer_one, "It does not wait for a longer one"),
         Wrong("any letter", any_letter, "DNE"),
     ],
-    "11.4": [
+    "12.4": [
         Wrong("step by step", step_by_step, "You go up step by step"),
         Wrong("from above", from_above, "You go down step by step"),
         Wrong("one too many", one_too_many, "smallest size that does not fit"),
@@ -630,8 +630,8 @@ WRONG = {
 }
 
 RIGHT = {
-    "11.1": [row_by_row, in_float32_by_argsort],
-    "11.2": [draw_by_a_loop, draw_by_counting],
-    "11.3": [by_regular_expression, walking_through],
-    "11.4": [by_bisect, both_ends_inclusive, most_first],
+    "12.1": [row_by_row, in_float32_by_argsort],
+    "12.2": [draw_by_a_loop, draw_by_counting],
+    "12.3": [by_regular_expression, walking_through],
+    "12.4": [by_bisect, both_ends_inclusive, most_first],
 }

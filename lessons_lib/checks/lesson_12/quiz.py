@@ -1,4 +1,4 @@
-"""The quiz of lesson 11."""
+"""The quiz of lesson 12."""
 
 from lessons_lib.checks.exercise import Choice, Question
 

@@ -1,6 +1,6 @@
 # %% [markdown]
 """
-# 11 · The engine
+# 12 · The engine
 
 **The parts are there. What makes of them an engine, into which one can put requests and from which one can read answers?**
 
@@ -126,7 +126,7 @@ The six stories are put into the engine: four places, a budget of 64 tokens, an 
 
 # %%
 print({name: len(ids) for name, ids in prompt_ids.items()})
-predict("11.a", ...)  # How many new tokens does the first step hand out, over all requests together?
+predict("12.a", ...)  # How many new tokens does the first step hand out, over all requests together?
 
 # %% [markdown]
 """
@@ -134,7 +134,7 @@ The second one is about chance. After "The old dog" the likeliest next token has
 """
 
 # %%
-predict("11.b", ...)  # How many tokens, the likeliest ones, have a probability of 0.8 together?
+predict("12.b", ...)  # How many tokens, the likeliest ones, have a probability of 0.8 together?
 
 # %% [markdown]
 """
@@ -205,7 +205,7 @@ for number in (1, 2, 3):
     print("   tokens: ", {token.request_id: tokenizer.decode(token.token) for token in told})
 
 # %%
-reveal("11.a", handed_out[0])
+reveal("12.a", handed_out[0])
 
 # %% [markdown]
 """
@@ -257,7 +257,7 @@ Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at tempe
 goes. The result is 0.625, 0.375, 0, 0 of the tokens 1, 3, 0, 2.
 """
 
-# %% exercise="11.1"
+# %% exercise="12.1"
 import torch
 
 from lessons_lib.engine.sampling import token_probabilities
@@ -290,7 +290,7 @@ draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())), titl
 
 # %%
 cut, _ = token_probabilities(after_dog, torch.tensor([1.0]), torch.tensor([VOCABULARY]), torch.tensor([0.8]))
-reveal("11.b", int((cut > 0).sum()), unit="tokens")
+reveal("12.b", int((cut > 0).sum()), unit="tokens")
 print(f"the other {VOCABULARY - int((cut > 0).sum()):,} tokens share a fifth of the probability")
 
 # %% [markdown]
@@ -318,7 +318,7 @@ whose piece the number falls.
 Example: probabilities 0.5, 0.25, 0.125, 0.125 of the tokens 7, 3, 9, 1. The number 0.3 gives token 7, 0.5 gives 3, 0.8 gives 9, and 0.95 gives 1.
 """
 
-# %% exercise="11.2"
+# %% exercise="12.2"
 import torch
 
 from lessons_lib.engine.sampling import draw
@@ -457,7 +457,7 @@ Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END
 `"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
 """
 
-# %% exercise="11.3"
+# %% exercise="12.3"
 from lessons_lib.engine.detokenizer import releasable
 
 # %% [markdown]
@@ -717,7 +717,7 @@ enough, whatever the answer is. (The check allows one more.)
 Example: `most` = 8, and sizes up to 5 fit. Of 1 to 8, try 4: yes. Of 5 to 8, try 6: no. Try 5: yes. The answer is 5, after three tries.
 """
 
-# %% exercise="11.4"
+# %% exercise="12.4"
 from lessons_lib.measuring.tuning import largest_that_fits
 
 # %% tags=["measured"]
@@ -1112,7 +1112,7 @@ does more in a step, for more kinds of models and requests, and its figures are 
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "11", with_cache_only=True)
+ledger(model, tokenizer, "12", with_cache_only=True)
 
 # %% [markdown]
 """
@@ -1152,13 +1152,13 @@ nothing moves.
 
 **One machine.** If it fails, all requests are gone.
 
-Lesson 12 puts the engine behind a server.
+The serving lesson puts the engine behind a server.
 
 ## Quiz
 """
 
 # %%
-quiz("11")
+quiz("12")
 
 # %% [markdown]
 """

@@ -1,9 +1,9 @@
-"""Judges 11.3, `releasable`: nothing of a stop string is ever shown, and nothing else is held back."""
+"""Judges 12.3, `releasable`: nothing of a stop string is ever shown, and nothing else is held back."""
 
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_11.guessing import likeliest_idea
+from lessons_lib.checks.lesson_12.guessing import likeliest_idea
 from lessons_lib.engine.detokenizer import releasable
 
 CASES = (

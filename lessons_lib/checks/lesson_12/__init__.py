@@ -1,17 +1,17 @@
-"""The exercises and the quiz of lesson 11: probabilities under three settings, a draw, text that may be shown, and a search for a size."""
+"""The exercises and the quiz of lesson 12: probabilities under three settings, a draw, text that may be shown, and a search for a size."""
 
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_11.drawing import check_draw
-from lessons_lib.checks.lesson_11.probabilities import check_token_probabilities
-from lessons_lib.checks.lesson_11.quiz import QUIZ
-from lessons_lib.checks.lesson_11.searching import check_largest_that_fits
-from lessons_lib.checks.lesson_11.stopping import check_releasable
+from lessons_lib.checks.lesson_12.drawing import check_draw
+from lessons_lib.checks.lesson_12.probabilities import check_token_probabilities
+from lessons_lib.checks.lesson_12.quiz import QUIZ
+from lessons_lib.checks.lesson_12.searching import check_largest_that_fits
+from lessons_lib.checks.lesson_12.stopping import check_releasable
 
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [
     Exercise(
-        id="11.1",
+        id="12.1",
         title="what the next token is drawn from",
         reference="lessons_lib.engine.sampling:token_probabilities",
         test=check_token_probabilities,
@@ -26,7 +26,7 @@ EXERCISES = [
         points=3,
     ),
     Exercise(
-        id="11.2",
+        id="12.2",
         title="a draw",
         reference="lessons_lib.engine.sampling:draw",
         test=check_draw,
@@ -39,7 +39,7 @@ EXERCISES = [
         points=2,
     ),
     Exercise(
-        id="11.3",
+        id="12.3",
         title="what may be shown",
         reference="lessons_lib.engine.detokenizer:releasable",
         test=check_releasable,
@@ -53,7 +53,7 @@ EXERCISES = [
         points=2,
     ),
     Exercise(
-        id="11.4",
+        id="12.4",
         title="the largest that fits",
         reference="lessons_lib.measuring.tuning:largest_that_fits",
         test=check_largest_that_fits,

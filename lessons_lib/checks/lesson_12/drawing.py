@@ -1,9 +1,9 @@
-"""Judges 11.2, `draw`: a number falls on one of the probabilities that lie end to end."""
+"""Judges 12.2, `draw`: a number falls on one of the probabilities that lie end to end."""
 
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_11.guessing import likeliest_idea
+from lessons_lib.checks.lesson_12.guessing import likeliest_idea
 from lessons_lib.engine.sampling import draw
 
 P, TOKENS = [0.5, 0.25, 0.125, 0.125], [7, 3, 9, 1]

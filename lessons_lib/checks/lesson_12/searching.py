@@ -1,4 +1,4 @@
-"""Judges 11.4, `largest_that_fits`: the right size at both ends, with few tries."""
+"""Judges 12.4, `largest_that_fits`: the right size at both ends, with few tries."""
 
 from random import Random
 
