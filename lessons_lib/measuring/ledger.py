@@ -85,7 +85,7 @@ METHODS = (
     ),
     ("09", "scheduled, 4 requests, 32 tokens a step", scheduled),
     ("10", "6 requests, half the blocks, preempted", under_pressure),
-    ("11", "engine, 6 requests", by_engine),
+    ("12", "engine, 6 requests", by_engine),
 )
 BASELINE = "alone, KV cache"
 
