@@ -200,7 +200,7 @@ for number in (1, 2, 3):
     engine.step()
     handed_out.append(len(told))
     print(f"step {number}")
-    print("   plan:   ", {s.id: count for s, count in noted["plan"].counts.items()}, "tokens; waiting:", *(s.id for s in engine.scheduler.waiting))
+    print("   plan:   ", {s.id: count for s, count in noted["plan"].num_scheduled_tokens.items()}, "tokens; waiting:", *(s.id for s in engine.scheduler.waiting))
     print("   logits: ", list(noted["logits"].shape))
     print("   tokens: ", {token.request_id: tokenizer.decode(token.token) for token in told})
 

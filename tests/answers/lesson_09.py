@@ -352,7 +352,7 @@ def stops_at_the_first_stall(self):
 
 
 def returns_counts(self):
-    return Scheduler.schedule(self).counts
+    return Scheduler.schedule(self).num_scheduled_tokens
 
 
 def schedule_in_one_piece(self):

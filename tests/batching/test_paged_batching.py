@@ -261,7 +261,7 @@ def request(name, prompt_length, max_tokens):
 
 
 @pytest.mark.parametrize(
-    "prompt_length, cap, blocks", [(1, 1, 1), (4, 1, 1), (3, 2, 1), (4, 2, 2), (4, 5, 2), (4, 6, 3)]
+    "prompt_length, max_tokens, blocks", [(1, 1, 1), (4, 1, 1), (3, 2, 1), (4, 2, 2), (4, 5, 2), (4, 6, 3)]
 )
 def test_the_last_token_needs_no_place(prompt_length, max_tokens, blocks):
     assert blocks_at_most(request("A", prompt_length, max_tokens), 4) == blocks

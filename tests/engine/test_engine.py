@@ -169,7 +169,7 @@ def test_several_answers_are_the_same_under_pressure(config):
     check_that_nothing_is_left(engine)
 
 
-@pytest.mark.parametrize("cap", [1, 2, 6])
+@pytest.mark.parametrize("max_tokens", [1, 2, 6])
 def test_every_token_of_every_answer_is_told(max_tokens):
     """All answers of a request often end in the same step; the first that is told must not end the request."""
     engine, told = an_engine(), []

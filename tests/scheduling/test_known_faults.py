@@ -69,9 +69,9 @@ def test_a_prompt_wholly_in_the_prefix_cache_left_nothing_to_compute(family, num
     again = next(
         scheduler_output for scheduler_output in machine.scheduler_outputs if sequence in scheduler_output.admitted
     )
-    assert again.counts[sequence] >= 1
+    assert again.num_scheduled_tokens[sequence] >= 1
     if num_blocks == 12:
-        assert again.cached[sequence] == len(prompt) - 1 and again.counts[sequence] == 1
+        assert again.cached[sequence] == len(prompt) - 1 and again.num_scheduled_tokens[sequence] == 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)

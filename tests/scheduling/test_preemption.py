@@ -1,4 +1,4 @@
-"""The parts of lesson 10 one by one: victims, swaps, what is taken from the cache, copies before writes, forks, moves, the books."""
+"""The parts of lesson 10 one by one: victims, swaps, what is taken from the cache, copies before writes, forks, block_copies, the books."""
 
 import random
 
@@ -114,7 +114,7 @@ def test_a_victim_whose_cache_is_dropped_knows_its_tokens_and_computes_them_agai
     assert b.token_ids == known and b.num_computed_tokens == 0 and b.blocks == [] and list(scheduler.waiting) == [b]
     scheduler_outputs = run_out(scheduler)
     again = next(scheduler_output for scheduler_output in scheduler_outputs if b in scheduler_output.admitted)
-    assert again.counts[b] == len(known)
+    assert again.num_scheduled_tokens[b] == len(known)
     assert len(b.output_ids) == len(a.output_ids) == 9
     nothing_is_lost(scheduler)
 
@@ -132,7 +132,7 @@ def test_a_victim_that_is_swapped_goes_on_where_it_was():
     swapped = list(b.swapped)
     scheduler_outputs = run_out(scheduler)
     again = next(scheduler_output for scheduler_output in scheduler_outputs if b in scheduler_output.admitted)
-    assert again.counts[b] == 1
+    assert again.num_scheduled_tokens[b] == 1
     assert [(move.kind, move.source) for move in again.block_copies] == [(SWAP_IN, block) for block in swapped]
     nothing_is_lost(scheduler)
 
@@ -468,7 +468,7 @@ def contents(cache):
 
 
 @pytest.mark.parametrize(
-    "moves, expected",
+    "block_copies, expected",
     [
         ([], [0, 1, 2, 3]),
         ([BlockCopy(COPY, 0, 1)], [0, 0, 2, 3]),

@@ -132,7 +132,7 @@ def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_nobodys():
         and sequence.output_ids == [51]
         and sequence.num_computed_tokens == 5
     )
-    assert by_name(scheduler.schedule().counts) == {"A": 1}
+    assert by_name(scheduler.schedule().num_scheduled_tokens) == {"A": 1}
 
 
 def test_what_has_finished_is_handed_back_with_its_blocks_in_the_same_step():
@@ -169,7 +169,7 @@ def test_those_who_run_are_served_before_those_who_wait():
     scheduler = a_scheduler(a_sequence("A", 10, 4), max_num_seqs=2, max_num_batched_tokens=4)
     scheduler.update(scheduler.schedule(), [7])
     scheduler.add(a_sequence("B", 2, 4))
-    assert by_name(checked_schedule(scheduler).counts) == {"A": 4}
+    assert by_name(checked_schedule(scheduler).num_scheduled_tokens) == {"A": 4}
 
 
 def test_a_seat_is_given_again_in_the_next_step():
@@ -204,7 +204,7 @@ def test_the_policy_says_who_goes_first():
 
 
 @pytest.mark.parametrize(
-    "prompt, cap, blocks",
+    "prompt, max_tokens, blocks",
     [(4, 1, 1), (3, 2, 1), (4, 2, 2), (4, 5, 2), (4, 6, 3), (1, 1, 1)],
 )
 def test_a_promise_covers_all_tokens_but_the_last(prompt, max_tokens, blocks):
@@ -304,7 +304,7 @@ def test_one_goes_on_while_the_other_stalls():
     with pytest.raises(Deadlock):  # now A needs a block as well
         scheduler.schedule()
     scheduler.remove(first)
-    assert by_name(checked_schedule(scheduler).counts) == {"B": 1}
+    assert by_name(checked_schedule(scheduler).num_scheduled_tokens) == {"B": 1}
 
 
 def test_nobody_comes_in_while_somebody_stalls():

@@ -83,7 +83,7 @@ class Twins:
                 ],
                 case=self.case,
             )
-        return bool(want.counts)
+        return bool(want.num_scheduled_tokens)
 
     def _asked(self, admission):
         """The admission rule, with an end to questions."""
@@ -141,10 +141,10 @@ class Twins:
                 case=self._now(),
                 idea="A plan without tokens, while somebody runs, changes nothing: the next step would be the same, for ever. Say so instead.",
             )
-        if want.counts:
-            counts = {sequence.id: count for sequence, count in want.counts.items()}
+        if want.num_scheduled_tokens:
+            counts = {sequence.id: count for sequence, count in want.num_scheduled_tokens.items()}
             idea = "Nobody got a token. One that stalls does not stop the others."
-            if all(sequence in want.admitted for sequence in want.counts):
+            if all(sequence in want.admitted for sequence in want.num_scheduled_tokens):
                 idea = "Whoever is admitted gets its first tokens in the same step: `self.give(scheduler_output, sequence, count)`."
             if want.stalled:
                 idea = f"{listed(names_of(want.stalled))} has to wait for a block. A deadlock it is only if nobody at all can go on."
@@ -164,7 +164,7 @@ class Twins:
                     case=self._now(),
                     idea="`self.new_output()` makes one; the two halves fill it in; return it.",
                 )
-        strange = [key for key in got.counts if not isinstance(key, Sequence)]
+        strange = [key for key in got.num_scheduled_tokens if not isinstance(key, Sequence)]
         if strange:
             what = f"`scheduler_output.num_scheduled_tokens` should have sequences as keys; yours has {strange[0]!r}."
             raise Mistake(
@@ -229,7 +229,7 @@ class Twins:
             return f"{listed(self.want_stalled)} stalls, and waits for blocks. A newcomer would take those that fall free: where `scheduler_output.stalled` holds anybody, admit nobody."
         if missing:
             return f"The next of the queue is {missing[0]}: `self.waiting.next(self.running)` names who is next by the policy."
-        counts = {sequence.id: count for sequence, count in got.counts.items()}
+        counts = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
         if not any(counts.get(name) for name in extra) and sum(counts.values()) >= self.mine.max_num_batched_tokens:
             return "No budget is left, so it would run without a token, and its place would be taken. Go on only while there is budget left."
         first = next(iter(self.want.waiting))
@@ -245,8 +245,8 @@ class Twins:
         return "Somebody waits, budget is left, a place is free, and the admission rule says yes."
 
     def _compare_counts(self, got, want) -> None:
-        mine = {sequence.id: count for sequence, count in got.counts.items()}
-        theirs = {sequence.id: count for sequence, count in want.counts.items()}
+        mine = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
+        theirs = {sequence.id: count for sequence, count in want.num_scheduled_tokens.items()}
         if mine == theirs:
             return
         budget = self.mine.max_num_batched_tokens
@@ -286,7 +286,7 @@ class Twins:
             held, due = len(sequence.blocks), len(theirs[sequence.id].blocks)
             if held == due:
                 continue
-            count = got.counts.get(sequence, 0)
+            count = got.num_scheduled_tokens.get(sequence, 0)
             room = sequence.num_computed_tokens + count
             what = f"after planning, {sequence.id} should hold {due} blocks of {size}; yours holds {held}."
             if held < due and len(self.mine.pool.free_queue) == len(self.want.pool.free_queue):
