@@ -26,7 +26,7 @@ from pathlib import Path
 
 import nbformat
 
-from lessons_lib.doctor import find_chromium
+from tools.doctor import find_chromium
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
