@@ -207,6 +207,33 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
     assert "The engine after 200 steps" in dashboard.picture.value
 
 
+def test_what_says_that_it_has_paused_comes_after_what_it_shows(monkeypatch):
+    """Each change travels to the page in a message of its own: the last one tells that all the others are there."""
+    monkeypatch.setattr("lessons_lib.viz.dashboard._REDRAW_SECONDS", 1000)
+    dashboard = a_dashboard()
+    dashboard.add()
+    changes = []
+
+    async def play():
+        dashboard.run()
+        while dashboard.engine.metrics.steps < 3:
+            await asyncio.sleep(0)
+        for part, widget, trait in (
+            ("texts", dashboard.texts, "value"),
+            ("picture", dashboard.picture, "value"),
+            ("message", dashboard.message, "value"),
+            ("run", dashboard.run_button, "description"),
+        ):
+            widget.observe(lambda _, part=part: changes.append(part), trait)
+        dashboard.pause()
+        steps = dashboard.engine.metrics.steps
+        await dashboard._task
+        assert f"The engine after {steps} step" in dashboard.picture.value
+
+    asyncio.run(play())
+    assert changes == ["texts", "picture", "message", "run"]
+
+
 def test_run_without_an_event_loop_runs_at_once():
     dashboard = a_dashboard()
     dashboard.add()
