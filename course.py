@@ -81,8 +81,7 @@ def become(command, root):
 def start_lab(env, port, arguments):
     from tools.lab import has_screen, lab_command
 
-    # One core stays free for the browser. Threads of torch that wait spin only briefly (lessons_lib/__init__.py
-    # says why); set here, it holds in every kernel, even in one that imports torch before lessons_lib.
+    # As lessons_lib/__init__.py does, which says why: here for notebooks that import torch before lessons_lib.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     print("JupyterLab is starting on port %d. To stop it press Control-C twice." % port)
@@ -108,6 +107,8 @@ def main(arguments):
     install(env, EXTRAS[command], os.environ.get("TORCH_INDEX", ""))
     if command == "lab":
         start_lab(env, port, rest)
+    if command == "bench":  # a benchmark takes all cores, where a lesson leaves one free
+        os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     become([env.python, "-m"] + MODULES[command] + rest, env.root)
 
 
