@@ -1,9 +1,10 @@
 """Every check names the wrong answers of tests/answers_NN.py and accepts the right ones."""
 
+import functools
 import importlib
 
+import answers
 import pytest
-from answers import verdict
 
 from lessons_lib.checks.registry import exercises_of, get_exercise, lesson_numbers
 
@@ -11,6 +12,8 @@ BOOKS = {lesson: importlib.import_module(f"answers_{lesson}") for lesson in less
 EXERCISES = [exercise for lesson in lesson_numbers() for exercise in exercises_of(lesson)]
 WRONG = [pytest.param(id, wrong, id=f"{id} {wrong.mistake}") for book in BOOKS.values() for id in book.WRONG for wrong in book.WRONG[id]]
 RIGHT = [pytest.param(id, right, id=f"{id} {right.__name__}") for book in BOOKS.values() for id in book.RIGHT for right in book.RIGHT[id]]
+
+verdict = functools.cache(answers.verdict)  # two tests read what a check says of a wrong answer; it is judged once
 
 
 @pytest.mark.parametrize("id, wrong", WRONG)

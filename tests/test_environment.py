@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import conftest
 import course
 from browser import ROOT, free_port, stop, wait_for_url
 from tools import doctor, install, lab, machine, setup_errors
@@ -128,6 +129,11 @@ def test_each_make_target_is_listed_in_help_and_known_to_course():
     assert targets == set(re.findall(r"^([a-z]+):", makefile, re.M))
     assert targets == set(re.findall(r'@echo "make (\w+) ', makefile))
     assert targets - {"help", "doctor"} == set(course.EXTRAS)
+
+
+def test_files_that_conftest_names_exist():
+    stems = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {*conftest.LONGEST, *conftest.MANY_CASES} <= stems, "a file under another name would be part of `make quick`"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
