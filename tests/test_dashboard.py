@@ -83,9 +83,9 @@ def test_curves_follow_the_steps():
 def test_a_thousand_steps_are_drawn_quickly_and_small():
     snapshot, steps = with_steps(*[replace(STEP, running=n % 8) for n in range(1500)])
     assert len(steps) == 1000
-    started = time.perf_counter()
+    started = time.process_time()
     picture = draw_dashboard(snapshot, steps, [f"w{n}" for n in range(500)], [f"r{n}" for n in range(64)])
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert len(picture.svg) < 40_000 and all(len(heights) <= 120 for _, heights in curves(picture))
     assert "The engine after 1,500 steps" in texts(picture) and "the last 1,000 steps" in texts(picture)
 
