@@ -1,5 +1,5 @@
-# Every target is one call of lessons_lib/bootstrap.py, which also works without make:
-#     python3 lessons_lib/bootstrap.py lab          (Windows: py lessons_lib\bootstrap.py lab)
+# Every target is one call of course.py, which also works without make:
+#     python3 course.py lab          (Windows: py course.py lab)
 #
 # PYTHON       the Python that .venv is made from            make lab PYTHON=python3.12
 # PORT         the port of JupyterLab                        make lab PORT=9999
@@ -9,13 +9,14 @@
 PYTHON ?= python3
 PORT ?=
 ARGS ?=
-BOOTSTRAP = $(PYTHON) lessons_lib/bootstrap.py
+COURSE = $(PYTHON) course.py
 
-.PHONY: help lab test doctor bench soak notebooks
+.PHONY: help lab test quick doctor bench soak notebooks
 
 help:
 	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
+	@echo "make quick      the tests without notebooks, browser and nbgrader: less than two minutes"
 	@echo "make doctor     say what was found on this machine, and what to do about each problem"
 	@echo "make bench      measure the block pool, every way of serving from lesson 00 to the engine, and kernels where there is a GPU"
 	@echo "make soak       10,000 requests through one engine, with aborts, faults and too little memory (ARGS=\"--requests 500\")"
@@ -23,19 +24,22 @@ help:
 	@echo "make help       this list"
 
 lab:
-	@$(BOOTSTRAP) lab --port "$(PORT)" $(ARGS)
+	@$(COURSE) lab --port "$(PORT)" $(ARGS)
 
 test:
-	@$(BOOTSTRAP) test $(ARGS)
+	@$(COURSE) test $(ARGS)
+
+quick:
+	@$(COURSE) quick $(ARGS)
 
 doctor:
-	@$(BOOTSTRAP) doctor $(ARGS)
+	@$(COURSE) doctor $(ARGS)
 
 bench:
-	@$(BOOTSTRAP) bench $(ARGS)
+	@$(COURSE) bench $(ARGS)
 
 soak:
-	@$(BOOTSTRAP) soak $(ARGS)
+	@$(COURSE) soak $(ARGS)
 
 notebooks:
-	@$(BOOTSTRAP) notebooks $(ARGS)
+	@$(COURSE) notebooks $(ARGS)

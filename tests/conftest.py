@@ -51,13 +51,37 @@ def lab(chromium, tmp_path_factory):
         yield server
 
 
+# The longest files, the longest first. Files are named without their folder.
+LONGEST = [
+    "test_notebooks",
+    "test_unsolved_notebooks",
+    "test_nbgrader",
+    "test_browser",
+    "test_answers",
+    "test_generation",
+]
+# What `make quick` leaves out as well as notebooks and browser: many cases of what other files test with a few.
+MANY_CASES = [
+    "test_generation",
+    "test_pressure_equality",
+    "test_kernels",
+    "test_kernel_variants",
+    "test_bench_engines",
+    "test_distill",
+    "test_triton_mode",
+]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(items):
     """The longest files first: one that is begun last keeps one worker busy while the others have nothing left to do.
 
     pytest-xdist takes them in this order with `--no-loadscope-reorder`.
     """
-    longest = ["test_notebooks", "test_unsolved_notebooks", "test_nbgrader", "test_browser"]
-    items.sort(key=lambda item: longest.index(item.path.stem) if item.path.stem in longest else len(longest))
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    for item in items:
+        if item.path.stem in MANY_CASES:
+            item.add_marker("slow")
 
 
 def pytest_terminal_summary(terminalreporter):

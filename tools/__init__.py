@@ -1,1 +1,1 @@
-"""What no notebook imports: building the notebooks, benchmarks, the soak test, and how the bundled model was made."""
+"""What no notebook imports: installing, building the notebooks, benchmarks, and how the bundled model was made."""

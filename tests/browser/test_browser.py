@@ -231,7 +231,7 @@ def test_an_engine_is_driven_from_its_dashboard(engine_lesson, record_property):
     assert dashboard.says("run") == "pause"
     dashboard.wait_for_steps(before + 6)
     paused = dashboard.click("run")
-    dashboard.part("run").get_by_text("run").wait_for()
+    dashboard.part("run").get_by_text("run").wait_for()  # the last that changes
     assert dashboard.says("message") == "Paused."
     steps, answers = dashboard.steps(), dashboard.says("texts")
     assert answers, "the answers are seen as they grow"

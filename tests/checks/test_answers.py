@@ -1,9 +1,10 @@
 """Every check names the wrong answers of tests/answers_NN.py and accepts the right ones."""
 
+import functools
 import importlib
 
+import answers
 import pytest
-from answers import verdict
 
 from lessons_lib.checks.registry import exercises_of, get_exercise, lesson_numbers
 
@@ -21,6 +22,8 @@ RIGHT = [
     for id in book.RIGHT
     for right in book.RIGHT[id]
 ]
+
+verdict = functools.cache(answers.verdict)  # two tests read what a check says of a wrong answer; it is judged once
 
 
 @pytest.mark.parametrize("id, wrong", WRONG)

@@ -1,5 +1,7 @@
 """Compiled steps, CUDA graphs and overlapped steps on an NVIDIA GPU; without one, all is skipped."""
 
+from lessons_lib.kernels.triton_setup import kernel_device
+
 import pytest
 import torch
 from overlap_cases import answers, mover, ragged, sharing_scheduler
@@ -10,7 +12,6 @@ from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kernels.triton_setup import kernel_device
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model
 from lessons_lib.scheduling.scheduler import SchedulerOutput

@@ -303,7 +303,9 @@ def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
         with pytest.raises(KeyboardInterrupt):
             run_out(engine)
         check_books(engine)
-        check_failed(run_out(engine), prompts, {sequence.id for sequence in calls[3].num_scheduled_tokens}, KeyboardInterrupt)
+        check_failed(
+            run_out(engine), prompts, {sequence.id for sequence in calls[3].num_scheduled_tokens}, KeyboardInterrupt
+        )
 
 
 def test_moving_that_raises(an_engine, monkeypatch):

@@ -3,6 +3,8 @@
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
+from lessons_lib.kernels.interpreter import LANGUAGE
+
 import pytest
 import torch
 import triton
@@ -10,7 +12,6 @@ import triton.language as tl
 
 from lessons_lib.kernels.basics import add_kernel
 from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
-from lessons_lib.kernels.interpreter import LANGUAGE
 from lessons_lib.kernels.simple_paged import attend_blocks, one_head_kernel
 from lessons_lib.recording.kernel_accesses import record_kernel
 

@@ -2,11 +2,11 @@
 
 import random
 
+from lessons_lib.kernels.triton_setup import kernel_device
+
 import pytest
 import torch
 from paged_cases import Case, as_views, error, make_case
-
-from lessons_lib.kernels.triton_setup import kernel_device
 
 pytestmark = [
     pytest.mark.gpu,

@@ -3,6 +3,8 @@
 import dataclasses
 import inspect
 
+from lessons_lib.kernels.triton_setup import kernel_device
+
 import pytest
 import torch
 import triton
@@ -13,7 +15,6 @@ import lessons_lib.kernels.paged_flash as kernels
 from lessons_lib.kernels.ablations import VARIANTS, Variant, with_functions
 from lessons_lib.kernels.launch import launch_decode
 from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
-from lessons_lib.kernels.triton_setup import kernel_device
 from lessons_lib.measuring.attention_cases import CASES, Case, decode_case, make_inputs
 from lessons_lib.measuring.attention_peers import gather_sdpa, lesson_07, ours
 from lessons_lib.recording.kernel_accesses import record_kernel

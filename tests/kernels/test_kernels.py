@@ -5,6 +5,8 @@ import math
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
+from lessons_lib.kernels.triton_setup import kernel_device
+
 import pytest
 import torch
 import triton
@@ -29,7 +31,6 @@ from lessons_lib.kernels.launch import (
     plan_triton,
 )
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, online_softmax, prefill_kernel
-from lessons_lib.kernels.triton_setup import kernel_device
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.kernel_accesses import Recorder
 

@@ -3,6 +3,8 @@
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
+from lessons_lib.kernels.triton_setup import kernel_device
+
 import pytest
 import torch
 import triton
@@ -18,7 +20,6 @@ from lessons_lib.kernels.simple_paged import (
     one_head_kernel,
     write_cache,
 )
-from lessons_lib.kernels.triton_setup import kernel_device
 from lessons_lib.recording.kernel_accesses import record_kernel
 
 DEVICE = kernel_device()

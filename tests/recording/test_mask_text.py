@@ -1,8 +1,8 @@
 """Masks in words and in characters."""
 
 import doctest
-import sys
 import random
+import sys
 
 import pytest
 import torch

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+
 from tools.doctor import find_chromium
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,13 +14,17 @@ import sys
 import threading
 import urllib.request
 
+import conftest
 import pytest
 import yaml
 from browser import ROOT, free_port, stop, wait_for_url
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
-from lessons_lib import bootstrap, doctor
+import course
+from tools import doctor, install, lab, machine, setup_errors
+from tools.setup_errors import NoNetwork, SetupError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -46,12 +50,13 @@ def pins(python: str, system: str = "linux") -> dict[str, str]:
         if not line.strip() or line.startswith("#"):
             continue
         pin = Requirement(line)
-        if pin.marker and not pin.marker.evaluate({"python_version": python, "sys_platform": system}):
+        where = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": system}
+        if pin.marker and not pin.marker.evaluate(where):
             continue
         assert pin.name not in found, f"{pin.name} is pinned twice for Python {python}"
         (specifier,) = pin.specifier
         assert specifier.operator == "=="
-        found[pin.name] = specifier.version
+        found[canonicalize_name(pin.name)] = specifier.version
     return found
 
 
@@ -68,18 +73,18 @@ def test_conda_environment_is_the_same_install_as_pyproject():
     (python,) = [entry.specifier for entry in conda if entry.name == "python"]
     assert python == SpecifierSet(project["requires-python"])
     (pip,) = [entry.specifier for entry in conda if entry.name == "pip"]
-    assert pip == SpecifierSet(">=%d.%d" % bootstrap.OLDEST_PIP)
+    assert pip == SpecifierSet(">=%d.%d" % install.OLDEST_PIP)
     assert pip_lines == ["-c constraints.txt", "-e .[test]"]
     assert "test" in project["optional-dependencies"] and (ROOT / "constraints.txt").exists()
 
 
-def test_bootstrap_and_doctor_accept_the_pythons_of_pyproject():
+def test_course_and_doctor_accept_the_pythons_of_pyproject():
     supported = SpecifierSet(pyproject()["project"]["requires-python"])
     for minor in range(6, 20):
         try:
-            bootstrap.check_python((3, minor))
+            course.check_python((3, minor))
             accepted = True
-        except bootstrap.SetupError:
+        except SetupError:
             accepted = False
         assert accepted == supported.contains(f"3.{minor}.1"), f"3.{minor}"
         assert accepted == (doctor.check_python((3, minor, 1), "python", ()).level == doctor.OK), f"3.{minor}"
@@ -91,18 +96,44 @@ def test_every_direct_dependency_is_pinned_within_its_range(python, system):
     pinned = pins(python, system)
     for wanted in direct_dependencies():
         if wanted.marker and not wanted.marker.evaluate({"sys_platform": system}):
-            assert wanted.name not in pinned
+            assert canonicalize_name(wanted.name) not in pinned
             continue
-        assert wanted.name in pinned, f"{wanted.name} has no pin for Python {python} on {system}"
-        assert wanted.specifier.contains(pinned[wanted.name]), f"{wanted} is pinned to {pinned[wanted.name]}"
+        pin = pinned.get(canonicalize_name(wanted.name))
+        assert pin, f"{wanted.name} has no pin for Python {python} on {system}"
+        assert wanted.specifier.contains(pin), f"{wanted} is pinned to {pin}"
 
 
-def test_each_make_target_is_listed_in_help_and_known_to_bootstrap():
+def test_constraints_are_those_of_the_lock_file():
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    assert SpecifierSet(lock["requires-python"]) == SpecifierSet(pyproject()["project"]["requires-python"])
+    locked = {(package["name"], package["version"]) for package in lock["package"] if "registry" in package["source"]}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    pinned = {(pin.name, str(pin.specifier).removeprefix("==")) for pin in map(Requirement, lines)}
+    of_cuda = {(name, version) for name, version in locked if name.startswith(("nvidia-", "cuda-"))}
+    assert pinned <= locked - of_cuda
+    missing = {name for name, _ in locked - of_cuda - pinned}
+    assert not missing, f"{missing} are in uv.lock alone: see the first lines of constraints.txt"
+    (course,) = [package for package in lock["package"] if "editable" in package["source"]]
+    in_lock = {entry["name"] for entry in course["metadata"]["requires-dist"]}
+    assert in_lock == {canonicalize_name(wanted.name) for wanted in direct_dependencies()}, "run `uv lock`"
+
+
+def test_the_lock_file_names_no_mirror():
+    hosts = set(re.findall(r'https?://([^/"]*)', (ROOT / "uv.lock").read_text()))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+
+
+def test_each_make_target_is_listed_in_help_and_known_to_course():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.M).group(1).split())
     assert targets == set(re.findall(r"^([a-z]+):", makefile, re.M))
     assert targets == set(re.findall(r'@echo "make (\w+) ', makefile))
-    assert targets - {"help", "doctor"} == set(bootstrap.EXTRAS)
+    assert targets - {"help", "doctor"} == set(course.EXTRAS)
+
+
+def test_files_that_conftest_names_exist():
+    stems = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {*conftest.LONGEST, *conftest.MANY_CASES} <= stems, "a file under another name would be part of `make quick`"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
@@ -111,9 +142,9 @@ def test_each_make_target_is_listed_in_help_and_known_to_bootstrap():
     [
         (
             ["lab", "PORT=9999", "ARGS=--ip=0.0.0.0", "PYTHON=python3.12"],
-            'python3.12 lessons_lib/bootstrap.py lab --port "9999" --ip=0.0.0.0',
+            'python3.12 course.py lab --port "9999" --ip=0.0.0.0',
         ),
-        (["test", "ARGS=-k 'a or b'"], "python3 lessons_lib/bootstrap.py test -k 'a or b'"),
+        (["test", "ARGS=-k 'a or b'"], "python3 course.py test -k 'a or b'"),
     ],
 )
 def test_make_hands_its_variables_on(arguments, command):
@@ -127,8 +158,9 @@ def test_make_hands_its_variables_on(arguments, command):
     assert said.stdout.strip() == command
 
 
-def test_bootstrap_parses_on_old_pythons():
-    source = (ROOT / "lessons_lib" / "bootstrap.py").read_bytes()
+@pytest.mark.parametrize("file", ["course.py", "tools/__init__.py", "tools/setup_errors.py"])
+def test_what_runs_first_parses_on_old_pythons(file):
+    source = (ROOT / file).read_bytes()
     assert source.isascii()  # Python 2 reads no other letters without a declaration
     too_new = (
         ast.JoinedStr,
@@ -151,7 +183,7 @@ def test_bootstrap_parses_on_old_pythons():
 
 # --- each failure says what to do --------------------------------------------------------------------
 
-# What to pretend before bootstrap.py runs in a Python of its own, and the words it must answer with.
+# What to pretend before course.py runs in a Python of its own, and the words it must answer with.
 FAILURES = {
     "old Python": (
         "import sys; sys.version_info = (3, 9, 1, 'final', 0)",
@@ -175,23 +207,24 @@ FAILURES = {
 
 
 @pytest.fixture
-def course(tmp_path):
-    """A folder that looks like the course to bootstrap.py."""
+def course_folder(tmp_path):
+    """A folder that looks like the course to course.py."""
     folder = tmp_path / "course"
-    (folder / "lessons_lib").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", "lessons_lib/bootstrap.py"):
+    (folder / "tools").mkdir(parents=True)
+    modules = ["__init__", "install", "lab", "machine", "run_command", "setup_errors"]
+    for name in ("pyproject.toml", "constraints.txt", "course.py", *(f"tools/{module}.py" for module in modules)):
         shutil.copy(ROOT / name, folder / name)
     return folder
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_failure_before_anything_is_installed(failure, course, tmp_path):
+def test_failure_before_anything_is_installed(failure, course_folder, tmp_path):
     pretence, words = FAILURES[failure]
     (tmp_path / "sitecustomize.py").write_text(pretence)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TORCH_INDEX": "none"}
     done = subprocess.run(
-        [sys.executable, "lessons_lib/bootstrap.py", "lab"],
-        cwd=course,
+        [sys.executable, "course.py", "lab"],
+        cwd=course_folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -201,13 +234,13 @@ def test_failure_before_anything_is_installed(failure, course, tmp_path):
     for word in words:
         assert word in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (course / ".venv").exists()
+    assert not (course_folder / ".venv").exists()
 
 
-def test_a_wrong_port_is_refused_before_the_install(course):
+def test_a_wrong_port_is_refused_before_the_install(course_folder):
     done = subprocess.run(
-        [sys.executable, "lessons_lib/bootstrap.py", "lab", "--port", "eight"],
-        cwd=course,
+        [sys.executable, "course.py", "lab", "--port", "eight"],
+        cwd=course_folder,
         env={**os.environ, "TORCH_INDEX": "none", "PIP_NO_INDEX": "1"},
         capture_output=True,
         text=True,
@@ -215,7 +248,7 @@ def test_a_wrong_port_is_refused_before_the_install(course):
     )
     assert done.returncode == 1
     assert "PORT=eight is not a port" in done.stderr
-    assert not (course / ".venv").exists()
+    assert not (course_folder / ".venv").exists()
 
 
 def test_an_old_python_names_a_newer_one_that_is_there(tmp_path, monkeypatch):
@@ -223,18 +256,18 @@ def test_an_old_python_names_a_newer_one_that_is_there(tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert bootstrap.usable_pythons() == ["python3.12"]
-    with pytest.raises(bootstrap.SetupError, match="make lab PYTHON=python3.12"):
-        bootstrap.check_python((3, 14), bootstrap.usable_pythons())
+    assert course.usable_pythons() == ["python3.12"]
+    with pytest.raises(SetupError, match="make lab PYTHON=python3.12"):
+        course.check_python((3, 14), course.usable_pythons())
 
 
 def test_a_full_disk_shows_before_the_space_is_counted(tmp_path, monkeypatch):
     def refuse(**_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(bootstrap.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(bootstrap.SetupError, match="The disk is full"):
-        bootstrap.check_writable(str(tmp_path))
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(SetupError, match="The disk is full"):
+        machine.check_writable(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -242,22 +275,22 @@ def test_a_full_disk_shows_before_the_space_is_counted(tmp_path, monkeypatch):
     [
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n",
-            bootstrap.SetupError,
+            SetupError,
             "The disk is full",
         ),
         (
             "WARNING: Retrying: NewConnectionError(': [Errno -3] Temporary failure in name resolution')\n"
             "ERROR: No matching distribution found for torch>=2.11\n",
-            bootstrap.NoNetwork,
+            NoNetwork,
             "no network",
         ),
-        ("ERROR: [Errno 13] Permission denied: '/course/.venv/lib'\n", bootstrap.SetupError, "not allowed to write"),
-        ("ERROR: No matching distribution found for torch==2.13.0\n", bootstrap.SetupError, "no build for this Python"),
-        ("error: something new\n", bootstrap.SetupError, "stands above"),
+        ("ERROR: [Errno 13] Permission denied: '/course/.venv/lib'\n", SetupError, "not allowed to write"),
+        ("ERROR: No matching distribution found for torch==2.13.0\n", SetupError, "no build for this Python"),
+        ("error: something new\n", SetupError, "the output above says why"),
     ],
 )
 def test_what_pip_says_becomes_a_sentence(said, kind, words):
-    error = bootstrap.explain_failure(said, "/course")
+    error = setup_errors.explain_failure(said, "/course")
     assert type(error) is kind
     assert words in str(error)
 
@@ -270,28 +303,50 @@ echo "$@" >> "{log}"
 case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     "-m pip --version") echo "pip $(cat "{log}.version") from here" ;;
-    "-m pip install "*) [ ! -e "{log}.fails" ] || {{ cat "{log}.fails" >&2; exit 1; }} ;;
+    "-m pip install "*)
+        env > "{log}.environment"
+        [ ! -e "{log}.fails" ] || {{ cat "{log}.fails" >&2; exit 1; }}
+        mkdir -p "$(dirname "$0")/../lib/python{python}/site-packages/torch-2.13.0.dist-info" ;;
+    "-m pip config list") cat "{log}.settings" ;;
+    "-c "*lessons_lib*) [ ! -e "{log}.elsewhere" ] ;;
+esac
+"""
+
+# Stands in for uv, the same way.
+FAKE_UV = """#!/bin/sh
+echo "uv $@" >> "{log}"
+case "$1" in
+    venv) for folder; do :; done; mkdir -p "$folder/bin" && cp "{python}" "$folder/bin/python" ;;
+    pip) exec "$4" -m pip install by-uv ;;
 esac
 """
 
 
 @pytest.fixture
-def machine(course, tmp_path, monkeypatch):
-    """A course folder on a machine whose Python is the fake. `machine.calls()` returns and forgets what was asked."""
+def installer(course_folder, tmp_path, monkeypatch):
+    """A course folder on a machine whose Python is the fake. `installer.calls()` returns and forgets what was asked."""
     log = tmp_path / "calls"
     python = tmp_path / "python"
-    python.write_text(FAKE_PYTHON.format(log=log))
+    python.write_text(FAKE_PYTHON.format(log=log, python="%d.%d" % sys.version_info[:2]))
     python.chmod(0o755)
     (tmp_path / "calls.version").write_text("26.1")
+    (tmp_path / "calls.settings").touch()
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(bootstrap, "free_gigabytes", lambda root: 100.0)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("mkdir", "cp", "cat", "env", "dirname"):  # a PATH with nothing else on it: no uv
+        (tools / name).symlink_to(shutil.which(name))
+    monkeypatch.setenv("PATH", str(tools))
+    for name in [name for name in os.environ if name.startswith("UV_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(machine, "free_gigabytes", lambda root: 100.0)
 
     class Machine:
-        env = bootstrap.Environment(str(course))
-        folder = course
+        env = install.Environment(str(course_folder))
+        folder = course_folder
 
         def install(self, extra):
-            bootstrap.install(self.env, extra, torch_index="none", say=lambda text: None)
+            install.install(self.env, extra, torch_index="none", say=lambda text: None)
 
         def calls(self):
             lines = log.read_text().splitlines() if log.exists() else []
@@ -318,6 +373,22 @@ def machine(course, tmp_path, monkeypatch):
         def old_pip(self, version):
             (tmp_path / "calls.version").write_text(version)
 
+        def environment(self):
+            """What pip, or uv, was given."""
+            return dict(
+                line.split("=", 1) for line in (tmp_path / "calls.environment").read_text().splitlines() if "=" in line
+            )
+
+        def pip_is_set_to(self, text):
+            (tmp_path / "calls.settings").write_text(text)
+
+        def packages_go_elsewhere(self):
+            (tmp_path / "calls.elsewhere").touch()
+
+        def gets_uv(self):
+            (tools / "uv").write_text(FAKE_UV.format(log=log, python=python))
+            (tools / "uv").chmod(0o755)
+
     return Machine()
 
 
@@ -325,137 +396,261 @@ on_posix = pytest.mark.skipif(os.name == "nt", reason="the fake Python is a shel
 
 
 @on_posix
-def test_what_pip_installs_is_compiled_once_on_all_cores(machine):
-    machine.install("lab")
-    installed, compiled = machine.commands()[-2:]
-    assert "pip install --no-compile" in installed
-    assert compiled.endswith(f"-m compileall -qq -j 0 {machine.env.folder}/lib")
+def test_what_pip_installs_is_compiled_once_on_all_cores(installer):
+    installer.install("lab")
+    installed, looked_for, compiled = installer.commands()[-3:]
+    assert "pip install --no-compile" in installed and "version('torch')" in looked_for
+    assert compiled.endswith(f"-m compileall -qq -j 0 {installer.env.folder}/lib")
 
 
 @on_posix
-def test_a_second_call_installs_nothing(machine):
-    machine.install("lab")
-    assert machine.calls() == ["venv", "install lab"]
-    machine.install("lab")
-    assert machine.calls() == []
+def test_a_second_call_installs_nothing(installer):
+    installer.install("lab")
+    assert installer.calls() == ["venv", "install lab"]
+    installer.install("lab")
+    assert installer.calls() == []
 
 
 @on_posix
-def test_an_installed_course_starts_in_a_folder_that_cannot_be_written(machine, monkeypatch):
-    machine.install("lab")
+def test_an_installed_course_starts_in_a_folder_that_cannot_be_written(installer, monkeypatch):
+    installer.install("lab")
 
     def refuse(root):
-        raise bootstrap.SetupError(root)
+        raise SetupError(root)
 
-    monkeypatch.setattr(bootstrap, "check_writable", refuse)
-    machine.install("lab")
+    monkeypatch.setattr(machine, "check_writable", refuse)
+    installer.install("lab")
 
 
 @on_posix
-def test_what_another_call_installed_meanwhile_is_not_installed_again(machine, monkeypatch):
+def test_what_another_call_installed_meanwhile_is_not_installed_again(installer, monkeypatch):
     @contextlib.contextmanager
     def waited_for_another_call(root, say):
-        os.makedirs(os.path.dirname(machine.env.python))
-        open(machine.env.python, "w").close()
-        machine.env.write_stamp(machine.env.what_is_installed("test"))
+        os.makedirs(os.path.dirname(installer.env.python))
+        open(installer.env.python, "w").close()
+        installer.env.write_stamp(installer.env.finished_stamp("test"))
         yield
 
-    monkeypatch.setattr(bootstrap, "_only_one_at_a_time", waited_for_another_call)
-    machine.install("lab")
-    assert machine.calls() == []
+    monkeypatch.setattr(install, "only_one_at_a_time", waited_for_another_call)
+    installer.install("lab")
+    assert installer.calls() == []
 
 
 @on_posix
-def test_the_test_extra_holds_all_that_lab_needs(machine):
-    machine.install("lab")
-    machine.install("test")
-    assert machine.calls() == ["venv", "install lab", "install test"]
-    machine.install("lab")
-    assert machine.calls() == []
+def test_the_test_extra_holds_all_that_lab_needs(installer):
+    installer.install("lab")
+    installer.install("test")
+    assert installer.calls() == ["venv", "install lab", "install test"]
+    installer.install("lab")
+    assert installer.calls() == []
 
 
 @on_posix
-def test_changed_constraints_are_installed_and_keep_the_test_tools(machine):
-    machine.install("test")
-    machine.calls()
-    with open(machine.folder / "constraints.txt", "a") as file:
+def test_changed_constraints_are_installed_and_keep_the_test_tools(installer):
+    installer.install("test")
+    installer.calls()
+    with open(installer.folder / "constraints.txt", "a") as file:
         file.write("\n# changed\n")
-    machine.install("lab")
-    assert machine.calls() == ["install test"]
+    installer.install("lab")
+    assert installer.calls() == ["install test"]
 
 
 @on_posix
-def test_a_failed_first_install_leaves_no_stamp_and_is_made_afresh(machine):
-    machine.pip_fails("error: killed\n")
-    with pytest.raises(bootstrap.SetupError):
-        machine.install("lab")
-    assert not os.path.exists(machine.env.stamp)
-    assert machine.calls() == ["venv", "install lab"]
-    machine.pip_works()
-    machine.install("lab")
-    assert machine.calls() == ["venv", "install lab"]
-    assert machine.env.is_ready("lab")
+def test_a_failed_first_install_leaves_no_stamp_and_is_made_afresh(installer):
+    installer.pip_fails("error: killed\n")
+    with pytest.raises(SetupError):
+        installer.install("lab")
+    assert not os.path.exists(installer.env.stamp)
+    assert installer.calls() == ["venv", "install lab"]
+    installer.pip_works()
+    installer.install("lab")
+    assert installer.calls() == ["venv", "install lab"]
+    assert installer.env.is_ready("lab")
 
 
 @on_posix
-def test_a_learner_without_network_keeps_what_was_installed(machine):
-    machine.install("lab")
-    machine.calls()
-    machine.pip_fails("Failed to establish a new connection: [Errno -2] Name or service not known\n")
-    with pytest.raises(bootstrap.NoNetwork):
-        machine.install("test")
-    machine.calls()
-    machine.install("lab")
-    assert machine.calls() == []
+def test_a_learner_without_network_keeps_what_was_installed(installer):
+    installer.install("lab")
+    installer.calls()
+    installer.pip_fails("Failed to establish a new connection: [Errno -2] Name or service not known\n")
+    with pytest.raises(NoNetwork):
+        installer.install("test")
+    installer.calls()
+    installer.install("lab")
+    assert installer.calls() == []
 
 
 @on_posix
-def test_a_failure_midway_makes_the_next_install_start_afresh(machine):
-    machine.install("lab")
-    machine.pip_fails("OSError: [Errno 28] No space left on device\n")
-    with pytest.raises(bootstrap.SetupError, match="The disk is full"):
-        machine.install("test")
-    machine.pip_works()
-    machine.calls()
-    machine.install("test")
-    assert machine.calls() == ["venv", "install test"]
+def test_a_failure_midway_makes_the_next_install_start_afresh(installer):
+    installer.install("lab")
+    installer.pip_fails("OSError: [Errno 28] No space left on device\n")
+    with pytest.raises(SetupError, match="The disk is full"):
+        installer.install("test")
+    installer.pip_works()
+    installer.calls()
+    installer.install("test")
+    assert installer.calls() == ["venv", "install test"]
 
 
 @on_posix
-def test_a_moved_course_gets_a_new_environment(machine, tmp_path):
-    machine.install("lab")
-    machine.calls()
+def test_a_moved_course_gets_a_new_environment(installer, tmp_path):
+    installer.install("lab")
+    installer.calls()
     moved = tmp_path / "moved"
-    machine.folder.rename(moved)
-    machine.env = bootstrap.Environment(str(moved))
-    machine.install("lab")
-    assert machine.calls() == ["venv", "install lab"]
+    installer.folder.rename(moved)
+    installer.env = install.Environment(str(moved))
+    installer.install("lab")
+    assert installer.calls() == ["venv", "install lab"]
 
 
 @on_posix
 @pytest.mark.parametrize("version, upgraded", [("21.2.4", True), ("23.0.1", True), ("23.1", False), ("26.1", False)])
-def test_an_old_pip_is_upgraded(machine, version, upgraded):
-    machine.old_pip(version)
-    machine.install("lab")
-    assert ("pip upgrade" in machine.calls()) == upgraded
+def test_an_old_pip_is_upgraded(installer, version, upgraded):
+    installer.old_pip(version)
+    installer.install("lab")
+    assert ("pip upgrade" in installer.calls()) == upgraded
 
 
 @on_posix
-def test_a_damaged_stamp_counts_as_none(machine):
-    machine.install("lab")
-    machine.calls()
+def test_a_damaged_stamp_counts_as_none(installer):
+    installer.install("lab")
+    installer.calls()
     for damage in ("", "{", "[]", json.dumps({"extra": "test"})):
-        with open(machine.env.stamp, "w") as file:
+        with open(installer.env.stamp, "w") as file:
             file.write(damage)
-        assert not machine.env.is_ready("lab")
-    machine.install("lab")
-    assert machine.calls() == ["venv", "install lab"]
+        assert not installer.env.is_ready("lab")
+    installer.install("lab")
+    assert installer.calls() == ["venv", "install lab"]
+
+
+@on_posix
+def test_a_package_that_was_removed_is_installed_again(installer):
+    installer.install("lab")
+    installer.calls()
+    (removed,) = (installer.folder / ".venv").glob("lib/python*/site-packages/torch-*.dist-info")
+    removed.rmdir()
+    assert not installer.env.is_ready("lab")
+    installer.install("lab")
+    assert installer.calls() == ["install lab"], "what doctor says of a missing package is true"
+
+
+@on_posix
+def test_settings_that_would_send_packages_elsewhere_are_not_handed_on(installer, monkeypatch):
+    misleading = [
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_ROOT",
+        "PIP_USER",
+        "PIP_NO_DEPS",
+        "PIP_DRY_RUN",
+        "UV_NO_DEPS",
+        "PYTHONPATH",
+    ]
+    for name in [*misleading, "PIP_INDEX_URL"]:
+        monkeypatch.setenv(name, "1")
+    installer.install("lab")
+    assert not set(misleading) & set(installer.environment())
+    assert installer.environment()["PIP_INDEX_URL"] == "1", "a mirror stays"
+
+
+@on_posix
+def test_packages_that_went_elsewhere_are_missed(installer):
+    installer.packages_go_elsewhere()
+    with pytest.raises(SetupError, match="a setting sends them elsewhere"):
+        installer.install("lab")
+    assert not installer.env.is_ready("lab")
+
+
+@on_posix
+@pytest.mark.parametrize(
+    "kind, words", [("link", "is a link to"), ("dangling link", "is a link to"), ("file", "is a file")]
+)
+def test_a_venv_that_is_no_folder_is_named_and_kept(installer, tmp_path, kind, words):
+    venv, elsewhere = installer.folder / ".venv", tmp_path / "elsewhere"
+    if kind == "file":
+        venv.write_text("my-environment")
+    else:
+        venv.symlink_to(elsewhere)
+    if kind == "link":
+        elsewhere.mkdir()
+        (elsewhere / "work").touch()
+    with pytest.raises(SetupError, match=words):
+        installer.install("lab")
+    assert installer.calls() == [] and (venv.is_symlink() or venv.read_text() == "my-environment")
+    assert kind != "link" or (elsewhere / "work").exists()
+
+
+@on_posix
+def test_a_venv_that_cannot_be_removed_is_named(installer, monkeypatch):
+    (installer.folder / ".venv").mkdir()
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(install.shutil, "rmtree", refuse)
+    with pytest.raises(SetupError, match="cannot be removed .Permission denied."):
+        installer.install("lab")
+
+
+@on_posix
+def test_uv_installs_the_exact_versions_where_it_is(installer, monkeypatch):
+    installer.gets_uv()
+    monkeypatch.setattr(install.machine, "choose_torch_index", lambda *_: ("https://example.org/whl/cpu", None, False))
+    monkeypatch.setattr(install.machine, "check_venv_module", lambda *_: pytest.fail("uv needs no venv module"))
+    installer.install("test")
+    folder, python = installer.env.root, installer.env.python
+    asked = [line for line in installer.commands() if line.startswith("uv ")]
+    assert asked == [
+        "uv --version",
+        f"uv venv --seed --python {sys.executable} {folder}/.venv",
+        f"uv pip install --python {python} -c {folder}/constraints.txt --index https://example.org/whl/cpu"
+        f" --index-strategy unsafe-best-match -e {folder}[test]",
+    ]
+    installer.calls()
+    installer.install("lab")
+    assert installer.commands() == []
+
+
+@on_posix
+def test_uv_that_fails_is_explained(installer):
+    installer.gets_uv()
+    installer.pip_fails(
+        "error: Failed to fetch: `https://pypi.org/simple/torch/`\n  Caused by: dns error: failed to lookup\n"
+    )
+    with pytest.raises(NoNetwork, match="UV_DEFAULT_INDEX"):
+        installer.install("lab")
+
+
+@on_posix
+@pytest.mark.parametrize(
+    "settings, variable, uses_uv",
+    [
+        ("", None, True),
+        ("global.timeout='60'", None, True),
+        ("global.index-url='https://mirror/simple'", None, False),
+        (":env:.extra-index-url='https://mirror/simple'", None, False),
+        (":env:.find-links='/opt/wheels'", None, False),
+        ("global.index-url='https://mirror/simple'", "UV_DEFAULT_INDEX", True),
+    ],
+)
+def test_a_mirror_that_pip_alone_knows_keeps_pip(installer, monkeypatch, settings, variable, uses_uv):
+    installer.gets_uv()
+    installer.pip_is_set_to(settings + "\n")
+    if variable:
+        monkeypatch.setenv(variable, "https://mirror/simple")
+    assert (install.find_uv(os.environ) is not None) == uses_uv
+
+
+def test_a_broken_uv_is_not_used(tmp_path):
+    (tmp_path / "uv").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "uv").chmod(0o755)
+    assert install.find_uv({"PATH": str(tmp_path)}) is None
 
 
 @pytest.mark.parametrize(
     "wanted, platform, gpu, answers, index, may_pull_cuda",
     [
-        ("", "linux", False, True, bootstrap.CPU_INDEX, False),
+        ("", "linux", False, True, machine.CPU_INDEX, False),
         ("", "linux", False, False, None, True),
         ("", "linux", True, True, None, True),
         ("", "darwin", False, True, None, False),
@@ -466,7 +661,7 @@ def test_a_damaged_stamp_counts_as_none(machine):
     ],
 )
 def test_which_torch(wanted, platform, gpu, answers, index, may_pull_cuda):
-    chosen, sentence, cuda = bootstrap.choose_torch_index(wanted, platform, lambda: gpu, lambda url: answers)
+    chosen, sentence, cuda = machine.choose_torch_index(wanted, platform, lambda: gpu, lambda url: answers)
     assert (chosen, cuda) == (index, may_pull_cuda)
     assert (sentence is not None) == (wanted.startswith("http") or (platform == "linux" and not wanted))
 
@@ -474,7 +669,7 @@ def test_which_torch(wanted, platform, gpu, answers, index, may_pull_cuda):
 def test_an_index_that_does_not_answer_is_not_waited_for(monkeypatch):
     answer = threading.Event()  # a name look-up that hangs; urlopen's own timeout does not cover it
     monkeypatch.setattr(urllib.request, "urlopen", lambda *args, **kwargs: answer.wait(30))
-    asked = threading.Thread(target=lambda: found.append(bootstrap.reachable("http://example.org/", seconds=0.05)))
+    asked = threading.Thread(target=lambda: found.append(machine.reachable("http://example.org/", seconds=0.05)))
     found = []
     asked.start()
     asked.join(10)
@@ -484,7 +679,7 @@ def test_an_index_that_does_not_answer_is_not_waited_for(monkeypatch):
 
 def test_an_index_that_answers_is_reachable(monkeypatch):
     monkeypatch.setattr(urllib.request, "urlopen", lambda *args, **kwargs: io.BytesIO())
-    assert bootstrap.reachable("http://example.org/", seconds=10)
+    assert machine.reachable("http://example.org/", seconds=10)
 
 
 # --- starting JupyterLab -----------------------------------------------------------------------------
@@ -495,15 +690,15 @@ def test_a_taken_port_is_named_and_another_is_found_when_none_was_asked_for():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(bootstrap.SetupError, match=f"Port {port} is in use"):
-            bootstrap.choose_port(str(port))
-        assert bootstrap.choose_port("", first=port) > port
+        with pytest.raises(SetupError, match=f"Port {port} is in use"):
+            lab.choose_port(str(port))
+        assert lab.choose_port("", first=port) > port
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "eight", "-1", "80 80"])
+@pytest.mark.parametrize("port", ["0", "65536", "eight", "-1", "80 80", "²", "٣"])
 def test_what_is_not_a_port_is_refused(port):
-    with pytest.raises(bootstrap.SetupError, match="is not a port"):
-        bootstrap.choose_port(port)
+    with pytest.raises(SetupError, match="is not a port"):
+        lab.choose_port(port)
 
 
 @pytest.mark.parametrize(
@@ -518,25 +713,23 @@ def test_what_is_not_a_port_is_refused(port):
     ],
 )
 def test_where_a_browser_window_can_open(platform, environ, screen):
-    assert bootstrap.has_screen(platform, environ) is screen
+    assert lab.has_screen(platform, environ) is screen
 
 
 def test_lab_without_a_screen_and_as_root():
-    assert {"--no-browser", "--allow-root"} <= set(bootstrap.lab_command("python", "/course", 8888, False, 0))
-    assert not {"--no-browser", "--allow-root"} & set(bootstrap.lab_command("python", "/course", 8888, True, 1000))
-    assert bootstrap.lab_command("python", "/course", 8888, True, 0, ["--ip=0.0.0.0"])[-1] == "--ip=0.0.0.0"
+    assert {"--no-browser", "--allow-root"} <= set(lab.lab_command("python", "/course", 8888, False, 0))
+    assert not {"--no-browser", "--allow-root"} & set(lab.lab_command("python", "/course", 8888, True, 1000))
+    assert lab.lab_command("python", "/course", 8888, True, 0, ["--ip=0.0.0.0"])[-1] == "--ip=0.0.0.0"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="ends the server through its process group")
 def test_lab_serves_lesson_00(tmp_path):
-    lesson = tmp_path / bootstrap.FIRST_LESSON
+    lesson = tmp_path / lab.FIRST_LESSON
     lesson.parent.mkdir()
     lesson.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
     port, log = free_port(), tmp_path / "log"
-    command = bootstrap.lab_command(
-        sys.executable, str(tmp_path), port, False, os.getuid(), ["--IdentityProvider.token="]
-    )
+    command = lab.lab_command(sys.executable, str(tmp_path), port, False, os.getuid(), ["--IdentityProvider.token="])
     with open(log, "wb") as file:
         server = subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -637,3 +830,17 @@ def test_a_chromium_is_found_by_variable_path_and_name(tmp_path, monkeypatch):
         (tmp_path / name).chmod(0o755)
     assert doctor.find_chromium({"PATH": str(tmp_path)}) == str(tmp_path / "chromium")
     assert doctor.find_chromium({"PATH": str(tmp_path), "CHROMIUM": str(tmp_path / "mine")}) == str(tmp_path / "mine")
+
+
+def test_the_doctor_reports_a_torch_that_is_empty(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.doctor"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert "Traceback" not in done.stderr
+    assert re.search(
+        r"^FAIL  torch .*importing it fails: AttributeError.*\n.*remove the folder .venv", done.stdout, re.M
+    )
+    assert done.returncode == 1

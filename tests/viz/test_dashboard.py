@@ -97,9 +97,9 @@ def test_curves_follow_the_steps():
 def test_a_thousand_steps_are_drawn_quickly_and_small():
     snapshot, steps = with_steps(*[replace(STEP, running=n % 8) for n in range(1500)])
     assert len(steps) == 1000
-    started = time.perf_counter()
+    started = time.process_time()
     picture = draw_dashboard(snapshot, steps, [f"w{n}" for n in range(500)], [f"r{n}" for n in range(64)])
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert len(picture.svg) < 40_000 and all(len(heights) <= 120 for _, heights in curves(picture))
     assert "The engine after 1,500 steps" in texts(picture) and "the last 1,000 steps" in texts(picture)
 
@@ -228,6 +228,33 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
     asyncio.run(play())
     assert dashboard.engine.metrics.steps == 200 and not dashboard.engine.has_unfinished()
     assert "The engine after 200 steps" in dashboard.picture.value
+
+
+def test_what_says_that_it_has_paused_comes_after_what_it_shows(monkeypatch):
+    """Each change travels to the page in a message of its own: the last one tells that all the others are there."""
+    monkeypatch.setattr("lessons_lib.viz.dashboard._REDRAW_SECONDS", 1000)
+    dashboard = a_dashboard()
+    dashboard.add()
+    changes = []
+
+    async def play():
+        dashboard.run()
+        while dashboard.engine.metrics.steps < 3:
+            await asyncio.sleep(0)
+        for part, widget, trait in (
+            ("texts", dashboard.texts, "value"),
+            ("picture", dashboard.picture, "value"),
+            ("message", dashboard.message, "value"),
+            ("run", dashboard.run_button, "description"),
+        ):
+            widget.observe(lambda _, part=part: changes.append(part), trait)
+        dashboard.pause()
+        steps = dashboard.engine.metrics.steps
+        await dashboard._task
+        assert f"The engine after {steps} step" in dashboard.picture.value
+
+    asyncio.run(play())
+    assert changes == ["texts", "picture", "message", "run"]
 
 
 def test_run_without_an_event_loop_runs_at_once():

@@ -454,9 +454,9 @@ def test_large_tensors_are_cut_and_drawn_in_time():
     ):
         draws = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             picture = draw_program(recordings[name], 3 if name != "blocks" else 6)
-            draws.append(time.perf_counter() - start)
+            draws.append(time.process_time() - start)
         assert any(words in text for text in texts(picture))
         assert min(draws) < 0.1 and len(picture.svg) < 500_000
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.recording.fragmentation import contiguous_use, paged_use
-from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.cache.memory_map import draw_memory, parts, places_per_line
+from lessons_lib.viz.drawing import palette
 
 SVG = "{http://www.w3.org/2000/svg}"
 HELD = [{"A": 2}, {"A": 3, "B": 4}, {"B": 5, "C": 1}, {"B": 5, "C": 2}]

@@ -306,9 +306,9 @@ def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, block_size)
     step = step_of(num_blocks, block_size, {"A": (room, 1), "B": (0, min(room, 99)), "C": (room, 1), "D": (room, 2)})
     draws = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         picture = draw_pool_access(step)
-        draws.append(time.perf_counter() - start)
+        draws.append(time.process_time() - start)
     assert min(draws) < 0.1
     assert draw_pool_access(step) == picture
     foot = height(picture)

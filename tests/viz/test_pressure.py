@@ -225,9 +225,9 @@ def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, num_swap_bl
     )
     draws = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         picture = draw_pressure(step)
-        draws.append(time.perf_counter() - start)
+        draws.append(time.process_time() - start)
     assert min(draws) < 0.1
     assert draw_pressure(step) == picture
     columns, width, _ = bay_size(num_blocks)

@@ -245,9 +245,9 @@ def test_many_keys_and_values_are_cut_and_drawn_in_time():
     assert "and 26 more in this block" in shown and "output, the first 6 of 64 numbers" in shown
     draws = []
     for i in (19, 20, 21):
-        start = time.perf_counter()
+        start = time.process_time()
         draw_softmax_step(steps, i)
-        draws.append(time.perf_counter() - start)
+        draws.append(time.process_time() - start)
     assert min(draws) < 0.1
 
 

@@ -65,9 +65,9 @@ def test_shares_are_told_and_add_up():
 
 def test_many_steps_are_averaged_and_it_is_said():
     steps = [a_step(0.001 * (n % 2), 0, 0.01, 0, 0) for n in range(1000)]
-    started = time.perf_counter()
+    started = time.process_time()
     picture = draw_step_parts(steps)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert "1,000 steps, each bar the mean of 10" in texts(picture)
     assert len(heights(picture, "forward")) == 100
     assert "from step 11: forward 10 ms, schedule 0.5 ms, move 0 ms, sample 0 ms, update 0 ms" in titles(picture)

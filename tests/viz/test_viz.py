@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.cache.growth import CacheStep, cache_growth_table, draw_cache_growth
 from lessons_lib.viz.charts.curves import bar_chart, line_chart, new_figure
+from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import Drawing, chip_width, flow, show_token
 from lessons_lib.viz.tables.table import Table

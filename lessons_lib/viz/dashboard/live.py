@@ -95,9 +95,10 @@ class Dashboard(widgets.VBox):
             self.redraw()
 
     def pause(self) -> None:
-        self._set_running(False)
+        self.is_running = False
+        self.redraw()  # first: once the page says that it has paused, it shows the last step
         self._say("Paused.")
-        self.redraw()
+        self._set_running(False)
 
     def close(self) -> None:
         self._set_running(False)
@@ -136,8 +137,8 @@ class Dashboard(widgets.VBox):
 
     def redraw(self) -> None:
         self._drawn_at = time.monotonic()
-        self.picture.value = live_html(self._content())
         self.texts.value = self._answers()
+        self.picture.value = live_html(self._content())
 
     def _content(self) -> Picture | str:
         try:

@@ -1,6 +1,6 @@
 """`make doctor`: what was found on this machine, a line each, and what to do about each problem.
 
-    python -m lessons_lib.doctor        exit status 0 if the course can run here, 1 if it cannot
+    python -m tools.doctor        exit status 0 if the course can run here, 1 if it cannot
 
 Each check is a plain function from what was found to a `Finding`, so that a test can hand it any machine.
 `look()` alone looks at the real one. Nothing here installs or changes anything, and nothing at the top imports
@@ -214,6 +214,25 @@ def error_of_import(module: str) -> str:
     return ""
 
 
+def look_at_torch() -> tuple[str | None, tuple[int, int] | None, str, str]:
+    """(name of the GPU, its compute capability, what torch is built for, first line of an error), with any torch."""
+    gpu = capability = None
+    build = "CPU"
+    try:
+        import torch
+
+        if torch.version.cuda:
+            build = f"CUDA {torch.version.cuda}"
+        elif torch.version.hip:
+            build = f"ROCm {torch.version.hip}"
+        if torch.cuda.is_available():
+            gpu = torch.cuda.get_device_name()
+            capability = torch.cuda.get_device_capability() if torch.version.cuda else None
+    except Exception as error:  # noqa: BLE001 - as above; an install that was cut short can leave an empty torch
+        return None, None, build, f"{type(error).__name__}: {error}".splitlines()[0]
+    return gpu, capability, build, ""
+
+
 def find_chromium(environ=os.environ) -> str | None:
     """Path of a Chromium for the browser tests: $CHROMIUM, one on the PATH, or the one playwright fetched."""
     for name in (environ.get("CHROMIUM"), *CHROMIUMS):
@@ -271,26 +290,16 @@ def look() -> list[Finding]:
     if missing:
         return findings
 
+    gpu, capability, build, torch_error = look_at_torch()
     for requirement in _requirements():
         name = requirement.split(";")[0].strip()
         module = name.split(">")[0].replace("-", "_")
         if module == "triton":
             continue
         installed = version_of(module)
-        findings.append(check_package(name, installed, error_of_import(module) if installed else ""))
+        error = torch_error if module == "torch" else error_of_import(module) if installed else ""
+        findings.append(check_package(name, installed, error))
 
-    gpu = capability = None
-    build = "CPU"
-    if not error_of_import("torch"):
-        import torch
-
-        if torch.version.cuda:
-            build = f"CUDA {torch.version.cuda}"
-        elif torch.version.hip:
-            build = f"ROCm {torch.version.hip}"
-        if torch.cuda.is_available():
-            gpu = torch.cuda.get_device_name()
-            capability = torch.cuda.get_device_capability() if torch.version.cuda else None
     findings.append(check_gpu(gpu_the_driver_names(), gpu, build))
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     findings.append(

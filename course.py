@@ -1,0 +1,123 @@
+"""Set up the course and start one of its programs, with nothing but a Python and its standard library.
+
+    python3 course.py lab [--port 9999] [...]   install, then JupyterLab on lesson 00
+    python3 course.py test [...]                install with the test tools, then all tests
+    python3 course.py quick [...]               the same, but only the tests that need less than two minutes together
+    python3 course.py notebooks | bench | soak | doctor
+
+`make lab`, `make test`, ... call exactly this. Where there is no make (Windows) call it yourself:
+
+    py course.py lab
+
+The course is installed into `.venv` next to the README: the package itself (editable), its dependencies in the
+versions of constraints.txt, and for `test`, `quick` and `notebooks` the tools of the extra `test`. tools/install.py
+does that, once.
+
+This file runs before anything is installed and on whatever `python3` is: it must *parse* on old Pythons, so that they
+reach the sentence that says which Python is needed. No f-strings and no annotations here; the modules that need a
+modern Python are imported after that sentence.
+"""
+
+from __future__ import print_function
+
+import os
+import subprocess
+import sys
+
+from tools.setup_errors import SetupError
+
+OLDEST, TOO_NEW = (3, 10), (3, 14)
+
+# The extra that each command needs; `doctor` needs none.
+EXTRAS = {"lab": "lab", "bench": "lab", "soak": "lab", "test": "test", "quick": "test", "notebooks": "test"}
+
+# A file of tests stays in one process, and the longest files come first (tests/conftest.py).
+PYTEST = ["pytest", "--dist", "loadfile", "--no-loadscope-reorder"]
+MODULES = {
+    "test": PYTEST + ["-n", "2"],  # the last -n counts, so ARGS="-n 0" gives one process
+    "quick": PYTEST + ["-n", "auto", "-m", "not slow and not browser and not gpu"],
+    "notebooks": ["tools.authoring"],
+    "bench": ["tools.bench"],
+    "soak": ["tools.soak"],
+    "doctor": ["tools.doctor"],
+}
+
+
+def check_python(version, others=()):
+    """Refuse a Python outside the supported range. `version` is (major, minor); `others` names usable ones."""
+    if OLDEST <= tuple(version[:2]) < TOO_NEW:
+        return
+    if others:
+        remedy = "This machine also has %s: run `make lab PYTHON=%s`." % (" and ".join(others), others[0])
+    else:
+        remedy = "Install one of these from https://www.python.org/downloads/, then `make lab PYTHON=python3.12`."
+    raise SetupError(
+        "Python %d.%d cannot run this course; it needs Python 3.10, 3.11, 3.12 or 3.13.\n%s"
+        % (version[0], version[1], remedy)
+    )
+
+
+def usable_pythons():
+    """Commands on the PATH that start a supported Python, newest first."""
+    names = ["python3.%d" % minor for minor in range(TOO_NEW[1] - 1, OLDEST[1] - 1, -1)]
+    return [name for name in names if starts([name, "-c", "import ensurepip, venv"])]
+
+
+def starts(command):
+    try:
+        with open(os.devnull, "w") as nothing:
+            return subprocess.call(command, stdout=nothing, stderr=nothing) == 0
+    except (IOError, OSError):
+        return False
+
+
+def become(command, root):
+    """Run `command` in place of this process, so that Control-C and the exit status are its own."""
+    os.chdir(root)
+    sys.stdout.flush()
+    if os.name == "nt":  # where exec leaves the terminal
+        sys.exit(subprocess.call(command))
+    os.execv(command[0], command)
+
+
+def start_lab(env, port, arguments):
+    from tools.lab import has_screen, lab_command
+
+    # As lessons_lib/__init__.py does, which says why: here for notebooks that import torch before lessons_lib.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    print("JupyterLab is starting on port %d. To stop it press Control-C twice." % port)
+    uid = os.getuid() if hasattr(os, "getuid") else None
+    become(lab_command(env.python, env.root, port, has_screen(sys.platform, os.environ), uid, arguments), env.root)
+
+
+def main(arguments):
+    command, rest = (arguments[0] if arguments else "help"), arguments[1:]
+    if command not in EXTRAS and command != "doctor":
+        print(__doc__.split("`make lab`")[0].rstrip())
+        return 0 if command in ("help", "-h", "--help") else 2
+    check_python(sys.version_info, () if OLDEST <= sys.version_info[:2] < TOO_NEW else usable_pythons())
+
+    from tools.install import Environment, install
+    from tools.lab import take_port
+
+    env = Environment()
+    if command == "doctor":  # installs nothing: it must be able to look at a broken install
+        become([env.python if os.path.exists(env.python) else sys.executable, "-m"] + MODULES[command] + rest, env.root)
+    if command == "lab":
+        port, rest = take_port(rest)  # before minutes of installing, not after
+    install(env, EXTRAS[command], os.environ.get("TORCH_INDEX", ""))
+    if command == "lab":
+        start_lab(env, port, rest)
+    if command == "bench":  # a benchmark takes all cores, where a lesson leaves one free
+        os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+    become([env.python, "-m"] + MODULES[command] + rest, env.root)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except SetupError as error:
+        sys.exit("\n%s" % error)
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. Run the same command again; it starts afresh.")

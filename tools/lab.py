@@ -1,0 +1,61 @@
+"""JupyterLab on lesson 00: which port it uses, whether a browser can open, and the command that starts it."""
+
+import contextlib
+import os
+import socket
+
+from tools.setup_errors import SetupError
+
+FIRST_LESSON = "notebooks/00_one_request.ipynb"
+
+
+def choose_port(wanted, first=8888, tries=50):
+    """The port for JupyterLab: the wanted one if it is free, else an error; by default the first free one."""
+    if wanted:
+        if not (wanted.isascii() and wanted.isdigit() and 0 < int(wanted) < 65536):
+            raise SetupError(f"PORT={wanted} is not a port: give a number from 1 to 65535, e.g. `make lab PORT=9999`.")
+        if not port_is_free(int(wanted)):
+            raise SetupError(f"Port {wanted} is in use. Choose another one, e.g. "
+                             f"`make lab PORT={int(wanted) % 65535 + 1}`; or leave PORT out and a free one is found.")  # fmt: skip
+        return int(wanted)
+    for port in range(first, first + tries):
+        if port_is_free(port):
+            return port
+    raise SetupError(f"Ports {first} to {first + tries - 1} are all in use. Choose one: `make lab PORT=9999`.")
+
+
+def port_is_free(port):
+    with contextlib.closing(socket.socket()) as server:
+        if os.name != "nt":  # a port in TIME_WAIT can be used again
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
+def take_port(arguments):
+    """Split `--port 9999 ...` into the port to use and the rest."""
+    if arguments[:1] == ["--port"] and len(arguments) > 1:
+        return choose_port(arguments[1]), arguments[2:]
+    return choose_port(""), arguments
+
+
+def has_screen(platform, environ):
+    """Can a browser window open here?"""
+    if platform == "darwin" or platform.startswith("win"):
+        return not environ.get("SSH_CONNECTION")
+    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+def lab_command(python, root, port, screen, uid, extra_arguments=()):
+    """The command that starts JupyterLab on lesson 00."""
+    page = "/lab/tree/" + FIRST_LESSON if os.path.exists(os.path.join(root, FIRST_LESSON)) else "/lab"
+    command = [python, "-m", "jupyterlab", f"--port={port}", "--port-retries=0", "--ServerApp.root_dir=" + root,
+               "--LabApp.default_url=" + page, "--log-level=WARN"]  # fmt: skip
+    if not screen:
+        command.append("--no-browser")
+    if uid == 0:
+        command.append("--allow-root")
+    return [*command, *extra_arguments]

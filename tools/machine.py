@@ -1,0 +1,101 @@
+"""What has to be known about this machine before anything is installed: rights, disk space, GPU, network."""
+
+import os
+import shutil
+import tempfile
+import threading
+import urllib.request
+
+from tools.run_command import succeeds
+from tools.setup_errors import SetupError, disk_full_message, is_disk_full
+
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PROBE_SECONDS = 3.0
+
+
+def check_venv_module(find_spec, version):
+    """Refuse a Python that cannot make a virtual environment (Debian and Ubuntu package that part separately)."""
+    missing = [name for name in ("venv", "ensurepip") if find_spec(name) is None]
+    if missing:
+        raise SetupError(
+            f"This Python has no `{missing[0]}` module, so it cannot make a virtual environment.\n"
+            f"Debian, Ubuntu: `sudo apt install python3-venv` (or python{version[0]}.{version[1]}-venv), then run the "
+            "same command again.\nElsewhere: install Python from https://www.python.org/downloads/, or uv from "
+            "https://docs.astral.sh/uv/."
+        )
+
+
+def check_writable(root):
+    """Refuse a folder that we may not write to."""
+    try:
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        if is_disk_full(str(error)):
+            raise SetupError(disk_full_message(root)) from None
+        raise SetupError(
+            f"Cannot write in {root} ({error.strerror or error}), and the course installs itself there.\n"
+            "Copy the whole folder to a place of your own, such as your home folder, and run the same command there."
+        ) from None
+
+
+def check_disk(root, needed_gb):
+    """Refuse an install that will not fit."""
+    free_gb = free_gigabytes(root)
+    if free_gb < needed_gb:
+        raise SetupError(
+            f"Too little disk space: {free_gb:.1f} GB free in {root}, about {needed_gb:.1f} GB needed.\n"
+            "Free some space, or move the course to a larger disk, and run the same command again. "
+            "Nothing was installed."
+        )
+
+
+def free_gigabytes(root):
+    return shutil.disk_usage(root).free / 1e9
+
+
+def has_nvidia_gpu():
+    return os.path.exists("/dev/nvidiactl") or succeeds(["nvidia-smi", "-L"])
+
+
+def reachable(url, seconds=PROBE_SECONDS):
+    """Does `url` answer within `seconds`? Never raises. The thread is for name look-ups, which have no timeout."""
+    answered = []
+
+    def probe():
+        try:
+            urllib.request.urlopen(url, timeout=seconds).close()
+            answered.append(True)
+        except Exception:  # noqa: BLE001 - any failure means the same: not reachable
+            pass
+
+    thread = threading.Thread(target=probe, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answered)
+
+
+def choose_torch_index(wanted, platform, gpu, probe):
+    """Return (index or None, sentence or None, may_pull_cuda).
+
+    wanted     the value of TORCH_INDEX: "" to choose here, "none" for no extra index, otherwise an index URL
+    platform   sys.platform
+    gpu        () -> bool, is there an NVIDIA GPU
+    probe      (url) -> bool, does the URL answer
+    """
+    on_linux = platform.startswith("linux")
+    if wanted == "none":
+        return None, None, on_linux
+    if wanted:
+        return wanted, f"Taking torch from {wanted} (TORCH_INDEX).", on_linux and "/cpu" not in wanted
+    if not on_linux:
+        return None, None, False
+    if gpu():
+        return None, "NVIDIA GPU found: taking torch with CUDA (several GB).", True
+    if probe(CPU_INDEX + "/torch/"):
+        return CPU_INDEX, f"No NVIDIA GPU: taking the CPU build of torch from {CPU_INDEX}.", False
+    sentence = (
+        f"No NVIDIA GPU, but {CPU_INDEX} does not answer: taking torch as your pip or uv is set up to find it.\n"
+        "(From PyPI that is the build with CUDA: several GB more, which a machine without a GPU never uses.)"
+    )
+    return None, sentence, True
