@@ -60,8 +60,10 @@ LONGEST = [
     "test_answers",
     "test_generation",
 ]
-# What `make quick` leaves out as well as notebooks and browser: many cases of what other files test with a few.
+# What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
+# test with a few.
 MANY_CASES = [
+    "test_authoring",
     "test_generation",
     "test_pressure_equality",
     "test_kernels",
