@@ -56,8 +56,8 @@ def progress(lesson: str | None = None) -> Table:
     """A table of all exercises of the course, or of one lesson such as "00": state, attempts, hints used."""
     done = load()["exercises"]
     rows = []
-    for lesson in [lesson] if lesson else lesson_numbers():
-        for exercise in exercises_of(lesson):
+    for number in [lesson] if lesson else lesson_numbers():
+        for exercise in exercises_of(number):
             entry = done.get(exercise.id, {})
             rows.append([exercise.id, exercise.title, _state(entry), entry.get("attempts", 0), entry.get("hints", 0)])
     solved = sum(row[2].startswith("✓") for row in rows)

@@ -39,7 +39,8 @@ def quiz(lesson: str) -> Quiz:
 def _question_html(number: int, question: Question) -> str:
     choices = "".join(
         f"<details style='margin-left:1.5em'><summary style='cursor:pointer'>{_inline(choice.text)}</summary>"
-        f"<div style='margin:0.2em 0 0.6em 1.2em'>{'✓ Right.' if choice.right else '✗ No.'} {_inline(choice.explanation)}</div></details>"
+        f"<div style='margin:0.2em 0 0.6em 1.2em'>{'✓ Right.' if choice.right else '✗ No.'} "
+        f"{_inline(choice.explanation)}</div></details>"
         for choice in question.choices
     )
     return f"<div style='margin-bottom:1em'><p><b>{number}.</b> {_inline(question.text)}</p>{choices}</div>"

@@ -32,7 +32,7 @@ def get_exercise(id: str) -> Exercise:
         UnknownExercise: there is none; the message lists the ids that exist.
     """
     lesson = str(id).split(".")[0]
-    known = [exercise for exercise in exercises_of(lesson)] if lesson in lesson_numbers() else []
+    known = exercises_of(lesson) if lesson in lesson_numbers() else []
     for exercise in known:
         if exercise.id == id:
             return exercise

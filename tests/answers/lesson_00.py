@@ -519,7 +519,9 @@ WRONG = {
             "the logit of this token ranks 2 of 97",
         ),
         Wrong(
-            "samples after the first token", loop_without_cache(second_best_after_the_first), "The input of that pass was right"
+            "samples after the first token",
+            loop_without_cache(second_best_after_the_first),
+            "The input of that pass was right",
         ),
         Wrong(
             "feeds the prompt each time", loop_without_cache(feed=lambda ids, prompt: prompt), "Append every new token"
@@ -546,8 +548,14 @@ WRONG = {
         Wrong("end token seen too late", first_end_token_goes_unseen, "came as the first new token"),
         Wrong("leaves the end token out", leaves_the_end_token_out, "is missing. It is part of the answer"),
         Wrong("takes end token 0 for none", takes_end_token_0_for_none, "falsy in Python"),
-        Wrong("stops at an end token of the prompt", stops_at_an_end_token_of_the_prompt, "because the *prompt* contains"),
-        Wrong("stops if the prompt ends with the end token", checks_the_last_token_first, "The *prompt* ends with the end token"),
+        Wrong(
+            "stops at an end token of the prompt", stops_at_an_end_token_of_the_prompt, "because the *prompt* contains"
+        ),
+        Wrong(
+            "stops if the prompt ends with the end token",
+            checks_the_last_token_first,
+            "The *prompt* ends with the end token",
+        ),
         Wrong("one pass for nothing", one_pass_for_nothing, "1 token should take 1 forward pass; yours made 2"),
         Wrong("returns nothing", forgets_to_return, "returned None"),
         Wrong("returns a tensor", returns_one_tensor, "a tensor of shape [1]"),

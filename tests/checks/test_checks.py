@@ -19,8 +19,10 @@ def test_double(attempt):
     if call(attempt, [1, 2], case="double([1, 2])") != [2, 4]:
         raise Mistake("double([1, 2]) should give [2, 4].", case="two numbers", idea="Every element is doubled.")
 
-EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, ("idea", "outline", "nearly"), time_limit=0.3)]
-QUIZ = [Question("How many are `2 * 2`?", (Choice("3", "That is 2 + 1."), Choice("4", "Two twos.", right=True), Choice("<5>", "Too many.")))]
+HINTS = ("idea", "outline", "nearly")
+EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=0.3)]
+CHOICES = (Choice("3", "That is 2 + 1."), Choice("4", "Two twos.", right=True), Choice("<5>", "Too many."))
+QUIZ = [Question("What is `2 * 2`?", CHOICES)]
 """
 REFERENCE = '''
 def double(numbers):

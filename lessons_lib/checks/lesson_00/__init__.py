@@ -1,4 +1,7 @@
-"""The exercises and the quiz of lesson 00. The checks run on tiny random models that never repeat a token twice in a row."""
+"""The exercises and the quiz of lesson 00.
+
+The checks run on tiny random models that never write the same token twice in a row.
+"""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_00.cache_bytes import test_cache_bytes_per_token
@@ -16,12 +19,16 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:greedy_without_cache",
         test=test_greedy_without_cache,
         hints=(
-            "The model maps a sequence to logits, one row per position. The row of the last position scores the token that comes "
+            "The model maps a sequence to logits, one row per position. The row of the last position scores the token "
+            "that comes "
             "next. Take the best one, append it to the sequence, and call the model again.",
-            "Copy the prompt into a list. In a loop, make a tensor of shape [1, length] from the list, call the model, take the "
-            "argmax at the last position, and append it. Leave the loop when there are max_new_tokens new tokens, or when the "
+            "Copy the prompt into a list. In a loop, make a tensor of shape [1, length] from the list, call the model, "
+            "take the "
+            "argmax at the last position, and append it. Leave the loop when there are max_new_tokens new tokens, or "
+            "when the "
             "token you just appended is eos_token_id.",
-            "`logits = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits` has shape "
+            "`logits = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits` has "
+            "shape "
             "[1, length, vocabulary]; the next token is `int(logits[0, -1].argmax())`. At the end, the answer is "
             "`token_ids[len(prompt_ids):]`.",
         ),
@@ -32,10 +39,13 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:decode_step",
         test=test_decode_step,
         hints=(
-            "The cache holds everything the model needs to know about the older tokens. Only one token is missing: `last_token`.",
-            "Make a tensor of shape [1, 1] that contains last_token. Call the model with this tensor and the cache. Return the "
+            "The cache holds everything the model needs to know about the older tokens. Only one token is missing: "
+            "`last_token`.",
+            "Make a tensor of shape [1, 1] that contains last_token. Call the model with this tensor and the cache. "
+            "Return the "
             "argmax of the logits as an int.",
-            "`model(input_ids=torch.tensor([[last_token]], device=model.device), past_key_values=cache).logits` has shape [1, 1, vocabulary]. "
+            "`model(input_ids=torch.tensor([[last_token]], device=model.device), past_key_values=cache).logits` has "
+            "shape [1, 1, vocabulary]. "
             "The model adds the new key and value to `cache` by itself.",
         ),
     ),
@@ -45,11 +55,15 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:greedy_with_cache",
         test=test_greedy_with_cache,
         hints=(
-            "The prompt goes through the model once. After that, each step feeds the one token that the step before produced.",
-            "`prefill` returns the first new token and the cache. Start the answer with that token. While the answer is shorter "
-            "than max_new_tokens and its last token is not eos_token_id, run one decode step and append what it returns.",
+            "The prompt goes through the model once. After that, each step feeds the one token that the step before "
+            "produced.",
+            "`prefill` returns the first new token and the cache. Start the answer with that token. While the answer "
+            "is shorter "
+            "than max_new_tokens and its last token is not eos_token_id, run one decode step and append what it "
+            "returns.",
             "`token, cache = prefill(model, prompt_ids)`, `new_tokens = [token]`, then "
-            "`while len(new_tokens) < max_new_tokens and token != eos_token_id:` with `token = decode_step(model, token, cache)` "
+            "`while len(new_tokens) < max_new_tokens and token != eos_token_id:` with `token = decode_step(model, "
+            "token, cache)` "
             "and an append in the loop body.",
         ),
     ),
@@ -60,10 +74,12 @@ EXERCISES = [
         test=test_cache_bytes_per_token,
         points=1,
         hints=(
-            "Count the elements that one token stores in one layer, then multiply by the layers and by the bytes per element.",
+            "Count the elements that one token stores in one layer, then multiply by the layers and by the bytes per "
+            "element.",
             "In each layer, a token stores a key and a value for every KV head. Each of them has head_dim elements. "
             "`config.num_hidden_layers` is the number of layers.",
-            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, bytes_per_element.",
+            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, "
+            "bytes_per_element.",
         ),
     ),
 ]

@@ -39,7 +39,8 @@ BYTES_CASES = (
     (
         _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16),
         2,
-        "one layer, hidden size 32, 4 query heads over 2 KV heads, head_dim=16 set in the configuration, 2 bytes per element.",
+        "one layer, hidden size 32, 4 query heads over 2 KV heads, head_dim=16 set in the configuration, 2 bytes per "
+        "element.",
     ),
     (GPT2Config(n_layer=2, n_head=3, n_embd=48), 4, "GPT-2 with 2 layers and 3 heads of size 16, 4 bytes per element."),
     (
@@ -63,7 +64,8 @@ def test_cache_bytes_per_token(attempt) -> None:
             raise Mistake(
                 f"your code raised AttributeError: {error}.",
                 case=case,
-                idea="Model families name their configuration fields differently. `kv_head_size(config)` returns the KV heads and "
+                idea="Model families name their configuration fields differently. `kv_head_size(config)` returns the "
+                "KV heads and "
                 "head size for all of them.",
             ) from error
         _refuse_no_number(got, case)
@@ -81,7 +83,8 @@ def test_cache_bytes_per_token(attempt) -> None:
     got = call(attempt, config, case=case)
     if got != cache_bytes_per_token(config):
         raise Mistake(
-            f"without `bytes_per_element`, one token should take {cache_bytes_per_token(config)} bytes; yours says {_plain(got)}.",
+            f"without `bytes_per_element`, one token should take {cache_bytes_per_token(config)} bytes; yours says "
+            f"{_plain(got)}.",
             case="one layer, one KV head of size 8, called without bytes_per_element.",
             idea="The default is 4, the size of a float32.",
         )
@@ -95,9 +98,15 @@ def _why_other_model(got, config, size: int, attempt) -> str:
     ignores_layers = attempt(deeper, size) == got
     for layers, heads_of in ((ours, ours), (config, ours), (ours, config)):
         if got == _bytes(layers, size, *kv_head_size(heads_of)) and ignores_layers == (layers is ours):
-            return "You seem to read the notebook's own model, `model.config`. Take every value from the argument, `config`."
+            return (
+                "You seem to read the notebook's own model, `model.config`. Take every value from the argument, "
+                "`config`."
+            )
     if ignores_layers and attempt(BYTES_CASES[-1][0], size) == got:
-        return "Your result is the same for every configuration. Take the layers, KV heads and head size from the argument, `config`."
+        return (
+            "Your result is the same for every configuration. Take the layers, KV heads and head size from the "
+            "argument, `config`."
+        )
     return ""
 
 
@@ -108,10 +117,16 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
     if config.num_attention_heads > kv_heads and got == _bytes(config, size, config.num_attention_heads, head_dim):
         stated = _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
         if attempt(stated, 1) == _bytes(stated, 1, 1, stated.hidden_size):
-            return "You seem to count hidden_size elements per layer. Count KV heads times head size: query heads share KV heads, so here it's less."
+            return (
+                "You seem to count hidden_size elements per layer. Count KV heads times head size: query heads share "
+                "KV heads, so here it's less."
+            )
         return "You seem to count the query heads. Only KV heads are stored, and several query heads share each one."
     if got == _bytes(config, size, kv_heads, config.hidden_size // config.num_attention_heads):
-        return "You seem to compute the head size as hidden_size // heads. This configuration sets it explicitly: `head_dim`."
+        return (
+            "You seem to compute the head size as hidden_size // heads. This configuration sets it explicitly: "
+            "`head_dim`."
+        )
     if kv_heads > 1 and got * kv_heads == expected:
         return f"You seem to count only one head. There are {kv_heads} KV heads, each with a key and a value."
     if got == 8 * expected:
@@ -147,5 +162,5 @@ def _refuse_no_number(got, case: str) -> None:
         )
 
 
-def _plain(number) -> str:
-    return f"{number:,}"
+def _plain(count) -> str:
+    return f"{count:,}"

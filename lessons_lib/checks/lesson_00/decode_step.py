@@ -16,9 +16,12 @@ def test_decode_step(attempt) -> None:
         model = tiny_model(family)
         answer = Case(prompt, 5, family=family).expected()
         token, cache = prefill(model, list(prompt))
-        for number, expected in enumerate(answer[1:], start=1):
-            held = len(prompt) + number - 1
-            case = f"the cache holds {number_of_tokens(held)}, {[*prompt, *answer][:held]}; last_token={token}, on a tiny {family} model."
+        for step, expected in enumerate(answer[1:], start=1):
+            held = len(prompt) + step - 1
+            case = (
+                f"the cache holds {number_of_tokens(held)}, {[*prompt, *answer][:held]}; last_token={token}, on a tiny "
+                f"{family} model."
+            )
             before = copy.deepcopy(cache)
             with watched(model, case) as passes:
                 got = call(attempt, model, token, cache, case=case)
@@ -40,7 +43,8 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
         raise Mistake(
             f"your step fed {len(fed[0])} tokens, {short(fed[0])}; it should feed only `last_token`, {token}.",
             case=case,
-            idea="The cache already holds the keys and values of all tokens before it. Feeding a token again stores it twice.",
+            idea="The cache already holds the keys and values of all tokens before it. Feeding a token again stores it "
+            "twice.",
         )
     if fed != [[token]]:
         raise Mistake(
@@ -53,10 +57,11 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
         raise Mistake(
             f"after the step, the cache should hold {number_of_tokens(held + 1)}; it still holds {held}.",
             case=case,
-            idea="You seem to pass a copy of the cache. Pass the cache itself: the next step needs what this one adds to it."
+            idea="You seem to pass a copy of the cache. Pass the cache itself: the next step needs what this one adds "
+            "to it."
             if copied
-            else "You seem to call the model without this cache. Pass `past_key_values=cache`: the model reads the old keys and "
-            "values from it and adds those of `last_token`.",
+            else "You seem to call the model without this cache. Pass `past_key_values=cache`: the model reads the old "
+            "keys and values from it and adds those of `last_token`.",
         )
     if now != held + 1:
         raise Mistake(
@@ -80,7 +85,8 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
             raise Mistake(
                 f"the token should be {expected}; yours is {got}, the result for `last_token` at position {position}.",
                 case=case,
-                idea=f"Its position is {held}, the number of tokens in the cache before the step. Leave `position_ids` out: the model "
+                idea=f"Its position is {held}, the number of tokens in the cache before the step. Leave `position_ids` "
+                "out: the model "
                 "derives the position from the cache.",
             )
     logits = model(torch.tensor([[token]]), past_key_values=copy.deepcopy(before)).logits[0, -1]
@@ -121,7 +127,8 @@ def _as_token(got, case: str) -> int:
         raise Mistake(
             f"your step returned a tensor of shape {list(got.shape)}; it should return the next token, an int.",
             case=case,
-            idea="Logits are scores, one per token of the vocabulary. The next token is the index of the largest: `argmax`.",
+            idea="Logits are scores, one per token of the vocabulary. The next token is the index of the largest: "
+            "`argmax`.",
         )
     if not hasattr(got, "__index__"):
         raise Mistake(

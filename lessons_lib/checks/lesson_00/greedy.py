@@ -1,9 +1,9 @@
-"""Shared by the exercises on greedy loops: test cases, recorded forward passes, and messages about wrong beginnings and ends."""
+"""Shared by the exercises on greedy loops: test cases, recorded passes, and messages about wrong ends."""
 
 import operator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 import torch
 from transformers import Cache
@@ -43,7 +43,7 @@ class Case:
 
 @contextmanager
 def watched(model, case: str):
-    """Record the forward passes, and explain a wrong input or an argmax of the wrong shape before PyTorch fails on it."""
+    """Record the forward passes, and explain a wrong input or a wrong argmax before PyTorch fails on it."""
     hook = model.register_forward_pre_hook(
         lambda module, args, kwargs: _refuse_wrong_input(args, kwargs, case), with_kwargs=True
     )
@@ -56,7 +56,8 @@ def watched(model, case: str):
         raise Mistake(
             f"your code converts a tensor with several elements to one number ({error}).",
             case=case,
-            idea="The logits have shape [1, tokens, vocabulary]. First take the row of the last position, then its argmax.",
+            idea="The logits have shape [1, tokens, vocabulary]. First take the row of the last position, then its "
+            "argmax.",
         ) from error
     finally:
         hook.remove()
@@ -84,7 +85,8 @@ def _refuse_wrong_input(args: tuple, kwargs: dict, case: str) -> None:
         )
 
 
-# Smallest first. The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ... and 5, 17, 42, 17 with 76, 78, 38, 63, 0, ...
+# Smallest first. The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ...
+# and 5, 17, 42, 17 with 76, 78, 38, 63, 0, ...
 PROMPT = (5, 17, 42)
 GREEDY_CASES = (
     Case(PROMPT, 1),
@@ -103,7 +105,7 @@ GREEDY_CASES = (
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _reference_answer(case: Case) -> tuple[int, ...]:
     return tuple(greedy_without_cache(tiny_model(case.family), case.prompt, case.max_new_tokens, case.eos))
 
@@ -123,19 +125,22 @@ def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
             refuse(f"The end token, {case.eos}, is missing. It is part of the answer: append it, then stop.")
         if len(got) > len(expected) and got[: len(expected)] == expected and case.eos == 0:
             refuse(
-                "The end token is 0 here, which is falsy in Python. Compare with `token == eos_token_id`; don't test `if eos_token_id`."
+                "The end token is 0 here, which is falsy in Python. Compare with `token == eos_token_id`; don't test "
+                "`if eos_token_id`."
             )
         if len(got) > len(expected) and got[: len(expected)] == expected:
             when = "as the first new token" if len(expected) == 1 else f"as new token {len(expected)}"
             refuse(f"The end token, {case.eos}, came {when}. Stop there: what follows isn't part of the answer.")
     if case.eos == prompt[-1] and not got:
         refuse(
-            f"The *prompt* ends with the end token, {case.eos}, and you return before the first pass. Look for the end token "
+            f"The *prompt* ends with the end token, {case.eos}, and you return before the first pass. Look for the end "
+            "token "
             "only after appending a new token."
         )
     if case.eos in prompt and got == expected[: len(got)]:
         refuse(
-            f"You seem to stop because the *prompt* contains the end token, {case.eos}. Only a new token can end the answer."
+            f"You seem to stop because the *prompt* contains the end token, {case.eos}. Only a new token can end the "
+            "answer."
         )
     if len(got) < len(expected) and got == expected[: len(got)]:
         probe = replace(case, max_new_tokens=7, eos=None)
@@ -147,7 +152,8 @@ def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
         refuse(f"{number_of_tokens(len(expected) - len(got))} too few: max_new_tokens is {case.max_new_tokens}.")
     if len(got) > len(expected) and got[: len(expected)] == expected:
         refuse(
-            f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does your loop check the length before or after appending a token?"
+            f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does "
+            "your loop check the length before or after appending a token?"
         )
 
 

@@ -8,7 +8,8 @@ QUIZ = [
         (
             Choice(
                 "All 21 tokens, with the cache",
-                "The 20 old ones are already in the cache. Fed again, they would be stored, and attended to, a second time.",
+                "The 20 old ones are already in the cache. Fed again, they would be stored, and attended to, a second "
+                "time.",
             ),
             Choice(
                 "Nothing: the cache is enough",
@@ -16,7 +17,8 @@ QUIZ = [
             ),
             Choice(
                 "The 20th token, the last one in the cache",
-                "The model has already read that one: its logits gave the newest token. Fed again, it would be in the cache twice.",
+                "The model has already read that one: its logits gave the newest token. Fed again, it would be in the "
+                "cache twice.",
             ),
             Choice(
                 "Only the newest token",
@@ -26,12 +28,14 @@ QUIZ = [
         ),
     ),
     Question(
-        "The model answered a prompt of 100 tokens with 50 new tokens, and the cache was kept. Now the user appends 20 more tokens "
+        "The model answered a prompt of 100 tokens with 50 new tokens, and the cache was kept. Now the user appends 20 "
+        "more tokens "
         "to that text. What is the minimum number of tokens the model must compute to choose the next one?",
         (
             Choice(
                 "21",
-                "The 50th new token was chosen but never fed, so it isn't in the cache. One pass computes it and the 20 tokens after it.",
+                "The 50th new token was chosen but never fed, so it isn't in the cache. One pass computes it and the "
+                "20 tokens after it.",
                 right=True,
             ),
             Choice(
@@ -44,7 +48,8 @@ QUIZ = [
             ),
             Choice(
                 "170",
-                "Appending text doesn't change the keys and values of the old tokens, so they needn't be computed again.",
+                "Appending text doesn't change the keys and values of the old tokens, so they needn't be computed "
+                "again.",
             ),
         ),
     ),
@@ -53,7 +58,8 @@ QUIZ = [
         (
             Choice(
                 "Because greedy decoding never takes a token back",
-                "Sampling doesn't take tokens back either, but that isn't the reason: a vector could still depend on later tokens.",
+                "Sampling doesn't take tokens back either, but that isn't the reason: a vector could still depend on "
+                "later tokens.",
             ),
             Choice(
                 "Because the weights don't change",
@@ -67,7 +73,8 @@ QUIZ = [
         ),
     ),
     Question(
-        "One short request is served alone. Its decode step does about 2 operations for each weight it reads. What would make it "
+        "One short request is served alone. Its decode step does about 2 operations for each weight it reads. What "
+        "would make it "
         "faster on a machine where it is memory-bound?",
         (
             Choice(
@@ -87,7 +94,8 @@ QUIZ = [
         ),
     ),
     Question(
-        "Two models differ only in this: the first has 32 KV heads, the second 8. Both have 32 query heads. How do their caches "
+        "Two models differ only in this: the first has 32 KV heads, the second 8. Both have 32 query heads. How do "
+        "their caches "
         "compare?",
         (
             Choice(
@@ -110,7 +118,8 @@ QUIZ = [
         (
             Choice(
                 "The model continues as if that token were the whole text",
-                "Without a cache it sees one token at position 0. The text derails without any error, which is why we compare with "
+                "Without a cache it sees one token at position 0. The text derails without any error, which is why we "
+                "compare with "
                 "`generate`.",
                 right=True,
             ),

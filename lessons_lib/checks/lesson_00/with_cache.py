@@ -37,7 +37,8 @@ def _run(attempt, case: Case):
         raise Mistake(
             f"your code uses the cache where a token belongs ({error}).",
             case=str(case),
-            idea="Look at the order: `first_token, cache = prefill(model, prompt_ids)`, and `decode_step(model, last_token, cache)`.",
+            idea="Look at the order: `first_token, cache = prefill(model, prompt_ids)`, and `decode_step(model, "
+            "last_token, cache)`.",
         ) from error
     if isinstance(got, list) and any(isinstance(token, Cache) for token in got):
         raise Mistake(
@@ -51,20 +52,28 @@ def _run(attempt, case: Case):
 def _name_wrong_input_with_cache(passes, case: Case) -> None:
     """Raise for the first decode step whose input is not the newest token."""
     sequence = [*case.prompt, *case.expected()]
-    for number, forward in enumerate(passes[: len(case.expected())]):
+    for step, forward in enumerate(passes[: len(case.expected())]):
         fed = forward.input_ids[0]
-        if number == 0 or fed == [sequence[len(case.prompt) + number - 1]]:
+        if step == 0 or fed == [sequence[len(case.prompt) + step - 1]]:
             continue
-        newest = sequence[len(case.prompt) + number - 1]
+        newest = sequence[len(case.prompt) + step - 1]
         many = "" if len(fed) == 1 else f"{number_of_tokens(len(fed))}, "
-        what = f"decode step {number} fed {many}{short(fed)}; it should feed [{newest}], the newest token."
+        what = f"decode step {step} fed {many}{short(fed)}; it should feed [{newest}], the newest token."
         if len(fed) > 1 and forward.cached:
-            idea = f"The cache already holds {forward.cached} tokens. Tokens fed again are stored, and attended to, twice."
+            idea = (
+                f"The cache already holds {forward.cached} tokens. Tokens fed again are stored, and attended to, twice."
+            )
         elif len(fed) > 1:
-            idea = "You seem to recompute the whole sequence. Keep the cache that `prefill` returns and pass it to every `decode_step`."
-        elif fed[0] == case.prompt[-1] and number == 1:
-            idea = "That is the last token of the prompt, which is already in the cache. Feed the token that `prefill` returned."
-        elif number > 1 and fed == passes[number - 1].input_ids[0]:
+            idea = (
+                "You seem to recompute the whole sequence. Keep the cache that `prefill` returns and pass it to every "
+                "`decode_step`."
+            )
+        elif fed[0] == case.prompt[-1] and step == 1:
+            idea = (
+                "That is the last token of the prompt, which is already in the cache. Feed the token that `prefill` "
+                "returned."
+            )
+        elif step > 1 and fed == passes[step - 1].input_ids[0]:
             idea = "You seem to feed the same token in every step. Feed the token that the step before returned."
         else:
             idea = "The input of a decode step is the token produced by the step before."
@@ -84,7 +93,8 @@ def _name_wrong_first_token(got: list[int], case: Case) -> None:
         raise Mistake(
             f"the answer should be {short(expected)}; yours is {short(got)}: the first token is there twice.",
             case=str(case),
-            idea="Append each token once: the one from `prefill` before the loop, the one from `decode_step` inside it.",
+            idea="Append each token once: the one from `prefill` before the loop, the one from `decode_step` inside "
+            "it.",
         )
 
 
@@ -97,21 +107,26 @@ def _name_too_much_work(passes, case: Case) -> None:
         raise Mistake(
             f"the tokens are right, but pass 2 computed {passes[1].tokens} tokens; with a cache it computes 1.",
             case=str(case),
-            idea="You seem to prefill again for every token, each time into a new cache. Prefill once, then feed one token per step."
+            idea="You seem to prefill again for every token, each time into a new cache. Prefill once, then feed one "
+            "token per step."
             if passes[1].keeps_cache
-            else "You seem to recompute the whole sequence in every pass, without a cache. Prefill once, then feed one token per step.",
+            else "You seem to recompute the whole sequence in every pass, without a cache. Prefill once, then feed one "
+            "token per step.",
         )
     if passes[0].tokens < len(case.prompt):
         raise Mistake(
-            f"the tokens are right, but the first pass computed {passes[0].tokens} of the prompt's {len(case.prompt)} tokens.",
+            f"the tokens are right, but the first pass computed {passes[0].tokens} of the prompt's {len(case.prompt)} "
+            "tokens.",
             case=str(case),
             idea="The whole prompt is known in advance, so `prefill` can compute it in one pass.",
         )
     if len(passes) > wanted:
         raise Mistake(
-            f"the tokens are right, but {number_of_tokens(wanted)} should take {wanted} forward pass{'es' * (wanted > 1)}; "
+            f"the tokens are right, but {number_of_tokens(wanted)} should take {wanted} forward "
+            f"pass{'es' * (wanted > 1)}; "
             f"yours made {len(passes)}.",
             case=str(case),
-            idea="You seem to compute one extra token and throw it away. `prefill` gives the first token, so n tokens need n - 1 decode "
+            idea="You seem to compute one extra token and throw it away. `prefill` gives the first token, so n tokens "
+            "need n - 1 decode "
             "steps: decide whether to stop *before* the next step.",
         )

@@ -29,14 +29,17 @@ def test_greedy_without_cache(attempt) -> None:
             raise Mistake(
                 f"the tokens are right, but pass 2 was given a cache of {passes[1].cached} tokens.",
                 case=str(case),
-                idea="This exercise recomputes the whole sequence in every pass, to see what that costs. The cache comes in 00.2 and 00.3.",
+                idea="This exercise recomputes the whole sequence in every pass, to see what that costs. The cache "
+                "comes in 00.2 and 00.3.",
             )
         if len(passes) > len(got):
             raise Mistake(
-                f"the tokens are right, but {number_of_tokens(len(got))} should take {len(got)} forward pass{'es' * (len(got) > 1)}; "
+                f"the tokens are right, but {number_of_tokens(len(got))} should take {len(got)} forward "
+                f"pass{'es' * (len(got) > 1)}; "
                 f"yours made {len(passes)}.",
                 case=str(case),
-                idea="You seem to compute one extra token and throw it away. Each pass gives one token, so check whether to stop "
+                idea="You seem to compute one extra token and throw it away. Each pass gives one token, so check "
+                "whether to stop "
                 "right after appending it.",
             )
 
@@ -52,7 +55,8 @@ def _name_wrong_choice(got: list[int], case: Case) -> None:
     raise Mistake(
         f"new token {index + 1} should be {expected[index]}; yours is {got[index]}.",
         case=str(case),
-        idea=f"The input of that pass was right, but the logit of {got[index]} ranks only {rank} of {VOCAB_SIZE}. Greedy decoding "
+        idea=f"The input of that pass was right, but the logit of {got[index]} ranks only {rank} of {VOCAB_SIZE}. "
+        "Greedy decoding "
         "takes the token with the largest logit at the last position, every time, without sampling.",
     )
 
@@ -61,18 +65,28 @@ def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
     """Raise for the first pass with a wrong input, among those up to the first wrong token."""
     fed = list(case.prompt)
     relevant = passes[: first_wrong_index(got, case) + 1]
-    for number, (forward, token) in enumerate(zip(relevant, case.expected()), start=1):
+    for pass_number, (forward, token) in enumerate(zip(relevant, case.expected()), start=1):
         if forward.input_ids != [fed]:
-            what = f"pass {number} should feed {number_of_tokens(len(fed))}, {fed}; yours fed {short(forward.input_ids[0])}."
-            if number > 1 and forward.input_ids == passes[0].input_ids:
-                idea = "You seem to feed only the prompt each time. Append every new token to the sequence before the next pass."
-            elif number > 1 and forward.tokens == 1:
+            what = (
+                f"pass {pass_number} should feed {number_of_tokens(len(fed))}, {fed}; yours fed "
+                f"{short(forward.input_ids[0])}."
+            )
+            if pass_number > 1 and forward.input_ids == passes[0].input_ids:
                 idea = (
-                    "You seem to feed only the last token. Without a cache, the model remembers nothing between calls: feed the whole "
+                    "You seem to feed only the prompt each time. Append every new token to the sequence before the "
+                    "next pass."
+                )
+            elif pass_number > 1 and forward.tokens == 1:
+                idea = (
+                    "You seem to feed only the last token. Without a cache, the model remembers nothing between calls: "
+                    "feed the whole "
                     "sequence."
                 )
-            elif number > 1 and fed[-1] in forward.input_ids[0] and forward.input_ids[0][-1] != fed[-1]:
-                idea = "The newest token belongs at the end of the sequence: first the prompt, then the new tokens in order."
+            elif pass_number > 1 and fed[-1] in forward.input_ids[0] and forward.input_ids[0][-1] != fed[-1]:
+                idea = (
+                    "The newest token belongs at the end of the sequence: first the prompt, then the new tokens in "
+                    "order."
+                )
             else:
                 idea = "Each pass feeds the prompt followed by all new tokens so far."
             raise Mistake(what, case=str(case), idea=idea)
@@ -89,19 +103,24 @@ def _name_wrong_position(got: list[int], case: Case) -> None:
     what = f"the first new token should be {case.expected()[0]}; yours is {got[0]}."
     if got[0] >= VOCAB_SIZE:
         idea = (
-            f"The vocabulary has {VOCAB_SIZE} tokens. You seem to take the argmax over all positions at once; take it only at the "
+            f"The vocabulary has {VOCAB_SIZE} tokens. You seem to take the argmax over all positions at once; take it "
+            "only at the "
             "last position, `logits[0, -1]`."
         )
     elif got[0] in by_position[:last]:
         position = by_position.index(got[0])
         which = "the first" if position == 0 else "the second to last" if position == last - 1 else "not the last"
         idea = (
-            f"You seem to read the logits of position {position}, {which}. The logits of a position predict the token *after* it, "
+            f"You seem to read the logits of position {position}, {which}. The logits of a position predict the token "
+            "*after* it, "
             f"so read the next token at the last position, {last}."
         )
     elif got[0] == int(logits[-1].argmin()):
         idea = "You seem to take the token with the smallest logit. Greedy decoding takes the largest."
     else:
         rank = int((logits[-1] > logits[-1, got[0]]).sum()) + 1
-        idea = f"At the last position, the logit of this token ranks {rank} of {VOCAB_SIZE}. Greedy decoding takes the largest logit, every time."
+        idea = (
+            f"At the last position, the logit of this token ranks {rank} of {VOCAB_SIZE}. Greedy decoding takes the "
+            "largest logit, every time."
+        )
     raise Mistake(what, case=str(case), idea=idea)
