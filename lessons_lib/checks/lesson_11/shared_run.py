@@ -1,4 +1,4 @@
-"""The last test of 10.3: sequences come, share, and go at random, and the pool's books are compared with a plain count."""
+"""The last test of 11.2: sequences come, share, and go at random, and the pool's books are compared with a plain count."""
 
 from collections import Counter
 from random import Random
@@ -25,13 +25,13 @@ def check_random_run(attempt) -> None:
         else:
             names = [bytes([kind]) * 32 for kind in _beginning(rng)]
             case += "a sequence looks for its beginning, shares it, and takes new blocks for the rest."
-            blocks = [int(block) for block in call(pool.find, list(names), case=case)]
+            blocks = [int(block) for block in call(pool.match_prefix, list(names), case=case)]
             _compare_found(blocks, names, block_to_hash, case)
             queue = [block for block in queue if block not in blocks]
             rest = len(names) - len(blocks)
             if rest > len(queue):
                 continue
-            call(pool.share, list(blocks), case=case)
+            call(pool.touch, list(blocks), case=case)
             blocks = blocks + pool.allocate(rest)
             for block in blocks[len(names) - rest :]:
                 block_to_hash.pop(block, None)

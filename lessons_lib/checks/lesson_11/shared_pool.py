@@ -1,8 +1,8 @@
-"""Judges 10.3, `PrefixCache`: what is found, how holders are counted, and what is lost first."""
+"""Judges 11.2, `PrefixCache`: what is found, how holders are counted, and what is lost first."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import is_whole, queue_of, refused, used_of
-from lessons_lib.checks.lesson_10.shared_run import check_random_run
+from lessons_lib.checks.lesson_11.shared_run import check_random_run
 
 NAMES = [bytes([number]) * 32 for number in range(1, 9)]
 
@@ -70,7 +70,7 @@ def _queue_idea(found: list, queue: list, idea: str) -> str:
 
 def _find(pool, names: list[bytes], want: list[int], case: str, idea: str) -> None:
     try:
-        got = call(pool.find, list(names), case=case)
+        got = call(pool.match_prefix, list(names), case=case)
     except KeyError:
         lookup = "A name may be unknown: nobody ever had these tokens, or their block was lost. Ask `name in self.hash_to_block` first."
         raise Mistake(f"`match_prefix` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
@@ -124,7 +124,7 @@ def _check_find(attempt) -> None:
 
 def _share(pool, blocks: list[int], case: str) -> None:
     try:
-        call(pool.share, list(blocks), case=case)
+        call(pool.touch, list(blocks), case=case)
     except ValueError as error:
         idea = "Refuse only a block that nobody holds *and* that has no name. A held block may have no name yet; a free one with a name may be shared."
         raise Mistake(
@@ -216,7 +216,7 @@ def _check_share_refused(attempt) -> None:
         pool = _filled(attempt, 6, 3)
         _free_all(pool, [0, 1], case)
         refused(
-            ValueError, pool.share, blocks, doing=f"sharing block {blocks[-1]}, which is free and has no name,", case=case, idea=idea,
+            ValueError, pool.touch, blocks, doing=f"sharing block {blocks[-1]}, which is free and has no name,", case=case, idea=idea,
             unchanged=lambda pool=pool, case=case: expect(pool, {2: 1}, [3, 4, 5, 1, 0], case),
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Judges 10.2, `block_hash`: one name for all tokens up to the end of a block, and another name for anything else."""
+"""Judges 11.1, `block_hash`: one name for all tokens up to the end of a block, and another name for anything else."""
 
 import hashlib
 from random import Random
