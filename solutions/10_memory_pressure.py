@@ -2,13 +2,12 @@
 """
 # 10 · Memory pressure
 
-**What happens when a block is needed and none is free?**
+**A sequence needs a block and none is free. Now what?**
 
-75 minutes · difficulty: hard · routes: serving · you need first: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+60 minutes · difficulty: medium · routes: serving · you need first: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
-In lesson 09 there were two ways to admit a sequence. The conservative one promises blocks that are mostly never used. The optimistic one may get
-stuck. In this lesson the scheduler learns to take blocks back, so that it can be optimistic and never gets stuck. And it learns to need fewer blocks:
-sequences with the same beginning share them.
+Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that are mostly never used. Optimistic admission can deadlock. In
+this lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.
 """
 
 # %%
@@ -19,40 +18,59 @@ from types import SimpleNamespace
 from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
-from lessons_lib.kv_cache import SWAP_IN, SWAP_OUT, BlockCopy, BlockPool, PagedKVCache, PrefixCache, copy_blocks, blocks_for
+from lessons_lib.kv_cache import SWAP_IN, BlockCopy, BlockPool, PagedKVCache, PrefixCache, blocks_for, copy_blocks
 from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_engine
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
-from lessons_lib.recording import recorded_step, serve_recorded
-from lessons_lib.scheduling import Deadlock, FirstComeFirstServed, PreemptionCost, PreemptiveScheduler, Scheduler, Sequence, ShortestJobFirst, StepCost, SchedulerOutput, StrictPriority, always_swap, conservative, copy_before_write, fork, never_swap, optimistic, share_budget, simulate, traffic
+from lessons_lib.recording import serve_recorded
+from lessons_lib.scheduling import (
+    SWAP_OUT,
+    Deadlock,
+    FirstComeFirstServed,
+    PreemptionCost,
+    PreemptiveScheduler,
+    Scheduler,
+    SchedulerOutput,
+    Sequence,
+    ShortestJobFirst,
+    StepCost,
+    StrictPriority,
+    always_swap,
+    conservative,
+    never_swap,
+    optimistic,
+    share_budget,
+    simulate,
+    traffic,
+)
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pressure import draw_pressure
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
+model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
 END = frozenset({tokenizer.eos_token_id})
 BLOCK = 16
 
 
 def six_stories():
-    """The six stories as sequences, in the order A to F."""
+    """The six stories as sequences, A to F."""
     prompts = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
     return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i) for i, story in enumerate(STORIES)]
 
 
 # %% [markdown]
 """
-## The problem: promises or a deadlock
+## The problem: unused promises or a deadlock
 
-The six stories, at most six at a time and 64 tokens a step, in a pool of 12 blocks of 16 tokens. First with both kinds of admission of lesson 09. For
-each step we note how many sequences run, and how many blocks are in use.
+We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens. First with the two kinds of admission from
+lesson 09. For each step we record how many sequences run and how many blocks are in use.
 """
 
 # %%
 NUM_BLOCKS = 12
 
 
-def served(scheduler, sequences):
+def serve(scheduler, sequences):
     """Serve greedily; for each step, (sequences that run, blocks in use, tokens computed)."""
     runner = ModelRunner(model, NUM_BLOCKS, BLOCK)
     for sequence in sequences:
@@ -66,66 +84,73 @@ def served(scheduler, sequences):
 
 
 LIMITS = dict(max_num_seqs=6, max_num_batched_tokens=64)
-careful = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=conservative)
+scheduler = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=conservative)
 stories = six_stories()
 print("blocks that each may need:", {sequence.id: blocks_for(sequence.most_tokens, BLOCK) for sequence in stories})
-steps = served(careful, stories)
+steps = serve(scheduler, stories)
 expected = {sequence.id: sequence.output_ids for sequence in stories}
 running, in_use, computed = (sum(column) for column in zip(*steps))
 print(f"conservative: {len(steps)} steps, {running / len(steps):.1f} sequences at a time, {in_use / len(steps):.1f} of {NUM_BLOCKS} blocks in use")
 
 # %%
-hopeful = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=optimistic)
+scheduler = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=optimistic)
 try:
-    served(hopeful, six_stories())
+    serve(scheduler, six_stories())
 except Deadlock as error:
     print("Deadlock:", error)
-for sequence in hopeful.running:
+for sequence in scheduler.running:
     most = blocks_for(sequence.most_tokens, BLOCK)
     print(f"  {sequence.id}: {sequence.num_computed_tokens} tokens fill {len(sequence.blocks)} of its {most} blocks")
 
 # %% [markdown]
 """
-With promises, most of the time one sequence runs alone, and more than half of the pool lies idle. Without, all six begin. Then every one of them
-stands at the end of a full block, and waits for another to give one back. None of them will.
+With conservative admission, one sequence runs alone most of the time, and more than half of the pool is unused. With optimistic admission, all six start.
+Then each of them reaches the end of a full block and waits for another one to free a block. None of them ever will.
 
-In a deadlock somebody has to give way. That need not be a catastrophe: what a sequence loses are keys and values, and they can be had again.
+To break a deadlock, one sequence has to give its blocks back. That's less drastic than it sounds: all it loses is keys and values, and we can get those
+back.
 
-> **preemption**: taking its blocks from a running sequence, for the sake of another. It waits again, and goes on later.
+> **preemption**: taking the blocks of a running sequence so that another one can continue. The preempted sequence returns to the waiting queue and
+> continues later.
 
 ## Predict
 
-A's prompt has 13 tokens. A has handed out 20 tokens of its answer when it is preempted, and what was in its blocks is lost.
+A's prompt has 13 tokens. A has already streamed 20 tokens of its answer when it is preempted, and the contents of its blocks are lost.
+
+**10.a** A is admitted again. How many of its tokens must be computed before its next new token comes out?
 """
 
 # %%
-predict("10.a", ...)  # A is admitted again. How many of its tokens are computed before its next new token comes out?
+predict("10.a", ...)  # tokens
 
 # %% [markdown]
 """
 ## The idea
 
-When a block is missing, the scheduler makes room in three moves.
+When a block is missing, the scheduler makes room in three moves:
 
-1. **Choose a victim** among those who run.
-2. **Take its blocks.** What was in them is dropped and computed again later, or moved to other memory and moved back later.
-3. **Put it back in the queue**, with the rank that it had. Its tokens so far stay known: they were handed out.
+1. **Choose a victim** among the running sequences.
+2. **Take its blocks.** Their contents are either dropped and recomputed later, or copied to other memory and copied back later.
+3. **Put it back in the waiting queue**, with the same rank as before. Its tokens so far stay known: they have already been sent.
 
-The third is why preemption is so cheap to add. A waiting sequence that has an answer already is nothing new: lesson 09's rule computes what is known
-and not computed, whatever it is.
+The third move is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes
+every token that is known and not computed yet, whether it belongs to the prompt or to the answer.
 
-## Build 1: the victim
+## Build: the victim
 
-Whom shall it hit? The policy says who is served first. So the victim is the one whom it would serve *last*: the one with the largest
-`policy.rank(sequence)`. Otherwise a sequence would lose its place to another that ranks behind it, and the policy would be worth nothing. It also
-means that the first in rank is never a victim while others run: it goes on in every step and will end. Then the next one is first. So everybody ends.
+Which sequence should be preempted? The policy says which sequence is served first, so the victim is the one that it would serve *last*: the one with the
+largest `policy.rank(sequence)`. Any other choice would let a sequence lose its blocks to one that ranks behind it, and the policy would mean nothing.
 
-**Your task: `last_in_rank(candidates, policy)`.** `candidates` is a list of sequences, one or more, in the order of admission. Return the one with
-the largest `policy.rank(sequence)`; of several with the same largest rank, the one that stands last in the list. A rank may be a number or a tuple;
-ranks of one policy can be compared with `<` and by `max`, but not all of them can be negated. Leave the list as it is.
+This choice also guarantees progress. The running sequence with the best rank is never the victim while others run, so it advances in every step and
+finishes; then the next one is first. Under first come, first served, every sequence therefore finishes: no later arrival ever ranks ahead of it. Under
+strict priority or shortest job first that isn't guaranteed: as long as requests with a better rank keep arriving, a sequence can wait.
 
-Example: first come, first served, so the rank is the time of arrival. A came at 0, B at 1, C at 2. B was preempted once and has been admitted again,
-so the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If B and C both came at 1, it is B of [A, C, B], and C of [A, B, C].
+**Your task: `last_in_rank(candidates, policy)`.** `candidates` is a list of one or more sequences, in the order of admission. Return the one with the
+largest `policy.rank(sequence)`. If several share the largest rank, return the last of them in the list. A rank may be a number or a tuple. Ranks of one
+policy can be compared with `<` and by `max`, but not all of them can be negated. Don't change the list.
+
+Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. B was preempted once and has been admitted again, so
+the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If B and C both arrived at 1, it is B for [A, C, B] and C for [A, B, C].
 """
 
 # %% exercise="10.1"
@@ -135,8 +160,8 @@ from lessons_lib.scheduling.preemption import last_in_rank
 """
 ### What the victim loses
 
-`PreemptiveScheduler` in the library is lesson 09's `Scheduler` with another `allocate_slots`. Where a running sequence cannot get its blocks, it chooses a
-victim, and tries again:
+The library's `PreemptiveScheduler` is lesson 09's `Scheduler` with a different `allocate_slots`: if a running sequence can't get its blocks, it preempts a
+victim and tries again.
 """
 
 # %%
@@ -145,55 +170,56 @@ for method in (PreemptiveScheduler.allocate_slots, PreemptiveScheduler.preempt, 
 
 # %% [markdown]
 """
-Read `preempt`. The victim leaves the plan, and the running sequences, and waits again. Then one of two things happens to what it has in the cache.
-`drop` is the simple one: the blocks are freed, and `num_computed_tokens` is 0.
+Read `preempt`. The victim is removed from the scheduler's output and from the running sequences, and waits again. Then one of two things happens to its
+part of the cache. `drop` is the simple one: it frees the blocks and sets `num_computed_tokens` to 0.
 
-> **recompute**: dropping a victim's cache. When it comes back, all its known tokens are computed in one prefill.
+> **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
 
-The victim may be the very sequence that needs the block, if nobody ranks behind it. `candidates()` are those who run.
+`candidates()` are the running sequences. The victim can be the very sequence that needs the block, if no other one ranks behind it.
 
-In a step that has preempted somebody, nobody is admitted. A newcomer would take the victim's blocks, rank behind everybody, and be the next victim.
+A step that has preempted a sequence admits none. Any sequence admitted now would take the blocks that have just been freed. Under first come, first
+served it would also rank behind every running sequence, so it would be the next victim.
 
-`make_room`, which `allocate_slots` calls, needs a pool of a new kind, a `PrefixCache`. It is the subject of the second half. With `share_prefixes=False` it is
-a block pool like any other.
+`allocate_slots` calls `make_room`, which needs a new kind of pool: a `PrefixCache`, the subject of lesson 11. With `share_prefixes=False` it behaves like
+any other block pool.
 
-Now the six stories again, in the pool in which they got stuck. `serve_recorded` serves greedily, and notes for each step what it did and how the pool
-lies. Step through it. A block is coloured as far as it is filled.
+Now the same six stories in the pool in which they deadlocked. `serve_recorded` serves greedily and records what each step did and the state of the pool
+after it. Step through it: a block is colored as far as it is filled.
 """
 
 # %%
-def under_pressure(**how):
+def under_pressure(**options):
     """The six stories in the small pool: (sequences, scheduler, recorded steps)."""
     swap_space = BlockPool(NUM_BLOCKS, BLOCK)
     swap_cache = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
-    how = dict(choose_victim=last_in_rank, share_prefixes=False, swap_space=swap_space) | how
-    scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **how)
+    options = dict(choose_victim=last_in_rank, share_prefixes=False, swap_space=swap_space) | options
+    scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **options)
     sequences = six_stories()
     return sequences, scheduler, serve_recorded(ModelRunner(model, NUM_BLOCKS, BLOCK), scheduler, sequences, swap_cache)
 
 
-dropped, dropping, drop_steps = under_pressure(should_swap=never_swap)
-first = next(step.index for step in drop_steps if step.preempted)
-Stepper(lambda i: draw_pressure(drop_steps[i]), count=len(drop_steps), start=first, still=first)
+recomputed, scheduler, recompute_steps = under_pressure(should_swap=never_swap)
+first = next(step.index for step in recompute_steps if step.preempted)
+Stepper(lambda i: draw_pressure(recompute_steps[i]), count=len(recompute_steps), start=first, still=first)
 
 # %%
-def told(names):
-    return ", ".join(names) or "–"
+def listed(ids):
+    return ", ".join(ids) or "–"
 
 
 def events(steps):
     changed = [step for step in steps if step.preempted or step.admitted or step.finished]
-    rows = [[str(step.index + 1), told(step.preempted), told(step.admitted), told(step.finished), told(step.waiting)] for step in changed]
+    rows = [[str(step.index + 1), listed(step.preempted), listed(step.admitted), listed(step.finished), listed(step.waiting)] for step in changed]
     return Table(
-        columns=["step", "preempted", "admitted", "finished", "queue after it"], rows=rows, caption="The six stories in 12 blocks, recompute"
+        columns=["step", "preempted", "admitted", "finished", "queue after the step"], rows=rows, caption="The six stories in 12 blocks, with recompute"
     )
 
 
-events(drop_steps)
+events(recompute_steps)
 
 # %%
-def twice(sequences, steps):
-    """Tokens that were computed more than was needed."""
+def computed_twice(sequences, steps):
+    """How many more tokens were computed than necessary."""
     needed = sum(len(sequence.prompt_ids) + len(sequence.output_ids) - 1 for sequence in sequences)
     return sum(sum(step.counts.values()) for step in steps) - needed
 
@@ -202,13 +228,13 @@ def same_answers(sequences):
     return all(sequence.output_ids == expected[sequence.id] for sequence in sequences)
 
 
-print(f"the same answers: {same_answers(dropped)}; {len(drop_steps)} steps, conservative {len(steps)}")
-print(f"{dropping.num_preempted} preemptions; {twice(dropped, drop_steps)} tokens computed twice, beside {computed} that are needed anyway")
+print(f"the same answers: {same_answers(recomputed)}; {len(recompute_steps)} steps, conservative {len(steps)}")
+print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recompute_steps)} tokens computed twice, on top of {computed} needed anyway")
 
 # %% [markdown]
 """
-About half as many steps as with promises, no deadlock, and the same tokens to the last one. How does a victim come back? As a prefill of everything
-that is known:
+Half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? As one prefill of
+every known token:
 """
 
 # %%
@@ -216,47 +242,47 @@ a = next(sequence for sequence in six_stories() if sequence.id == "A")
 a.output_ids = expected["A"][:20]
 back = share_budget([a], budget=64)[a]
 reveal("10.a", back)
-print(f"A knows {len(a.prompt_ids)} + {len(a.output_ids)} tokens, {a.num_computed_tokens} of them computed")
+print(f"A has {len(a.prompt_ids)} + {len(a.output_ids)} known tokens, {a.num_computed_tokens} of them computed")
 print(f"the step computes {back}, and then A's next token is chosen")
 
 # %% [markdown]
 """
-One of the 33 had not been computed before: the last one, which had been chosen and not fed to the model yet.
+Of these 33, 32 are computed for the second time. The last one never had been: it was chosen right before the preemption, and not yet fed to the model.
 
 ### Swap
 
-The other way is to keep the victim's keys and values, elsewhere.
+The alternative is to keep the victim's keys and values somewhere else.
 
-> **swap**: moving the blocks of a victim to other memory, usually the CPU's, and back when it is admitted again.
+> **swap**: copying the blocks of a victim to other memory, usually the CPU's, and copying them back when it is admitted again.
 
-> **swap space**: that other memory, cut into blocks of the same size, with a block pool of its own.
+> **swap space**: that other memory, divided into blocks of the same size, with a block pool of its own.
 
-Then nothing is computed again. What it costs is the way there and back. The scheduler only keeps the books. It writes `BlockCopy`s into the plan, and
-`copy_blocks` carries them out before the forward pass. If the swap space is full, the victim is dropped after all.
+Then nothing has to be recomputed. The price is two copies, out and in. The scheduler itself copies nothing: it adds `BlockCopy`s to its output, and
+`copy_blocks` carries them out before the forward pass. If the swap space is full, the victim's cache is dropped after all.
 """
 
 # %%
-swapped, swapping, swap_steps = under_pressure(should_swap=always_swap)
-block_copies = [move for step in swap_steps for move in step.block_copies]
+swapped, scheduler, swap_steps = under_pressure(should_swap=always_swap)
+block_copies = [block_copy for step in swap_steps for block_copy in step.block_copies]
 print(f"the same answers: {same_answers(swapped)}; {len(swap_steps)} steps")
-print(f"{swapping.num_preempted} preemptions, {swapping.num_swapped} of them swapped")
-print(f"{twice(swapped, swap_steps)} tokens computed twice; {len(block_copies)} moves of a block")
+print(f"{scheduler.num_preempted} preemptions, {scheduler.num_swapped} of them swapped")
+print(f"{computed_twice(swapped, swap_steps)} tokens computed twice; {len(block_copies)} block copies")
 first = next(step for step in swap_steps if step.preempted)
-for move in first.block_copies:
-    print(f"step {first.index + 1}, {told(first.preempted)}: {move}")
+for block_copy in first.block_copies:
+    print(f"step {first.index + 1}, {listed(first.preempted)}: {block_copy}")
 
 # %%
 Stepper(lambda i: draw_pressure(swap_steps[i]), count=len(swap_steps), start=first.index, still=first.index)
 
 # %% [markdown]
 """
-The order of the moves matters. A block that one move empties may be the target of a later one, in the same step.
+The order of the copies matters: a block that one copy empties may be the target of a later one in the same step.
 
-Only the filled blocks are moved. A sequence that was preempted in the middle of its prefill goes on in the middle of its prefill.
+Only filled blocks are copied. A sequence that was preempted in the middle of its prefill continues in the middle of its prefill.
 
 ## When is swapping cheaper?
 
-Both prices can be computed. Swapping moves bytes, out and in. Recomputing takes the time of some more tokens in a step that runs anyway.
+We can compute both prices. Swapping copies bytes, out and in. Recomputing adds some tokens to a step that runs anyway.
 """
 
 # %%
@@ -264,43 +290,43 @@ print(inspect.getsource(PreemptionCost))
 
 # %% [markdown]
 """
-Take lesson 09's cost of a step, and a cache as of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 numbers in bfloat16. Assume that
-memory of the CPU and memory of the GPU exchange 50 GB a second. A block is not one piece of memory: each layer has its own keys and its own values,
-so a block moves in 64 pieces. Assume 5 µs to start each of them. For a sequence of 1,024 tokens:
+Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 elements in bfloat16. Assume that CPU
+and GPU memory exchange 50 GB/s. A block isn't contiguous: every layer has its own keys and its own values, so copying one block takes 64 transfers.
+Assume that starting a transfer takes 5 µs. For a sequence of 1,024 tokens:
 """
 
 # %%
 COST = StepCost(base=5e-3, per_token=20e-6, per_context_token=0.2e-6)
-PER_TOKEN = 32 * 2 * 8 * 128 * 2  # layers, key and value, heads, head size, bytes of a number
+BYTES_PER_TOKEN = 32 * 2 * 8 * 128 * 2  # layers, key and value, heads, head size, bytes per element
 
 
 def prices_for(block_size, seconds_to_start=5e-6):
-    return PreemptionCost(COST, block_bytes=block_size * PER_TOKEN, bandwidth=50e9, per_move=64 * seconds_to_start)
+    return PreemptionCost(COST, block_bytes=block_size * BYTES_PER_TOKEN, bandwidth=50e9, per_move=64 * seconds_to_start)
 
 
 def row_of_prices(block_size):
-    prices, at_once = prices_for(block_size), prices_for(block_size, 0.0)
-    count = blocks_for(1024, block_size)
-    seconds = prices.swap_seconds(count), at_once.swap_seconds(count), prices.recompute_seconds(1024)
-    return [str(block_size), count, *(f"{1000 * one:.1f}" for one in seconds)]
+    prices, bytes_only = prices_for(block_size), prices_for(block_size, 0.0)
+    num_blocks = blocks_for(1024, block_size)
+    seconds = prices.swap_seconds(num_blocks), bytes_only.swap_seconds(num_blocks), prices.recompute_seconds(1024)
+    return [str(block_size), num_blocks, *(f"{1000 * one:.1f}" for one in seconds)]
 
 
 Table(
-    columns=["block size", "blocks", "swap, ms", "swap without starting time, ms", "recompute, ms"],
+    columns=["block size", "blocks", "swap, ms", "swap, bytes only, ms", "recompute, ms"],
     rows=[row_of_prices(block_size) for block_size in (1, 4, 16, 64, 256)],
     caption="Bringing back a sequence of 1,024 tokens",
 )
 
 # %% [markdown]
 """
-The bytes alone would be on their way in a few milliseconds. It is the many small pieces that make swapping slow, and larger blocks make it faster. So
-it depends on the block size, the model, and the machine; here the two meet between 16 and 64 tokens a block. Other numbers shift that point. Both
-prices grow in proportion to the length of the sequence here, so the length decides little. (`StepCost` charges for the tokens attended to once a
-sequence. The attention of a real prefill grows with the square of the length, so recomputing a very long one is dearer than computed.)
+The bytes alone would take a few milliseconds. What makes swapping slow is the large number of small transfers, so larger blocks make it faster. Which way
+is cheaper depends on the block size, the model and the machine; here they break even between 16 and 64 tokens per block. Other assumptions move that
+point. Both prices grow in proportion to the length of the sequence here, so length decides little. (`StepCost` charges for context tokens once per
+sequence. In a real prefill, attention grows with the square of the length, so recomputing a very long sequence costs more than this estimate.)
 
-`cheaper(scheduler, victim)` asks for both prices, and can be used as `should_swap`.
+`cheaper(scheduler, victim)` compares the two prices and can be passed as `should_swap`.
 
-And here, measured: the bundled model on this machine, blocks of 16. Both memories are the same here, so the way between them is short.
+Here is a measurement: the bundled model on this machine, blocks of 16. Both memories are the same memory here, so the copies are quick.
 """
 
 # %% tags=["measured"]
@@ -326,10 +352,11 @@ Table(columns=["tokens", "swap out and in, ms", "prefill, ms", "prefill / swap"]
 
 # %% [markdown]
 """
-The prefill is measured as a step of its own. In a step that runs anyway it would add less.
+The prefill is measured here as a step of its own. As part of a step that runs anyway, it would add less.
 
-On a GPU the way is longer, from its memory to the CPU's. This was recorded, with a model of the shape of Qwen2.5-0.5B (24 layers). The blocks of a
-layer are gathered into one piece before they are sent, so 48 pieces go each way, however many blocks there are:
+On a GPU the copies travel further, from its memory to the CPU's. The next table was recorded on one, with a model of the shape of Qwen2.5-0.5B (24
+layers). There, the blocks of each layer are gathered into one buffer before they are sent, so each direction takes 48 transfers, however many blocks
+there are:
 """
 
 # %%
@@ -344,25 +371,33 @@ Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "pr
 
 # %% [markdown]
 """
-A few MB come nowhere near the 50 GB a second that we assumed, since about a millisecond goes by whatever their number. The many small pieces are gone,
-which was the remedy that we looked for.
+Gathering was the remedy we were looking for: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because about
+a millisecond goes by however few bytes there are.
 
-As a step of its own, recomputing is dearer at each of these lengths. But look at its first rows: up to 2,048 tokens a prefill takes about as long as
-for 128, because the CPU starts the operations of this small model one by one (lesson 12 comes to that). In a step that runs anyway that time is spent
-already, and a short sequence may be cheaper to recompute than the table says. With a larger model both would grow: measure it.
+As a step of its own, recomputing is slower at each of these lengths. But look at its first rows: a prefill of 2,048 tokens takes about as long as one of
+128. The CPU launches the operations of this small model one by one, and that takes longer than computing them (lesson 13 comes back to this). In a
+step that runs anyway that time is already spent, so recomputing a short sequence may be cheaper than the table says. With a larger model both
+would grow: measure it.
+
+So the rule is:
+
+- **Swap** if a sequence moves in a few large transfers: large blocks, or blocks gathered before they are sent.
+- **Recompute** if it moves in many small ones, if it is short, or if there is no swap space.
 
 ## Watermarks
 
-A pool that is always full has another problem. Somebody is admitted with the last free blocks. In the next step one of those who run needs a block.
-The newcomer ranks last, so it is the victim, and its prefill was for nothing. It waits, some blocks come free, it is admitted again.
+A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a running sequence needs
+a block. Under first come, first served the newcomer ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become free, it is
+admitted again, and so on.
 
-> **thrashing**: spending more and more of the work on bringing back what was thrown out a moment ago.
+> **thrashing**: spending more and more of the work on restoring what was evicted a moment ago.
 
-The usual remedy is the watermark: lesson 09's `optimistic` admission leaves that many blocks free, for those who run. They will need them soon. (Some
-systems have a second mark, at which they begin to preempt before they must. Ours begins when a block is missing.)
+The usual remedy is the watermark: lesson 09's `optimistic` admission leaves that many blocks free for the running sequences, which will need them
+soon. (Some systems have a second mark, at which they start to preempt before they have to. Ours preempts only when a block is missing.)
 
-The simulator shows it on a larger scale. It runs the same scheduler, without a model: 200 requests that are all there at the beginning, at most 32 at
-a time, 80 blocks of 16, recompute. Requests have only lengths there, so nothing can be shared: `share_prefixes=False`.
+The simulator shows this on a larger scale. It runs the same scheduler without a model: 200 requests, all present from the start, at most 32 at a time, 80
+blocks of 16, recompute. In the simulator a request has lengths but no tokens, so nothing could be shared: `share_prefixes=False`. The last column is for
+a machine on which computing a token costs ten times as much.
 """
 
 # %%
@@ -373,7 +408,7 @@ MANY = dict(max_num_seqs=32, max_num_batched_tokens=256)
 
 
 class CountingScheduler(PreemptiveScheduler):
-    """Counts the moves that it orders."""
+    """Counts the block copies that it schedules."""
 
     num_block_copies = 0
 
@@ -383,29 +418,32 @@ class CountingScheduler(PreemptiveScheduler):
         return scheduler_output
 
 
-def preemptive(num_blocks, **how):
-    return CountingScheduler(PrefixCache(num_blocks, BLOCK), choose_victim=last_in_rank, share_prefixes=False, **MANY, **how)
+def preemptive(num_blocks, **options):
+    return CountingScheduler(PrefixCache(num_blocks, BLOCK), choose_victim=last_in_rank, share_prefixes=False, **MANY, **options)
 
 
 def row_of_watermark(watermark):
     scheduler = preemptive(80, should_swap=never_swap, watermark=watermark)
     run = simulate(scheduler, requests, COST)
-    return [str(watermark), scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, f"{answer_tokens / run.seconds:,.0f}"]
+    expensive = run.seconds + 9 * COST.per_token * run.computed_tokens
+    rates = [f"{answer_tokens / seconds:,.0f}" for seconds in (run.seconds, expensive)]
+    return [str(watermark), scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, *rates]
 
 
 Table(
-    columns=["watermark", "preemptions", "tokens computed twice", "steps of the run", "answer tokens/s"],
+    columns=["watermark", "preemptions", "tokens computed twice", "steps of the run", "answer tokens/s", "with expensive tokens"],
     rows=[row_of_watermark(watermark) for watermark in (0, 1, 2, 4, 8, 16, 32)],
     caption=f"200 requests in 80 blocks; {needed:,} tokens are needed anyway",
 )
 
 # %% [markdown]
 """
-Without a reserve, there are more preemptions than requests. A reserve of 8 blocks, a tenth of the pool, leaves less than a quarter of them. A larger
-one costs steps: blocks lie idle that somebody could use. The speed changes little here, as a token is cheap on the machine that the cost line stands
-for: the steps themselves take most of the time. Where prefill is dear, or where somebody watches the answer stall, the preemptions weigh more.
+Without a watermark there are more preemptions than requests. A watermark of 8 blocks, a tenth of the pool, leaves fewer than a quarter of them. A larger
+one costs steps, because blocks sit idle that a sequence could use. On the machine that `COST` describes, a token is cheap and most of the time goes to the
+steps themselves, so the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark of 8 gives 11 % more answer tokens per
+second than none. And each preemption stalls an answer, which anyone watching it notices.
 
-How does each way bear it when the pool shrinks? The simulator does not charge for moves, so we add their price, for blocks of 16 from the table
+How does each strategy hold up as the pool shrinks? The simulator doesn't charge for block copies, so we add their price, for blocks of 16 from the table
 above.
 """
 
@@ -416,71 +454,73 @@ def conservative_run(num_blocks):
     return answer_tokens / run.seconds, run.computed_tokens - needed
 
 
-def preemptive_run(num_blocks, **how):
-    scheduler = preemptive(num_blocks, **how)
+def preemptive_run(num_blocks, **options):
+    scheduler = preemptive(num_blocks, **options)
     run = simulate(scheduler, requests, COST)
     return answer_tokens / (run.seconds + prices_for(BLOCK).move_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
 
 
-ways = {
+strategies = {
     "conservative": conservative_run,
     "recompute": lambda n: preemptive_run(n, should_swap=never_swap),
     "recompute, watermark n / 8": lambda n: preemptive_run(n, should_swap=never_swap, watermark=n // 8),
     "swap": lambda n: preemptive_run(n, swap_space=BlockPool(1000, BLOCK)),
 }
 sizes = (32, 64, 96, 128, 192, 256)
-results = {name: [run(size) for size in sizes] for name, run in ways.items()}
-speeds = {name: [round(results[name][i][0]) for i in range(len(sizes))] for name in ("conservative", "recompute")}
-told_speeds = "; ".join(f"{name}: {', '.join(f'{speed:,}' for speed in values)}" for name, values in speeds.items())
-alt = f"answer tokens/s with {', '.join(map(str, sizes))} blocks. {told_speeds}."
-line_chart(sizes, speeds, xlabel="blocks in the pool", ylabel="answer tokens/s", alt=alt)
+results = {name: [run(size) for size in sizes] for name, run in strategies.items()}
+rates = {name: [round(results[name][i][0]) for i in range(len(sizes))] for name in ("conservative", "recompute")}
+in_words = "; ".join(f"{name}: {', '.join(f'{rate:,}' for rate in values)}" for name, values in rates.items())
+alt = f"answer tokens/s with {', '.join(map(str, sizes))} blocks. {in_words}."
+line_chart(sizes, rates, xlabel="blocks in the pool", ylabel="answer tokens/s", alt=alt)
 
 # %% [markdown]
 """
-The other two ways lie so near to recompute that lines could not be told apart. Here all speeds are given as parts of the speed of recompute:
+The other two strategies are so close to recompute that their curves would overlap. The next table gives all rates relative to recompute:
 """
 
 # %%
 def row_of_size(i):
     rate = {name: points[i][0] for name, points in results.items()}
-    twice = {name: points[i][1] for name, points in results.items()}
+    extra = {name: points[i][1] for name, points in results.items()}
     return [
         str(sizes[i]),
         f"{rate['recompute']:,.0f}",
         *(f"{rate[name] / rate['recompute']:.0%}" for name in ("recompute, watermark n / 8", "swap", "conservative")),
-        twice["recompute"],
-        twice["recompute, watermark n / 8"],
+        extra["recompute"],
+        extra["recompute, watermark n / 8"],
     ]
 
 
 Table(
     columns=["blocks", "recompute, tokens/s", "watermark n / 8", "swap", "conservative", "computed twice", "with watermark"],
     rows=[row_of_size(i) for i in range(len(sizes))],
-    caption="Speed of the other ways against recompute, and tokens computed twice by recompute",
+    caption="Rates relative to recompute, and tokens that recompute computes twice",
 )
 
 # %% [markdown]
 """
-Promises cost most, at every size: caps are far above what answers need. With 96 blocks, preemption hands out more than promises with 256.
+Conservative admission is slowest at every size, because `max_tokens` is far above what most answers need. Preemption with 96 blocks is faster than
+conservative admission with 256.
 
-This watermark, an eighth of the pool, makes nothing faster here. Where a token is cheap, an idle block costs more than some tokens
-computed twice; what the watermark buys is fewer of them. Swap computes nothing twice, and pays for its moves instead.
-"""
+This watermark, an eighth of the pool, makes nothing faster here. Where a token is cheap, an idle block costs more than a few tokens computed twice. What
+the watermark buys is fewer of those. Swapping computes nothing twice and pays for its block copies instead.
 
-# %% [markdown]
-"""
 ## Prove it
 
-The claim: whatever is preempted, swapped, dropped, shared or copied, every answer is the one that the request gets alone. And no block is ever lost.
-After every step, `audit` compares the books: each block is free, or held by exactly as many sequences as its count says; names and blocks agree;
-every sequence has the blocks that its tokens need.
+The claim: whatever is preempted, swapped or dropped, every answer is the one that the request gets alone, and no block is ever lost. After every step,
+`audit` checks the pool's bookkeeping: each block is either free or used by the sequences that have it in their block tables, and every sequence has the
+blocks that its tokens need.
 
-Twenty random workloads on a small random model: prompts with common beginnings, pools that are barely large enough, all kinds of limits. Some have a
-victim chosen by chance.
+We try twenty random workloads on a small random model, with pools that are barely large enough and limits of all kinds. In some of them the victim is
+chosen at random.
 """
 
 # %%
 tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
+
+
+def random_victim(rng):
+    return lambda candidates, policy: rng.choice(candidates)
 
 
 def random_workload(rng):
@@ -497,7 +537,7 @@ def random_workload(rng):
         policy=rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))(),
         watermark=rng.choice((0, 1)),
         swap_space=BlockPool(rng.choice((0, 8, 60)), size),
-        choose_victim=rng.choice((last_in_rank, lambda candidates, policy: rng.choice(candidates))),
+        choose_victim=rng.choice((last_in_rank, random_victim(rng))),
         should_swap=rng.choice((always_swap, never_swap)),
         share_prefixes=False,
     )
@@ -520,31 +560,17 @@ print(", ".join(f"{name} {count}" for name, count in total.items()))
 
 # %% [markdown]
 """
-The course's own tests do the same on hundreds of workloads. Faults that were reported of other engines, and what keeps ours from them:
+The course's own tests do the same on hundreds of workloads. Two faults reported for other engines, and what prevents them in ours:
 
 | fault | reported for | here |
 |---|---|---|
-| A prompt that was wholly in the prefix cache left nothing to compute. | [vLLM][1] | `take_cached` counts at most all known tokens less one. |
-| A preempted sequence that found blocks read behind its table. | [nano-vllm][2] | Who is admitted takes its blocks before its tokens are counted. |
-| A step read blocks that were free already. | [vLLM on Ascend][3] | What anybody holds is not free: `free` lowers a count; `audit` compares. |
-| At a block boundary, room was looked for at the wrong token. | [MinivLLM][4] | `make_room` counts the blocks for the tokens of the step. |
+| A step read blocks that had already been freed. | [vLLM on Ascend][1] | A block in use is never in the free queue; `audit` checks this after every step. |
+| At a block boundary, the check for free blocks looked at the wrong token. | [MinivLLM][2] | `make_room` counts the blocks for all tokens that the step computes. |
 
-[1]: https://github.com/vllm-project/vllm/issues/53706
-[2]: https://github.com/GeeeekExplorer/nano-vllm/pull/211
-[3]: https://github.com/vllm-project/vllm-ascend/issues/14055
-[4]: https://github.com/Wenyueh/MinivLLM/pull/85
+[1]: https://github.com/vllm-project/vllm-ascend/issues/14055
+[2]: https://github.com/Wenyueh/MinivLLM/pull/85
 
-## Measure
-
-What is saved in time? Twelve requests, each with the common beginning and a story behind it, and four tokens of answer: with and without sharing, one
-after the other and in turns.
-"""
-
-# %% [markdown]
-"""
-## Measure
-
-### The ledger
+## Measure: the ledger
 """
 
 # %% tags=["measured"]
@@ -552,39 +578,28 @@ ledger(model, tokenizer, "10", with_cache_only=True, since="06")
 
 # %% [markdown]
 """
-The last row serves all six at a time in half of the blocks that they may need together, with about as many forward calls as the two rows above it.
-The price is the part of its tokens that is computed twice. Sharing spares little here, as these prompts begin differently; only a
-victim finds blocks of its own again.
+The last row serves all six at once in half of the blocks that they may need together, with about as many forward calls as the two rows above it. The price
+is the part of its tokens that is computed twice: 179 of 647.
 
 ## What production does
 
-- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: when `allocate_slots` returns None, a victim is taken. With priorities it is `max(self.running,
-  key=lambda r: (r.priority, r.arrival_time))`, and without them `self.running.pop()`, the last admitted. `_preempt_request` frees its blocks and sets
-  `num_computed_tokens` to 0. Nobody is admitted in such a step (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the present
-  one recomputes. `num_gpu_blocks` is the size of its pool, and `KVCacheManager` has a `watermark`, a share of all blocks.
-- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and what else makes a difference:
-  which adapter, which images, a salt of one's own. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, a linked list, with the tail of a
-  sequence in front too. `KVCacheManager.get_computed_blocks` has our trap in a comment: when all tokens hit, the last must be computed again. It
-  takes one block less then, and computes all of it.
-- vLLM serves n samples of one prompt as n requests that find each other's blocks by name (`vllm/v1/engine/parallel_sampling.py`).
-- **nano-vllm** has it all in `nanovllm/engine/block_manager.py`. Its hash has 64 bits, so it compares the tokens as well.
-- **SGLang** keeps beginnings in a tree of tokens in place of a table of hashes, *RadixAttention*, and evicts its least recently used leaves
-  (`python/sglang/srt/mem_cache/radix_cache.py`). It also lets requests that find much in the cache go first.
-- **Hugging Face transformers** has both ways of preemption in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in
-  the CPU's memory, and where that is full or missing, the request is reset and computed again. Blocks are shared by hashes with
-  `allow_block_sharing`, and `cache.py` has `prepare_fork_request` for several samples.
+- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With priorities it is `max(self.running,
+  key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`, the last one admitted. `_preempt_request` frees its blocks and sets
+  `num_computed_tokens` to 0. Such a step admits no request (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the current one
+  always recomputes. `num_gpu_blocks` is the size of its pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
+- **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in CPU memory, and if
+  that buffer is full or missing, the request is reset and computed again.
 
-The paper on PagedAttention describes swap, recompute, sharing and copy-on-write in its section 4, and compares swap with recompute in section 7.3:
-with small blocks swap is slow, because of many small transfers; between 16 and 64 tokens a block the two are alike. With the numbers assumed above,
-they meet in the same range.
+The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with small blocks, swapping is slow because
+of the many small transfers, and between 16 and 64 tokens per block the two are comparable. With the numbers assumed above, they break even in the same
+range.
 
 ## What is still wrong
 
-**Nobody asks for anything but the likeliest token.** Forks make sense when tokens are chosen at random.
+**Equal beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
 
-**Nobody sees a token before all are there.** There is no streaming, no way to stop at a word, none to give up a request.
-
-**Nobody measures a running engine.** In lesson 12 all parts so far become one engine with these things.
+**A recomputed victim starts from nothing**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already hold
+what it needs.
 
 ## Quiz
 """
@@ -596,12 +611,8 @@ quiz("10")
 """
 ## References
 
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.3 to 4.5 and 7.3.
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.5 and 7.3.
   <https://arxiv.org/abs/2309.06180>
-- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in section 3.
-  <https://arxiv.org/abs/2312.07104>
-- vLLM: automatic prefix caching, <https://docs.vllm.ai/en/latest/design/prefix_caching.html>; preemption,
-  <https://docs.vllm.ai/en/latest/configuration/optimization.html>
-- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
+- vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
 - Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
 """

@@ -14,6 +14,10 @@ def takes_the_first_of_two_alike(candidates, policy):
     return max(candidates, key=policy.rank)
 
 
+def breaks_ties_by_id(candidates, policy):
+    return max(candidates, key=lambda sequence: (policy.rank(sequence), sequence.id))
+
+
 def takes_the_last_admitted(candidates, policy):
     return candidates[-1]
 
@@ -82,20 +86,21 @@ def by_a_loop(candidates, policy):
 
 WRONG = {
     "10.1": [
-        Wrong("the best in place of the worst", takes_the_first_in_rank, "The victim is the one with the largest"),
-        Wrong("the first of two alike", takes_the_first_of_two_alike, "take the later candidate"),
-        Wrong("the last admitted whatever its rank", takes_the_last_admitted, "was preempted once"),
-        Wrong("the first admitted", takes_the_first_admitted, "at the beginning of the list"),
-        Wrong("the longest", takes_the_longest, "How long a sequence is does not matter"),
-        Wrong("the last to come, whatever the policy", takes_the_last_to_come, "not `arrival_time`"),
-        Wrong("the rank in place of the sequence", returns_the_rank, "yours returned 1.0"),
-        Wrong("the index in place of the sequence", returns_the_index, "yours returned 0"),
-        Wrong("the id in place of the sequence", returns_the_id, "yours returned 'A'"),
-        Wrong("the list is turned round", reverses_in_place, "is [C, D, A, B] afterwards"),
+        Wrong("the smallest rank instead of the largest", takes_the_first_in_rank, "The victim is the one with the largest"),
+        Wrong("the first of two equal ranks", takes_the_first_of_two_alike, "take the last of them in the list"),
+        Wrong("the largest id of two equal ranks", breaks_ties_by_id, "not the id"),
+        Wrong("the last admitted, whatever its rank", takes_the_last_admitted, "was preempted once"),
+        Wrong("the first admitted", takes_the_first_admitted, "B is first in the list"),
+        Wrong("the longest", takes_the_longest, "The length of a sequence doesn't matter"),
+        Wrong("the latest arrival, whatever the policy", takes_the_last_to_come, "not `arrival_time`"),
+        Wrong("the rank instead of the sequence", returns_the_rank, "yours returned 1.0"),
+        Wrong("the index instead of the sequence", returns_the_index, "yours returned 0"),
+        Wrong("the id instead of the sequence", returns_the_id, "yours returned 'A'"),
+        Wrong("the list is reversed", reverses_in_place, "is [C, D, A, B] afterwards"),
         Wrong("the list is sorted", sorts_in_place, "is [A, B, C, D] afterwards"),
-        Wrong("the victim is taken out of the list", pops_the_victim, "is [] afterwards"),
+        Wrong("the victim is removed from the list", pops_the_victim, "is [] afterwards"),
         Wrong("nothing is returned", returns_no_victim, "yours returned None"),
-        Wrong("minus a rank that is a pair", negates_the_rank, "TypeError"),
+        Wrong("a negated rank that is a pair", negates_the_rank, "TypeError"),
     ],
 }
 

@@ -13,9 +13,9 @@ EXERCISES = [
         reference="lessons_lib.scheduling.preemption:last_in_rank",
         test=check_last_in_rank,
         hints=(
-            "The policy serves the smallest rank first. Who would it serve last?",
-            "`max` with `key=policy.rank` finds the largest rank. Of several largest, it returns the first that it meets. You want the last one in the list.",
-            "`reversed(candidates)` goes through the list from its end, and leaves it as it is: `max(reversed(candidates), key=policy.rank)`.",
+            "The policy serves the smallest rank first. Which sequence would it serve last?",
+            "`max` with `key=policy.rank` finds the largest rank. If several are equally large, it returns the first one it sees. You want the last one in the list.",
+            "`reversed(candidates)` iterates from the end and doesn't change the list: `max(reversed(candidates), key=policy.rank)`.",
         ),
         points=1,
     ),
