@@ -60,7 +60,7 @@ def no_digest(parent, token_ids):
     return hashlib.sha256(parent + array("q", token_ids).tobytes())
 
 
-def prints_the_name(parent, token_ids):
+def returns_nothing(parent, token_ids):
     block_hash(parent, token_ids)
 
 
@@ -84,6 +84,10 @@ def depends_on_the_list(parent, token_ids):
 def counts_calls(parent, token_ids, calls=[]):
     calls.append(0)
     return block_hash(parent, [*token_ids, len(calls)])
+
+
+def md5_in_hex(parent, token_ids):
+    return hashlib.md5(parent + array("q", token_ids).tobytes()).hexdigest().encode()
 
 
 def part_of_the_parent(parent, token_ids):
@@ -121,45 +125,52 @@ def sharing(match_prefix=PrefixCache.match_prefix, touch=PrefixCache.touch, free
     return type("PrefixCache", (PrefixCache,), {"match_prefix": match_prefix, "touch": touch, "free": free})
 
 
-def finds_behind_a_gap(self, names):
-    return [self.hash_to_block[name] for name in names if name in self.hash_to_block]
+def finds_behind_a_gap(self, hashes):
+    return [self.hash_to_block[one] for one in hashes if one in self.hash_to_block]
 
 
-def fails_on_an_unknown_name(self, names):
-    return [self.hash_to_block[name] for name in names]
+def fails_on_an_unknown_hash(self, hashes):
+    return [self.hash_to_block[one] for one in hashes]
 
 
-def finds_all_or_nothing(self, names):
-    return PrefixCache.match_prefix(self, names) if all(name in self.hash_to_block for name in names) else []
+def finds_all_or_nothing(self, hashes):
+    return PrefixCache.match_prefix(self, hashes) if all(one in self.hash_to_block for one in hashes) else []
 
 
-def finds_held_blocks_only(self, names):
-    return [block for block in PrefixCache.match_prefix(self, names) if block in self.ref_count]
+def finds_used_blocks_only(self, hashes):
+    return [block for block in PrefixCache.match_prefix(self, hashes) if block in self.ref_count]
 
 
-def finds_one_too_few(self, names):
-    return PrefixCache.match_prefix(self, names)[:-1]
+def finds_one_too_few(self, hashes):
+    return PrefixCache.match_prefix(self, hashes)[:-1]
 
 
-def finds_names(self, names):
-    return [name for name in names if name in self.hash_to_block]
+def finds_hashes(self, hashes):
+    return [one for one in hashes if one in self.hash_to_block]
 
 
-def finds_and_shares(self, names):
-    blocks = PrefixCache.match_prefix(self, names)
+def finds_and_takes_out_of_the_queue(self, hashes):
+    blocks = PrefixCache.match_prefix(self, hashes)
+    for block in blocks:
+        self.free_queue.pop(block, None)
+    return blocks
+
+
+def finds_and_touches(self, hashes):
+    blocks = PrefixCache.match_prefix(self, hashes)
     self.touch(blocks)
     return blocks
 
 
-def finds_a_count(self, names):
-    return len(PrefixCache.match_prefix(self, names))
+def finds_a_count(self, hashes):
+    return len(PrefixCache.match_prefix(self, hashes))
 
 
-def finds_sorted(self, names):
-    return sorted(PrefixCache.match_prefix(self, names))
+def finds_sorted(self, hashes):
+    return sorted(PrefixCache.match_prefix(self, hashes))
 
 
-def shares_without_counting(self, blocks):
+def touches_without_counting(self, blocks):
     for block in blocks:
         if block not in self.ref_count and block not in self.block_to_hash:
             raise ValueError(block)
@@ -168,7 +179,7 @@ def shares_without_counting(self, blocks):
     self.used.update(blocks)
 
 
-def sets_two_holders(self, blocks):
+def knows_two_users_at_most(self, blocks):
     PrefixCache.touch(self, blocks)
     for block in blocks:
         self.ref_count[block] = 2 if self.ref_count[block] > 1 else 1
@@ -187,14 +198,14 @@ def forgets_used(self, blocks):
     self.used = used
 
 
-def shares_anything(self, blocks):
+def touches_anything(self, blocks):
     for block in blocks:
         self.ref_count[block] = self.ref_count.get(block, 0) + 1
         self.free_queue.pop(block, None)
     self.used.update(blocks)
 
 
-def shares_half(self, blocks):
+def touches_half(self, blocks):
     for block in blocks:
         if block not in self.ref_count and block not in self.block_to_hash:
             raise ValueError(block)
@@ -203,9 +214,9 @@ def shares_half(self, blocks):
         self.used.add(block)
 
 
-def wants_a_name(self, blocks):
+def wants_a_hash(self, blocks):
     if any(block not in self.block_to_hash for block in blocks):
-        raise ValueError("no name")
+        raise ValueError("no hash")
     PrefixCache.touch(self, blocks)
 
 
@@ -215,7 +226,7 @@ def wants_a_free_block(self, blocks):
     PrefixCache.touch(self, blocks)
 
 
-def loses_names_in_share(self, blocks):
+def loses_hashes_in_touch(self, blocks):
     PrefixCache.touch(self, blocks)
     for block in blocks:
         if self.ref_count[block] == 1 and block in self.block_to_hash:
@@ -229,7 +240,7 @@ def lower(self, blocks):
             del self.ref_count[block]
 
 
-def frees_what_others_hold(self, blocks):
+def frees_what_others_use(self, blocks):
     if len(set(blocks)) < len(blocks):
         raise ValueError("twice")
     BlockPool.free(self, blocks)
@@ -248,7 +259,7 @@ def keeps_a_zero(self, blocks):
         self.ref_count[block] -= 1
 
 
-def loses_the_names(self, blocks):
+def loses_the_hashes(self, blocks):
     PrefixCache.free(self, blocks)
     for block in blocks:
         if block not in self.ref_count and block in self.block_to_hash:
@@ -260,7 +271,7 @@ def frees_one_at_a_time(self, blocks):
         PrefixCache.free(self, [block])
 
 
-def frees_in_front(self, blocks):
+def frees_to_the_front(self, blocks):
     PrefixCache.free(self, blocks)
     for block in blocks:
         if block not in self.ref_count:
@@ -274,7 +285,7 @@ def frees_a_block_twice(self, blocks):
 
 def refuses_shared_blocks(self, blocks):
     if any(self.ref_count.get(block, 1) > 1 for block in blocks):
-        raise ValueError("others hold it")
+        raise ValueError("others use it")
     PrefixCache.free(self, blocks)
 
 
@@ -302,27 +313,27 @@ def sorts_the_queue(self, blocks):
         self.free_queue.move_to_end(block)
 
 
-def frees_only_unnamed(self, blocks):
+def frees_only_unhashed(self, blocks):
     PrefixCache.free(self, blocks)
     for block in blocks:
         if block in self.block_to_hash:
             self.free_queue.pop(block, None)
 
 
-def finds_by_walking(self, names):
+def finds_by_walking(self, hashes):
     found = ()
-    for name in names:
-        block = self.hash_to_block.get(name)
+    for one in hashes:
+        block = self.hash_to_block.get(one)
         if block is None:
             return found
         found += (block,)
     return found
 
 
-def shares_in_two_loops(self, blocks):
+def touches_in_two_loops(self, blocks):
     unknown = [block for block in blocks if not (block in self.used or block in self.block_to_hash)]
     if unknown:
-        raise ValueError(f"{unknown} hold nothing")
+        raise ValueError(f"{unknown} contain nothing")
     for block in blocks:
         if block in self.free_queue:
             del self.free_queue[block]
@@ -357,13 +368,13 @@ def always_one_too_few(pool, sequence, blocks):
     sequence.num_computed_tokens = max(0, len(sequence.blocks) * pool.block_size - 1)
 
 
-def does_not_share(pool, sequence, blocks):
-    share, pool.touch = pool.touch, lambda blocks: None
+def does_not_touch(pool, sequence, blocks):
+    touch, pool.touch = pool.touch, lambda blocks: None
     take_cached(pool, sequence, blocks)
-    pool.touch = share
+    pool.touch = touch
 
 
-def shares_twice(pool, sequence, blocks):
+def touches_twice(pool, sequence, blocks):
     take_cached(pool, sequence, blocks)
     pool.touch(sequence.blocks)
 
@@ -426,7 +437,7 @@ def pops_from_the_list(pool, sequence, blocks):
     needs_no_copy(pool, sequence, blocks)
 
 
-def shares_what_it_leaves_out(pool, sequence, blocks):
+def touches_what_it_leaves_out(pool, sequence, blocks):
     take_cached(pool, sequence, blocks)
     if len(sequence.blocks) < len(blocks):
         pool.touch(blocks[len(sequence.blocks) :])
@@ -462,104 +473,110 @@ def with_a_loop(pool, sequence, blocks):
 WRONG = {
     "11.1": [
         Wrong("without the parent", forgets_the_parent, "depend on all tokens before it"),
-        Wrong("the parent only", forgets_the_tokens, "Is `token_ids` in what you hash"),
-        Wrong("numbers joined without a gap", joins_without_a_gap, "look like 11 and 2"),
+        Wrong("only the parent", forgets_the_tokens, "Is `token_ids` part of what you hash"),
+        Wrong("tokens joined without a separator", joins_without_a_gap, "look like 11 and 2"),
         Wrong("the sum of the tokens", adds_the_tokens_up, "man bites dog"),
-        Wrong("each token once", takes_each_token_once, "How often a token stands there"),
+        Wrong("each token once", takes_each_token_once, "It matters how often a token occurs"),
         Wrong("Python's hash", python_hash, "of type bytes; yours is int"),
         Wrong("Python's hash as bytes", python_hash_in_bytes, "yours has 8"),
-        Wrong("Python's hash filled up", python_hash_filled_up, "hardly ever changes"),
-        Wrong("str in place of bytes", hex_digest, "yours is str"),
+        Wrong("Python's hash, padded", python_hash_filled_up, "hardly ever changes"),
+        Wrong("str instead of bytes", hex_digest, "yours is str"),
         Wrong("the hex digest as bytes", hex_in_bytes, "yours has 64"),
         Wrong("no digest", no_digest, "its `.digest()`"),
-        Wrong("nothing returned", prints_the_name, "NoneType"),
-        Wrong("a byte for each token", one_byte_a_token, "A byte holds 0 to 255"),
+        Wrong("nothing returned", returns_nothing, "NoneType"),
+        Wrong("one byte per token", one_byte_a_token, "A byte holds 0 to 255"),
         Wrong("a token modulo 256", one_wrapped_byte_a_token, "token 1 and token 257"),
-        Wrong("parent and tokens combined by xor", combines_by_xor, "forgets which came first"),
-        Wrong("the address of the list", depends_on_the_list, "which list it is"),
-        Wrong("a part of the parent", part_of_the_parent, "All 32 bytes of the parent"),
-        Wrong("without the last token", drops_the_last_token, "another last token"),
-        Wrong("without the first token", drops_the_first_token, "another first token"),
+        Wrong("parent and tokens combined with xor", combines_by_xor, "loses which came first"),
+        Wrong("the address of the list", depends_on_the_list, "which list object it gets"),
+        Wrong("MD5 in hex", md5_in_hex, "only hexadecimal digits"),
+        Wrong("part of the parent", part_of_the_parent, "All 32 bytes of the parent"),
+        Wrong("without the last token", drops_the_last_token, "a different last token"),
+        Wrong("without the first token", drops_the_first_token, "a different first token"),
     ],
     "11.2": [
-        Wrong("find goes on behind a gap", sharing(match_prefix=finds_behind_a_gap), "Behind a gap nothing is of use"),
-        Wrong("find fails on an unknown name", sharing(match_prefix=fails_on_an_unknown_name), "raised KeyError"),
-        Wrong("find gives all or nothing", sharing(match_prefix=finds_all_or_nothing), "are of use all the same"),
-        Wrong("find gives held blocks only", sharing(match_prefix=finds_held_blocks_only), "The names are still there"),
+        Wrong("match_prefix continues after a gap", sharing(match_prefix=finds_behind_a_gap), "Blocks after a gap are useless"),
+        Wrong("match_prefix fails on an unknown hash", sharing(match_prefix=fails_on_an_unknown_hash), "raised KeyError"),
+        Wrong("match_prefix returns all or nothing", sharing(match_prefix=finds_all_or_nothing), "are still useful"),
+        Wrong("match_prefix returns only blocks in use", sharing(match_prefix=finds_used_blocks_only), "The hashes are still there"),
         Wrong(
-            "find gives one too few", sharing(match_prefix=finds_one_too_few), "should return [0, 1, 2]; yours returned [0, 1]"
+            "match_prefix returns one too few", sharing(match_prefix=finds_one_too_few), "should return [0, 1, 2]; yours returned [0, 1]"
         ),
-        Wrong("find gives names", sharing(match_prefix=finds_names), "list of block numbers"),
-        Wrong("find shares", sharing(match_prefix=finds_and_shares), "`match_prefix` only looks"),
-        Wrong("find counts", sharing(match_prefix=finds_a_count), "yours returned 3"),
-        Wrong("find sorts", sharing(match_prefix=finds_sorted), "In the order of the names"),
-        Wrong("share does not count", sharing(touch=shares_without_counting), "One more holder for each block"),
-        Wrong("share knows two holders at most", sharing(touch=sets_two_holders), "any number of holders"),
-        Wrong("a shared block stays in the queue", sharing(touch=leaves_the_queue_alone), "must leave the free queue"),
-        Wrong("share forgets `used`", sharing(touch=forgets_used), "`used` should be"),
-        Wrong("share takes anything", sharing(touch=shares_anything), "which is free and has no name, should raise"),
-        Wrong("share does half", sharing(touch=shares_half), "it changed something"),
-        Wrong("share wants a name", sharing(touch=wants_a_name), "A held block may have no name yet"),
-        Wrong("share wants a free block", sharing(touch=wants_a_free_block), "KeyError"),
-        Wrong("share loses names", sharing(touch=loses_names_in_share), "Shared blocks keep their names"),
-        Wrong("free gives back what others hold", sharing(free=frees_what_others_hold), "still holds 0 and 1"),
+        Wrong("match_prefix returns hashes", sharing(match_prefix=finds_hashes), "should return a list of blocks"),
+        Wrong("match_prefix touches", sharing(match_prefix=finds_and_touches), "`match_prefix` only looks blocks up. To use them"),
+        Wrong(
+            "match_prefix takes blocks out of the queue",
+            sharing(match_prefix=finds_and_takes_out_of_the_queue),
+            "only looks blocks up, free ones too",
+        ),
+        Wrong("match_prefix counts", sharing(match_prefix=finds_a_count), "yours returned 3"),
+        Wrong("match_prefix sorts", sharing(match_prefix=finds_sorted), "in the order of the hashes"),
+        Wrong("touch does not count", sharing(touch=touches_without_counting), "One more sequence uses each of these blocks"),
+        Wrong("touch counts to two at most", sharing(touch=knows_two_users_at_most), "Any number of sequences may use a block"),
+        Wrong("a touched block stays in the queue", sharing(touch=leaves_the_queue_alone), "must leave the free queue"),
+        Wrong("touch forgets `used`", sharing(touch=forgets_used), "`used` should be"),
+        Wrong("touch accepts anything", sharing(touch=touches_anything), "which is free and has no hash, should raise"),
+        Wrong("touch does half", sharing(touch=touches_half), "it changed something"),
+        Wrong("touch wants a hash", sharing(touch=wants_a_hash), "A block in use may have no hash yet"),
+        Wrong("touch wants a free block", sharing(touch=wants_a_free_block), "KeyError"),
+        Wrong("touch loses hashes", sharing(touch=loses_hashes_in_touch), "Shared blocks keep their hashes"),
+        Wrong("free returns what others use", sharing(free=frees_what_others_use), "still uses 0 and 1"),
         Wrong("free does not lower the count", sharing(free=does_not_lower), "lower the count"),
         Wrong("free keeps a zero", sharing(free=keeps_a_zero), "has no entry in `ref_count`"),
-        Wrong("free loses the names", sharing(free=loses_the_names), "A free block keeps what is in it"),
+        Wrong("free loses the hashes", sharing(free=loses_the_hashes), "A free block keeps its contents"),
         Wrong("free one block at a time", sharing(free=frees_one_at_a_time), "in one call, in the order of the tokens"),
-        Wrong("freed blocks in front", sharing(free=frees_in_front), "join the *end*"),
-        Wrong("a block freed twice", sharing(free=frees_a_block_twice), "naming block 1 twice"),
-        Wrong("free refuses shared blocks", sharing(free=refuses_shared_blocks), "given back by each of them"),
+        Wrong("freed blocks at the front", sharing(free=frees_to_the_front), "join the *end*"),
+        Wrong("a block freed twice", sharing(free=frees_a_block_twice), "listing block 1 twice"),
+        Wrong("free refuses shared blocks", sharing(free=refuses_shared_blocks), "may free it once"),
         Wrong(
-            "free lowers before it asks",
+            "free lowers before it checks",
             sharing(free=lowers_before_it_asks),
             "it changed something: `ref_count` should be {0: 1, 1: 2, 2: 1}; yours is {1: 2, 2: 1}",
         ),
         Wrong(
-            "free passes over unknown blocks",
+            "free skips unknown blocks",
             sharing(free=skips_unknown_blocks),
             "freeing block 3, which is free, should raise",
         ),
         Wrong("free sorts the queue", sharing(free=sorts_the_queue), "yours is [0, 1, 2, 3, 4, 5]"),
         Wrong(
-            "named blocks never come back",
-            sharing(free=frees_only_unnamed),
-            "the free queue should hold [3, 4, 5, 2, 1, 0]",
+            "blocks with a hash never come back",
+            sharing(free=frees_only_unhashed),
+            "the free queue should contain [3, 4, 5, 2, 1, 0]",
         ),
     ],
     "11.3": [
         Wrong("nothing is left to compute", counts_all_tokens, "nothing is left to compute"),
         Wrong("always one too few", always_one_too_few, "Two full blocks hold 32 tokens, and all 32 count"),
-        Wrong("the holders are not raised", does_not_share, "Tell the pool"),
-        Wrong("shared twice", shares_twice, "Share once"),
-        Wrong("the caller's list", aliases_the_list, "the very list"),
+        Wrong("the counts are not raised", does_not_touch, "Tell the pool"),
+        Wrong("touched twice", touches_twice, "Touch the blocks once"),
+        Wrong("the caller's list", aliases_the_list, "the same list object"),
         Wrong("a tuple", keeps_a_tuple, "should be a list"),
-        Wrong("no block for the copy", needs_no_copy, "beside those found*. There is none"),
+        Wrong("no block for the copy", needs_no_copy, "other than those found* must be free. There is none"),
         Wrong("the found blocks count as free", asks_the_whole_queue, "these two are the ones that the sequence takes"),
-        Wrong("computes from 0", computes_from_0, "into blocks that others read"),
+        Wrong("computes from 0", computes_from_0, "into blocks that other sequences may read"),
         Wrong(
-            "always leaves the last block out",
+            "always leaves out the last block",
             always_drops_the_last_block,
             "`sequence.blocks` should be [0, 1]; yours is [0]",
         ),
         Wrong(
-            "leaves the last block of a whole prompt out",
+            "leaves out the last block of a whole prompt",
             drops_the_last_block_of_a_whole_prompt,
-            "16 tokens are computed in place of 1",
+            "computes 16 tokens instead of 1",
         ),
         Wrong(
-            "leaves a block out whenever nothing is free", drops_it_when_nothing_is_free, "A copy is only made where"
+            "leaves out a block whenever none is free", drops_it_when_nothing_is_free, "A copy is made only if"
         ),
         Wrong("forgets the answer so far", forgets_the_answer, "and of the answer so far"),
-        Wrong("forgets the blocks", forgets_the_blocks, "The sequence begins with the blocks that were found"),
+        Wrong("forgets the blocks", forgets_the_blocks, "The sequence starts with the blocks that were found"),
         Wrong("changes the list", pops_from_the_list, "changed its argument `blocks`"),
-        Wrong("shares what it leaves out", shares_what_it_leaves_out, "does not have"),
-        Wrong("blocks of 16 always", blocks_of_16, "`pool.block_size`"),
+        Wrong("touches what it leaves out", touches_what_it_leaves_out, "doesn't have this block"),
+        Wrong("always blocks of 16", blocks_of_16, "`pool.block_size`"),
     ],
 }
 
 RIGHT = {
     "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent],
-    "11.2": [sharing(match_prefix=finds_by_walking), sharing(touch=shares_in_two_loops, free=frees_by_hand), sharing()],
+    "11.2": [sharing(match_prefix=finds_by_walking), sharing(touch=touches_in_two_loops, free=frees_by_hand), sharing()],
     "11.3": [in_another_order, with_a_loop],
 }
