@@ -86,7 +86,11 @@ def by_a_loop(candidates, policy):
 
 WRONG = {
     "10.1": [
-        Wrong("the smallest rank instead of the largest", takes_the_first_in_rank, "The victim is the one with the largest"),
+        Wrong(
+            "the smallest rank instead of the largest",
+            takes_the_first_in_rank,
+            "The victim is the one with the largest",
+        ),
         Wrong("the first of two equal ranks", takes_the_first_of_two_alike, "take the last of them in the list"),
         Wrong("the largest id of two equal ranks", breaks_ties_by_id, "not the id"),
         Wrong("the last admitted, whatever its rank", takes_the_last_admitted, "was preempted once"),

@@ -494,15 +494,31 @@ WRONG = {
         Wrong("without the first token", drops_the_first_token, "a different first token"),
     ],
     "11.2": [
-        Wrong("match_prefix continues after a gap", sharing(match_prefix=finds_behind_a_gap), "Blocks after a gap are useless"),
-        Wrong("match_prefix fails on an unknown hash", sharing(match_prefix=fails_on_an_unknown_hash), "raised KeyError"),
-        Wrong("match_prefix returns all or nothing", sharing(match_prefix=finds_all_or_nothing), "are still useful"),
-        Wrong("match_prefix returns only blocks in use", sharing(match_prefix=finds_used_blocks_only), "The hashes are still there"),
         Wrong(
-            "match_prefix returns one too few", sharing(match_prefix=finds_one_too_few), "should return [0, 1, 2]; yours returned [0, 1]"
+            "match_prefix continues after a gap",
+            sharing(match_prefix=finds_behind_a_gap),
+            "Blocks after a gap are useless",
+        ),
+        Wrong(
+            "match_prefix fails on an unknown hash", sharing(match_prefix=fails_on_an_unknown_hash), "raised KeyError"
+        ),
+        Wrong("match_prefix returns all or nothing", sharing(match_prefix=finds_all_or_nothing), "are still useful"),
+        Wrong(
+            "match_prefix returns only blocks in use",
+            sharing(match_prefix=finds_used_blocks_only),
+            "The hashes are still there",
+        ),
+        Wrong(
+            "match_prefix returns one too few",
+            sharing(match_prefix=finds_one_too_few),
+            "should return [0, 1, 2]; yours returned [0, 1]",
         ),
         Wrong("match_prefix returns hashes", sharing(match_prefix=finds_hashes), "should return a list of blocks"),
-        Wrong("match_prefix touches", sharing(match_prefix=finds_and_touches), "`match_prefix` only looks blocks up. To use them"),
+        Wrong(
+            "match_prefix touches",
+            sharing(match_prefix=finds_and_touches),
+            "`match_prefix` only looks blocks up. To use them",
+        ),
         Wrong(
             "match_prefix takes blocks out of the queue",
             sharing(match_prefix=finds_and_takes_out_of_the_queue),
@@ -510,8 +526,16 @@ WRONG = {
         ),
         Wrong("match_prefix counts", sharing(match_prefix=finds_a_count), "yours returned 3"),
         Wrong("match_prefix sorts", sharing(match_prefix=finds_sorted), "in the order of the hashes"),
-        Wrong("touch does not count", sharing(touch=touches_without_counting), "One more sequence uses each of these blocks"),
-        Wrong("touch counts to two at most", sharing(touch=knows_two_users_at_most), "Any number of sequences may use a block"),
+        Wrong(
+            "touch does not count",
+            sharing(touch=touches_without_counting),
+            "One more sequence uses each of these blocks",
+        ),
+        Wrong(
+            "touch counts to two at most",
+            sharing(touch=knows_two_users_at_most),
+            "Any number of sequences may use a block",
+        ),
         Wrong("a touched block stays in the queue", sharing(touch=leaves_the_queue_alone), "must leave the free queue"),
         Wrong("touch forgets `used`", sharing(touch=forgets_used), "`used` should be"),
         Wrong("touch accepts anything", sharing(touch=touches_anything), "which is free and has no hash, should raise"),
@@ -564,9 +588,7 @@ WRONG = {
             drops_the_last_block_of_a_whole_prompt,
             "computes 16 tokens instead of 1",
         ),
-        Wrong(
-            "leaves out a block whenever none is free", drops_it_when_nothing_is_free, "A copy is made only if"
-        ),
+        Wrong("leaves out a block whenever none is free", drops_it_when_nothing_is_free, "A copy is made only if"),
         Wrong("forgets the answer so far", forgets_the_answer, "and of the answer so far"),
         Wrong("forgets the blocks", forgets_the_blocks, "The sequence starts with the blocks that were found"),
         Wrong("changes the list", pops_from_the_list, "changed its argument `blocks`"),
@@ -577,6 +599,10 @@ WRONG = {
 
 RIGHT = {
     "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent],
-    "11.2": [sharing(match_prefix=finds_by_walking), sharing(touch=touches_in_two_loops, free=frees_by_hand), sharing()],
+    "11.2": [
+        sharing(match_prefix=finds_by_walking),
+        sharing(touch=touches_in_two_loops, free=frees_by_hand),
+        sharing(),
+    ],
     "11.3": [in_another_order, with_a_loop],
 }

@@ -172,9 +172,7 @@ def _check_no_block_for_the_copy(attempt) -> None:
     )
     prompt = list(range(32))
     pool, blocks = _pool(3, 2, prompt, in_use=True, others=1)
-    case = (
-        "blocks of 16; a prompt of 32 tokens, both its blocks are found, and another sequence uses them; no block is free."
-    )
+    case = "blocks of 16; a prompt of 32 tokens, both its blocks are found, and another sequence uses them; no block is free."
     _take(
         attempt,
         pool,

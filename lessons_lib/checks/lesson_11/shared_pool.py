@@ -29,7 +29,7 @@ def _filled(attempt, num_blocks: int, num_full: int):
 
 def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: str = "", queue_idea: str = "") -> None:
     """The pool's counts, its free queue and its used blocks are these."""
-    counted = {block: count for block, count in dict(pool.ref_count).items()}
+    counted = dict(pool.ref_count)
     if counted != ref_count:
         raise Mistake(
             f"`ref_count` should be {ref_count}; yours is {short(counted)}.",
@@ -51,7 +51,9 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
         )
     if used_of(pool) != set(ref_count):
         idea = "`used` contains every block that a sequence uses, including those that left the free queue through `touch`: `self.used.update(blocks)`. Lesson 03's `free` refuses blocks that are not in it."
-        raise Mistake(f"`used` should be {short(set(ref_count))}; yours is {short(used_of(pool))}.", case=case, idea=idea)
+        raise Mistake(
+            f"`used` should be {short(set(ref_count))}; yours is {short(used_of(pool))}.", case=case, idea=idea
+        )
 
 
 def _count_idea(counted: dict, ref_count: dict, idea: str) -> str:
@@ -62,9 +64,7 @@ def _count_idea(counted: dict, ref_count: dict, idea: str) -> str:
 
 def _queue_idea(found: list, queue: list, idea: str) -> str:
     if len(set(found)) < len(found):
-        return (
-            "A block is in the queue twice. Two sequences would get it, and each would overwrite the other's keys."
-        )
+        return "A block is in the queue twice. Two sequences would get it, and each would overwrite the other's keys."
     return idea
 
 
@@ -100,7 +100,9 @@ def _check_match(attempt) -> None:
     )
     gap = "Blocks after a gap are useless: a sequence computes all its tokens from the first missing one on, including those that these blocks hold. Stop at the first unknown hash."
     _match(pool, [a, x, c], [0], begin + "`match_prefix([a, x, c])`; x is unknown.", gap)
-    _match(pool, [x, y], [], begin + "`match_prefix([x, y])`; both are unknown.", "Nothing is found, so the list is empty.")
+    _match(
+        pool, [x, y], [], begin + "`match_prefix([x, y])`; both are unknown.", "Nothing is found, so the list is empty."
+    )
     _match(pool, [], [], begin + "`match_prefix([])`.", "No hashes, no blocks.")
     expect(
         pool,
@@ -160,7 +162,9 @@ def _free_all(pool, blocks: list[int], case: str) -> None:
     except (ValueError, KeyError) as error:
         idea = "Refuse a block that is not in use and a block that appears twice in the list, nothing else. Each of the sequences that use a block may free it once."
         raise Mistake(
-            f"these blocks are in use, but `free` raised {type(error).__name__}: {str(error)[:100]}", case=case, idea=idea
+            f"these blocks are in use, but `free` raised {type(error).__name__}: {str(error)[:100]}",
+            case=case,
+            idea=idea,
         ) from None
 
 
@@ -234,7 +238,9 @@ def _check_free(attempt) -> None:
         case + " Then `match_prefix([a, b, c])`.",
         looked if HASHES[0] in pool.hash_to_block else kept,
     )
-    only_looks = "`match_prefix` only looks blocks up, free ones too. They leave the free queue when the caller calls `touch`."
+    only_looks = (
+        "`match_prefix` only looks blocks up, free ones too. They leave the free queue when the caller calls `touch`."
+    )
     expect(pool, {}, [3, 4, 5, 2, 1, 0], case + " Then `match_prefix([a, b, c])`.", only_looks, only_looks)
     pool = attempt(6, 16)
     pool.allocate(1)
