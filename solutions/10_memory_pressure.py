@@ -6,8 +6,8 @@
 
 60 minutes · difficulty: medium · routes: serving · you need first: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
-Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that are mostly never used. Optimistic admission can deadlock. In
-this lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.
+Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
+lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.
 """
 
 # %%
@@ -127,13 +127,13 @@ predict("10.a", ...)  # tokens
 """
 ## The idea
 
-When a block is missing, the scheduler makes room in three moves:
+When a block is missing, the scheduler makes room:
 
 1. **Choose a victim** among the running sequences.
 2. **Take its blocks.** Their contents are either dropped and recomputed later, or copied to other memory and copied back later.
 3. **Put it back in the waiting queue**, with the same rank as before. Its tokens so far stay known: they have already been sent.
 
-The third move is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes
+The third point is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes
 every token that is known and not computed yet, whether it belongs to the prompt or to the answer.
 
 ## Build: the victim
@@ -175,7 +175,7 @@ part of the cache. `drop` is the simple one: it frees the blocks and sets `num_c
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
 
-`candidates()` are the running sequences. The victim can be the very sequence that needs the block, if no other one ranks behind it.
+`candidates()` returns the running sequences (lesson 11 adds waiting forks). The victim can be the very sequence that needs the block, if no other one ranks behind it.
 
 A step that has preempted a sequence admits none. Any sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
@@ -247,7 +247,8 @@ print(f"the step computes {back}, and then A's next token is chosen")
 
 # %% [markdown]
 """
-Of these 33, 32 are computed for the second time. The last one never had been: it was chosen right before the preemption, and not yet fed to the model.
+Of these 33, 32 are computed for the second time. The last one wasn't computed before: it was chosen right before the preemption and hadn't been fed to
+the model yet.
 
 ### Swap
 
@@ -390,7 +391,7 @@ A pool that is always full has another problem. Suppose a sequence is admitted w
 a block. Under first come, first served the newcomer ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become free, it is
 admitted again, and so on.
 
-> **thrashing**: spending more and more of the work on restoring what was evicted a moment ago.
+> **thrashing**: spending more and more of the work on restoring what was thrown out a moment ago.
 
 The usual remedy is the watermark: lesson 09's `optimistic` admission leaves that many blocks free for the running sequences, which will need them
 soon. (Some systems have a second mark, at which they start to preempt before they have to. Ours preempts only when a block is missing.)
@@ -441,7 +442,7 @@ Table(
 Without a watermark there are more preemptions than requests. A watermark of 8 blocks, a tenth of the pool, leaves fewer than a quarter of them. A larger
 one costs steps, because blocks sit idle that a sequence could use. On the machine that `COST` describes, a token is cheap and most of the time goes to the
 steps themselves, so the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark of 8 gives 11 % more answer tokens per
-second than none. And each preemption stalls an answer, which anyone watching it notices.
+second than none. And each preemption stalls an answer: anyone watching the stream sees it freeze.
 
 How does each strategy hold up as the pool shrinks? The simulator doesn't charge for block copies, so we add their price, for blocks of 16 from the table
 above.
@@ -502,7 +503,7 @@ Table(
 Conservative admission is slowest at every size, because `max_tokens` is far above what most answers need. Preemption with 96 blocks is faster than
 conservative admission with 256.
 
-This watermark, an eighth of the pool, makes nothing faster here. Where a token is cheap, an idle block costs more than a few tokens computed twice. What
+This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs more than a few tokens computed twice. What
 the watermark buys is fewer of those. Swapping computes nothing twice and pays for its block copies instead.
 
 ## Prove it

@@ -94,7 +94,7 @@ predict("11.a", ...)  # blocks
 Sharing takes three things:
 
 1. **Find.** A new sequence looks for blocks that already hold its first tokens. Each full block gets a hash, and a table maps hashes to blocks.
-2. **Count.** Several sequences may use a block, so it is free only when the last of them no longer uses it.
+2. **Count.** Several sequences may use a block, so it is free only once none of them uses it.
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
 Why a hash, and not just the 16 tokens of the block? Because a key depends on all tokens before it:
@@ -115,9 +115,9 @@ for layer, (keys, other_keys) in enumerate(zip(one, other)):
 
 # %% [markdown]
 """
-Only in the first layer does a key depend on nothing but its own token and position. So what identifies a block has to cover all tokens up to the end of
-that block. Storing all of them for each block would be wasteful. A hash is short, and hashes can be chained: each block's hash is computed from its own
-tokens and from the hash of the block before it.
+In the first layer, a key depends only on its own token and position. In every later layer it depends on all tokens before it. So what identifies a block
+has to cover all tokens up to the end of that block. Storing all of them for each block would be wasteful. A hash is short, and hashes can be chained: each
+block's hash is computed from its own tokens and from the hash of the block before it.
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean equal tokens from the start of the
 > sequence to the end of the block.
@@ -199,8 +199,8 @@ A `PrefixCache` is a `BlockPool` with these attributes:
 
 **Your task: `match_prefix`, `touch` and `free`.**
 
-- `match_prefix(hashes)`: `hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of the blocks with these
-  hashes, from the first on, and stop at the first unknown hash. Blocks after a gap are useless. Change nothing.
+- `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of the blocks with
+  these hashes, from the first on, and stop at the first unknown hash. Blocks after a gap are useless. Change nothing.
 - `touch(blocks)`: one more sequence uses each of these blocks. Raise their counts. A block that was free leaves the free queue and joins `used`. A block
   that no sequence uses *and* that has no hash contains nothing to share: raise `ValueError`, and change nothing at all.
 - `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Lower the counts, and delete an entry that drops to 0.
@@ -599,7 +599,7 @@ The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 
 **No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way to abort a request.
 
-**A running engine isn't measured.** In lesson 12, all parts so far become one engine that can do these things.
+**We can't see what a running server is doing.** In lesson 12, all parts so far become one engine that has all of this, and metrics too.
 
 ## Quiz
 """
