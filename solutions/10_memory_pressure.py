@@ -62,8 +62,8 @@ def six_stories():
 """
 ## The problem: unused promises or a deadlock
 
-We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens. First with the two kinds of admission from
-lesson 09. For each step we record how many sequences run and how many blocks are in use.
+We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens. We start with the two kinds of admission
+from lesson 09. For each step we record how many sequences run and how many blocks are in use.
 """
 
 # %%
@@ -175,7 +175,8 @@ part of the cache. `drop` is the simple one: it frees the blocks and sets `num_c
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
 
-`candidates()` returns the running sequences (lesson 11 adds waiting forks). The victim can be the very sequence that needs the block, if no other one ranks behind it.
+`candidates()` returns the running sequences (lesson 11 adds waiting forks). The victim can be the very sequence that needs the block, if no other one
+ranks behind it.
 
 A step that has preempted a sequence admits none. Any sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
@@ -233,7 +234,7 @@ print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recom
 
 # %% [markdown]
 """
-Half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? As one prefill of
+About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? As one prefill of
 every known token:
 """
 
@@ -441,7 +442,7 @@ Table(
 """
 Without a watermark there are more preemptions than requests. A watermark of 8 blocks, a tenth of the pool, leaves fewer than a quarter of them. A larger
 one costs steps, because blocks sit idle that a sequence could use. On the machine that `COST` describes, a token is cheap and most of the time goes to the
-steps themselves, so the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark of 8 gives 11 % more answer tokens per
+steps themselves, so up to a watermark of 8 the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark of 8 gives 11 % more answer tokens per
 second than none. And each preemption stalls an answer: anyone watching the stream sees it freeze.
 
 How does each strategy hold up as the pool shrinks? The simulator doesn't charge for block copies, so we add their price, for blocks of 16 from the table
@@ -503,8 +504,8 @@ Table(
 Conservative admission is slowest at every size, because `max_tokens` is far above what most answers need. Preemption with 96 blocks is faster than
 conservative admission with 256.
 
-This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs more than a few tokens computed twice. What
-the watermark buys is fewer of those. Swapping computes nothing twice and pays for its block copies instead.
+This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs more than a few tokens computed
+twice. What the watermark buys is fewer of those. Swapping computes nothing twice and pays for its block copies instead.
 
 ## Prove it
 
