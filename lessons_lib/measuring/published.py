@@ -132,7 +132,7 @@ class RecordedEngine:
 
 @lru_cache(maxsize=None)
 def recorded_engine() -> RecordedEngine:
-    """Lesson 12's engine on one H200: `python -m tools.gpu_bench.engine --record FILE`."""
+    """Lesson 13's engine on one H200: `python -m tools.gpu_bench.engine --record FILE`."""
     facts, peers = (
         json.loads((FOLDER / name).read_text(encoding="utf-8"))
         for name in ("h200_engine.json", "h200_engine_peers.json")

@@ -1,6 +1,5 @@
 """Answers to the exercises of lesson 12: what learners get wrong, and other ways to be right."""
 
-import bisect
 import re
 
 import torch
@@ -8,7 +7,6 @@ import torch
 from answers import Wrong
 from lessons_lib.engine.detokenizer import releasable
 from lessons_lib.engine.sampling import draw, token_probabilities
-from lessons_lib.measuring.tuning import largest_that_fits
 
 NONE = float("-inf")
 
@@ -119,14 +117,14 @@ def keeps_all_alike(logits, temperature, top_k, top_p):
 
 def row_by_row(logits, temperature, top_k, top_p):
     rows = []
-    for line, t, k, p in zip(logits.tolist(), temperature.tolist(), top_k.tolist(), top_p.tolist()):
-        order = sorted(range(len(line)), key=lambda token: -line[token])
-        kept = torch.tensor([line[token] / t for token in order[:k]], dtype=torch.float64).softmax(0).tolist()
+    for row, t, k, p in zip(logits.tolist(), temperature.tolist(), top_k.tolist(), top_p.tolist()):
+        order = sorted(range(len(row)), key=lambda token: -row[token])
+        kept = torch.tensor([row[token] / t for token in order[:k]], dtype=torch.float64).softmax(0).tolist()
         left, total = [], 0.0
         for value in kept:
             left.append(0.0 if total >= p else value)
             total += value
-        left += [0.0] * (len(line) - len(left))
+        left += [0.0] * (len(row) - len(left))
         rows.append(([value / sum(left) for value in left], order))
     return torch.tensor([left for left, _ in rows]), torch.tensor([order for _, order in rows])
 
@@ -345,137 +343,6 @@ def walking_through(text, stop):
     return len(text), False
 
 
-# 12.4 largest_that_fits
-
-
-def step_by_step(fits, most):
-    size = 0
-    while size < most and fits(size + 1):
-        size += 1
-    return size
-
-
-def from_above(fits, most):
-    size = most
-    while size and not fits(size):
-        size -= 1
-    return size
-
-
-def one_too_many(fits, most):
-    return largest_that_fits(fits, most) + 1
-
-
-def never_tries_most(fits, most):
-    fitting, too_large = 0, most
-    while too_large - fitting > 1:
-        middle = (fitting + too_large) // 2
-        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
-    return fitting
-
-
-def one_at_least(fits, most):
-    return max(1, largest_that_fits(fits, most))
-
-
-def begins_at_one(fits, most):
-    fitting, too_large = 1, most + 1
-    while too_large - fitting > 1:
-        middle = (fitting + too_large) // 2
-        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
-    return fitting
-
-
-def tries_nothing(fits, most):
-    return largest_that_fits(fits, most) if fits(0) else 0
-
-
-def powers_of_two(fits, most):
-    size = 0
-    while max(1, 2 * size) <= most and fits(max(1, 2 * size)):
-        size = max(1, 2 * size)
-    return size
-
-
-def last_tried(fits, most):
-    fitting, too_large, middle = 0, most + 1, 0
-    while too_large - fitting > 1:
-        middle = (fitting + too_large) // 2
-        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
-    return middle
-
-
-def for_ever(fits, most):
-    low, high = 1, most
-    while low < high:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def asks_again(fits, most):
-    size = largest_that_fits(fits, most)
-    return size if size and fits(size) else 0
-
-
-def half_sizes(fits, most):
-    fitting, too_large = 0, most + 1
-    while too_large - fitting > 1:
-        middle = (fitting + too_large) / 2
-        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
-    return fitting
-
-
-def beyond_most(fits, most):
-    size = 1
-    while fits(size):
-        size *= 2
-    return largest_that_fits(fits, size)
-
-
-def says_yes(fits, most):
-    return largest_that_fits(fits, most) > 0
-
-
-def skips_after_a_yes(fits, most):
-    fitting, too_large = 0, most + 1
-    while too_large - fitting > 1:
-        middle = (fitting + too_large) // 2
-        if fits(middle):
-            fitting = middle
-        else:
-            too_large = middle - 1
-    return fitting
-
-
-def by_bisect(fits, most):
-    return bisect.bisect_left(range(1, most + 1), True, key=lambda size: not fits(size))
-
-
-def both_ends_inclusive(fits, most):
-    low, high, best = 1, most, 0
-    while low <= high:
-        middle = low + (high - low) // 2
-        if fits(middle):
-            best, low = middle, middle + 1
-        else:
-            high = middle - 1
-    return best
-
-
-def most_first(fits, most):
-    if fits(most):
-        return most
-    fitting, too_large = 0, most
-    while fitting + 1 < too_large:
-        middle = (fitting + too_large + 1) // 2
-        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
-    return fitting
-
-
 WRONG = {
     "12.1": [
         Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
@@ -610,28 +477,10 @@ WRONG = {
         Wrong("waits for a longer one", waits_for_a_longer_one, "It does not wait for a longer one"),
         Wrong("any letter", any_letter, "DNE"),
     ],
-    "12.4": [
-        Wrong("step by step", step_by_step, "You go up step by step"),
-        Wrong("from above", from_above, "You go down step by step"),
-        Wrong("one too many", one_too_many, "smallest size that does not fit"),
-        Wrong("never tries most", never_tries_most, "was never tried"),
-        Wrong("at least one", one_at_least, "Not even 1 fits"),
-        Wrong("begins at one", begins_at_one, "You tried []"),
-        Wrong("tries 0", tries_nothing, "the size 0 was tried"),
-        Wrong("powers of two", powers_of_two, "Only powers of two"),
-        Wrong("the last one tried", last_tried, "tried last"),
-        Wrong("for ever", for_ever, "still goes on"),
-        Wrong("asks again", asks_again, "more than once"),
-        Wrong("half sizes", half_sizes, "use `//`"),
-        Wrong("beyond most", beyond_most, "the size 2 was tried"),
-        Wrong("says yes", says_yes, "a size should come back"),
-        Wrong("skips after a no", skips_after_a_yes, "never tried. Go on until"),
-    ],
 }
 
 RIGHT = {
     "12.1": [row_by_row, in_float32_by_argsort],
     "12.2": [draw_by_a_loop, draw_by_counting],
     "12.3": [by_regular_expression, walking_through],
-    "12.4": [by_bisect, both_ends_inclusive, most_first],
 }

@@ -1,4 +1,4 @@
-"""Ragged requests for the tests of lesson 12's GPU part, and what greedy decoding answers to them, one step after the other."""
+"""Ragged requests for the tests of lesson 13, and what greedy decoding answers to them, one step after the other."""
 
 import random
 

@@ -1,10 +1,9 @@
-"""The exercises and the quiz of lesson 12: probabilities under three settings, a draw, text that may be shown, and a search for a size."""
+"""The exercises and the quiz of lesson 12: probabilities under three settings, a draw, and text that may be shown."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_12.drawing import check_draw
 from lessons_lib.checks.lesson_12.probabilities import check_token_probabilities
 from lessons_lib.checks.lesson_12.quiz import QUIZ
-from lessons_lib.checks.lesson_12.searching import check_largest_that_fits
 from lessons_lib.checks.lesson_12.stopping import check_releasable
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -51,18 +50,5 @@ EXERCISES = [
             "in range(1, len(string)) if text.endswith(string[:size])), default=0)` characters are held back.",
         ),
         points=2,
-    ),
-    Exercise(
-        id="12.4",
-        title="the largest that fits",
-        reference="lessons_lib.measuring.tuning:largest_that_fits",
-        test=check_largest_that_fits,
-        hints=(
-            "Keep two sizes: one that surely fits, and one that is surely too large. Each try moves one of them.",
-            "At the beginning 0 surely fits, and `most + 1` counts as too large. Try the middle of the two. After a yes it becomes the one that fits, after a no the one that is too large. "
-            "When they are neighbours, the lower one is the answer.",
-            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` take `middle = (fitting + too_large) // 2` and ask `fits(middle)`; at the end `return fitting`.",
-        ),
-        points=1,
     ),
 ]

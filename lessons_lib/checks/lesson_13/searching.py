@@ -1,4 +1,4 @@
-"""Judges 12.4, `largest_that_fits`: the right size at both ends, with few tries."""
+"""Judges 13.1, `largest_that_fits`: the right size at both ends, with few tries."""
 
 from random import Random
 
