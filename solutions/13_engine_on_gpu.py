@@ -2,9 +2,13 @@
 """
 # 13 · The engine on a GPU
 
-**The GPU computes a step faster than Python can start it. How do we keep the GPU busy?**
+**On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-60 minutes · difficulty: hard · routes: kernels · you need first: lesson 08 (fast kernels) and lesson 12 (the engine)
+60 minutes · difficulty: hard · routes: kernels · you need first: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
+
+You don't need a GPU for this lesson. Every mechanism also runs on a CPU, where you can check that it doesn't change a single token. The speeds were
+recorded on an NVIDIA H200, and each chart says on which machine, with which versions and by which command. At the end you choose two sizes that an
+engine needs before its first request: how many sequences run at once, and how many tokens fit in a block.
 """
 
 # %%
@@ -19,10 +23,13 @@ from lessons_lib.attention import write_and_attend
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import (
+    EngineConfig,
     GPUModelRunner,
     GraphKey,
     GraphStore,
+    LLMEngine,
     OverlappedSteps,
+    SamplingParams,
     captured_batch_sizes,
     next_size,
     rerun,
@@ -38,12 +45,13 @@ from lessons_lib.measuring import (
     recorded_engine,
     skewed_workload,
 )
+from lessons_lib.measuring.memory_limit import memory_limit
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_bars
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
+model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 END = tokenizer.eos_token_id
 
@@ -51,9 +59,12 @@ END = tokenizer.eos_token_id
 """
 ## The problem: the GPU waits for the CPU
 
-A forward pass of a small model on a large GPU has little to compute, and several hundred kernels to launch, each a few microseconds of the CPU's
-time. The GPU waits for the CPU. Four ideas turn that around. They were measured on one H200, in one run, with 256 requests at once: first without
-any, then with more and more. The names of the lines say what was added; the last two ideas came in together.
+A decode step of a small model gives a large GPU very little to compute. It still takes several hundred kernel launches, and each launch costs the CPU
+a few microseconds. So the GPU waits for the CPU.
+
+Four ideas turn that around: CUDA graphs, compilation, tokens kept on the device, and overlapped steps. The chart shows a recorded run with 256
+requests that all arrive at the start. The first bar is an engine that launches its kernels one by one. Each bar below it keeps what the bar above has and
+adds what its name says. The last two ideas were added together.
 """
 
 # %%
@@ -65,52 +76,76 @@ draw_bars(
 )
 
 # %%
-PARTS = {"whole": "all", "wait for the GPU": "wait", "own": "own"} | {part: part for part in ("schedule", "prepare", "launch", "update")}
+PARTS = {"whole step": "all", "wait for the GPU": "wait", "CPU work": "own"} | {part: part for part in ("schedule", "prepare", "launch", "update")}
 Table(
     columns=["milliseconds", *PARTS, "warm-up, s"],
     rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values()), f"{mode['warm_up_s']:.0f}"] for mode in recording.modes],
-    caption=f"A step of {recording.modes[-1]['decode_ms']['running']} decodes; medians",
+    caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; the same recorded run",
 )
 
 # %%
 for (_, before), (name, after) in zip(list(speeds.items()), list(speeds.items())[1:]):
-    print(f"{name}: {after / before:.1f} times as fast as the line above")
+    print(f"{name}: {after / before:.1f} times as fast as the row above")
 
 # %% [markdown]
 """
-Read the first line: the CPU is busy launching, and the GPU has nothing to do but wait for it. With overlap, the CPU still has its own work to do;
-but the GPU computes meanwhile, so the CPU waits less, and the whole is shorter. In the last line the whole engine does the same, with requests,
-sampling rules and metrics; in the lines before it, a bare scheduler drives the model.
+Read the first row. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU has already finished: it was idle most of the
+time. In the second row a launch takes half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
+computes, so it waits less and the whole step gets shorter. The last row is the whole engine, with requests, sampling parameters and metrics; in the
+rows above it, a bare scheduler drives the model.
 
-A full step of 256 tokens is faster than the bars say. They hold the steps with prompts as well, and the end, when fewer and fewer sequences run.
+256 tokens in 2.4 ms would be more than 100,000 tokens a second. The bars are lower because they also count the steps with prompts, and the end of the
+run, when fewer and fewer sequences are left.
 
-What the ideas cost is in the last column. Compiling takes a while at every start; what was measured after it, in the same process, found it done.
-"""
+The last column is the price: time before the first request. Compilation takes most of it, at every start. The rows below "compiled too" ran in the same
+process and found the compiled code ready.
 
-# %% [markdown]
-"""
 ## Predict
 
-A graph has a fixed batch size. The captured batch sizes are 2, 4, 8 and then every multiple of 16. A step with 37 decodes is padded to the next captured
-size. As answers finish, the batch shrinks from 48 sequences to 33, by one sequence a step.
+A CUDA graph has fixed shapes, so it serves one batch size. Capturing one for every size would take too long, so only some are captured: 2, 4, 8, and
+every multiple of 16. A step with 37 decodes is padded to 48.
+
+As requests finish, the batch shrinks from 48 decodes to 33, one fewer at each step. That is 16 steps.
 """
 
 # %%
-predict("13.a", ...)  # How many padding decodes do these 16 steps compute, over all of them together?
+predict("13.a", ...)  # How many padding decodes do these 16 steps compute in total?
 
 # %% [markdown]
 """
 ## The idea
 
-**CUDA graphs.** You met the term in lesson 08: a recording of launches that is replayed with one. A graph has fixed shapes, so there is one for
-each of a ladder of batch sizes, and a step of decodes is filled up to the next size with sequences that nobody reads. They write into a block that
-belongs to nobody.
+```
+launched one by one
+  CPU  │ schedule │ launch launch launch launch launch launch │ tokens │ schedule │ …
+  GPU  │          │ k1     k2     k3     k4     k5     k6     │        │          │ …
+
+CUDA graphs
+  CPU  │ schedule │ replay │ wait              │ tokens │ schedule │ replay │ …
+  GPU  │          │        │ k1 k2 k3 k4 k5 k6 │        │          │        │ …
+
+overlapped
+  CPU  │ schedule 2 │ replay 2 │ wait │ tokens 1 │ schedule 3 │ replay 3 │ wait │ …
+  GPU  │ step 1                       │ step 2                                  │ …
+```
+
+- **CUDA graphs** replace hundreds of launches with a single one.
+- **Compilation** fuses small operations, so there are fewer kernels to run.
+- **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
+- **Overlap**: schedule and launch the next step, then process the results of the previous one.
+
+## CUDA graphs
+
+Lesson 08 introduced the term: a recording of GPU work that is replayed with a single launch. The engine captures one graph for each of its
+*captured batch sizes*. A step that consists of decodes only is padded to the next of these sizes.
+
+> **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and nothing ever reads them.
 """
 
 # %%
 sizes = captured_batch_sizes(256)
-print("captured sizes:", sizes[:8], "…", sizes[-1])
-print("37 decodes run as", next_size(37, sizes))
+print("captured batch sizes:", sizes[:8], "…", sizes[-1])
+print("37 decodes are padded to", next_size(37, sizes))
 print("\n".join(inspect.getsource(GraphStore.run).splitlines()[-6:]))
 
 # %%
@@ -118,10 +153,15 @@ reveal("13.a", sum(next_size(num_seqs, sizes) - num_seqs for num_seqs in range(3
 
 # %% [markdown]
 """
-A graph knows no tensors, only addresses. If a weight, the cache or an input has moved since, a replay reads and writes the old place, without any
-error. This is the last fault in the table under "When something breaks". To see it we need no GPU. `rerun` in place of a capture remembers its
-tensors in the same way. One store has a key that says only how many rows there are, the other a key with all addresses. Before you run the cell:
-what will each give after the weight has moved?
+The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 48 = 768. More captured sizes would mean less padding and a longer start.
+
+`GraphStore.run`, whose last lines are printed above, captures a graph again if its key doesn't match. The key matters because a graph doesn't know
+tensors. It knows addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old addresses, and
+no error is raised. The only symptom is worse answers.
+
+You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of its first run, as a graph holds on to their addresses. Below are
+two graph stores. The key of the first says only how many sequences the batch has. The key of the second contains every address. Before you run the cell:
+what will each return after the weight has moved?
 """
 
 # %%
@@ -135,19 +175,22 @@ def key_of_all():
 
 def outputs():
     step = partial(torch.mul, inputs, weight)
-    return step().tolist(), careless.run(2, "2 rows", step).tolist(), careful.run(2, key_of_all(), step, lambda: (inputs, weight)).tolist()
+    return step().tolist(), careless.run(2, "2 sequences", step).tolist(), careful.run(2, key_of_all(), step, lambda: (inputs, weight)).tolist()
 
 
 print("right {}, careless key {}, full key {}".format(*outputs()))
-weight = torch.tensor([100.0, 200.0])  # new weights, in another place
+weight = torch.tensor([100.0, 200.0])  # new weights at another address
 print("right {}, careless key {}, full key {}".format(*outputs()))
-print(f"captured: {careless.num_captured} and {careful.num_captured} times")
+print(f"captures: careless {careless.num_captured}, full {careful.num_captured}")
 
 # %% [markdown]
 """
-**Compiling around an operator.** `torch.compile` fuses many small operations into few kernels. It would stumble over our attention, whose launch
-depends on lengths that change from step to step. So attention is declared as one operator, which the compiler leaves as it is. The declaration
-says what goes in, and with a "!" what is written to. What shape comes out is said by a second function (`register_fake` in `paged_operator.py`).
+## Compilation around one operator
+
+`torch.compile` fuses many small operations into a few kernels. It can't handle our attention, whose launch depends on lengths that change from step to
+step. So attention is declared as a single operator, which the compiler calls but doesn't look into. Its schema lists the inputs and marks with "!" the
+tensors that it writes to. A second function, registered with `register_fake` in `lessons_lib/attention/custom_op.py`, tells the compiler the shape of
+the output.
 """
 
 # %%
@@ -155,12 +198,22 @@ print(write_and_attend._opoverload._schema)
 
 # %% [markdown]
 """
-**Tokens kept on the device.** The token of this step is the input of the next one. The next row can take it from where it is, on the GPU, without a
-trip to the host. In the row, −1 − *i* stands for "the token that sequence *i* of the step before has got". The copy for the reader travels beside
-the work.
+## Tokens kept on the device, steps overlapped
 
-**Overlap.** To plan the next step one need not know *which* token a sequence gets, only that it gets one. So the next step is planned and started
-while this one runs. Who turns out to have ended has computed one token too many; it is thrown away.
+The token that this step produces is the input of the next one. The next step can read it on the GPU, without a round trip through the CPU. But the
+CPU builds the packed batch, and it doesn't know the token yet. So it writes a placeholder.
+
+> **in-flight step**: a step that has been launched, and whose tokens the CPU hasn't read yet.
+
+> **placeholder**: stands for a token that the in-flight step will produce. The number −1 − *i* means: the token of sequence *i* of that step. On the
+> GPU it is replaced by the token itself.
+
+That is also what makes overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
+loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
+the end token, the sequence has computed one token too many, and that token is thrown away.
+
+One case needs care. A preempted sequence is computed again from its tokens, so all of them must be known. If the next step might run out of blocks, the
+loop first waits for the in-flight step.
 """
 
 # %%
@@ -168,8 +221,11 @@ print(inspect.getsource(OverlappedSteps.step))
 
 # %% [markdown]
 """
-All four are in `GPUModelRunner` and `OverlappedSteps`; `OverlappedEngine` is our engine with the same four. Without a GPU they run too, not faster:
-nothing is compiled, and `rerun` takes the place of the capture. So that the answers are right can be seen here:
+## Prove it
+
+All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same four. They run without a GPU too,
+though no faster: nothing is compiled, and `rerun` replaces the capture. You can still check that the answers are right, against one request at a time
+as in lesson 00:
 """
 
 # %%
@@ -178,15 +234,16 @@ gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=1
 scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
 stories = [Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i) for i, s in enumerate(STORIES)]
 overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
-print(f"the same answers: {overlapped == alone}; graphs of the sizes {sorted(gpu_model_runner.store.graphs)}; blocks in use: {len(scheduler.pool.used)}")
+print(f"the same tokens as one at a time: {overlapped == alone}; captured batch sizes {sorted(gpu_model_runner.store.graphs)}; blocks in use: {len(scheduler.pool.used)}")
 gpu_model_runner.close()
 
 # %% [markdown]
 """
 ## How large may the batch be?
 
-Now to the sizes of the engine. How many sequences may run at a time? As many as memory allows, and the cache takes most of it. So one would like to
-compute: memory divided by the bytes of a sequence. Say, sequences of 100 tokens, and 16 MiB beside the weights.
+Graphs are captured and buffers are allocated before the first request arrives, so the engine must know its largest batch, `max_num_seqs`, in advance.
+A larger batch serves more requests at once. Memory sets the limit, and the cache takes most of it. So it's tempting to divide: memory by the cache of one
+sequence. Take sequences of 100 tokens, and 16 MiB of memory besides the weights.
 """
 
 # %%
@@ -196,10 +253,9 @@ print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:
 
 # %% [markdown]
 """
-But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. What the libraries take for themselves, and what
-lies unused between two tensors, is in no formula. So it is *tried*: start an engine of a size, give it the worst that can come, and see whether it
-runs out of memory. On a GPU that is an allocation that fails. Here, `memory_limit` counts the bytes of all tensors that are alive, and raises the
-same kind of error. `engine_fits` in the library does one such try:
+But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. Libraries allocate workspaces, and fragmentation
+leaves gaps. No formula has all of that. So engines *try*: start with a given size, serve the worst case, and see whether memory runs out. On a GPU, an
+allocation fails. Here `memory_limit` counts the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
 """
 
 # %%
@@ -207,18 +263,19 @@ print(inspect.getsource(engine_fits))
 
 # %% [markdown]
 """
-## Build 1: few tries
+## Build 1: the largest batch that fits
 
-A try takes seconds, on a large model minutes. With 64 possible sizes one does not try them all. Sizes are ordered: if one fits, so do all smaller
-ones. One try in the middle rules out half.
+One try takes seconds, or minutes with a large model, so we don't want to try all 64 sizes. If one size fits, all smaller ones do. So one try in the
+middle rules out half of the sizes.
 
-**Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False; if it is True for a size, it is True for all smaller ones.
-`most` is the largest size of interest, 1 or more. Return the largest size from 1 to `most` that fits, as an int, or 0 if not even 1 does.
+**Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True for all smaller sizes. `most` is
+the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that fits, as an int, or 0 if not even 1 fits.
 
-Call `fits` only with whole numbers from 1 to `most`, with none of them twice. Halve what is left at each try: for `most` = 64, seven tries are
-enough, whatever the answer is. (The check allows one more.)
+Call `fits` only with integers from 1 to `most`, and never twice with the same one. Halve the remaining range with each try: for `most` = 64, seven tries
+are always enough. (The check allows one more.)
 
-Example: `most` = 8, and sizes up to 5 fit. Of 1 to 8, try 4: yes. Of 5 to 8, try 6: no. Try 5: yes. The answer is 5, after three tries.
+Example: `most` = 8, and sizes up to 5 fit. Out of 1 to 8, try 4: it fits. Out of 5 to 8, try 6: it doesn't. Try 5: it fits. The answer is 5, after
+three tries.
 """
 
 # %% exercise="13.1"
@@ -235,16 +292,30 @@ def fits(size):
 
 found = largest_that_fits(fits, 64)
 display(Table(columns=["sequences", "fits"], rows=tries))
-print(f"largest batch: {found}; by the formula {LIMIT // per_sequence}")
+print(f"largest batch: {found}; the formula says {LIMIT // per_sequence}")
 
 # %% [markdown]
 """
-The formula promised far more than fits. An engine with that size would start, serve for hours, and fail on the day when all its places are taken.
+Far fewer sequences fit than the formula promised. What happens to an engine that is too large? Give one request, a prompt of 99 tokens, to an engine
+of the formula's size, and to one that is a single sequence too large:
+"""
 
+# %% tags=["measured"]
+for size in (LIMIT // per_sequence, found + 1):
+    with memory_limit(LIMIT):
+        engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=512, num_blocks=size * math.ceil(CONTEXT / 16)))
+        output = engine.generate([[1] * (CONTEXT - 1)], SamplingParams(max_tokens=2, ignore_eos=True))[0]
+    print(f"{size} sequences: {output.error or f'{len(output.token_ids)} tokens'}")
 
-### The block size
-What a block size costs can be counted from a workload, without running it: blocks, empty places at the ends, the length of the longest table, and
-how many prompt tokens a newcomer finds in the cache. Here with forty requests that begin with the same instructions.
+# %% [markdown]
+"""
+The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous. It serves this request, and would run out of
+memory only when all its batch slots are taken by prompts of this length. That is why a try must be the worst case.
+
+## How large should a block be?
+
+What a block size costs can be counted from a workload, without running it: the blocks, the empty cache slots at the ends, the length of the longest
+block table, and how many prompt tokens a new request finds in the prefix cache. Here are forty requests whose prompts start with the same instructions.
 """
 
 # %%
@@ -256,50 +327,61 @@ forty = skewed_workload(40)
 prompts = [tokenizer(INSTRUCTIONS + prompt).input_ids for prompt in forty.prompts]
 costs = block_size_costs(prompts, forty.max_new_tokens, (1, 4, 8, 16, 32, 64, 128))
 Table(
-    columns=["block size", "blocks", "empty places", "longest table", "prompt tokens found"],
+    columns=["block size", "blocks", "empty slots", "longest table", "prompt tokens found"],
     rows=[[str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens] for cost in costs],
-    caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common beginning has {len(tokenizer(INSTRUCTIONS).input_ids)}",
+    caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common prefix has {len(tokenizer(INSTRUCTIONS).input_ids)}",
 )
 
 # %% [markdown]
 """
-Small blocks waste nothing and find most. Large ones make short tables, and a kernel reads long pieces at once (lesson 08); swapping moves fewer
-pieces (lesson 10). At sixteen the waste is still small, and most of the beginning is found. (The six stories come round again, so more
-is found than the instructions alone.) With blocks of 64 and more, this workload finds little: its common beginning is shorter than such a block.
+Small blocks waste nothing and find most of the shared tokens. Large blocks make short tables, let a kernel read long runs of memory at once
+(lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The six stories
+repeat among the forty requests, so more is found than the instructions alone.) From 64 on this workload finds little, because its common prefix is shorter than a block.
 
-Changing the block size of a running engine is another matter. Slots are block number × block size + offset, so every key lies in the wrong place:
-the cache has to be made anew. All blocks lose their names, since a name stands for the tokens of a block of that size. On a GPU all graphs must be
-captured again. So one *drains* the engine first: no new requests, wait until the last one ends, then start a new engine.
-
+The block size can't be changed while the engine runs. A cache slot is block × block size + offset, so every key would be in the wrong slot, and the
+cache has to be rebuilt. The block hashes are lost too, because each covers the tokens of a block of the old size. On a GPU all graphs must be captured
+again. So you *drain* the engine first: accept no new requests, wait until the last one finishes, then start a new engine.
 
 ## Measure: other engines
 
-On the GPU, the same benchmark as above, and what other engines reached on such a machine:
+Here is the same benchmark with other engines on the same kind of GPU. These are recorded data as well:
 """
 
 # %%
-everybody = {**recording.peers, "this engine": speeds[last]}
-draw_bars(everybody, "tokens/s", title="The same benchmark on one H200", note=recording.peers_provenance, own=["this engine"])
+engines = {**recording.peers, "this engine": speeds[last]}
+draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark on one H200", note=recording.peers_provenance, own=["this engine"])
 
 # %% [markdown]
 """
-Read this with care. The model is small and every answer is greedy, so the CPU's work for each step decides, and our engine does little else. vLLM
-does more in a step, for more kinds of models and requests, and its figures are from other runs.
-
+Read this chart with care. The model is small and all sampling is greedy, so the CPU time of each step decides, and our engine does little else. vLLM
+does more in a step, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. Lesson 08 compares kernels
+with vLLM 0.33.0, because the two comparisons were recorded at different times.
 
 ## What production does
 
-- The size of the cache is found by one run at startup: `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step that
-  may come, looks at the peak, and gives what is left of `gpu_memory_utilization` to blocks. One try is enough there, because the cache can have any
-  size; `max_num_seqs` is set by hand.
-- Graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. Its usual mode cuts the model into pieces at the
-  attention, as an operator that is not compiled; captures the pieces for mixed steps, and whole steps for decodes.
-- **nano-vllm** has the graphs in `capture_cudagraph` and the run at startup in `warmup_model` and `allocate_kv_cache`, both in
+- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention, which stays
+  an operator that isn't compiled. Mixed steps replay a graph for each part, and steps of decodes a graph of the whole step.
+- **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
+  `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
+- **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
+  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One try is enough because the cache can have any size;
+  `max_num_seqs` is set by hand.
+- **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
+  the results of the last one.
+- **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in
   `nanovllm/engine/model_runner.py`.
 
 ## What is still wrong
 
-**One machine, one process, no network.** Nobody outside this Python process can ask for anything: an HTTP server in front is missing.
+**No server.** Requests can come only from inside this Python process. An HTTP server in front of the engine is still missing.
+
+**Steps with prompts aren't captured.** Only steps of decodes are replayed from graphs. A step that contains a prompt, or part of one, is launched kernel
+by kernel.
+
+**Overlap has exceptions.** Where the CPU must see the logits (log-probabilities, several answers to one prompt), or where blocks may run out, the
+engine does one step after another.
+
+**One GPU.** If it fails, all requests are lost.
 
 ## Quiz
 """
@@ -313,4 +395,7 @@ quiz("13")
 
 - PyTorch: CUDA graphs, <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>; custom operators,
   <https://docs.pytorch.org/tutorials/advanced/python_custom_ops.html>
+- mini-sglang. <https://github.com/sgl-project/mini-sglang>
+- nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
+- vLLM: architecture. <https://docs.vllm.ai/en/latest/design/arch_overview.html>
 """

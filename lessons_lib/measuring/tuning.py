@@ -1,4 +1,4 @@
-"""Lesson 13: sizes that have to be found by trying: the largest batch that fits in memory, and the block size."""
+"""Lesson 13: how to choose two sizes of an engine: the largest batch that fits in memory, and the block size."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,14 @@ from lessons_lib.measuring.memory_limit import memory_limit
 def largest_that_fits(fits, most):
     """The largest size that fits, found with few tries.
 
-    A try takes seconds, so not every size is tried. If a size fits, all smaller ones do; so one try in the middle rules out half of what is
-    left.
+    A try takes seconds, so don't try every size. If a size fits, all smaller ones do, so one try in the middle rules out half of the range.
 
     Args:
         fits: function (size) -> bool.
-        most: the largest size that is of interest, 1 or more.
+        most: the largest size worth trying, 1 or more.
 
     Returns:
-        int: 0 if not even 1 fits.
+        int: the largest size from 1 to `most` that fits, or 0 if not even 1 does.
     """
     fitting, too_large = 0, most + 1
     while too_large - fitting > 1:
@@ -35,13 +34,12 @@ def largest_that_fits(fits, most):
 
 
 def engine_fits(model, tokenizer, num_seqs: int, context: int, limit: float, max_num_batched_tokens: int = 512) -> bool:
-    """Whether an engine for so many sequences of `context` tokens runs within a memory limit. It is tried on the worst that can come.
+    """Whether an engine for `num_seqs` sequences of `context` tokens runs within a memory limit. Tried with the worst case.
 
-    Nobody computes this from the model's shape: what libraries take for themselves, and what lies unused between two tensors, is in no
-    formula.
+    The model's shape isn't enough to compute this: no formula has the libraries' workspaces and the gaps between tensors.
 
     Args:
-        limit: bytes beside the weights. On a GPU its own memory is the limit as well.
+        limit: bytes besides the weights. On a GPU its own memory is a limit as well.
     """
     blocks = num_seqs * blocks_for(context, 16)
     config = EngineConfig(
@@ -67,10 +65,10 @@ class BlockSizeCost:
     """What a block size costs on one workload.
 
     Attributes:
-        blocks: all sequences together at their full length, without sharing.
-        empty_share: share of their places that hold no token, 0 to 1.
-        table_entries: of the longest sequence.
-        shareable_tokens: prompt tokens that are found in the cache, if the prompts come one after the other into a large pool.
+        blocks: of all sequences at their full length, without sharing.
+        empty_share: share of their cache slots that hold no token, 0 to 1.
+        table_entries: length of the longest block table.
+        shareable_tokens: prompt tokens found in the prefix cache if the prompts arrive one after another in a large pool.
     """
 
     block_size: int
@@ -83,7 +81,7 @@ class BlockSizeCost:
 def block_size_costs(
     prompts: Sequence[Sequence[int]], answer_lengths: Sequence[int], block_sizes: Iterable[int]
 ) -> list[BlockSizeCost]:
-    """Count what each block size would cost.
+    """What each block size would cost on a workload, counted.
 
     Args:
         prompts: token ids. answer_lengths: new tokens of each.
@@ -101,9 +99,9 @@ def block_size_costs(
 def _shareable(prompts: Sequence[Sequence[int]], size: int) -> int:
     seen, found = set(), 0
     for prompt in prompts:
-        beginnings = [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
-        known = next((count for count, beginning in enumerate(beginnings) if beginning not in seen), len(beginnings))
-        # The last token is computed in any case.
+        prefixes = [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
+        known = next((count for count, prefix in enumerate(prefixes) if prefix not in seen), len(prefixes))
+        # The last token is always computed.
         found += min(known * size, len(prompt) - 1)
-        seen.update(beginnings)
+        seen.update(prefixes)
     return found

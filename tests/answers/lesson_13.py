@@ -65,7 +65,7 @@ def last_tried(fits, most):
     return middle
 
 
-def for_ever(fits, most):
+def never_ends(fits, most):
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
@@ -85,6 +85,14 @@ def half_sizes(fits, most):
     fitting, too_large = 0, most + 1
     while too_large - fitting > 1:
         middle = (fitting + too_large) / 2
+        fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
+    return fitting
+
+
+def in_quarters(fits, most):
+    fitting, too_large = 0, most + 1
+    while too_large - fitting > 1:
+        middle = fitting + max(1, (too_large - fitting) // 4)
         fitting, too_large = (middle, too_large) if fits(middle) else (fitting, middle)
     return fitting
 
@@ -138,21 +146,22 @@ def most_first(fits, most):
 
 WRONG = {
     "13.1": [
-        Wrong("step by step", step_by_step, "You go up step by step"),
-        Wrong("from above", from_above, "You go down step by step"),
-        Wrong("one too many", one_too_many, "smallest size that does not fit"),
-        Wrong("never tries most", never_tries_most, "was never tried"),
+        Wrong("step by step", step_by_step, "You go up one size at a time"),
+        Wrong("from above", from_above, "You go down one size at a time"),
+        Wrong("one too many", one_too_many, "smallest size that doesn't fit"),
+        Wrong("never tries most", never_tries_most, "never tried `most` itself"),
         Wrong("at least one", one_at_least, "Not even 1 fits"),
         Wrong("begins at one", begins_at_one, "You tried []"),
         Wrong("tries 0", tries_nothing, "the size 0 was tried"),
-        Wrong("powers of two", powers_of_two, "Only powers of two"),
-        Wrong("the last one tried", last_tried, "tried last"),
-        Wrong("for ever", for_ever, "still goes on"),
+        Wrong("powers of two", powers_of_two, "only powers of two"),
+        Wrong("the last one tried", last_tried, "that you tried last"),
+        Wrong("never ends", never_ends, "still going after"),
         Wrong("asks again", asks_again, "more than once"),
-        Wrong("half sizes", half_sizes, "use `//`"),
+        Wrong("half sizes", half_sizes, "should be an int; yours tried 1.0"),
+        Wrong("quarters, not halves", in_quarters, "tries are enough"),
         Wrong("beyond most", beyond_most, "the size 2 was tried"),
-        Wrong("says yes", says_yes, "a size should come back"),
-        Wrong("skips after a no", skips_after_a_yes, "never tried. Go on until"),
+        Wrong("says yes", says_yes, "expected the size"),
+        Wrong("skips after a no", skips_after_a_yes, "Go on until"),
     ],
 }
 

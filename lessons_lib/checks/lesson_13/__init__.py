@@ -9,14 +9,14 @@ __all__ = ["EXERCISES", "QUIZ"]
 EXERCISES = [
     Exercise(
         id="13.1",
-        title="the largest that fits",
+        title="the largest batch that fits",
         reference="lessons_lib.measuring.tuning:largest_that_fits",
         test=check_largest_that_fits,
         hints=(
-            "Keep two sizes: one that surely fits, and one that is surely too large. Each try moves one of them.",
-            "At the beginning 0 surely fits, and `most + 1` counts as too large. Try the middle of the two. After a yes it becomes the one that fits, after a no the one that is too large. "
-            "When they are neighbours, the lower one is the answer.",
-            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` take `middle = (fitting + too_large) // 2` and ask `fits(middle)`; at the end `return fitting`.",
+            "Keep two sizes: one known to fit, and one known to be too large. Each try moves one of them.",
+            "At the start, 0 counts as fitting and `most + 1` as too large. Try the size in the middle. If it fits, it becomes the size that fits; otherwise it becomes the one that is too large. "
+            "When the two are neighbors, the lower one is the answer.",
+            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` compute `middle = (fitting + too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
         ),
         points=1,
     ),

@@ -4,24 +4,90 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A CUDA graph was captured for 16 decodes. Then the cache is enlarged: new tensors in other places. What must a replay of the graph be protected from?",
+        text="A CUDA graph was captured for 16 decodes. Then the cache is enlarged, so it's in new tensors at new addresses. What must the engine prevent?",
         choices=(
             Choice(
-                "From an error message: the graph knows that its tensors are gone.",
-                "It knows nothing. It launches its kernels on the addresses that it was captured with.",
+                "A replay that raises an error, because the graph's tensors no longer exist.",
+                "A graph knows nothing about tensors. It launches its kernels on the addresses of the capture, without any error.",
             ),
             Choice(
-                "From being slower with the larger cache, since it was tuned to the smaller one when it was captured.",
-                "It would be as fast as before. It would read the wrong memory.",
+                "A slower replay, because the graph was tuned for the smaller cache.",
+                "A replay would be as fast as before. It would read the wrong memory.",
             ),
             Choice(
-                "From working on the old addresses without a word; so they belong to its key.",
-                "With the old key it is found and replayed, no error is raised, and the answers are wrong. With addresses in the key it is not found, and captured anew.",
+                "A replay on the old addresses. So the addresses are part of the graph's key.",
+                "A key without addresses would match, and the replay would return wrong answers without an error. With the addresses in the key it doesn't match, and the step is captured again.",
                 right=True,
             ),
             Choice(
-                "From being used for 15 decodes, one fewer than it was captured for.",
-                "That is harmless: the row is filled up to 16 with a sequence that nobody reads.",
+                "A replay for 15 decodes, one fewer than at the capture.",
+                "That's harmless: the batch is padded to 16 with a sequence that nobody reads.",
+            ),
+        ),
+    ),
+    Question(
+        text="A step of 5 decodes is padded to the captured batch size 8. Where do the three padding sequences write their keys and values?",
+        choices=(
+            Choice(
+                "Nowhere: a padding sequence isn't computed.",
+                "The graph launches the same work for all 8 sequences. It can't leave three of them out.",
+            ),
+            Choice(
+                "Into the null block, which belongs to no sequence.",
+                "They have to write somewhere. Nothing ever reads the null block, so they may all write to the same cache slot.",
+                right=True,
+            ),
+            Choice(
+                "Into the next free blocks of the pool, which are freed after the step.",
+                "That would work, but a full pool has no free block, and padding would fail just when the engine is busiest.",
+            ),
+            Choice(
+                "Into the last block of the fifth sequence, behind its newest token.",
+                "That block may be full. And the next decode of that sequence would share it with padding.",
+            ),
+        ),
+    ),
+    Question(
+        text="The engine overlaps its steps. The in-flight step produces the end token of sequence A, but the next step, with A in it, has already been launched. What happens to A's token in that step?",
+        choices=(
+            Choice(
+                "The step is canceled and launched again without A.",
+                "Launched GPU work can't be taken back, and the other sequences need its results.",
+            ),
+            Choice(
+                "It becomes part of A's answer, which is one token longer than without overlap.",
+                "The answers must be the same as without overlap. Nothing after the end token belongs to A's answer.",
+            ),
+            Choice(
+                "It is computed, and then thrown away.",
+                "That's the price of launching before the results are known: at most one unneeded token for each sequence.",
+                right=True,
+            ),
+            Choice(
+                "That can't happen: the scheduler waits for A's token before it schedules A again.",
+                "Then every step would wait for the one before, and there would be no overlap. A placeholder stands for the token.",
+            ),
+        ),
+    ),
+    Question(
+        text="Dividing the memory by the cache of one sequence allows 18 sequences. Why do far fewer fit?",
+        choices=(
+            Choice(
+                "The cache of a sequence is rounded up to whole blocks.",
+                "It is, and the formula has that already: it computes with 7 blocks of 16 tokens for 100 tokens.",
+            ),
+            Choice(
+                "A forward pass needs memory too: tensors between the layers, gathered keys, logits.",
+                "The formula gives all memory to the cache. What a step needs on top can only be measured.",
+                right=True,
+            ),
+            Choice(
+                "The binary search stops at the first size that fits.",
+                "It goes on until it knows one size that fits and that the next one doesn't.",
+            ),
+            Choice(
+                "Half of the memory is kept free as a watermark.",
+                "A watermark keeps blocks of the pool free at admission. It doesn't change how much memory the pool takes.",
             ),
         ),
     ),

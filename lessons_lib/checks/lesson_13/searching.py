@@ -1,4 +1,4 @@
-"""Judges 13.1, `largest_that_fits`: the right size at both ends, with few tries."""
+"""Judges 13.1, `largest_that_fits`: the right size, at both ends of the range too, with few tries."""
 
 from random import Random
 
@@ -6,27 +6,27 @@ from lessons_lib.checks.exercise import Mistake, call, short
 
 
 class Tries:
-    """A `fits` that knows the answer, and writes down what it is asked."""
+    """A `fits` that knows the answer and records every call."""
 
     def __init__(self, largest: int, most: int, case: str):
         self.largest, self.most, self.case = largest, most, case
         self.sizes: list[int] = []
 
     def __call__(self, size):
-        if isinstance(size, float) and not size.is_integer() or not hasattr(size, "__int__"):
+        if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise Mistake(
-                f"a size should be a whole number; yours tried {size!r}.",
+                f"a size should be an int; yours tried {size!r}.",
                 case=self.case,
-                idea="Half of an odd number is no size: use `//`.",
+                idea="`/` always returns a float. Halve with `//`.",
             )
         if not 1 <= size <= self.most:
-            idea = f"Sizes are 1 to `most`, which is {self.most}. 0 needs no try: it is the answer when 1 does not fit."
+            idea = f"Sizes go from 1 to `most`, which is {self.most}. 0 needs no try: it is the answer if 1 doesn't fit."
             raise Mistake(f"the size {int(size)} was tried.", case=self.case, idea=idea)
         self.sizes.append(int(size))
         if len(self.sizes) > 3 * self.most + 10:
-            idea = "Does the range get smaller with every try? If `middle` stays what one end is already, it does not."
+            idea = "The range must get smaller with every try. It doesn't if `middle` equals an end that stays in the range."
             raise Mistake(
-                f"after {len(self.sizes)} tries your code still goes on, and tries {short(self.sizes[-4:])}.",
+                f"your code is still going after {len(self.sizes)} tries; the last ones were {short(self.sizes[-4:])}.",
                 case=self.case,
                 idea=idea,
             )
@@ -51,7 +51,7 @@ def check_largest_that_fits(attempt) -> None:
 
 
 def _told(largest: int, most: int) -> str:
-    which = "nothing fits" if not largest else f"sizes up to {largest} fit" if largest < most else "every size fits"
+    which = "no size fits" if not largest else f"sizes up to {largest} fit" if largest < most else "every size fits"
     return f"most = {most}, and {which}."
 
 
@@ -65,13 +65,13 @@ def _check_size(attempt, largest: int, most: int) -> None:
     got, sizes, case = _tried(attempt, largest, most)
     if isinstance(got, bool) or not isinstance(got, (int, float)) and not hasattr(got, "__index__"):
         raise Mistake(
-            f"a size should come back, {largest}; yours returned {short(got)}.",
+            f"expected the size {largest}; yours returned {short(got)}.",
             case=case,
-            idea="Return the largest size for which `fits` said yes, or 0.",
+            idea="Return the largest size for which `fits` returned True, or 0.",
         )
     if got != largest or isinstance(got, float):
         raise Mistake(
-            f"{largest} should come back; yours returned {got!r}.",
+            f"expected {largest}; yours returned {got!r}.",
             case=f"{case} You tried {short(sizes)}.",
             idea=_why(got, sizes, largest, most),
         )
@@ -79,22 +79,22 @@ def _check_size(attempt, largest: int, most: int) -> None:
 
 def _why(got, sizes: list[int], largest: int, most: int) -> str:
     if isinstance(got, float):
-        return "A size is a whole number: use `//`."
+        return "A size is an int: halve with `//`."
     if sizes and got & (got - 1) == 0 and all(size & (size - 1) == 0 for size in sizes) and got < largest:
-        return "Only powers of two were tried. Between the last that fits and the first that does not, go on by halves."
+        return "You tried only powers of two. Keep halving between the last one that fits and the first one that doesn't."
     if largest == most and most not in sizes:
-        return "`most` itself was never tried. It is of interest too: the first size that is surely too large is `most` + 1."
+        return "You never tried `most` itself. It may fit: the smallest size known to be too large is `most` + 1."
     if largest == 0 and got == 1:
-        return "Not even 1 fits, and that has to be tried. Begin with 0 as the size that surely fits."
+        return "Not even 1 fits here, and only a try can tell. Start with 0 as the size known to fit."
     if got in sizes and got == sizes[-1]:
-        return "That is the size that was tried last. Keep the largest one that fitted."
+        return "You returned the size that you tried last. Return the largest one that fit."
     if largest + 1 == got:
-        return "That is the smallest size that does not fit. Return the other end of the range."
+        return "That is the smallest size that doesn't fit. Return the other end of the range."
     if got < largest and not any(got < size <= largest for size in sizes):
-        return f"Sizes between {got} and what is known to be too large were never tried. Go on until the two are neighbours."
+        return f"You never tried the sizes between {got} and the smallest one known to be too large. Go on until the two are neighbors."
     if got < largest:
-        return "A larger size did fit. After a yes, this size is the new lower end; do not skip any."
-    return "After a no, this size is the new upper end: it does not fit, and none above it does."
+        return "A larger size fit. When a size fits, it becomes the new lower end; don't skip any."
+    return "When a size doesn't fit, it becomes the new upper end: no larger size fits either."
 
 
 def _check_tries(attempt, largest: int, most: int) -> None:
@@ -102,15 +102,16 @@ def _check_tries(attempt, largest: int, most: int) -> None:
     twice = next((size for size in sizes if sizes.count(size) > 1), None)
     allowed = most.bit_length() + 1
     if len(sizes) > allowed:
-        idea = "A try takes seconds. One in the middle of what is left rules out half of it, whatever the answer is."
-        if sizes == sorted(sizes):
-            idea = "You go up step by step. " + idea
-        elif sizes == sorted(sizes, reverse=True):
-            idea = "You go down step by step. " + idea
+        idea = "A try takes seconds. A try in the middle rules out half of the remaining range, whatever the result."
+        steps = {after - before for before, after in zip(sizes, sizes[1:])}
+        if steps == {1}:
+            idea = "You go up one size at a time. " + idea
+        elif steps == {-1}:
+            idea = "You go down one size at a time. " + idea
         raise Mistake(f"{allowed} tries are enough; yours took {len(sizes)}: {short(sizes, 60)}.", case=case, idea=idea)
     if twice is not None:
         raise Mistake(
             f"the size {twice} was tried more than once: {short(sizes)}.",
             case=case,
-            idea="A try takes seconds, and its answer is known already: remember it.",
+            idea="A try takes seconds, and you already know the result of this one: keep it.",
         )
