@@ -157,7 +157,8 @@ The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 4
 
 `GraphStore.run`, whose last lines are printed above, captures a graph again if its key doesn't match. The key matters because a graph doesn't know
 tensors. It knows addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old addresses, and
-no error is raised. The only symptom is worse answers.
+no error is raised. A [report for SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after an update of the weights, state
+buffers had moved, and the text was garbled, without a crash or an error.
 
 You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of its first run, as a graph holds on to their addresses. Below are
 two graph stores. The key of the first says only how many sequences the batch has. The key of the second contains every address. Before you run the cell:
