@@ -88,6 +88,12 @@ def divides_in_place(logits, temperature, top_k, top_p):
     return token_probabilities(logits, torch.ones_like(temperature), top_k, top_p)
 
 
+def divides_float64_in_place(logits, temperature, top_k, top_p):
+    scaled = logits.double()
+    scaled /= temperature[:, None]
+    return token_probabilities(scaled, torch.ones_like(temperature), top_k, top_p)
+
+
 def exponentials_by_hand(logits, temperature, top_k, top_p):
     scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
     weights = scaled.exp().masked_fill(torch.arange(logits.shape[-1]) >= top_k[:, None], 0.0)
@@ -155,7 +161,7 @@ def at_the_border_the_first(probabilities, tokens, numbers):
     return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
 
 
-def returns_the_place(probabilities, tokens, numbers):
+def returns_the_index(probabilities, tokens, numbers):
     return draw(probabilities, torch.arange(tokens.shape[-1]).expand_as(tokens), numbers)
 
 
@@ -163,7 +169,7 @@ def runs_over_the_end(probabilities, tokens, numbers):
     return tokens.gather(1, torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True))[:, 0]
 
 
-def ends_at_the_last_place(probabilities, tokens, numbers):
+def ends_at_the_last_index(probabilities, tokens, numbers):
     index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True)
     return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
 
@@ -190,6 +196,15 @@ def a_list(probabilities, tokens, numbers):
 
 def floats(probabilities, tokens, numbers):
     return draw(probabilities, tokens, numbers).float()
+
+
+def as_int32(probabilities, tokens, numbers):
+    return draw(probabilities, tokens, numbers).int()
+
+
+def last_of_the_first_row(probabilities, tokens, numbers):
+    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True)
+    return tokens.gather(1, index.clamp(max=int((probabilities[0] > 0).sum()) - 1))[:, 0]
 
 
 def from_the_other_end(probabilities, tokens, numbers):
@@ -349,17 +364,17 @@ WRONG = {
         Wrong(
             "temperature multiplied",
             probabilities_with(scale=lambda logits, t: logits * t),
-            "were multiplied by the temperature",
+            "You multiplied the logits",
         ),
         Wrong(
             "top_k one too many",
             probabilities_with(keeps=lambda rank, k: rank <= k),
-            "One token too many is left. `top_k`",
+            "One token too many is left. Exactly `top_k`",
         ),
         Wrong(
             "top_k one too few",
             probabilities_with(keeps=lambda rank, k: (rank < k - 1) | (rank == 0)),
-            "One token too few is left. `top_k`",
+            "One token too few is left. Exactly `top_k`",
         ),
         Wrong("top_k ignored", probabilities_with(keeps=lambda rank, k: rank < 10**6), "`top_k` cuts nothing"),
         Wrong(
@@ -367,19 +382,19 @@ WRONG = {
             probabilities_with(
                 reached=lambda p, top_p: (p.cumsum(-1) > top_p.double() + 1e-6) & (torch.arange(p.shape[-1]) > 0)
             ),
-            "was cut, too",
+            "You cut the token that reaches `top_p`",
         ),
         Wrong(
             "top_p with the token's own share",
             probabilities_with(reached=lambda p, top_p: p.cumsum(-1) >= top_p),
-            "those before *this* token",
+            "sum *before* each token",
         ),
         Wrong(
             "top_p exactly reached",
             probabilities_with(reached=lambda p, top_p: p.cumsum(-1) - p > top_p),
-            "in place of `>`",
+            "instead of `>`",
         ),
-        Wrong("all alike kept by top_k", keeps_all_alike, "not by the value there"),
+        Wrong("all alike kept by top_k", keeps_all_alike, "cut by rank, not by value"),
         Wrong(
             "top_p one too many",
             probabilities_with(
@@ -392,37 +407,40 @@ WRONG = {
             probabilities_with(reached=lambda p, top_p: torch.zeros_like(p, dtype=torch.bool)),
             "`top_p` cuts nothing",
         ),
-        Wrong("top_p of all tokens", top_p_of_all_tokens, "was computed on all tokens"),
-        Wrong("top_p before the temperature", top_p_before_temperature, "before the temperature"),
-        Wrong("not divided by the sum", does_not_divide_by_the_sum, "do not add up to 1"),
-        Wrong("settings of the first row", settings_of_the_first_row, "All rows have the settings of the first one"),
-        Wrong("probabilities only", returns_probabilities_only, "a pair of tensors should come back"),
+        Wrong("top_p of all tokens", top_p_of_all_tokens, "to the probabilities of all tokens"),
+        Wrong("top_p before the temperature", top_p_before_temperature, "without the temperature"),
+        Wrong("not divided by the sum", does_not_divide_by_the_sum, "don't add up to 1"),
+        Wrong("settings of the first row", settings_of_the_first_row, "settings of the first row for all rows"),
+        Wrong("probabilities only", returns_probabilities_only, "expected a pair of tensors"),
         Wrong("in the order of the vocabulary", returns_vocabulary_order, "in the order of the vocabulary"),
-        Wrong("ranks for tokens", returns_ranks_for_tokens, "names the places"),
-        Wrong("logits for tokens", returns_logits_for_tokens, "should be token numbers"),
+        Wrong("ranks for tokens", returns_ranks_for_tokens, "are the ranks"),
+        Wrong("logits for tokens", returns_logits_for_tokens, "should be token ids"),
         Wrong("least likely kept", probabilities_with(order=dict(descending=False)), "`descending=True`"),
         Wrong("in place", divides_in_place, "changed its argument `logits`"),
+        Wrong("float64 in place", divides_float64_in_place, "It was [[-1.897"),
         Wrong("exponentials by hand", exponentials_by_hand, "NaN"),
         Wrong("rows cut", cuts_the_row, "should have the shape"),
-        Wrong("the later of two alike", later_of_two_alike, "the smaller number comes first"),
+        Wrong("the later of two alike", later_of_two_alike, "the smaller token id comes first"),
     ],
     "12.2": [
         Wrong("the likeliest", takes_the_likeliest, "likeliest token every time"),
         Wrong("multinomial", draws_with_multinomial, "the same number should give the same token"),
         Wrong("border", at_the_border_the_first, "on the border of two tokens"),
-        Wrong("the place, not the token", returns_the_place, "the place in the sorted row"),
+        Wrong("the index, not the token", returns_the_index, "the index in the sorted row"),
         Wrong("over the end", runs_over_the_end, "raised"),
-        Wrong("a cut token", ends_at_the_last_place, "it must never be drawn"),
-        Wrong("one number for all", first_number_for_all, "a number of its own"),
+        Wrong("a cut token", ends_at_the_last_index, "must never be drawn"),
+        Wrong("one number for all", first_number_for_all, "its own number"),
         Wrong("one order for all", first_order_for_all, "its own order of tokens"),
         Wrong("nearest probability", nearest_probability, "nearest to the number"),
         Wrong("a column", one_column, "[:, 0]"),
-        Wrong("a list", a_list, "a tensor of token numbers should come back"),
-        Wrong("floats", floats, "whole numbers"),
+        Wrong("a list", a_list, "expected a tensor of token ids"),
+        Wrong("floats", floats, "should be integers"),
+        Wrong("int32", as_int32, "the dtype torch.int64"),
+        Wrong("last token of the first row", last_of_the_first_row, "row 1"),
         Wrong("from the other end", from_the_other_end, "from the other end"),
-        Wrong("all tokens alike", all_alike, "All tokens were taken to be alike"),
-        Wrong("one too far", one_too_far, "behind the right one"),
-        Wrong("nearest end", nearest_end, "the nearest end"),
+        Wrong("all tokens alike", all_alike, "all tokens as equally likely"),
+        Wrong("one too far", one_too_far, "after the right one"),
+        Wrong("nearest end", nearest_end, "the end nearest to the number"),
         Wrong("in place", adds_up_in_place, "changed its argument `probabilities`"),
     ],
     "12.3": [
@@ -431,23 +449,23 @@ WRONG = {
         Wrong(
             "everything held back",
             releasing(held=lambda text, stop: len(text) if stop else 0),
-            "Everything is held back",
+            "You hold back everything",
         ),
         Wrong(
             "as much as the longest",
             releasing(held=lambda text, stop: min(len(text), max(map(len, stop), default=1) - 1)),
-            "whatever stands there",
+            "whatever the text is",
         ),
         Wrong(
             "the shortest beginning",
             releasing(held=lambda text, stop: held_back(text, stop, choose=min)),
             "the longest of them",
         ),
-        Wrong("the first that fits", releasing(held=first_that_fits), "the first stop string that fits"),
+        Wrong("the first that fits", releasing(held=first_that_fits), "the first stop string that matches"),
         Wrong(
             "one character only",
             releasing(held=lambda text, stop: held_back(text, stop, sizes=lambda s: range(1, min(2, len(s))))),
-            "One character is held back",
+            "You hold back one character",
         ),
         Wrong("stop string shown", releasing(found=shows_the_stop_string), "shows the stop string"),
         Wrong(
@@ -463,18 +481,18 @@ WRONG = {
         Wrong(
             "last place of the earliest",
             releasing(found=lambda text, stop: max(text.index(s) for s in stop if s in text)),
-            "Several stop strings",
+            "several stop strings",
         ),
-        Wrong("whole text", releasing(found=lambda text, stop: len(text)), "is still in it"),
+        Wrong("whole text", releasing(found=lambda text, stop: len(text)), "is still in the text"),
         Wrong("never stopped", never_says_stopped, "`stopped` is True"),
-        Wrong("stopped at a beginning", stops_at_a_beginning, "is not yet a stop string"),
-        Wrong("the text", returns_the_text, "should be a number"),
-        Wrong("the length only", returns_the_length, "a pair should come back"),
-        Wrong("other order", other_order, "a whole number"),
-        Wrong("find", counts_find, "and was not seen. It may"),
+        Wrong("stopped at a beginning", stops_at_a_beginning, "isn't a stop string yet"),
+        Wrong("the text", returns_the_text, "should be an int, not a text"),
+        Wrong("the length only", returns_the_length, "expected a pair"),
+        Wrong("other order", other_order, "should be an int; yours is"),
+        Wrong("find", counts_find, "You missed a stop string"),
         Wrong("no stop strings", fails_without_stop, "raised ValueError"),
         Wrong("any case", any_case, "Upper and lower case differ"),
-        Wrong("waits for a longer one", waits_for_a_longer_one, "It does not wait for a longer one"),
+        Wrong("waits for a longer one", waits_for_a_longer_one, "Don't wait for a longer one"),
         Wrong("any letter", any_letter, "DNE"),
     ],
 }

@@ -1,4 +1,4 @@
-"""Judges 12.2, `draw`: a number falls on one of the probabilities that lie end to end."""
+"""Judges 12.2, `draw`: a number falls on one of the probabilities laid end to end."""
 
 import torch
 
@@ -8,7 +8,7 @@ from lessons_lib.engine.sampling import draw
 
 P, TOKENS = [0.5, 0.25, 0.125, 0.125], [7, 3, 9, 1]
 
-# (probabilities, tokens, numbers), a row each; smallest first. The last ones add up to a little less than 1.
+# (probabilities, tokens, numbers), one row each; smallest case first. The rows of SHORT_SUMS add up to a little less than 1.
 CASES = (
     ([P], [TOKENS], [0.3]),
     ([P], [TOKENS], [0.6]),
@@ -25,14 +25,16 @@ CASES = (
 SHORT_SUMS = (
     ([[0.6, 0.3, 0.0999]], [[7, 3, 9]], [0.99995]),
     ([[0.6, 0.3, 0.0999, 0.0]], [TOKENS], [0.99995]),
+    ([[0.6, 0.3, 0.0999, 0.0], [0.6, 0.3999, 0.0, 0.0]], [TOKENS] * 2, [0.99995] * 2),
+    ([[0.6, 0.3999, 0.0, 0.0], [0.6, 0.3, 0.0999, 0.0]], [TOKENS] * 2, [0.99995] * 2),
 )
 
 
 def check_draw(attempt) -> None:
     _check_same_again(attempt)
     found = [_asked(attempt, *_tensors(*values), _told(*values)) for values in CASES]
-    for number, (values, got) in enumerate(zip(CASES, found)):
-        _compare(got, *_tensors(*values), _told(*values), found, number)
+    for index, (values, got) in enumerate(zip(CASES, found)):
+        _compare(got, *_tensors(*values), _told(*values), found, index)
     for values in SHORT_SUMS:
         _check_short_sum(attempt, *values)
     generator = torch.Generator().manual_seed(2)
@@ -64,12 +66,12 @@ def _told(probabilities, tokens, numbers) -> str:
 
 def _check_same_again(attempt) -> None:
     values = ([P] * 8, [TOKENS] * 8, [0.6] * 8)
-    case = _told([P], [TOKENS], [0.6]) + " Eight rows alike, five times."
+    case = _told([P], [TOKENS], [0.6]) + " Eight equal rows, five calls."
     answers = [_tokens(call(attempt, *_tensors(*values), case=case), 8, case).tolist() for _ in range(5)]
     if len({token for answer in answers for token in answer}) > 1:
-        idea = "All chance is in `numbers` already. A generator of your own (`torch.multinomial`, `torch.rand`) makes the answer depend on what was drawn before, for others too."
+        idea = "All randomness is in `numbers` already. With a generator of your own (`torch.multinomial`, `torch.rand`) the result depends on all earlier draws, those of other requests too."
         raise Mistake(
-            f"the same number should give the same token every time; yours gave {sorted({t for answer in answers for t in answer})}.",
+            f"the same number should give the same token every time; yours returned {sorted({t for answer in answers for t in answer})}.",
             case=case,
             idea=idea,
         )
@@ -78,20 +80,26 @@ def _check_same_again(attempt) -> None:
 def _tokens(got, count: int, case: str) -> torch.Tensor:
     if not isinstance(got, torch.Tensor):
         raise Mistake(
-            f"a tensor of token numbers should come back; yours returned {short(got)}.",
+            f"expected a tensor of token ids; yours returned {short(got)}.",
             case=case,
-            idea="An int64 tensor [B], a token for each row.",
+            idea="Return an int64 tensor [N], one token for each row.",
         )
     if got.shape != (count,):
-        idea = "One token for each row. `gather` and `searchsorted` return [B, 1] for one column: take `[:, 0]` of it."
+        idea = "One token for each row. `gather` and `searchsorted` return [N, 1] here: take its column `[:, 0]`."
         raise Mistake(
             f"the tokens should have the shape {[count]}; yours have {list(got.shape)}.", case=case, idea=idea
         )
     if got.is_floating_point():
         raise Mistake(
-            f"tokens should be whole numbers; yours are {short(got)}.",
+            f"tokens should be integers; yours are {short(got)}.",
             case=case,
-            idea="Return what stands in `tokens`, not a probability or a number.",
+            idea="Return an element of `tokens`, not a probability or one of `numbers`.",
+        )
+    if got.dtype != torch.int64:
+        raise Mistake(
+            f"tokens should have the dtype torch.int64; yours have {got.dtype}.",
+            case=case,
+            idea="`tokens` is int64, and so is what `gather` takes from it. The model's embedding expects that dtype.",
         )
     return got
 
@@ -104,7 +112,7 @@ def _asked(attempt, probabilities, tokens, numbers, case: str) -> torch.Tensor:
     return _tokens(call(attempt, probabilities.clone(), tokens.clone(), numbers.clone(), case=case), len(numbers), case)
 
 
-def _compare(got, probabilities, tokens, numbers, case: str, all_found=(), number: int = 0) -> None:
+def _compare(got, probabilities, tokens, numbers, case: str, all_found=(), index: int = 0) -> None:
     want = draw(probabilities, tokens, numbers)
     wrong = (got != want).nonzero()[:, 0].tolist()
     if wrong:
@@ -114,26 +122,34 @@ def _compare(got, probabilities, tokens, numbers, case: str, all_found=(), numbe
         cases = [(other, *_tensors(*values)) for other, values in zip(all_found, CASES)] or [
             (got, probabilities, tokens, numbers)
         ]
-        raise Mistake(what, case=case, idea=_why(cases, number))
+        raise Mistake(what, case=case, idea=_why(cases, index))
 
 
 def _check_short_sum(attempt, probabilities, tokens, numbers) -> None:
     case = _told(probabilities, tokens, numbers)
-    idea = "By rounding, the sum may stop short of 1, and a number may lie beyond it. The last token that has a probability above 0 takes what is left."
+    idea = "Because of rounding, the sum can be slightly less than 1, and a number can be beyond it. Then the last token with a probability above 0 is drawn."
+    want = draw(*_tensors(probabilities, tokens, numbers)).tolist()
     try:
-        got = _tokens(call(attempt, *_tensors(probabilities, tokens, numbers), case=case), 1, case)
+        got = _tokens(call(attempt, *_tensors(probabilities, tokens, numbers), case=case), len(want), case).tolist()
     except (IndexError, RuntimeError, ValueError, StopIteration) as error:
         raise Mistake(
-            f"the token should be 9; your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea
+            f"the token should be {want[0]}; your code raised {type(error).__name__}: {str(error)[:80]}.",
+            case=case,
+            idea=idea,
         ) from None
-    if int(got[0]) != 9:
-        if int(got[0]) == 1:
-            idea += " The last place of the row is a token that was cut: it must never be drawn."
-        raise Mistake(f"the token should be 9; yours is {int(got[0])}.", case=case, idea=idea)
+    for row, (right, yours) in enumerate(zip(want, got)):
+        if right == yours:
+            continue
+        if yours in tokens[row] and probabilities[row][tokens[row].index(yours)] == 0:
+            idea += " Yours has a probability of 0: a token that was cut must never be drawn."
+        elif len(want) > 1:
+            idea += " Each row has its own last token."
+        of_row = f" of row {row}" if len(want) > 1 else ""
+        raise Mistake(f"the token{of_row} should be {right}; yours is {yours}.", case=case, idea=idea)
 
 
 def _guesses(probabilities, tokens, numbers) -> list[tuple[torch.Tensor, str]]:
-    """(what another rule draws, what to say of it)"""
+    """Pairs (what a wrong rule draws, its message)."""
     ends = probabilities.cumsum(dim=-1)
     last = probabilities.shape[-1] - 1
 
@@ -145,17 +161,17 @@ def _guesses(probabilities, tokens, numbers) -> list[tuple[torch.Tensor, str]]:
 
     right = found(ends, numbers)
     return [
-        (right[:, 0], "That is the place in the sorted row. The token that stands there is in `tokens`."),
-        (tokens[:, 0], "That is the likeliest token every time. The number decides: it may fall on any of them."),
-        (chosen(found(ends, numbers, right=False)), "The number lies on the border of two tokens. The first has the numbers from 0 up to, but not with, its end: `right=True`, or `>` in place of `>=`."),
-        (chosen(right + 1), "That is the token behind the right one. The first token has the numbers from 0 on: count the ends that the number has reached."),
-        (chosen(right - 1), "That is the token before the right one. Count the ends that the number has reached: that many tokens lie before yours."),
-        (chosen(found(ends, numbers[:1].expand_as(numbers))), "Every row has a number of its own. `numbers[:, None]` stands beside [B, vocabulary]."),
-        (tokens[:1].expand_as(tokens).gather(1, right)[:, 0], "Every row has its own order of tokens. `tokens.gather(1, index)` looks into the row of each index."),
-        (chosen(found(ends, 1 - numbers)), "The probabilities lie from 0 on, likeliest first. You seem to count from the other end."),
-        (chosen((probabilities - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the probability nearest to the number. Lay them end to end, and see on which of them the number falls."),
-        (chosen((ends - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the nearest end. Take the first end that lies beyond the number."),
-        (chosen((numbers[:, None] * (last + 1)).floor()), "All tokens were taken to be alike. A token with a large probability has a long piece of the line."),
+        (right[:, 0], "That is the index in the sorted row. The token at that index is in `tokens`."),
+        (tokens[:, 0], "That is the likeliest token every time. The number decides, and it can fall on any of them."),
+        (chosen(found(ends, numbers, right=False)), "The number is on the border of two tokens. A token covers the line up to, but not including, its end: `right=True`, or `>` instead of `>=`."),
+        (chosen(right + 1), "That is the token after the right one. The first token starts at 0, so count the ends that the number has reached."),
+        (chosen(right - 1), "That is the token before the right one. Count the ends that the number has reached: that is the index."),
+        (chosen(found(ends, numbers[:1].expand_as(numbers))), "Each row has its own number. `numbers[:, None]` is [N, 1] and goes with [N, vocabulary]."),
+        (tokens[:1].expand_as(tokens).gather(1, right)[:, 0], "Each row has its own order of tokens. `tokens.gather(1, index)` looks up each index in its own row."),
+        (chosen(found(ends, 1 - numbers)), "The likeliest token starts at 0. You seem to count from the other end."),
+        (chosen((probabilities - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the probability nearest to the number. Lay the probabilities end to end, and find the one on which the number falls."),
+        (chosen((ends - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the end nearest to the number. Take the first end beyond it."),
+        (chosen((numbers[:, None] * (last + 1)).floor()), "You treat all tokens as equally likely. A token with a large probability covers more of the line."),
     ]  # fmt: skip
 
 
@@ -163,8 +179,8 @@ def _why(cases, first: int) -> str:
     guesses = [_guesses(*values) for _, *values in cases]
     ideas = [idea for _, idea in guesses[first]]
     rules = [
-        (lambda number, place=place: torch.equal(cases[number][0].long(), guesses[number][place][0].long()), idea)
-        for place, idea in enumerate(ideas)
+        (lambda case, rule=rule: torch.equal(cases[case][0].long(), guesses[case][rule][0].long()), idea)
+        for rule, idea in enumerate(ideas)
     ]
-    otherwise = "Lay the probabilities end to end (`cumsum`). The first end that lies beyond the number is the token's."
+    otherwise = "Lay the probabilities end to end (`cumsum`). The first end beyond the number belongs to the token."
     return likeliest_idea(rules, first, len(cases)) or otherwise

@@ -1,15 +1,15 @@
-"""Finds the rule that a wrong answer seems to follow: the one that explains its first wrong result, and most of the others."""
+"""Finds the wrong rule that an attempt seems to follow: one that explains its first wrong result and most of the others."""
 
 from collections.abc import Callable, Sequence
 
 
 def likeliest_idea(rules: Sequence[tuple[Callable[[int], bool | None], str]], first: int, count: int) -> str | None:
-    """What to say of the likeliest rule.
+    """The message for the likeliest rule, or None.
 
     Args:
-        rules: (function (number of a case) -> whether the rule gives what the attempt gave; None where it says nothing, what to say of it).
-        first: the first case in which the attempt is wrong. A rule has to explain that.
-        count: how many cases there are.
+        rules: pairs (function, message). The function maps the index of a case to whether the rule returns what the attempt returned; None if the rule doesn't apply.
+        first: index of the first case in which the attempt is wrong. A rule has to explain that one.
+        count: number of cases.
     """
     fitting = [(explains, idea) for explains, idea in rules if explains(first)]
     if not fitting:

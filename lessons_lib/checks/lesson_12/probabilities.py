@@ -1,4 +1,4 @@
-"""Judges 12.1, `token_probabilities`: temperature, then the likeliest few, then the likeliest share, and what is left adds up to 1."""
+"""Judges 12.1, `token_probabilities`: temperature, then top-k, then top-p, and what is left adds up to 1."""
 
 import torch
 
@@ -9,7 +9,7 @@ from lessons_lib.engine.sampling import token_probabilities
 HALVES = [0.5, 0.3, 0.15, 0.05]
 MIXED = [0.15, 0.5, 0.05, 0.3]
 
-# (probabilities of the tokens 0, 1, 2, ... before anything is done, temperatures, top_k, top_p), a row each; smallest first.
+# (probabilities of the tokens 0, 1, 2, ... at temperature 1 and without cuts, temperatures, top_k, top_p), one row each; smallest case first.
 CASES = (
     ([HALVES], [1.0], [4], [1.0]),
     ([MIXED], [1.0], [4], [1.0]),
@@ -33,17 +33,18 @@ CASES = (
 
 def check_token_probabilities(attempt) -> None:
     found = []
-    for number in range(len(CASES)):
+    for index in range(len(CASES)):
         try:
-            found.append(_asked(attempt, *_case(number)))
+            found.append(_asked(attempt, *_case(index)))
         except Exception:
-            if all(_is_right(found[earlier], *_case(earlier)[:2]) for earlier in range(number)):
+            if all(_is_right(found[earlier], *_case(earlier)[:2]) for earlier in range(index)):
                 raise
-            break  # an earlier case was wrong: that one is told
-    for number, got in enumerate(found):
-        _compare(got, *_case(number), found, number)
+            break  # an earlier case was wrong: report that one
+    for index, got in enumerate(found):
+        _compare(got, *_case(index), found, index)
     _check_large_logits(attempt)
     _check_many_ties(attempt)
+    _check_float64(attempt)
     generator = torch.Generator().manual_seed(11)
     for _ in range(10):
         count = int(torch.randint(1, 6, (), generator=generator))
@@ -54,9 +55,9 @@ def check_token_probabilities(attempt) -> None:
         _check_one(attempt, logits, [temperature, top_k, top_p], case)
 
 
-def _case(number: int) -> tuple[torch.Tensor, list, str]:
-    rows, *settings = CASES[number]
-    case = f"probabilities of the tokens 0, 1, … before: {_told(rows)}; {_settings_told(settings)}. (`logits` are their logarithms.)"
+def _case(index: int) -> tuple[torch.Tensor, list, str]:
+    rows, *settings = CASES[index]
+    case = f"tokens 0, 1, … have the probabilities {_told(rows)}; {_settings_told(settings)}. (`logits` are their logarithms.)"
     return torch.tensor(rows).log(), settings, case
 
 
@@ -78,8 +79,15 @@ def _check_many_ties(attempt) -> None:
         attempt,
         logits,
         settings,
-        f"500 logits that are 0, 1, 2 or 3, so that many are equal; {_settings_told(settings)}.",
+        f"500 logits, each of them 0, 1, 2 or 3, so many are equal; {_settings_told(settings)}.",
     )
+
+
+def _check_float64(attempt) -> None:
+    """`logits.double()` of a float64 tensor is that tensor itself, so working in place would change the argument."""
+    logits = torch.tensor([MIXED], dtype=torch.float64).log()
+    settings = [[0.5], [3], [0.9]]
+    _check_one(attempt, logits, settings, f"float64 logits {_told(logits.tolist())}; {_settings_told(settings)}.")
 
 
 def _told(values) -> str:
@@ -104,8 +112,8 @@ def _asked(attempt, logits, settings, case: str) -> tuple[torch.Tensor, torch.Te
     got = call(attempt, logits.clone(), *_tensors(settings), case=case)
     found, order = _pair(got, logits, case)
     if bool(found.isnan().any()):
-        idea = "NaN comes from infinity / infinity or 0 / 0. `softmax` takes large logits and −∞ as they are; `exp` does not. And at least one token is always left."
-        raise Mistake("there is NaN among your probabilities.", case=case, idea=idea)
+        idea = "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits and −∞; `exp` can't. And at least one token is always left."
+        raise Mistake("your probabilities contain NaN.", case=case, idea=idea)
     return found, order
 
 
@@ -118,16 +126,16 @@ def _is_right(got, logits, settings) -> bool:
     return _same(got[0], want) and bool(((got[1] == tokens) | (want <= 1e-9)).all())
 
 
-def _compare(got, logits, settings, case: str, all_found=(), number: int = 0) -> None:
+def _compare(got, logits, settings, case: str, all_found=(), index: int = 0) -> None:
     want, tokens = token_probabilities(logits, *_tensors(settings))
     found, order = got
     for row in range(len(want)):
         if not _same(found[row], want[row]):
-            what = f"the probabilities{_of_row(row, want)} should be {_numbers(want[row])}; yours are {_numbers(found[row])}."
-            raise Mistake(what, case=case, idea=_why(found, logits, settings, all_found, number))
+            what = f"the probabilities{_of_row(row, want)} should be {_rounded(want[row])}; yours are {_rounded(found[row])}."
+            raise Mistake(what, case=case, idea=_why(found, logits, settings, all_found, index))
         drawn = want[row] > 1e-9
         if order[row][drawn].tolist() != tokens[row][drawn].tolist():
-            what = f"the tokens{_of_row(row, want)} should be {short(tokens[row][drawn])}, as far as they can be drawn; yours are {short(order[row][drawn])}."
+            what = f"the tokens{_of_row(row, want)} with a probability above 0 should be {short(tokens[row][drawn])}; yours are {short(order[row][drawn])}."
             raise Mistake(what, case=case, idea=_why_order(order[row], logits[row], tokens[row], drawn))
 
 
@@ -135,21 +143,21 @@ def _of_row(row: int, want) -> str:
     return f" of row {row}" if len(want) > 1 else ""
 
 
-def _numbers(row) -> str:
+def _rounded(row) -> str:
     return "[" + ", ".join(f"{value:.3f}" for value in row[:6].tolist()) + (", …]" if len(row) > 6 else "]")
 
 
 def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(got, (tuple, list)) or len(got) != 2 or not all(isinstance(part, torch.Tensor) for part in got):
-        idea = "Return both: the probabilities, likeliest first, and which token each of them belongs to. `sort` gives values and indices; the indices are the tokens."
+        idea = "Return both: the probabilities, likeliest first, and the token of each. `sort` returns values and indices; the indices are the tokens."
         raise Mistake(
-            f"a pair of tensors should come back, (probabilities, tokens); yours returned {short(got)}.",
+            f"expected a pair of tensors, (probabilities, tokens); yours returned {short(got)}.",
             case=case,
             idea=idea,
         )
     for name, part in zip(("probabilities", "tokens"), got):
         if part.shape != want.shape:
-            idea = "One place for each token of the vocabulary, in each row. Tokens that cannot be drawn stay, with the probability 0."
+            idea = "Each row has one element per token of the vocabulary. Tokens that can't be drawn stay in it, with the probability 0."
             raise Mistake(
                 f"`{name}` should have the shape {list(want.shape)}; yours has {list(part.shape)}.",
                 case=case,
@@ -158,9 +166,9 @@ def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
     found, order = got
     if order.is_floating_point():
         raise Mistake(
-            f"`tokens` should be token numbers; yours are {short(order)}.",
+            f"`tokens` should be token ids; yours are {short(order)}.",
             case=case,
-            idea="First the probabilities, then the tokens. The tokens are the indices that `sort` returns.",
+            idea="Return the probabilities first, then the tokens. The tokens are the indices that `sort` returns.",
         )
     return found, order
 
@@ -173,11 +181,11 @@ def _variant(
     ties="cut",
     reach="kept",
     share_of="cut",
-    renormalise=True,
+    renormalize=True,
     all_by_first=False,
     rising=False,
 ):
-    """Another rule in place of the right one: what `_why` compares with."""
+    """The reference with one rule replaced by a wrong one: what `_why` compares with."""
     temperature, top_k, top_p = (
         setting[:1].expand_as(setting) if all_by_first else setting for setting in _tensors(settings)
     )
@@ -205,53 +213,53 @@ def _variant(
     reached["one more"] = torch.cat([torch.zeros(len(shares), 1, dtype=torch.bool), reached["kept"][:, :-1]], dim=1)
     reached["ignored"] = torch.zeros_like(reached["kept"])
     outside = outside | reached[reach]
-    if not renormalise:
+    if not renormalize:
         return uncut.masked_fill(outside, 0.0)
     return cut.masked_fill(outside, 0.0) / cut.masked_fill(outside, 0.0).sum(dim=-1, keepdim=True)
 
 
 RULES = (
-    (dict(scale="ignore"), "That is what comes out without temperature. Divide the logits by it."),
-    (dict(scale="multiply"), "The logits were multiplied by the temperature. They are divided by it: below 1 the likeliest tokens become likelier still."),
-    (dict(reach="dropped at the border"), "The token that reaches `top_p` was cut, too: with `top_p` = 1 that is the last one. Ask what those before *this* token have together: `cumsum` less its own."),
-    (dict(reach="exactly reached, kept"), "Those before this token have exactly `top_p` together. That is enough, so it is cut: `>=` in place of `>`."),
-    (dict(ties="kept"), "All that are as likely as the last of the `top_k` were left. Exactly `top_k` stay: cut by the place in the row, not by the value there."),
-    (dict(more=1), "One token too many is left. `top_k` of them may be drawn: those of rank 0 to `top_k` − 1."),
-    (dict(more=-1), "One token too few is left. `top_k` of them may be drawn: those of rank 0 to `top_k` − 1."),
-    (dict(more=10**6), "`top_k` cuts nothing here. Only the `top_k` likeliest tokens may be drawn."),
-    (dict(reach="dropped"), "The token that reaches `top_p` was cut, too. It belongs to those that stay: ask what the tokens *before* it have together."),
-    (dict(reach="one more"), "One token too many is left. A token is cut when those before it have `top_p` together already."),
-    (dict(reach="ignored"), "`top_p` cuts nothing here. A token is cut when those before it have `top_p` together already."),
-    (dict(share_of="uncut"), "`top_p` was computed on all tokens. It is a share of what `top_k` has left: bring that to the sum 1 first."),
-    (dict(share_of="at temperature 1"), "`top_p` was computed before the temperature. Divide first: the shares are those that are drawn from."),
-    (dict(renormalise=False), "What was cut is missing: these do not add up to 1. Divide what is left by its sum, or put −∞ in place of the cut logits before the softmax."),
-    (dict(all_by_first=True), "All rows have the settings of the first one. Each row has its own: `temperature[:, None]` stands beside [B, vocabulary] with one number for each row."),
-    (dict(rising=True), "The likeliest tokens should come first, and be the ones that stay. `sort` needs `descending=True`."),
+    (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
+    (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),
+    (dict(reach="dropped at the border"), "You cut the token that reaches `top_p`; with `top_p` = 1 that is the last one. Look at the sum *before* each token: `cumsum` minus its own probability."),
+    (dict(reach="exactly reached, kept"), "The tokens before this one have exactly `top_p` together. That is enough, so this one is cut: `>=` instead of `>`."),
+    (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),
+    (dict(more=1), "One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
+    (dict(more=-1), "One token too few is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
+    (dict(more=10**6), "`top_k` cuts nothing in your code. Only the `top_k` likeliest tokens may be drawn."),
+    (dict(reach="dropped"), "You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it."),
+    (dict(reach="one more"), "One token too many is left. A token is cut if the tokens before it already have `top_p` together."),
+    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it already have `top_p` together."),
+    (dict(share_of="uncut"), "You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` has left, after a softmax over just that."),
+    (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),
+    (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),
+    (dict(all_by_first=True), "You used the settings of the first row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and goes with [N, vocabulary]."),
+    (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),
 )  # fmt: skip
 
 
-def _why(found, logits, settings, all_found, number: int) -> str:
+def _why(found, logits, settings, all_found, index: int) -> str:
     want, tokens = token_probabilities(logits, *_tensors(settings))
     if _same(found, torch.zeros_like(want).scatter(1, tokens, want)):
-        return "These are the right probabilities in the order of the vocabulary. Likeliest first is asked for, with `tokens` saying which is which."
+        return "These are the right probabilities, but in the order of the vocabulary. Return them likeliest first; `tokens` says which is which."
     if _same(found, want.flip(-1)):
         return "The likeliest tokens should come first: `descending=True`."
-    cases = [(got[0], *_case(place)[:2]) for place, got in enumerate(all_found)] or [(found, logits, settings)]
+    cases = [(got[0], *_case(other)[:2]) for other, got in enumerate(all_found)] or [(found, logits, settings)]
     rules = [
-        (lambda place, rule=rule: _same(cases[place][0], _variant(*cases[place][1:], **rule)), idea)
+        (lambda case, rule=rule: _same(cases[case][0], _variant(*cases[case][1:], **rule)), idea)
         for rule, idea in RULES
     ]
-    if idea := likeliest_idea(rules, number, len(cases)):
+    if idea := likeliest_idea(rules, index, len(cases)):
         return idea
     if not torch.allclose(found.double().sum(dim=-1), torch.ones(len(found), dtype=torch.float64), atol=1e-4):
-        return "These do not add up to 1. What is left after the cuts has to be divided by its own sum."
-    return "In this order: divide by the temperature; sort; cut by rank; softmax; cut by the share of those before; divide by the sum."
+        return "These don't add up to 1. Divide what is left after the cuts by its own sum."
+    return "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of the tokens before, divide by the sum."
 
 
 def _why_order(order, logits, tokens, drawn) -> str:
     if order.tolist() == list(range(len(order))):
-        return "`tokens` names the places 0, 1, 2, … of the sorted row. It should say which token stands there: the second thing that `sort` returns."
+        return "Your `tokens` are the ranks 0, 1, 2, … of the sorted row. They should be the tokens at these ranks: the second tensor that `sort` returns."
     in_range = bool(((order >= 0) & (order < len(order))).all())
     if in_range and torch.equal(logits[order.long()][drawn], logits[tokens][drawn]):
-        return "Of two tokens alike, the one with the smaller number comes first, or the same seed gives another text on another machine: `sort(..., stable=True)`."
-    return "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`: the second thing that `sort` returns, of the same sort."
+        return "Of two equal tokens, the smaller token id comes first; otherwise the same seed can give another text on another machine. Use `sort(..., stable=True)`."
+    return "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`: the second tensor that the same `sort` returns."

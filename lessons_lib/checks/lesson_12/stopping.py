@@ -1,4 +1,4 @@
-"""Judges 12.3, `releasable`: nothing of a stop string is ever shown, and nothing else is held back."""
+"""Judges 12.3, `releasable`: no part of a stop string is ever shown, and nothing else is held back."""
 
 from random import Random
 
@@ -41,10 +41,10 @@ def check_releasable(attempt) -> None:
         except Exception:
             if found == [releasable(*case) for case in CASES[: len(found)]]:
                 raise
-            break  # an earlier case was wrong: that one is told
-    for number, got in enumerate(found):
-        if got != releasable(*CASES[number]):
-            _refuse(got, list(zip(CASES, found)), number)
+            break  # an earlier case was wrong: report that one
+    for index, got in enumerate(found):
+        if got != releasable(*CASES[index]):
+            _refuse(got, list(zip(CASES, found)), index)
     rng = Random(11)
     for _ in range(300):
         stop = tuple("".join(rng.choices("ab.", k=rng.randint(1, 4))) for _ in range(rng.randint(0, 3)))
@@ -54,11 +54,11 @@ def check_releasable(attempt) -> None:
             _refuse(got, [(case, got)], 0)
 
 
-def _refuse(got, cases, number: int) -> None:
-    (text, stop), _ = cases[number]
+def _refuse(got, cases, index: int) -> None:
+    (text, stop), _ = cases[index]
     want = releasable(text, stop)
-    what = f"({want[0]}, {want[1]}) should come back: {text[: want[0]]!r} may be shown; yours returned ({got[0]}, {got[1]})."
-    raise Mistake(what, case=_told(text, stop), idea=_why(cases, number))
+    what = f"expected ({want[0]}, {want[1]}), so {text[: want[0]]!r} can be shown; yours returned ({got[0]}, {got[1]})."
+    raise Mistake(what, case=_told(text, stop), idea=_why(cases, index))
 
 
 def _told(text: str, stop) -> str:
@@ -70,25 +70,25 @@ def _asked(attempt, text: str, stop: tuple[str, ...]) -> tuple[int, bool]:
     got = call(attempt, text, stop, case=case)
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         idea = "Return both: `return length, stopped`."
-        raise Mistake(f"a pair should come back, (length, stopped); yours returned {short(got)}.", case=case, idea=idea)
+        raise Mistake(f"expected a pair, (length, stopped); yours returned {short(got)}.", case=case, idea=idea)
     length, stopped = got
     if isinstance(length, str):
         raise Mistake(
-            f"the length should be a number; yours is {short(length)}.",
+            f"the length should be an int, not a text; yours is {short(length)}.",
             case=case,
-            idea="The caller wants to know how much: it cuts `text[:length]` itself.",
+            idea="Return how many characters can be shown. The caller takes `text[:length]` itself.",
         )
     if isinstance(length, bool) or not hasattr(length, "__index__"):
         raise Mistake(
-            f"the length should be a whole number; yours is {short(length)}.",
+            f"the length should be an int; yours is {short(length)}.",
             case=case,
-            idea="First the length, then whether a stop string was found.",
+            idea="The length comes first, then whether a stop string was found.",
         )
     if not isinstance(stopped, bool) and stopped not in (0, 1):
         raise Mistake(
             f"`stopped` should be True or False; yours is {short(stopped)}.",
             case=case,
-            idea="First the length, then whether a stop string was found.",
+            idea="The length comes first, then whether a stop string was found.",
         )
     return int(length), bool(stopped)
 
@@ -98,7 +98,7 @@ def _beginnings(text: str, stop, whole: int = 0) -> list[int]:
 
 
 def _first_held(text: str, stop) -> int:
-    """The first stop string of which a beginning stands at the end decides."""
+    """What is held back if the first stop string with a matching beginning decides."""
     return next((max(sizes) for string in stop if (sizes := _beginnings(text, (string,)))), 0)
 
 
@@ -107,12 +107,12 @@ def _one_character(text: str, stop) -> int:
 
 
 def _matching(text: str, stop, found) -> list:
-    """(what some other rule gives, what to say of it)."""
+    """Pairs (what a wrong rule returns, its message)."""
     length = len(text)
     held = max(_beginnings(text, stop), default=0)
     in_small = releasable(text.lower(), tuple(string.lower() for string in stop))
     other_case = (
-        [(in_small, "Upper and lower case differ: this is no stop string, and no beginning of one.")]
+        [(in_small, "Upper and lower case differ: this is neither a stop string nor the beginning of one.")]
         if in_small != releasable(text, stop)
         else []
     )
@@ -120,36 +120,36 @@ def _matching(text: str, stop, found) -> list:
         longer_first = [
             (
                 (length - held, False),
-                "A whole stop string is there, so the answer ends now. It does not wait for a longer one that may have begun before.",
+                "A complete stop string is in the text, so the answer ends now. Don't wait for a longer one that may have begun before it.",
             )
         ]
         ends = [text.index(string) + len(string) for string in stop if string in text]
         return [
             *other_case,
             *(longer_first if length - held < min(found) else []),
-            ((length, False), "A stop string stands in the text, and was not seen. It may stand anywhere, not only at the end."),
-            ((length - held, False), "A stop string stands in the text, and was not seen. It may stand anywhere, not only at the end."),
-            ((min(found), False), "The length is right. A whole stop string was found, so the answer has ended: `stopped` is True."),
-            ((min(ends), True), "That shows the stop string as well. It is no part of the answer: the text ends where it begins."),
-            ((max(text.rindex(string) for string in stop if string in text), True), "That is the last stop string. The first one in the text ends the answer."),
-            ((max(found), True), "Several stop strings are there. The one that stands first in the text ends the answer."),
-            ((next(text.index(string) for string in stop if string in text), True), "You took the first of `stop` that occurs. The one that stands first *in the text* ends the answer."),
-            ((length, True), "The stop string is still in it. The text ends where the first stop string begins."),
-            ((min(found) - 1, True), "One character too few. Everything before the stop string may be shown."),
-            ((min(found) + 1, True), "One character too many: it is the first of the stop string."),
+            ((length, False), "You missed a stop string in the text. It can be anywhere, not only at the end."),
+            ((length - held, False), "You missed a stop string in the text. It can be anywhere, not only at the end."),
+            ((min(found), False), "The length is right. But the text contains a complete stop string, so the answer has ended: `stopped` is True."),
+            ((min(ends), True), "That shows the stop string too. It isn't part of the answer: the text ends where it begins."),
+            ((max(text.rindex(string) for string in stop if string in text), True), "You cut at the last stop string. The first one in the text ends the answer."),
+            ((max(found), True), "The text contains several stop strings. The one that comes first in the text ends the answer."),
+            ((next(text.index(string) for string in stop if string in text), True), "You took the first of `stop` that occurs. The one that comes first *in the text* ends the answer."),
+            ((length, True), "The stop string is still in the text. The text ends where the first stop string begins."),
+            ((min(found) - 1, True), "That is one character too few. Everything before the stop string can be shown."),
+            ((min(found) + 1, True), "That is one character too many: the first character of the stop string."),
         ]  # fmt: skip
     longest = max(map(len, stop), default=0)
     return [
         *other_case,
-        ((length, False), "The text ends with the beginning of a stop string. Hold it back: the next token may bring the rest."),
-        ((length - held, True), "The beginning of a stop string is not yet a stop string. The answer goes on."),
-        ((length, True), "No whole stop string is there, so the answer goes on: `stopped` is False."),
-        ((length - _first_held(text, stop), False), "You took the first stop string that fits. Hold back the longest beginning of *any* of them."),
-        ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings fit at the end. Hold back the longest of them: less would show a part of a stop string."),
-        ((length - _one_character(text, stop), False), "One character is held back, whatever fits. Hold back the longest beginning that the text ends with."),
-        ((max(0, length - longest + 1), False), "That holds back as much as the longest stop string could need, whatever stands there. Hold back only what *is* a beginning of one."),
-        ((0, False), "Everything is held back. Only what may still become a stop string has to wait."),
-        ((length - next((size for size in range(length, 0, -1) if any(char in string for string in stop for char in text[-size:])), 0), False), "Hold back only what stands at the very end of the text and is the beginning of a stop string."),
+        ((length, False), "The text ends with the beginning of a stop string. Hold it back: the next token may complete it."),
+        ((length - held, True), "The beginning of a stop string isn't a stop string yet. The answer goes on."),
+        ((length, True), "The text contains no complete stop string, so the answer goes on: `stopped` is False."),
+        ((length - _first_held(text, stop), False), "You took the first stop string that matches. Hold back the longest beginning of *any* of them."),
+        ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings match at the end. Hold back the longest of them: less would show part of a stop string."),
+        ((length - _one_character(text, stop), False), "You hold back one character, whatever matches. Hold back the longest beginning that the text ends with."),
+        ((max(0, length - longest + 1), False), "You hold back as much as the longest stop string could need, whatever the text is. Hold back only what *is* the beginning of one."),
+        ((0, False), "You hold back everything. Only what may still become a stop string has to wait."),
+        ((length - next((size for size in range(length, 0, -1) if any(char in string for string in stop for char in text[-size:])), 0), False), "Hold back only what is at the very end of the text and is the beginning of a stop string."),
     ]  # fmt: skip
 
 
@@ -157,21 +157,21 @@ def _why(cases, first: int) -> str:
     (text, stop), got = cases[first]
     found = [text.index(string) for string in stop if string in text]
     if got[0] < 0 or got[0] > len(text):
-        return f"The text has {len(text)} characters, so the length is 0 to {len(text)}. (`text.find` says −1 where there is nothing.)"
+        return f"The text has {len(text)} characters, so the length is between 0 and {len(text)}. (`text.find` returns −1 if it finds nothing.)"
     guesses = [
         dict((idea, guess) for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]]))
         for case, _ in cases
     ]
 
     def rule(idea: str):
-        return lambda number: guesses[number][idea] == cases[number][1] if idea in guesses[number] else None
+        return lambda case: guesses[case][idea] == cases[case][1] if idea in guesses[case] else None
 
     idea = likeliest_idea([(rule(idea), idea) for idea in guesses[first]], first, len(cases))
     if idea:
         return idea
     if found:
-        return "The earliest stop string in the text ends it: `min` of their places."
+        return "The first stop string in the text ends it: the `min` of their indices."
     held = max(_beginnings(text, stop), default=0)
     if not held:
-        return "Nothing at the end of this text is the beginning of a stop string: all of it may be shown. Beginnings count from a string's first character, and only at the end of the text."
-    return f"The longest beginning of a stop string that the text ends with is {text[-held:]!r}. So much is held back."
+        return "Nothing at the end of this text is the beginning of a stop string, so all of it can be shown. A beginning starts with the string's first character, and counts only at the end of the text."
+    return f"The longest beginning of a stop string that the text ends with is {text[-held:]!r}. Hold back exactly that."

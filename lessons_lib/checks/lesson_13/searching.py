@@ -20,7 +20,8 @@ class Tries:
                 idea="`/` always returns a float. Halve with `//`.",
             )
         if not 1 <= size <= self.most:
-            idea = f"Sizes go from 1 to `most`, which is {self.most}. 0 needs no try: it is the answer if 1 doesn't fit."
+            idea = f"Sizes go from 1 to `most`, which is {self.most}. "
+            idea += "Larger ones are of no interest." if size > 1 else "0 needs no try: it is the answer if 1 doesn't fit."
             raise Mistake(f"the size {int(size)} was tried.", case=self.case, idea=idea)
         self.sizes.append(int(size))
         if len(self.sizes) > 3 * self.most + 10:
