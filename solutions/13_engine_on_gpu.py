@@ -157,8 +157,8 @@ The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 4
 
 `GraphStore.run`, whose last lines are printed above, captures a graph again if its key doesn't match. The key matters because a graph doesn't know
 tensors. It knows addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old addresses, and
-no error is raised. A [report for SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after an update of the weights, state
-buffers had moved, and the text was garbled, without a crash or an error.
+no error is raised. A [report for SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after a weight update, the graphs still
+used the old addresses of some buffers, and the text was garbled, without a crash or an error.
 
 You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of its first run, as a graph holds on to their addresses. Below are
 two graph stores. The key of the first says only how many sequences the batch has. The key of the second contains every address. Before you run the cell:
@@ -188,8 +188,8 @@ print(f"captures: careless {careless.num_captured}, full {careful.num_captured}"
 """
 ## Compilation around one operator
 
-`torch.compile` fuses many small operations into a few kernels. It can't handle our attention, whose launch depends on lengths that change from step to
-step. So attention is declared as a single operator, which the compiler calls but doesn't look into. Its schema lists the inputs and marks with "!" the
+`torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends on lengths that change from
+step to step. So attention is declared as a single operator, which the compiler calls but doesn't look into. Its schema lists the inputs and marks with "!" the
 tensors that it writes to. A second function, registered with `register_fake` in `lessons_lib/attention/custom_op.py`, tells the compiler the shape of
 the output.
 """
@@ -206,7 +206,7 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 
 > **in-flight step**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
-> **placeholder**: stands for a token that the in-flight step will produce. The number −1 − *i* means: the token of sequence *i* of that step. On the
+> **placeholder**: stands for a token that the in-flight step will produce. The value −1 − *i* means: the token of sequence *i* of that step. On the
 > GPU it is replaced by the token itself.
 
 That is also what makes overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
@@ -255,8 +255,8 @@ print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:
 # %% [markdown]
 """
 But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. Libraries allocate workspaces, and fragmentation
-leaves gaps. No formula has all of that. So engines *try*: start with a given size, serve the worst case, and see whether memory runs out. On a GPU, an
-allocation fails. Here `memory_limit` counts the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
+leaves gaps. No formula captures all of that. So we *try*: start an engine of a given size, serve the worst case, and see whether memory runs out. On a GPU,
+an allocation fails. Here `memory_limit` counts the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
 """
 
 # %%
@@ -264,7 +264,7 @@ print(inspect.getsource(engine_fits))
 
 # %% [markdown]
 """
-## Build 1: the largest batch that fits
+## Build: the largest batch that fits
 
 One try takes seconds, or minutes with a large model, so we don't want to try all 64 sizes. If one size fits, all smaller ones do. So one try in the
 middle rules out half of the sizes.
@@ -310,8 +310,8 @@ for size in (LIMIT // per_sequence, found + 1):
 
 # %% [markdown]
 """
-The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous. It serves this request, and would run out of
-memory only when all its batch slots are taken by prompts of this length. That is why a try must be the worst case.
+The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous: it serves this request, and
+fails later, under full load. That is why a try has to be the worst case.
 
 ## How large should a block be?
 
@@ -336,8 +336,9 @@ Table(
 # %% [markdown]
 """
 Small blocks waste nothing and find most of the shared tokens. Large blocks make short tables, let a kernel read long runs of memory at once
-(lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The six stories
-repeat among the forty requests, so more is found than the instructions alone.) From 64 on this workload finds little, because its common prefix is shorter than a block.
+(lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
+six stories repeat among the forty requests, so more is found than the instructions alone.) From 64 on this workload finds little, because its common
+prefix is shorter than a block.
 
 The block size can't be changed while the engine runs. A cache slot is block × block size + offset, so every key would be in the wrong slot, and the
 cache has to be rebuilt. The block hashes are lost too, because each covers the tokens of a block of the old size. On a GPU all graphs must be captured
@@ -360,8 +361,8 @@ with vLLM 0.33.0, because the two comparisons were recorded at different times.
 
 ## What production does
 
-- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention, which stays
-  an operator that isn't compiled. Mixed steps replay a graph for each part, and steps of decodes a graph of the whole step.
+- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention, which
+  stays an operator that isn't compiled. Mixed steps replay a graph for each part, and steps of decodes a graph of the whole step.
 - **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
   `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
 - **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step

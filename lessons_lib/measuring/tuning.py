@@ -68,7 +68,7 @@ class BlockSizeCost:
         blocks: of all sequences at their full length, without sharing.
         empty_share: share of their cache slots that hold no token, 0 to 1.
         table_entries: length of the longest block table.
-        shareable_tokens: prompt tokens found in the prefix cache if the prompts arrive one after another in a large pool.
+        shareable_tokens: prompt tokens found in the prefix cache if the prompts arrive one by one in a large pool.
     """
 
     block_size: int

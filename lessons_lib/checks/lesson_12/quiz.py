@@ -80,7 +80,9 @@ QUIZ = [
                 "Nothing, until it is clear whether the answer goes on.",
                 'Only what might be the beginning of a stop string has to wait, and " end." can\'t be.',
             ),
-            Choice('" end.", and the answer is finished.', 'A single "\\n" isn\'t the stop string. The answer goes on.'),
+            Choice(
+                '" end.", and the answer is finished.', 'A single "\\n" isn\'t the stop string. The answer goes on.'
+            ),
             Choice(
                 '" end."; the "\\n" is held back.',
                 "It's the beginning of the stop string. The next token decides. If there is none, it is shown at the end.",

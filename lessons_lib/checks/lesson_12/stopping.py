@@ -174,4 +174,6 @@ def _why(cases, first: int) -> str:
     held = max(_beginnings(text, stop), default=0)
     if not held:
         return "Nothing at the end of this text is the beginning of a stop string, so all of it can be shown. A beginning starts with the string's first character, and counts only at the end of the text."
-    return f"The longest beginning of a stop string that the text ends with is {text[-held:]!r}. Hold back exactly that."
+    return (
+        f"The longest beginning of a stop string that the text ends with is {text[-held:]!r}. Hold back exactly that."
+    )

@@ -1,5 +1,6 @@
 """Judges 13.1, `largest_that_fits`: the right size, at both ends of the range too, with few tries."""
 
+from itertools import pairwise
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -21,7 +22,9 @@ class Tries:
             )
         if not 1 <= size <= self.most:
             idea = f"Sizes go from 1 to `most`, which is {self.most}. "
-            idea += "Larger ones are of no interest." if size > 1 else "0 needs no try: it is the answer if 1 doesn't fit."
+            idea += (
+                "Larger ones are of no interest." if size > 1 else "0 needs no try: it is the answer if 1 doesn't fit."
+            )
             raise Mistake(f"the size {int(size)} was tried.", case=self.case, idea=idea)
         self.sizes.append(int(size))
         if len(self.sizes) > 3 * self.most + 10:
@@ -64,7 +67,7 @@ def _tried(attempt, largest: int, most: int):
 
 def _check_size(attempt, largest: int, most: int) -> None:
     got, sizes, case = _tried(attempt, largest, most)
-    if isinstance(got, bool) or not isinstance(got, (int, float)) and not hasattr(got, "__index__"):
+    if isinstance(got, bool) or (not isinstance(got, (int, float)) and not hasattr(got, "__index__")):
         raise Mistake(
             f"expected the size {largest}; yours returned {short(got)}.",
             case=case,
@@ -82,7 +85,9 @@ def _why(got, sizes: list[int], largest: int, most: int) -> str:
     if isinstance(got, float):
         return "A size is an int: halve with `//`."
     if sizes and got & (got - 1) == 0 and all(size & (size - 1) == 0 for size in sizes) and got < largest:
-        return "You tried only powers of two. Keep halving between the last one that fits and the first one that doesn't."
+        return (
+            "You tried only powers of two. Keep halving between the last one that fits and the first one that doesn't."
+        )
     if largest == most and most not in sizes:
         return "You never tried `most` itself. It may fit: the smallest size known to be too large is `most` + 1."
     if largest == 0 and got == 1:
@@ -104,7 +109,7 @@ def _check_tries(attempt, largest: int, most: int) -> None:
     allowed = most.bit_length() + 1
     if len(sizes) > allowed:
         idea = "A try takes seconds. A try in the middle rules out half of the remaining range, whatever the result."
-        steps = {after - before for before, after in zip(sizes, sizes[1:])}
+        steps = {after - before for before, after in pairwise(sizes)}
         if steps == {1}:
             idea = "You go up one size at a time. " + idea
         elif steps == {-1}:
