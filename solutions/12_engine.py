@@ -6,7 +6,7 @@
 
 90 minutes · difficulty: medium · routes: serving · you need first: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
-The parts can answer requests if someone drives them. In this lesson they get a driver, and the driver gets what users ask for: sampling, text instead of
+The parts can answer requests if something drives them. In this lesson they get a driver, and the driver gets what users ask for: sampling, text instead of
 token ids, answers that can be read while they grow and stopped halfway. Then we break the engine on purpose, measure it, and compare it with others.
 """
 
@@ -102,7 +102,7 @@ print("the same tokens as one at a time (lesson 00):", [output.token_ids for out
 
 # %% [markdown]
 """
-`SamplingParams` says how a request wants its answer; here, only how long. `EngineConfig` has the sizes of the engine: batch slots, token budget, blocks.
+`SamplingParams` has the settings of a request; here, only how long its answer may be. `EngineConfig` has the sizes of the engine: batch slots, token budget, blocks.
 `generate` returns when all answers are finished (with `progress=True` it shows a progress bar). Further down we read answers token by token.
 
 ## Predict
@@ -117,7 +117,7 @@ predict("12.a", ...)  # How many new tokens does the first step produce, over al
 
 # %% [markdown]
 """
-The second one is about randomness. Two tokens are possible, and one is twice as likely as the other: 2/3 and 1/3. A *temperature* divides the logits
+The second prediction is about sampling. Two tokens are possible, and one is twice as likely as the other: 2/3 and 1/3. A *temperature* divides the logits
 before the softmax.
 """
 
@@ -325,8 +325,8 @@ Where do the random numbers come from? Usually from a generator: an object with 
 
 > **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again.
 
-A single generator for the whole engine can't do that: which number comes next depends on the other requests. A generator for each request works, but it
-has to be saved when the request is preempted and restored when it resumes. There is a way that needs no state at all. The random number is a hash of the
+A single generator for the whole engine can't do that: which number comes next depends on the other requests. A generator for each request works, but its
+state has to be kept, saved and restored along with the request. There is a way that needs no state at all. The random number is a hash of the
 seed and of the position in the answer:
 """
 
@@ -591,8 +591,8 @@ print("nothing has changed:", before == (dict(engine.requests), len(engine.sched
 
 # %% [markdown]
 """
-A request that the pool could hold on its own is accepted even if the pool is full: it waits. A request that not even an empty pool could hold would wait
-forever.
+A request that the pool could hold on its own is accepted even if the pool is full now: it waits. A request that not even an empty pool could hold would
+wait forever.
 
 ## When something breaks
 

@@ -159,7 +159,7 @@ def _why(cases, first: int) -> str:
     if got[0] < 0 or got[0] > len(text):
         return f"The text has {len(text)} characters, so the length is between 0 and {len(text)}. (`text.find` returns −1 if it finds nothing.)"
     guesses = [
-        dict((idea, guess) for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]]))
+        {idea: guess for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]])}
         for case, _ in cases
     ]
 
