@@ -195,7 +195,7 @@ def test_a_request_is_added_and_stepped_by_buttons():
         assert f"The engine after {tokens} step" in dashboard.picture.value
     dashboard.step_button.click()
     assert (
-        said(dashboard) == "Request 0 has ended: length." and shown_texts(dashboard) == f"0 {expected_text()} (length)"
+        said(dashboard) == "Request 0 finished: length." and shown_texts(dashboard) == f"0 {expected_text()} (length)"
     )
     assert [output.text for output in dashboard.outputs] == [expected_text()]
 
@@ -298,7 +298,7 @@ def test_an_error_of_the_model_is_said_and_one_of_the_scheduler_stops_it():
     forward = dashboard.engine.runner.forward
     dashboard.engine.runner.forward = lambda plan: 1 / 0
     dashboard.run()
-    assert said(dashboard) == "Request 0 has ended: ZeroDivisionError: division by zero." and not dashboard.is_running
+    assert said(dashboard) == "Request 0 finished: ZeroDivisionError: division by zero." and not dashboard.is_running
     dashboard.engine.runner.forward = forward
     dashboard.add()
     dashboard.engine.scheduler.schedule = lambda: [][0]

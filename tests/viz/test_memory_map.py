@@ -140,16 +140,16 @@ def test_a_reservation_goes_on_in_the_next_line():
 
 def test_counts_and_shares():
     shown = texts(draw_memory(USES, 2, "Twice what is needed"))
-    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 places taken up, 54 % of them without a token"]
+    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 slots reserved, 54 % of them without a token"]
     at = shown.index("a token")
     assert shown[at:] == [
-        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "nobody's, in a gap", "2 (15 %)",
+        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "unowned, in a gap", "2 (15 %)",
     ]  # fmt: skip
 
 
 def test_memory_in_words():
     assert draw_memory(USES, 2).alt == (
-        "Memory after step 3 of 4. 13 places taken up. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, never used: 4 (31 %); "
+        "Memory after step 3 of 4. 13 slots reserved. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, never used: 4 (31 %); "
         "nobody's, in a gap: 2 (15 %). C: places 0 to 3, 1 with a token, 1 used later, 2 never. "
         "B: places 6 to 12, 5 with a token, 0 used later, 2 never. Gap: places 4 to 5."
     )
@@ -157,7 +157,7 @@ def test_memory_in_words():
 
 def test_nobody_there():
     picture = draw_memory(contiguous_use([{}, {"A": 1}, {}], {"A": 4}), 2)
-    assert "no place taken up" in texts(picture)
+    assert "no slot reserved" in texts(picture)
     assert not hovers(picture)
     assert draw_memory(contiguous_use([{}], {}), 0).svg.endswith("</svg>")
 

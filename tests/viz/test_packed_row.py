@@ -1,4 +1,4 @@
-"""The picture of one step of a ragged batch: who is in the row, the row token by token, and the mask under it."""
+"""The picture of one step of a ragged batch: the requests in the row, the row token by token, and the mask under it."""
 
 import dataclasses
 import re
@@ -65,7 +65,7 @@ def test_requests_say_what_they_do_in_this_step_and_who_leaves_and_waits():
         "C", "prefill", "0 cached + 3 new",
     ]  # fmt: skip
     assert shown[start + 9 : start + 14] == ["left:", "B", "waiting:", "D", "E"]
-    assert {"left: nobody", "waiting: nobody"} <= set(texts(step_of([1], [3])))
+    assert {"left: none", "waiting: none"} <= set(texts(step_of([1], [3])))
 
 
 def test_who_took_a_place_after_the_row_is_neither_in_the_row_nor_in_the_queue():

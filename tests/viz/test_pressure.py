@@ -59,7 +59,7 @@ def frames(picture):
 def test_the_mouse_reads_every_block():
     hovers = titles(draw_pressure(BUSY))
     for told in (
-        "block 0: held by nobody, but what it holds is found again",
+        "block 0: free, but its contents can still be matched",
         "block 1: free",
         "block 2: A and B, one block for 2; 4 of 4 tokens",
         "block 3: A; 1 of 4 tokens",
@@ -172,9 +172,9 @@ def test_the_events_of_a_step():
         "blocks 5, 6 to swap 1, 2",
         "swap 3 to block 6",
         "G", "finished",
-        "6 of 10 blocks held (1 by several); 4 free (2 can be found again); 2 of 6 swap blocks in use",
+        "6 of 10 blocks held (1 by several); 4 free (2 cached); 2 of 6 swap blocks in use",
     ]  # fmt: skip
-    assert "nobody comes or goes" in texts(draw_pressure(QUIET))
+    assert "no sequence enters or leaves" in texts(draw_pressure(QUIET))
     crowd = texts(draw_pressure(replace(BUSY, admitted=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))))
     told = sum(text.startswith(("admitted", "preempted")) for text in crowd)
     assert 5 < told < 20 and f"and {26 + 2 + 3 + 1 - told} more" in crowd
@@ -185,20 +185,20 @@ def test_the_picture_in_words():
         "Step 9 computes 6 tokens of 4 sequences: A 1, B 1, C 3, E 1. "
         "D preempted, swapped out; F preempted, its cache is dropped; C admitted, 4 tokens found in the cache; E admitted, swapped in; "
         "block 4 is copied to block 9; blocks 5, 6 to swap 1, 2; swap 3 to block 6; G finished. "
-        "Pool of 10 blocks with room for 4 tokens each: 6 of 10 blocks held (1 by several); 4 free (2 can be found again); 2 of 6 swap blocks in use; "
-        "1 cached block lost so far. A holds blocks 2, 3. B holds blocks 2, 4, 9. C holds block 5. E holds block 6. Held by several: block 2. "
-        "D is swapped out to swap blocks 1, 2. Can be found again: blocks 0, 7. Waiting: F, D."
+        "Pool of 10 blocks with room for 4 tokens each: 6 of 10 blocks held (1 by several); 4 free (2 cached); 2 of 6 swap blocks in use; "
+        "1 cached block lost so far. A holds blocks 2, 3. B holds blocks 2, 4, 9. C holds block 5. E holds block 6. Shared: block 2. "
+        "D is swapped out to swap blocks 1, 2. Cached: blocks 0, 7. Waiting: F, D."
     )
     assert draw_pressure(replace(QUIET, num_blocks=2)).alt == (
-        "Step 1 computes 0 tokens of 0 sequences. Nobody comes or goes. Pool of 2 blocks with room for 4 tokens each: 0 of 2 blocks held; "
-        "2 free (0 can be found again); 0 cached blocks lost so far. Waiting: nobody."
+        "Step 1 computes 0 tokens of 0 sequences. No sequence enters or leaves. Pool of 2 blocks with room for 4 tokens each: 0 of 2 blocks held; "
+        "2 free (0 cached); 0 cached blocks lost so far. Waiting: none."
     )
 
 
 @pytest.mark.parametrize(
     "changes, sentence",
     [
-        ({"cached": frozenset({2})}, "Held, and called free at once: block 2."),
+        ({"cached": frozenset({2})}, "In use and in the free queue at once: block 2."),
         ({"holders": {11: ("A",)}, "filled": {11: 1}}, "Not of this pool: block 11."),
         ({"filled": BUSY.filled | {3: 5}}, "Block 3 has 5 tokens; there is room for 4."),
         ({"swapped": {"D": (1,), "F": (1,)}}, "Twice in the swap space: block 1."),

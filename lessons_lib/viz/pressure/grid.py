@@ -1,4 +1,4 @@
-"""The blocks of a pool under pressure: who holds each, how full it is, and what is left in those that nobody holds."""
+"""The blocks of a pool under pressure: the owners of each, how full it is, and what is left in those without an owner."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The pool under pressure, one step of a run: who holds which blocks, what can be found again, what lies in the swap space.
+"""The pool under pressure, one step of a run: which request owns which blocks, what cached, what is in the swap space.
 
-A stripe in a block is a sequence that holds it; hatched is what it holds and has not filled. Dots mark blocks that nobody holds,
+A stripe in a block is a sequence that holds it; hatched is what it holds and has not filled. Dots mark blocks without an owner,
 but that are found again by what is in them. A dark frame marks the blocks that something was copied to in this step.
 """
 
@@ -71,7 +71,7 @@ def _names(d: Drawing, label: str, names: dict[str, str], y: float) -> None:
             d.text(x + chip + 5, y + 10, word, 13)
         x, left_over = x + width, left_over - 1
     if not names:
-        d.text(x, y + 10, "nobody", 12, fill=SOFT_INK)
+        d.text(x, y + 10, "none", 12, fill=SOFT_INK)
 
 
 def _events(d: Drawing, step: MemoryStep, bottom: float) -> None:
@@ -81,7 +81,7 @@ def _events(d: Drawing, step: MemoryStep, bottom: float) -> None:
     y += 22
     told = [(name, textwrap.wrap(what, _CHARS if name else _CHARS + 4)) for name, what in events(step)]
     if not told:
-        d.text(x, y, "nobody comes or goes", 12)
+        d.text(x, y, "no sequence enters or leaves", 12)
     for index, (name, lines) in enumerate(told):
         needed = len(lines) * _LINE + (_LINE if index + 1 < len(told) else 0)
         if y + needed - _LINE / 2 > bottom:
@@ -105,8 +105,8 @@ def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
     one, other = color_of("A"), color_of("B")
     for text in (
         "token stored",
-        "held, but empty",
-        "held by two",
+        "allocated, empty",
+        "shared by two",
         "free, but found again",
         "free",
         "copied to in this step",
@@ -115,13 +115,13 @@ def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
             draw_cached(d, x, y - 8, 18, 16)
         elif text.startswith("held, but"):
             d.cell(x, y - 8, 18, 16, PAPER, hatched=1.0, pale=tint(one))
-        elif text in ("token stored", "held by two"):
+        elif text in ("token stored", "shared by two"):
             d.rect(x, y - 8, 18, 16, one)
         elif text == "free":
             d.rect(x + 0.5, y - 7.5, 17, 15, "none", EDGE, radius=3)
         else:
             d.rect(x + 1.5, y - 6.5, 15, 13, "none", INK, 3, radius=3)
-        if text == "held by two":
+        if text == "shared by two":
             d.rect(x + 10, y - 8, 8, 16, other)
         d.text(x + 24, y, text, 12, fill=SOFT_INK)
         x += 44 + 6.1 * len(text)

@@ -9,7 +9,7 @@ from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.pool_states import named_blocks
 from lessons_lib.viz.pool.words import count
 
-Event = tuple[str | None, str]  # whom it concerns, if that is one sequence, and what happened
+Event = tuple[str | None, str]  # the sequence it concerns, if it is one, and what happened
 
 
 def title(step: MemoryStep) -> str:
@@ -60,7 +60,7 @@ def block_title(step: MemoryStep, block: int) -> str:
         )
         return f"block {block}: {who}; {step.filled.get(block, 0)} of {count(size, 'token')}"
     if block in step.cached:
-        return f"block {block}: held by nobody, but what it holds is found again"
+        return f"block {block}: free, but its contents can still be matched"
     return f"block {block}: free"
 
 
@@ -72,8 +72,8 @@ def sums(step: MemoryStep) -> str:
     """The pool in numbers: held, of these shared; free, of these cached."""
     held, cached = len(step.owners), len(step.cached)
     shared = sum(len(owners) > 1 for owners in step.owners.values())
-    told = [f"{held:,} of {count(step.num_blocks, 'block')} held" + (f" ({shared:,} by several)" if shared else "")]
-    told.append(f"{step.num_blocks - held:,} free ({cached:,} can be found again)")
+    told = [f"{held:,} of {count(step.num_blocks, 'block')} in use" + (f" ({shared:,} shared)" if shared else "")]
+    told.append(f"{step.num_blocks - held:,} free ({cached:,} cached)")
     if step.num_swap_blocks:
         told.append(f"{sum(map(len, step.swapped.values())):,} of {count(step.num_swap_blocks, 'swap block')} in use")
     return "; ".join(told)
@@ -84,11 +84,11 @@ def lost(step: MemoryStep) -> str:
 
 
 def faults(step: MemoryStep) -> list[str]:
-    """What cannot be in a sound pool, a sentence each: a picture of a wrong pool shall not look right."""
+    """What cannot be in a sound pool, a sentence each: a picture of a wrong pool must not look right."""
     told = []
     both = sorted(set(step.owners) & step.cached)
     if both:
-        told.append(f"Held, and called free at once: {named_blocks(both)}.")
+        told.append(f"In use and in the free queue at once: {named_blocks(both)}.")
     foreign = [block for block in {**step.owners, **dict.fromkeys(step.cached)} if block not in range(step.num_blocks)]
     if foreign:
         told.append(f"Not of this pool: {named_blocks(foreign)}.")
@@ -111,21 +111,21 @@ def describe(step: MemoryStep) -> str:
     ]
     happened = [f"{name} {what}" if name else what for name, what in events(step)]
     told.append(
-        "; ".join(happened)[:1].upper() + "; ".join(happened)[1:] + "." if happened else "Nobody comes or goes."
+        "; ".join(happened)[:1].upper() + "; ".join(happened)[1:] + "." if happened else "No sequence enters or leaves."
     )
     told.append(
         f"Pool of {count(step.num_blocks, 'block')} with room for {count(step.block_size, 'token')} each: {sums(step)}; {lost(step)}."
     )
     for name, blocks in _tables(step).items():
-        told.append(f"{name} holds {named_blocks(blocks)}.")
+        told.append(f"{name} uses {named_blocks(blocks)}.")
     shared = [block for block, owners in step.owners.items() if len(owners) > 1]
     if shared:
-        told.append(f"Held by several: {named_blocks(sorted(shared))}.")
+        told.append(f"Shared: {named_blocks(sorted(shared))}.")
     for name, blocks in step.swapped.items():
         told.append(f"{name} is swapped out to swap {named_blocks(blocks)}.")
     if step.cached:
-        told.append(f"Can be found again: {named_blocks(sorted(step.cached))}.")
-    told.append(f"Waiting: {', '.join(step.waiting) or 'nobody'}.")
+        told.append(f"Cached: {named_blocks(sorted(step.cached))}.")
+    told.append(f"Waiting: {', '.join(step.waiting) or 'none'}.")
     return " ".join([*told, *faults(step)])
 
 

@@ -117,7 +117,7 @@ def _shape_words(of: Touched) -> list[str]:
     if of.kind == "cache":
         blocks, slots, heads = of.shape
         return [f"{count(blocks, 'block')} of {count(slots, 'slot')}"] + [f"with {heads} KV heads each"] * (heads > 1)
-    return [f"a cell: {count(of.numbers, 'number')}"] if of.kind == "rows" else []
+    return [f"a cell: {count(of.numbers, 'element')}"] if of.kind == "rows" else []
 
 
 def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[str] | None) -> float:
@@ -175,7 +175,7 @@ def _legend(d: Drawing, of: list[Touched], y: float) -> float:
         d.rect(x, y - 6.5, 14, 13, INK, radius=6.5)
         d.text(x + 7, y, "1", 10, "middle", bold=True, fill="#FFFFFF")
         heads = "; in a slot KV head 0 on top" if caches[0].shape[2] > 1 else ""
-        d.text(x + 20, y, f"turn of the loop in which a block is loaded{heads}", 12, fill=SOFT_INK)
+        d.text(x + 20, y, f"iteration in which a block is loaded{heads}", 12, fill=SOFT_INK)
     return y + 18
 
 

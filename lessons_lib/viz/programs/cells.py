@@ -236,7 +236,7 @@ def _turn_chip(d: Drawing, turns: list[int], right: float, y: float) -> None:
 
 
 def _turns_text(turns: list[int]) -> str:
-    return f"loaded in turn{'s' * (len(turns) > 1)} {', '.join(map(str, turns))}" if turns else ""
+    return f"loaded in iteration{'s' * (len(turns) > 1)} {', '.join(map(str, turns))}" if turns else ""
 
 
 def _block_title(of: Touched, name: str, block: int) -> str:
@@ -246,7 +246,7 @@ def _block_title(of: Touched, name: str, block: int) -> str:
 
 def _mark_title(of: Touched, name: str, block: int, slot: int, head: int, run: Run | None) -> str:
     turns = of.turns["load"].get(block, [])
-    in_turn = f", in turn {turns[0]}" if run and run.loaded and len(turns) == 1 else ""
+    in_turn = f", in iteration {turns[0]}" if run and run.loaded and len(turns) == 1 else ""
     return place_title(of, name, (block, slot, head), run) + in_turn
 
 
@@ -273,7 +273,7 @@ def _place_number(d: Drawing, text: str, x: float, y: float, width: float, run: 
 def _bar(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
     """A vector too long for cells."""
     width = room / of.shape[0]
-    d.rect(x, y, room, _HEIGHT, PALE, title=f"{name}: {of.shape[0]:,} numbers")
+    d.rect(x, y, room, _HEIGHT, PALE, title=f"{name}: {of.shape[0]:,} elements")
     for run in of.runs[:_MOST_HOVERS]:
         size = max(width * (run.end - run.start), 1.5)
         draw_cell(d, x + run.start * width, y, size, _HEIGHT, run)

@@ -36,7 +36,7 @@ def sentences(of: Touched, names: Sequence[str]) -> list[str]:
             told.append(f"{verb} {_what(of, names[0], verb)}{_repeats(of) if verb == 'loads' else ''}{same}")
     if of.astray:
         told.append(
-            f"touches {count(of.astray, 'number')} between those of {names[0]}, which is a view: look at the strides"
+            f"touches {count(of.astray, 'element')} between those of {names[0]}, which is a view: look at the strides"
         )
     return told
 
@@ -77,7 +77,7 @@ def done(of: Touched, run: Run | None) -> str:
     told = []
     for word, numbers, times in (("loaded", run.loaded, run.times), ("stored", run.stored, 1)):
         if numbers:
-            part = f"{numbers} of {of.numbers} numbers " if numbers < of.numbers else ""
+            part = f"{numbers} of {of.numbers} elements " if numbers < of.numbers else ""
             told.append(f"{part}{word}" + (f" {times} times" if times > 1 else ""))
     return ", ".join(told)
 
@@ -92,13 +92,13 @@ def _what(of: Touched, name: str, verb: str) -> str:
     inner = {(run.first, run.last) for run in own}
     if of.kind == "vector":
         columns = rows[()]
-        return f"number{'s' * (len(columns) > 1)} {spans(columns)} of {name}"
+        return f"element{'s' * (len(columns) > 1)} {spans(columns)} of {name}"
     if of.kind == "matrix":
         return _matrix_words(of, name, rows)
     total = sum((run.loaded if verb == "loads" else run.stored) * (run.end - run.start) for run in own)
     first, last = min(inner)
     is_part = len(inner) == 1 and last + 1 - first < of.numbers
-    return f"{_indexed(name, rows, f', {spans(range(first, last + 1))}' if is_part else '')}, {count(total, 'number')}"
+    return f"{_indexed(name, rows, f', {spans(range(first, last + 1))}' if is_part else '')}, {count(total, 'element')}"
 
 
 def _indexed(name: str, rows: dict[tuple[int, ...], list[int]], inner: str) -> str:
@@ -142,9 +142,9 @@ def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
     counts = {run.loaded if verb == "loads" else run.stored for run in own}
     if counts != {of.numbers}:
         words += (
-            f", {min(counts)} of {of.numbers} numbers"
+            f", {min(counts)} of {of.numbers} elements"
             if len(counts) == 1
-            else f", not all {of.numbers} numbers of each"
+            else f", not all {of.numbers} elements of each"
         )
     return words
 
