@@ -2,17 +2,19 @@
 """
 # 00 · One request: prefill, decode, KV cache
 
-**What does a model compute to write one token, and how much of that had it computed before?**
+**What does a model compute to write one token, and how much of that has it computed before?**
 
-60 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 09–12) · you need: Python, and a little PyTorch (what the shape
-of a tensor is, what `argmax` does). Nothing of serving.
+60 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · you need: Python and a
+little PyTorch (what a tensor's shape is, what `argmax` does). No knowledge of serving.
 
-You write a greedy decoding loop twice. The first one computes everything again for every token. The second one keeps what it has computed,
-and writes the same tokens. Then you measure what it saved, what it costs in memory, and what it still wastes.
+You'll write a greedy decoding loop twice. The first version recomputes everything for every token. The second keeps
+what it has computed, and writes the same tokens. Then you'll measure how much work that saves, how much memory it
+costs, and what it still wastes.
 
-Cells that say `raise NotImplementedError()` are yours. The cell after each of them checks what you wrote. If you skip one, the check hands
-out a working version and the notebook goes on: from there on the function's name means yours, or the course's if you skipped it.
-`hint("00.1")` helps in steps, and `solution("00.1")` shows the code.
+Cells that say `raise NotImplementedError()` are yours to fill in. The cell after each one checks what you wrote. If you
+skip an exercise, the check returns a working version, so the rest of the notebook still runs. From that cell on, the
+function's name refers to your version, or the course's version if you skipped it. `hint("00.1")` shows one hint per
+call, and `solution("00.1")` shows the code.
 """
 
 # %%
@@ -25,36 +27,39 @@ from lessons_lib.measuring import STORIES
 from lessons_lib.models import load_model
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
+model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
 print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} layers, {tokenizer.vocab_size:,} tokens in the vocabulary")
 
 # %% [markdown]
 """
 ## The problem
 
-Six people ask this model to go on with a story. They are requests A to F. They stay with us through the whole course, each in one colour in every picture.
-Their prompts are not equally long, and they do not ask for equally much.
+Six requests, A to F, each ask this model to continue a story. They stay with us through the whole course, and each
+keeps its color in every picture. Their prompts differ in length, and so does the number of new tokens they want.
 
-> **token**: a piece of text with a number, often a word with the space before it. A model reads and writes token numbers, never letters.
+> **token**: a piece of text, often a word with the space before it, that the vocabulary lists under an integer id. A
+> model reads and writes token ids, never letters.
 
-> **prompt**: the tokens that a request brings along, and that the model is to continue.
+> **prompt**: the tokens that a request starts with and that the model continues.
 """
 
 # %%
 encoded = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 Table(
-    ["request", "prompt tokens", "new tokens wanted", "the story begins"],
+    ["request", "prompt tokens", "new tokens wanted", "prompt"],
     [(s.name, len(encoded[s.name]), s.max_new_tokens, s.prompt if len(s.prompt) < 60 else s.prompt[:57] + "...") for s in STORIES],
     caption="Six requests",
 )
 
 # %% [markdown]
 """
-Today only one request is served at a time. Take A. Here are its tokens, each with its number, and what one call of the model makes of them.
+In this lesson we serve one request at a time. Take A. Here are its tokens with their ids, and what one call of the
+model returns for them.
 
-> **forward pass**: one call of the model. A sequence of tokens goes in; logits come out for every position.
+> **forward pass**: one call of the model. A sequence of tokens goes in, and logits for every position come out.
 
-> **logits**: scores, one for each token of the vocabulary. The higher the score, the better the token fits as the *next* one.
+> **logits**: scores, one for each token of the vocabulary. The higher the score, the better the token fits as the
+> *next* one.
 """
 
 # %%
@@ -67,18 +72,20 @@ with torch.inference_mode():
 print("input  [rows, tokens]            ", [1, len(prompt_ids)])
 print("logits [rows, tokens, vocabulary]", list(logits.shape))
 best = logits[0, -1].topk(3).indices.tolist()
-print("best three after the last position:", [tokenizer.decode([token]) for token in best])
+print("top three after the last position:", [tokenizer.decode([token]) for token in best])
 
 # %% [markdown]
 """
-The logits have a row for every position. Row 0 scores what comes after the first token, row 1 what comes after the second, and the last row
-what comes after the whole prompt. Only the last row tells something new: we know the tokens inside the prompt already.
+The logits have one row per position. Row 0 scores the token after the first one, row 1 the token after the second, and
+the last row the token after the whole prompt. Only the last row is news: we already know the tokens inside the prompt.
 
-One pass gives one token. To get a second one, put the first behind the prompt and call the model again.
+So one pass gives one new token. To get a second one, append the first to the prompt and call the model again.
 
-> **greedy decoding**: taking the token with the highest logit every time. There is no chance in it: the same prompt always gives the same answer.
+> **greedy decoding**: always taking the token with the highest logit. Nothing is random, so the same prompt always
+> gives the same answer.
 
-> **end token**: a token by which the model says that the text is over. The answer ends with it, or at a limit that the request sets.
+> **end token**: a token that the model writes when the text is complete, also called EOS (end of sequence). An answer
+> ends with it, or at a limit set by the request.
 """
 
 # %%
@@ -86,15 +93,16 @@ rows = []
 for position in range(4):
     best = int(logits[0, position].argmax())
     rows.append((position, tokenizer.decode(prompt_ids[: position + 1]), tokenizer.decode([best]), tokenizer.decode([prompt_ids[position + 1]])))
-Table(["position", "the model has read", "its favourite next token", "what the prompt says"], rows, caption="What the first rows of the logits say")
+Table(["position", "text so far", "model's top choice", "next token in the prompt"], rows, caption="What the first rows of the logits say")
 
 # %% [markdown]
 """
 ## Predict
 
-The plainest loop computes the whole sequence again for every new token. Before you write it: **how many token positions does the model compute
-in all, to write the new tokens that A wants?** The table above says how long A's prompt is and how many tokens it wants; assume that the story does not end before.
-Count every token of every pass: a pass over 20 tokens counts 20, however often those 20 were computed before.
+The simplest loop recomputes the whole sequence for every new token. Before you write it: **how many token positions
+does the model compute in total to write A's new tokens?** The table above has A's prompt length and the number of
+tokens it wants. Assume that the story doesn't end earlier. Count every token of every pass: a pass over 20 tokens
+counts as 20, no matter how often they were computed before.
 """
 
 # %%
@@ -104,19 +112,22 @@ predict("00.a", ...)
 """
 ## Build: without a cache
 
-**Exercise 00.1.** Write the plain loop. `prompt_ids` is a list of ints, and so is what you return: the new tokens only, without the prompt.
+**Exercise 00.1.** Write the simple loop. `prompt_ids` is a list of ints. Return a list of ints too: only the new
+tokens, without the prompt.
 
-Keep a list of all tokens so far, beginning with a *copy* of the prompt. In each turn make a tensor of shape `[1, tokens]` from it, one row with
-the whole sequence. Call the model, take the argmax of the last position, and append it. Pass `use_cache=False` too: otherwise the model
-fills a cache in every pass that nobody reads, which changes no token and costs time and memory.
+Keep a list of all tokens so far, starting with a *copy* of the prompt. In each iteration, turn the list into a tensor
+of shape `[1, tokens]`: one row with the whole sequence. Call the model, take the argmax at the last position, and
+append it. Also pass `use_cache=False`. Otherwise every pass fills a cache that is never read, which changes no token
+but costs time and memory.
 
-Stop in one of two ways. Either there are `max_new_tokens` new tokens (it is at least 1), or the token just appended is `eos_token_id`; it stays in the answer. `eos_token_id` may
-be `None`, which no token equals.
+Stop when there are `max_new_tokens` new tokens (at least 1), or when the token you just appended is `eos_token_id`. The
+end token stays in the answer. `eos_token_id` may be `None`, which no token equals.
 
-An example: if the model continues 5, 17, 42 with 74, 91, 74, 4, 82, ..., then `greedy_without_cache(model, [5, 17, 42], 3)` returns `[74, 91, 74]`.
-With a limit of 6 and the end token 4 it returns `[74, 91, 74, 4]`.
+For example, if the model continues 5, 17, 42 with 74, 91, 74, 4, 82, ..., then
+`greedy_without_cache(model, [5, 17, 42], 3)` returns `[74, 91, 74]`. With a limit of 6 and the end token 4, it returns
+`[74, 91, 74, 4]`.
 
-(`@torch.inference_mode()` above the function tells PyTorch that nobody will ask for gradients.)
+(The decorator `@torch.inference_mode()` tells PyTorch that no gradients are needed.)
 """
 
 # %% exercise="00.1"
@@ -124,18 +135,19 @@ from lessons_lib.batching.greedy import greedy_without_cache
 
 # %% [markdown]
 """
-Story A, as `greedy_without_cache` goes on with it:
+This is how `greedy_without_cache` continues story A:
 """
 
 # %%
 answer = greedy_without_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
 print(f"{A.prompt}|{tokenizer.decode(answer)}")
-print(f"\n{len(prompt_ids)} prompt tokens, {len(answer)} new ones")
+print(f"\n{len(prompt_ids)} prompt tokens, {len(answer)} new tokens")
 
 # %% [markdown]
 """
-Now step through the first passes. `record_steps` runs the function and writes down what the model was given. Pale tokens were computed in the step before.
-The words *KV cache*, *prefill* and *decode* in the picture are explained below; here nothing is kept yet, and the first step is called prefill, every later one decode.
+Now step through the first passes. `record_steps` runs the function and records the model's inputs. Tokens in a pale
+color were already computed in the step before. The terms *KV cache*, *prefill* and *decode* in the picture are
+explained below. For now nothing is cached; the first step is labeled prefill, and every later one decode.
 """
 
 # %%
@@ -148,8 +160,9 @@ Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
 
 # %% [markdown]
 """
-In every step the input is one token longer, and all the rest of it was computed in the step before. Count what that amounts to. The last line only counts: it adds up the lengths
-of the passes, for A's prompt and for answers of 30, 60 and 120 tokens.
+In every step the input grows by one token, and everything else in it was computed in the step before. Let's count what
+that adds up to. The last printed line is arithmetic, not a run: it sums the pass lengths for A's prompt with answers of
+30, 60 and 120 tokens.
 """
 
 # %%
@@ -160,25 +173,28 @@ with watch_forwards(model) as plain_passes:
 computed = sum(forward.tokens for forward in plain_passes)
 needed = len(prompt_ids) + len(plain_passes) - 1
 print(f"{len(plain_passes)} passes of {plain_passes[0].tokens} to {plain_passes[-1].tokens} tokens: {computed} positions computed")
-print(f"different ones among them: {needed}. Each was computed {computed / needed:.1f} times on average.")
+print(f"only {needed} of them are distinct, so each was computed {computed / needed:.1f} times on average")
 print("; ".join(f"{new} new tokens: {sum(len(prompt_ids) + i for i in range(new)):,} positions" for new in (30, 60, 120)))
 reveal("00.a", computed, "positions")
 
 # %% [markdown]
 """
-The number of passes grows with the answer, and so does the length of each pass. An answer twice as long takes more than three times the work here, and the longer it is, the closer to
-four times: the work grows with the *square* of the answer's length.
+The number of passes grows with the answer, and so does the length of each pass. Doubling the answer more than triples
+the work here, and the factor approaches four as the answer gets longer: the work grows with the *square* of the
+answer's length.
 
 ## The idea: keep the keys and values
 
-Inside a layer, tokens meet in one place only: attention. Each token makes three vectors there. With its *query* it asks, with its *key* it
-answers the questions of others, and its *value* is what they take along. A new token compares its query with the keys of all tokens before it and
-with its own, and mixes their values accordingly.
+Inside a layer, tokens interact in only one place: attention. There, each token produces three vectors. Its *query* says
+what it is looking for, its *key* says what it offers to other tokens, and its *value* is the information they take from
+it. A new token compares its query with its own key and the keys of all tokens before it, and mixes their values
+accordingly.
 
 > **causal attention**: attention in which a token sees itself and the tokens before it, never a later one.
 
-A token cannot see what comes later. So its keys and values cannot change when something is appended. Is that so? The next cell
-computes the prompt once as it is and once with four more tokens, and compares the keys of the prompt's tokens in the last layer.
+A token can't see what comes later, so appending to the sequence can't change its keys and values. Is that true? The
+next cell computes the prompt once as it is and once with four more tokens, and compares the keys of the prompt's tokens
+in the last layer.
 """
 
 # %%
@@ -187,26 +203,30 @@ from lessons_lib.batching import prefill
 _, short = prefill(model, prompt_ids)
 _, long = prefill(model, prompt_ids + answer[:4])
 alone, followed = short.layers[-1].keys, long.layers[-1].keys[:, :, : len(prompt_ids)]
-print("keys of the last layer [rows, KV heads, tokens, size]:", list(alone.shape), "and", list(long.layers[-1].keys.shape))
-print(f"the prompt's keys: numbers of up to {alone.abs().max():.0f}; differences all below 0.0001: {bool((alone - followed).abs().max() < 1e-4)}")
+print("keys of the last layer [rows, KV heads, tokens, head size]:", list(alone.shape), "and", list(long.layers[-1].keys.shape))
+print(f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences below 0.0001: {bool((alone - followed).abs().max() < 1e-4)}")
 
 # %% [markdown]
 """
-They are the same, up to rounding. A float32 has some seven digits, and PyTorch may add up the terms of a sum in another order when the tensor has another shape. So the last digits
-may differ, by millionths here. A key that had changed would differ in its first digits.
+They are the same, up to rounding. A float32 has about seven significant digits, and PyTorch may sum the terms in a
+different order when the tensor has a different shape. So the last digits may differ, here by millionths. A key that had
+really changed would differ in its first digits.
 
 So compute them once and keep them.
 
-> **KV cache**: the keys and values of all tokens so far, of every layer, kept for the steps to come. Queries are not kept: only a new token asks.
+> **KV cache**: the keys and values of all tokens so far, in every layer, kept for later steps. Queries aren't kept:
+> only the query of a new token is ever used.
 
-That splits the work of a request into two phases.
+This splits the work of a request into two phases.
 
 > **prefill**: computing all tokens of the prompt in one forward pass. It fills the cache and gives the first new token.
 
-> **decode step**: a forward pass over one token, the newest. It reads the cache, adds one key and value per layer to it, and gives the next token.
+> **decode step**: a forward pass over one token, the newest. It reads the cache, adds the token's key and value to it
+> in every layer, and gives the next token.
 
-Prefill is given. `DynamicCache` is the cache of Hugging Face transformers: hand it to the model as `past_key_values`, and the model reads from it and
-adds to it by itself. `logits_to_keep=1` asks for the logits of the last position only.
+Prefill is given. `DynamicCache` is the cache class of Hugging Face transformers. Pass it to the model as
+`past_key_values`, and the model reads it and appends to it by itself. `logits_to_keep=1` asks for the logits of the
+last position only.
 """
 
 # %%
@@ -216,16 +236,17 @@ print(inspect.getsource(prefill))
 """
 ## Build: one decode step
 
-**Exercise 00.2.** What goes in, and what comes out? This is where most people slip, so take it slowly.
+**Exercise 00.2.** What goes in, and what comes out? Most mistakes happen here, so take it slowly.
 
-`prefill` returned the first new token. The model *chose* that token but has never *read* it: the cache holds the prompt, and nothing of the new token.
-So the input of the next pass is this token, alone. In it go the token's number, and the cache with everything before it. Out come
-logits for the token *after* it.
+`prefill` returned the first new token. The model has *chosen* that token but has never *read* it: the cache holds the
+prompt and nothing of the new token. So the next pass takes this one token's id and the cache of everything before it,
+and returns logits for the token *after* it.
 
-An example. The cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` calls the model with the
-tensor `[[74]]`, of shape `[1, 1]`, and with the cache. Afterwards the cache holds four tokens, 5, 17, 42, 74, and the call returns 91, as an int.
+For example, say the cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` calls the model
+with the tensor `[[74]]`, of shape `[1, 1]`, and with the cache. Afterwards the cache holds four tokens, 5, 17, 42, 74,
+and the function returns 91, as an int.
 
-The model counts positions from the cache: 74 lands at position 3 without your doing anything.
+The model derives the position from the cache, so 74 gets position 3 without any work on your side.
 """
 
 # %% exercise="00.2"
@@ -233,7 +254,7 @@ from lessons_lib.batching.greedy import decode_step
 
 # %% [markdown]
 """
-One step on request A. See how the cache is always one token behind the text.
+Here is one decode step on request A. The cache is always one token behind the text.
 """
 
 # %%
@@ -246,11 +267,12 @@ print(f"after decode step: the cache holds {cache.get_seq_length()} tokens; fed:
 """
 ## Build: the loop with a cache
 
-**Exercise 00.3.** Put `prefill` and `decode_step` together. The function takes and returns the same as `greedy_without_cache`; again `max_new_tokens` is at least 1.
+**Exercise 00.3.** Combine `prefill` and `decode_step`. The function takes the same arguments as `greedy_without_cache`
+and returns the same result. Again, `max_new_tokens` is at least 1.
 
-The token of the prefill is the first one of the answer. Each decode step feeds the newest token and gives one more. So 3 new tokens take one
-prefill and **two** decode steps. A third step would compute a token that nobody asked for: look whether to stop *before* you make the next step. And the very first token
-may already be the end token.
+Prefill gives the first token of the answer. Each decode step feeds the newest token and gives one more. So 3 new tokens
+take one prefill and **two** decode steps. A third step would compute a token that isn't needed, so decide whether to
+stop *before* you run the next step. And the very first token may already be the end token.
 """
 
 # %% exercise="00.3"
@@ -258,7 +280,7 @@ from lessons_lib.batching.greedy import greedy_with_cache
 
 # %% [markdown]
 """
-The same story, step by step. Move the slider, or press Tab to reach it and use the arrow keys.
+The same story, step by step. Move the slider, or press Tab to focus it and use the arrow keys.
 """
 
 # %%
@@ -266,13 +288,14 @@ steps = record_steps(model, tokenizer, prompt_ids, 12, greedy=greedy_with_cache)
 Stepper(lambda i: draw_cache_growth(steps, i, name="A"), len(steps))
 
 # %%
-cache_growth_table(steps[:4], caption="Request A, the first four steps: what goes in, what lies in the cache, what comes out")
+cache_growth_table(steps[:4], caption="Request A, the first four steps: input, cache, output")
 
 # %% [markdown]
 """
-Read two rows aloud. Row 1, the prefill: all tokens of the prompt go in, the cache was empty and now holds them all, and out comes the first new token.
-Row 2, a decode step: *one* token goes in, and it is the output of row 1. The cache gets longer by that one token, and out comes the next. From here on every row is
-like row 2: the output of one row is the input of the next.
+Look at the first two rows. Row 1 is the prefill: all tokens of the prompt go in, the cache goes from empty to holding
+all of them, and the first new token comes out. Row 2 is a decode step: *one* token goes in, namely the output of row 1.
+The cache grows by that token, and the next token comes out. Every later row looks like row 2: the output of each row is
+the input of the next.
 """
 
 # %%
@@ -286,9 +309,10 @@ print(f"with a cache:    {len(cached_passes)} passes, {with_cache} positions com
 """
 ## Prove it
 
-Saving work is worth nothing if the text changes. The judge is `generate` of Hugging Face transformers, told to be greedy. Both functions must
-write the same tokens as it does, one by one, for all six requests. These six stop at their limits, before the story is over. So a seventh goes along, which ends by itself: it shows that the
-functions stop at the end token where `generate` does.
+Saving work is worth nothing if it changes the text. Our reference, or *oracle*, is `generate` of Hugging Face
+transformers with greedy decoding. Both functions must write exactly the same tokens for all six requests. These six
+stop at their limits, before the story ends. A seventh request ends by itself, to show that the functions stop at the
+end token where `generate` does.
 """
 
 # %%
@@ -303,16 +327,17 @@ rows = []
 short_story = ("short", "Mia said sorry. Ben smiled, and they were friends again.", 30)
 for name, prompt, limit in [(s.name, s.prompt, s.max_new_tokens) for s in STORIES] + [short_story]:
     arguments = tokenizer(prompt).input_ids, limit
-    wanted = oracle(*arguments)
-    results = [greedy(model, *arguments, tokenizer.eos_token_id) == wanted for greedy in (greedy_without_cache, greedy_with_cache)]
-    stopped = "end token" if wanted[-1] == tokenizer.eos_token_id else "limit"
-    rows.append((name, limit, len(wanted), stopped, *("equal" if same else "DIFFERENT" for same in results), tokenizer.decode(wanted)[:50].strip()))
+    expected = oracle(*arguments)
+    results = [greedy(model, *arguments, tokenizer.eos_token_id) == expected for greedy in (greedy_without_cache, greedy_with_cache)]
+    stopped = "end token" if expected[-1] == tokenizer.eos_token_id else "limit"
+    rows.append((name, limit, len(expected), stopped, *("equal" if same else "DIFFERENT" for same in results), tokenizer.decode(expected)[:50].strip()))
 assert all("DIFFERENT" not in row for row in rows) and "end token" in rows[-1]
-Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with a cache", "how it goes on"], rows, caption="Token for token against generate")
+Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with a cache", "continuation"], rows, caption="Token-for-token comparison with generate")
 
 # %% [markdown]
 """
-And if the wrong tokens are fed? No error is raised. The model answers every question it is asked. Here is what the reader of story A gets.
+What if you feed the wrong tokens? No error is raised: the model continues whatever it gets. Here is what happens to
+story A.
 """
 
 # %%
@@ -333,29 +358,33 @@ wrong = {
     "the whole text again": go_on(lambda text: text),
 }
 rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
-for way, new in wrong.items():
-    first = next((number for number, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
-    rows.append((way, first, tokenizer.decode(new)[:110]))
-Table(["fed in each decode step", "first wrong token", "story A goes on"], rows)
+for variant, new in wrong.items():
+    first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
+    rows.append((variant, first, tokenizer.decode(new)[:110]))
+Table(["input of each decode step", "first wrong token", "continuation of story A"], rows)
 
 # %% [markdown]
 """
-Some mistakes can be heard at once. Feeding the token before asks the same question twice: the model has already said what follows that token, and mostly says it again, hence the stutter.
-Other mistakes cannot be heard: a text may be wrong from some token on and still read like a story. In the last row the whole text was put into the cache again and again, and the model makes the best
-of it. So reading the output proves nothing. Comparing it with the oracle, token for token, does.
+Some mistakes are obvious. Feeding the token before the newest one asks the same question twice: the model has already
+said what follows that token and mostly says it again, hence the stutter. Other mistakes don't show: a text can be wrong
+from some token on and still read like a story. In the last row the whole text was added to the cache again and again,
+and the story still reads well. So reading the output proves nothing. Comparing it with the oracle, token for token,
+does.
 """
 
 # %% [markdown]
 """
 ## Measure: two regimes
 
-Prefill and decode are calls of the same model. Yet they strain a machine in different places. Count what one pass asks for:
+Prefill and decode call the same model, but they stress different parts of a machine. Count what one pass needs:
 
-- **Operations.** Every weight of every layer is used once for each token: one multiplication and one addition. Attention adds to that: each new token's query meets the key and the value
-  of every token before it. So a decode step after 512 cached tokens does more than one after 64.
-- **Bytes.** Every weight must be fetched from memory once for each *pass*, however many tokens share it. The cache is fetched too.
+- **Operations.** Each token uses every weight of every layer once, for one multiplication and one addition. Attention
+  adds to that: each new token's query meets the key and value of every token before it. So a decode step after 512
+  cached tokens does more than one after 64.
+- **Bytes.** Each *pass* reads every weight from memory once, no matter how many tokens share it. It reads the cache
+  too.
 
-> **arithmetic intensity**: operations done for each byte moved to or from memory.
+> **arithmetic intensity**: arithmetic operations per byte moved to or from memory.
 """
 
 # %%
@@ -366,43 +395,53 @@ for name, new, cached in (("decode", 1, 64), ("decode", 1, 512), ("prefill", 64,
     cost = forward_cost(model, new, cached)
     rows.append((name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}", f"{cost.intensity:.1f}"))
 step, chunk = forward_cost(model, 1, 64), forward_cost(model, 64)
-print(f"prefill of 64 against decode at 64: {chunk.operations / step.operations:.0f} times the operations, {chunk.bytes / step.bytes:.1f} times the bytes")
-Table(["pass", "new tokens", "cached", "million operations", "million bytes", "operations a byte"], rows, caption="Counted, in float32")
+print(f"prefill of 64 compared with decode at 64: {chunk.operations / step.operations:.0f} times the operations, {chunk.bytes / step.bytes:.1f} times the bytes")
+Table(["pass", "new tokens", "cached", "million operations", "million bytes", "operations per byte"], rows, caption="Operations and bytes of one pass, counted for float32")
 
 # %% [markdown]
 """
-The bytes hardly change from row to row: they are nearly all weights. The operations grow with the number of new tokens, and so does the intensity. A prefill of 64 tokens does somewhat less
-than 64 times the operations of a decode step: of all its positions only the last one gets logits, so the scores of the vocabulary are computed once in both.
+The bytes hardly change from row to row, because nearly all of them are weights. The operations grow with the number of
+new tokens, and so does the intensity. A prefill of 64 tokens does somewhat less than 64 times the operations of a
+decode step, because only its last position gets logits: both passes compute the scores of the vocabulary once.
 
-In a decode step a weight of 4 bytes is fetched to do 2 operations: half an operation a byte. In bfloat16, with 2 bytes, it is about one. Is that little? It depends on the machine.
-A machine can do so many operations in a second and can move so many bytes in a second. Their ratio is the intensity that would keep both busy. Work below it is bound by memory, work above it by compute.
+A decode step reads 4 bytes per weight to do 2 operations: half an operation per byte. In bfloat16, with 2 bytes per
+weight, it's about one. Is that little? It depends on the machine. A machine has a peak rate of operations per second
+and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps both busy. Work below
+that ratio is limited by memory, and work above it by compute.
 
-> **memory-bound**: work with so few operations for each byte moved that the arithmetic units wait for memory. Its time is that of the bytes.
+> **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
+> memory, so the work takes as long as moving its bytes.
 
-> **compute-bound**: work with so many operations for each byte moved that memory waits for the arithmetic. Its time is that of the operations.
+> **compute-bound**: limited by arithmetic. There are so many operations per byte that memory waits for the arithmetic
+> units, so the work takes as long as doing its operations.
 
-Measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, the ratio of a GPU, from its data sheet; it is stated for bfloat16, the type in which
-such a GPU usually serves, while our model computes in float32 with numbers twice as long.
+Let's measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, we
+print the ratio of a GPU from its data sheet. That one is for bfloat16, the usual dtype for serving on such a GPU. Our
+model computes in float32, whose elements take twice as many bytes.
 """
 
 # %% tags=["measured"]
 from lessons_lib.measuring import PassShape, machine_rates, pass_seconds
 
-best_operations, best_bytes = machine_rates(model)
-print(f"this machine: {best_operations / 1e9:.0f} billion operations/s, {best_bytes / 1e9:.0f} billion bytes/s: {best_operations / best_bytes:.0f} operations a byte")
-print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations a byte")
-print(f"our model in float32: decode at 512 {forward_cost(model, 1, 512).intensity:.1f}, prefill of 512 {forward_cost(model, 512).intensity:.0f} operations a byte")
-print(f"decode at 64, its bytes:      {step.bytes / 1e6:.1f} million / {best_bytes / 1e9:.0f} billion a second = {1e3 * step.bytes / best_bytes:.2f} ms")
-print(f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {best_operations / 1e9:.0f} billion a second = {1e3 * step.operations / best_operations:.2f} ms")
+peak_operations, peak_bytes = machine_rates(model)
+print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte")
+print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations per byte")
+print(f"our model in float32: decode at 512 {forward_cost(model, 1, 512).intensity:.1f}, prefill of 512 {forward_cost(model, 512).intensity:.0f} operations per byte")
+print(f"decode at 64, its bytes:      {step.bytes / 1e6:.1f} million / {peak_bytes / 1e9:.0f} billion per second = {1e3 * step.bytes / peak_bytes:.2f} ms")
+print(f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {peak_operations / 1e9:.0f} billion per second = {1e3 * step.operations / peak_operations:.2f} ms")
 
 # %% [markdown]
 """
-Decode lies far below the ratio of either machine, and a long prefill above that of this one. So counting says: decode is memory-bound, prefill is compute-bound. Does the clock agree?
+Decode is far below the ratio of both machines, and a long prefill is above the ratio of this one. So by the count,
+decode is memory-bound and prefill is compute-bound. Does the clock agree?
 
-The last two lines show how counting turns into time: bytes divided by bytes a second, operations divided by operations a second, and the longer of the two is the least that the pass can take.
-The clock will show more. Every pass pays a fixed price besides, for Python and for starting some hundred small operations. On a model as small as ours that price is larger than the counted time of a decode step.
+The last two lines turn the counts into time: bytes divided by bytes per second, and operations divided by operations
+per second. The longer of the two is a lower bound for the pass. The clock will show more, because every pass also has a
+fixed overhead: running Python and launching hundreds of small operations. For a model as small as ours, that overhead
+exceeds the counted time of a decode step.
 
-**Predict.** The counting cell says how many times the operations of a decode step (at 64) a prefill of 64 tokens does. How many times *longer* does it take?
+**Predict.** The counting cell printed how many times the operations of a decode step (at 64) a prefill of 64 tokens
+does. How many times *longer* does it take?
 """
 
 # %%
@@ -415,8 +454,8 @@ lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 decode, *seconds = pass_seconds(model, [PassShape(new=1, cached=64)] + [PassShape(new=n) for n in lengths], repeat=7)
 reveal("00.b", seconds[6] / decode, "times as long")
 print(f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * seconds[6]:.1f} ms, of 512: {1e3 * seconds[9]:.1f} ms.")
-print(f"A token of the prefill of 64 costs 1/{64 * decode / seconds[6]:.0f} of a decode step, one of the prefill of 512 costs 1/{512 * decode / seconds[9]:.0f}.")
-print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, one over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
+print(f"One token in the prefill of 64 takes 1/{64 * decode / seconds[6]:.0f} of a decode step, one token in the prefill of 512 takes 1/{512 * decode / seconds[9]:.0f}.")
+print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, and a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
 line_chart(
     lengths,
     {"one pass": [1e3 * s for s in seconds], "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},
@@ -430,37 +469,55 @@ line_chart(
 
 # %% [markdown]
 """
-The curve of a pass has two parts. On the left it rises little: sixteen tokens ask for sixteen times the arithmetic of one, and take nowhere near sixteen times as long (the line above the chart says
-how long). On our small model most of that floor is the fixed price of a pass; in a large model it is the weights. Both are paid for each pass and not for each token, so a few more tokens ride along at a small extra cost.
-On the right the curve rises in proportion: now arithmetic takes the time, and each further token costs its share. Decode lives at the left end, prefill at the right. So a token of a prefill
-costs a small part of what a token of a decode step costs.
+The curve of a pass has two parts. On the left it rises slowly: sixteen tokens need sixteen times the arithmetic of one,
+but nowhere near sixteen times the time (the last printed line has the factor). On our small model most of that floor is
+the fixed overhead of a pass; on a large model it is reading the weights. Both are paid once per pass, not once per
+token, so a few more tokens come at a small extra cost. On the right the curve rises in proportion: arithmetic takes the
+time, and each further token costs its share. Decode is at the left end and prefill at the right, so a token in a
+prefill costs a small fraction of a token in a decode step.
 
-To see memory alone, take a model with more weights. This one writes nothing sensible, but its passes take the time of its size. The last two columns say how much of
-the best rates above is reached. Those rates were measured a moment earlier: on a machine that is busy with other things as well, a share may come out too high or too low, and even pass 100 %.
+To see past the fixed overhead, take a model with more weights. This one writes nothing sensible, but its passes take as
+long as its size demands. The table shows what share of the two peak rates above each pass reaches, and which of the two
+it is closer to.
 """
 
 # %% tags=["measured"]
 from lessons_lib.measuring import larger_model
+
+
+def limited_by(of_operations, of_bytes):
+    """Which peak rate a pass is closer to, or "neither" if it reaches less than 40 % of both."""
+    if max(of_operations, of_bytes) < 0.4:
+        return "neither"
+    return "memory" if of_bytes > of_operations else "compute"
+
 
 larger = larger_model(model)
 shapes = [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=128)]
 rows = []
 for shape, s in zip(shapes, pass_seconds(larger, shapes, repeat=3)):
     cost = forward_cost(larger, shape.new, shape.cached)
-    shares = f"{cost.operations / s / best_operations:.0%}", f"{cost.bytes / s / best_bytes:.0%}"
-    rows.append(("decode, 1 token" if shape.new == 1 else f"prefill, {shape.new} tokens", f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *shares))
+    shares = cost.operations / s / peak_operations, cost.bytes / s / peak_bytes
+    name = "decode, 1 token" if shape.new == 1 else f"prefill, {shape.new} tokens"
+    rows.append((name, f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *(f"{share:.0%}" for share in shares), limited_by(*shares)))
 print(f"{larger.num_parameters() / 1e6:.0f} million parameters")
+print(f"measured here: decode is limited by {rows[0][5]} (the count says memory), prefill of 128 by {rows[2][5]} (the count says compute)")
 del larger
-Table(["pass", "ms", "ms a token", "of best operations/s", "of best bytes/s"], rows, caption="A larger model, median of 3")
+Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by"], rows, caption="A larger model, median of 3")
 
 # %% [markdown]
 """
-Read the rows crosswise. Decode uses a large part of what memory can deliver and little of the arithmetic; the units are there and have nothing to do. Prefill is the other way round.
-(A copy has to write what it reads; a pass over weights only reads them. So the share of the copy rate is a rough guide.)
+Read the last column. *Memory* means that the pass uses a large part of the memory bandwidth while the arithmetic units
+mostly wait; *compute* is the other way round. *Neither* means that something else takes most of the time, such as the
+fixed overhead or other work on this machine. The peak rates were measured a moment earlier, so on a busy machine a
+share may come out too high or too low, even above 100 %. If a row contradicts the count, rerun the two measuring cells
+on an idle machine. (A copy has to write what it reads, while a pass over weights only reads them, so the share of peak
+bytes/s is a rough guide.)
 
-**A pass over one token is a bad bargain.** Keep that in mind for the end of the lesson.
+**A pass over one token makes poor use of the machine.** Keep that in mind for the end of the lesson.
 
-Now the two loops against each other, as the text grows. One step without a cache computes all tokens; one step with a cache computes one.
+Now compare the two loops as the text grows. One step without a cache computes all tokens; one step with a cache
+computes one.
 """
 
 # %% tags=["measured"]
@@ -482,18 +539,22 @@ line_chart(
 """
 ## What the cache costs
 
-The cache buys time with memory. How much? Attention has several heads. Each works on its own, with keys and values of its own.
+The cache trades memory for time. How much memory? Attention has several heads, each with its own queries, keys and
+values.
 
-> **grouped-query attention**: several query heads share one KV head, a pair of key and value. The cache then holds fewer heads than the model has query heads.
+> **grouped-query attention**: several query heads share one KV head, that is, one head of keys and values. The cache
+> then holds fewer heads than the model has query heads.
 
-**Exercise 00.4.** How many bytes does *one* token leave in the cache? In every layer it leaves a key and a value for each KV head. Each of the two is a row of
-`head_dim` numbers, and each number takes `bytes_per_element` bytes.
+**Exercise 00.4.** How many bytes does *one* token take in the cache? In every layer it stores a key and a value for
+each KV head. Each of these is a vector of `head_dim` elements, and each element takes `bytes_per_element` bytes.
 
-`config` is the configuration of a Hugging Face model. `config.num_hidden_layers` is there in every family. The heads are named differently from family to family, so a helper is given:
-`kv_head_size(config)` returns `(KV heads, size of a head)`. For a model with 2 layers, 4 query heads over 1 KV head of size 8, in bfloat16 (2 bytes), the answer is
-2 × 2 × 1 × 8 × 2 = 64 bytes.
+`config` is the configuration of a Hugging Face model. `config.num_hidden_layers` exists in every model family. The
+names for the heads differ between families, so a helper is given: `kv_head_size(config)` returns
+`(KV heads, size of a head)`. For a model with 2 layers and 4 query heads over 1 KV head of size 8, in bfloat16 (2
+bytes), the answer is 2 × 2 × 1 × 8 × 2 = 64 bytes.
 
-**Predict** first: how many bytes for one token of story A in our model? It computes in float32, and this is its shape:
+**Predict** first: how many bytes does one token of story A take in our model? It computes in float32 and has this
+shape:
 """
 
 # %%
@@ -508,20 +569,22 @@ from lessons_lib.models.loading import cache_bytes_per_token
 
 # %% [markdown]
 """
-Hold the formula against a real cache: the bytes of all its tensors after a prefill of A, divided by its tokens.
+Check the formula against a real cache: the bytes of all its tensors after a prefill of A, divided by the number of
+tokens.
 """
 
 # %%
 _, cache = prefill(model, prompt_ids)
 total = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-print(f"{cache.get_seq_length()} tokens take {total:,} bytes: {total / cache.get_seq_length():,.0f} a token")
+print(f"{cache.get_seq_length()} tokens take {total:,} bytes: {total / cache.get_seq_length():,.0f} per token")
 print(f"the formula says {cache_bytes_per_token(model.config, model.dtype.itemsize):,}")
 assert total == cache.get_seq_length() * cache_bytes_per_token(model.config, model.dtype.itemsize)
 reveal("00.c", total / cache.get_seq_length(), "bytes")
 
 # %% [markdown]
 """
-A configuration is enough; no weights are needed. So here are models that would not fit on this machine, by their published shapes.
+The formula needs only a configuration, no weights. So we can apply it to models that wouldn't fit on this machine,
+using their published shapes.
 """
 
 # %%
@@ -540,21 +603,24 @@ rows = []
 for name, config in shapes.items():
     size, (heads, width) = cache_bytes_per_token(config, bytes_per_element=2), kv_head_size(config)
     rows.append((name, config.num_hidden_layers, config.num_attention_heads, heads, width, f"{size / 1024:g} KiB", f"{8192 * size / 2**30:.2f} GiB"))
-Table(["model", "layers", "query heads", "KV heads", "head size", "a token", "8,192 tokens"], rows, caption="KV cache in bfloat16")
+Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "8,192 tokens"], rows, caption="KV cache in bfloat16")
 
 # %% [markdown]
 """
-Compare the two rows of Llama-2-7B and Llama-3-8B: the same layers and query heads, a quarter of the KV heads, a quarter of the cache. In the row of Qwen3 the head size is not
-the hidden size divided by the heads; the configuration states it. And look at the last column: what one long conversation takes, on a GPU that has to hold
-the weights as well. From lesson 03 on, this memory is what everything is about.
+Compare Llama-2-7B with Llama-3-8B: the same number of layers and query heads, a quarter of the KV heads, a quarter of
+the cache. For Qwen3 the head size is not the hidden size divided by the number of heads; the configuration sets it
+explicitly. And look at the last column: that is what one long conversation takes on a GPU that has to hold the weights
+as well. From lesson 03 on, this memory is the main subject.
 
 ## The ledger
 
-One table goes through the course: the same six requests, served in every way that we have built. Here are its first two rows.
+One table grows through the course: the same six requests, served in every way we have built. Here are its first two
+rows.
 
 - *tokens computed*: positions that went through the model. *Useful*: the share of them that a request needed.
-- *cache reserved* and *used*: averages over the steps. *Copied a step*: a `DynamicCache` makes room for one more token by copying all of itself into a larger tensor.
-- *speed*: tokens a second, relative to one request at a time with a cache.
+- *cache reserved* and *used*: averages over the steps. *Copied a step*: bytes copied per step. A `DynamicCache` makes
+  room for one more token by copying itself into a larger tensor.
+- *speed*: tokens per second, relative to serving one request at a time with a cache.
 """
 
 # %% tags=["measured"]
@@ -564,25 +630,31 @@ ledger(model, tokenizer, "00")
 
 # %% [markdown]
 """
-Read the first row aloud: alone and without a cache, most of the positions had been computed before. In the second row every position is computed once and needed; what it pays is
-memory, and a copy of the cache in every step.
+In the first row, one request at a time without a cache, most of the positions had been computed before. In the second
+row every position is computed once and needed. The price is memory, and a copy of the cache in every step.
 
-Some forty times the positions, and yet only a few times the time: the stories are short. None grows past some hundred tokens, and a pass over so few takes only a few times as long as a pass over one, for
-much of its time is the fixed price: *Time of one forward pass* shows it. The longer the text, the more the cache saves: that is what *Time of one step as the text grows* shows.
+The first row computes about forty times as many positions but takes only a few times as long, because the stories are
+short. None grows much longer than a hundred tokens, and a pass over so few tokens is mostly fixed overhead: it takes
+only a few times as long as a pass over one, as *Time of one forward pass* shows. The longer the text, the more the
+cache saves, as *Time of one step as the text grows* shows.
 
 ## What production does here
 
-- **Hugging Face transformers**: `generate` ends up in `GenerationMixin._sample` (`src/transformers/generation/utils.py`), the same loop as `greedy_with_cache`: a prefill, then one token
-  a turn, `torch.argmax` when `do_sample=False`. `DynamicCache` lives in `src/transformers/cache_utils.py`; its `update` appends with `torch.cat`, which is the copy in the ledger.
-- **vLLM (v1)**: in `vllm/v1/core/sched/scheduler.py` the note at the top of `Scheduler.schedule` says that there is no prefill phase and no decode phase. A request has a number
-  of tokens and a number of *computed* tokens (`num_computed_tokens`); a step lets the second catch up with the first. Prefill is a request that lags by its whole prompt, decode one that lags
-  by a single token. We get there in lesson 02.
-- The product of exercise 00.4 stands in `vllm/v1/kv_cache_interface.py`, as the `page_size_bytes` of an attention layer: two, times KV heads, times head size, times bytes, times the
-  tokens of a block.
+- **Hugging Face transformers**: `generate` ends up in `GenerationMixin._sample`
+  (`src/transformers/generation/utils.py`), the same loop as `greedy_with_cache`: a prefill, then one token per
+  iteration, with `torch.argmax` when `do_sample=False`. `DynamicCache` is in `src/transformers/cache_utils.py`; its
+  `update` appends with `torch.cat`, which is the copy in the ledger.
+- **vLLM (v1)**: in `vllm/v1/core/sched/scheduler.py`, the comment at the top of `Scheduler.schedule` says that there is
+  no prefill phase and no decode phase. A request has a number of tokens and a number of *computed* tokens
+  (`num_computed_tokens`), and each step lets the second catch up with the first. A request in prefill lags by its whole
+  prompt; one in decode lags by a single token. We get there in lesson 02.
+- The product of exercise 00.4 appears in `vllm/v1/kv_cache_interface.py` as the `page_size_bytes` of an attention
+  layer: two, times KV heads, times head size, times bytes per element, times the tokens of a block.
 
 ## What is still wrong
 
-A decode step fetches all weights to advance one story by one token. What if several stories were fed in the same pass? The weights would be fetched once for all of them. Try it: the same decode step with 1, 2, 4 and 8 rows.
+A decode step reads all weights to advance one story by one token. What if one pass advanced several stories? The
+weights would be read once for all of them. Let's try: the same decode step with 1, 2, 4 and 8 rows.
 """
 
 # %% tags=["measured"]
@@ -590,19 +662,20 @@ rows_in_batch = [1, 2, 4, 8]
 seconds = pass_seconds(model, [PassShape(new=1, cached=64, rows=rows) for rows in rows_in_batch], repeat=15)
 print(f"8 rows take {seconds[-1] / seconds[0]:.1f} times as long as one row, and give 8 times as many tokens.")
 Table(
-    ["rows", "ms a step", "ms a token", "tokens a second"],
+    ["rows", "ms per step", "ms per token", "tokens per second"],
     [(rows, f"{1e3 * s:.1f}", f"{1e3 * s / rows:.2f}", f"{rows / s:,.0f}") for rows, s in zip(rows_in_batch, seconds)],
     caption="One decode step after 64 cached tokens, median of 15",
 )
 
 # %% [markdown]
 """
-One request at a time leaves most of the machine idle. But the six prompts are not equally long, and the six answers will not be either. How do sequences of unequal length go into one
-tensor, and what happens when one ends before the others? That is lesson 01.
+One request at a time leaves most of the machine idle. But the six prompts differ in length, and so will the six
+answers. How do sequences of unequal length go into one tensor, and what happens when one ends before the others? That
+is lesson 01.
 
 ## Quiz
 
-Open an answer to choose it. Every answer says why it is right or wrong.
+Open an answer to choose it. Each one explains why it is right or wrong.
 """
 
 # %%
@@ -616,10 +689,10 @@ progress("00")
 ## References
 
 - Vaswani et al. 2017, *Attention Is All You Need*, section 3.2: queries, keys, values. https://arxiv.org/abs/1706.03762
-- Shazeer 2019, *Fast Transformer Decoding: One Write-Head is All You Need*, sections 2.4 and 3: why decoding one token at a time is bound by memory. https://arxiv.org/abs/1911.02150
+- Shazeer 2019, *Fast Transformer Decoding: One Write-Head is All You Need*, sections 2.4 and 3: why decoding one token at a time is memory-bound. https://arxiv.org/abs/1911.02150
 - Ainslie et al. 2023, *GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints*. https://arxiv.org/abs/2305.13245
 - Williams, Waterman and Patterson 2009, *Roofline: An Insightful Visual Performance Model for Multicore Architectures*. https://doi.org/10.1145/1498765.1498785
 - Pope et al. 2022, *Efficiently Scaling Transformer Inference*, section 2: what prefill and decode cost. https://arxiv.org/abs/2211.05102
-- NVIDIA, *H100 Tensor Core GPU Data Sheet*: the two numbers of the SXM version, without sparsity. https://www.nvidia.com/en-us/data-center/h100/
+- NVIDIA, *H100 Tensor Core GPU Data Sheet*: the two peak rates of the SXM version, without sparsity. https://www.nvidia.com/en-us/data-center/h100/
 - Hugging Face, *Caching*, in the transformers documentation. https://huggingface.co/docs/transformers/cache_explanation
 """

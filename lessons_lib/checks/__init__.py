@@ -1,14 +1,14 @@
-"""What judges an exercise, and what helps with it.
+"""Checks that test a learner's exercises, and what helps to solve them.
 
 A notebook uses six functions::
 
-    name = check("00.1", name)     # the learner's own object when it is right, else the reference
-    hint("00.1")                   # one step more at each call
-    solution("00.1")               # the reference code
-    progress()                     # a table of every exercise
-    predict("00.a", 37)            # commit to a number ...
-    reveal("00.a", 41, "steps")    # ... and see it beside the measured one
-    quiz("00")                     # questions with every choice explained
+    name = check("00.1", name)  # the learner's own object if it is right, else the reference
+    hint("00.1")  # one more hint per call
+    solution("00.1")  # the reference code
+    progress()  # a table of every exercise
+    predict("00.a", 37)  # commit to a number ...
+    reveal("00.a", 41, "steps")  # ... and compare it with the measured one
+    quiz("00")  # questions, with every choice explained
 """
 
 from lessons_lib.checks.help import hint, solution

@@ -1,4 +1,4 @@
-"""The plain data of exercises and quizzes, and the words in which a test refuses an answer."""
+"""The data of exercises and quizzes, and `Mistake`, which a test raises to reject an answer."""
 
 import ast
 import copy
@@ -12,12 +12,12 @@ current_case = threading.local()
 
 
 class Mistake(Exception):
-    """A wrong answer, named.
+    """What is wrong with an answer.
 
     Args:
-        what: what was expected and what came, in one or two sentences.
+        what: what was expected and what came instead, in one or two sentences.
         case: the smallest case that fails.
-        idea: the idea that the answer violates, and where to look.
+        idea: the idea behind the mistake, and where to look.
     """
 
     def __init__(self, what: str, case: str = "", idea: str = ""):
@@ -27,15 +27,15 @@ class Mistake(Exception):
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: what is asked, the reference answer, and the test that judges an attempt.
+    """One exercise: its reference solution, and the test that judges an attempt.
 
     Attributes:
         id: lesson and number, such as "03.2".
-        title: a few words for the progress table.
-        reference: "module:name" of the reference code; the exercise's stub is made from it.
+        title: a few words, shown in the progress table.
+        reference: "module:name" of the reference code; the learner's stub is made from it.
         test: called with the attempt; raises `Mistake` on the smallest case that fails.
-        hints: from the idea, over the outline, to nearly the code.
-        points: marks in a graded class.
+        hints: first the idea, then an outline, then nearly the code.
+        points: points in a graded class.
         time_limit: seconds after which an attempt is stopped.
     """
 
@@ -61,7 +61,7 @@ class Exercise:
         return inspect.getsource(getattr(reference, "fn", reference))  # a Triton kernel wraps its function
 
     def reference_body(self) -> str:
-        """The reference code without its docstring, which the learner has already."""
+        """The reference code without its docstring, which the stub already shows."""
         tree = ast.parse(self.reference_source())
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
@@ -72,7 +72,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer of a question, and why it is right or wrong."""
+    """One answer to a question, and why it is right or wrong."""
 
     text: str
     explanation: str
@@ -86,10 +86,10 @@ class Question:
 
 
 def call(attempt: Callable, *args, case: str, **kwargs):
-    """Call the attempt on copies-checked arguments and return what it returns.
+    """Call the attempt and return its result, checking that it leaves its arguments unchanged.
 
-    The case is remembered, so that an exception or an endless loop inside the attempt can be
-    reported with it. Lists, dicts and tensors among the arguments must come back unchanged.
+    The case is stored, so that an exception or infinite loop inside the attempt can be reported with it.
+    Lists, dicts, sets and tensors among the arguments must come back unchanged.
 
     Raises:
         Mistake: the attempt changed one of its arguments.
@@ -104,13 +104,13 @@ def call(attempt: Callable, *args, case: str, **kwargs):
                 f"your code changed its argument `{name}`. It was {short(value)} before the call and "
                 f"{short(named[name])} after it.",
                 case=case,
-                idea=f"The caller still needs what it passed in. Make a copy first: {_how_to_copy(name, value)}.",
+                idea=f"The caller still uses what it passed in. Make a copy first: {_how_to_copy(name, value)}.",
             )
     return result
 
 
 def short(value: object, limit: int = 120) -> str:
-    """`repr`, cut in the middle when it is long; tensors as nested lists."""
+    """`repr`, with the middle cut out if it is long; tensors as nested lists."""
     text = repr(value.tolist()) if hasattr(value, "tolist") else repr(value)
     if len(text) <= limit:
         return text
@@ -121,7 +121,7 @@ def _named_arguments(attempt: Callable, args: tuple, kwargs: dict) -> dict[str, 
     try:
         return dict(inspect.signature(attempt).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
-        # The call itself will raise a TypeError, which says more than we could here.
+        # The call itself will raise a TypeError with a better message.
         return {}
 
 

@@ -1,4 +1,4 @@
-"""`check`: judges an attempt, says what is wrong with it, and always hands something usable back."""
+"""`check`: judges an attempt, says what is wrong with it, and always returns something usable."""
 
 import os
 import traceback
@@ -11,7 +11,7 @@ from lessons_lib.checks.sandbox import Outcome, TimeLimit, run_guarded
 
 
 class CheckFailed(AssertionError):
-    """An exercise that is not solved, in strict mode."""
+    """Raised in strict mode for an exercise that is not solved."""
 
 
 def is_strict() -> bool:
@@ -23,10 +23,10 @@ def check(id: str, attempt: object) -> object:
     """Judge an attempt at exercise `id`.
 
     Returns:
-        The attempt when it is right. Otherwise the reference, so that the cells below work all the same.
+        The attempt if it is right. Otherwise the reference, so that the cells below still work.
 
     Raises:
-        CheckFailed: in strict mode only, when the attempt is wrong or not written yet.
+        CheckFailed: only in strict mode, if the attempt is wrong or not written yet.
     """
     try:
         exercise = get_exercise(id)
@@ -45,7 +45,7 @@ def judge(exercise: Exercise, attempt: object) -> tuple[Outcome, str]:
     """Run the exercise's test on an attempt.
 
     Returns:
-        (outcome, case): how it ended, and the case it was at, or "".
+        (outcome, case): how the test ended, and the case it was running, or "".
     """
     case = []
 
@@ -64,20 +64,20 @@ def judge(exercise: Exercise, attempt: object) -> tuple[Outcome, str]:
 def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
     """The panel for an outcome: right, not written yet, or what is wrong with it."""
     label = f"{exercise.id} `{exercise.name}`"
-    further = f'`hint("{exercise.id}")` goes one step further. The cells below use the reference for now.'
+    further = f'`hint("{exercise.id}")` gives a hint. The cells below use the reference for now.'
     smallest = [f"Smallest case: {case}"] if case else []
     printed = f"Your code printed:\n{outcome.printed}" if outcome.printed.strip() else ""
     error = outcome.error
     if outcome.timed_out or isinstance(error, TimeLimit):
-        what = f"{label}: stopped after {exercise.time_limit:g} seconds. Does a loop of yours ever end?"
+        what = f"{label}: stopped after {exercise.time_limit:g} seconds. Is there an infinite loop?"
         return Panel("wrong", what, [*smallest, further], printed)
     if error is None:
-        return Panel("right", f"{label}: right.")
+        return Panel("right", f"{label}: correct.")
     if isinstance(error, Mistake):
         lines = ([f"Smallest case: {error.case}"] if error.case else []) + ([error.idea] if error.idea else [])
         return Panel("wrong", f"{label}: {error.what}", [*lines, further], printed)
     if isinstance(error, NotImplementedError):
-        line = f'The cells below use the reference for now. `hint("{exercise.id}")` helps to begin.'
+        line = f'The cells below use the reference for now. `hint("{exercise.id}")` gets you started.'
         return Panel("open", f"{label}: not written yet.", [line])
     what = f"{label}: your code raised {type(error).__name__}: {str(error)[:300]}"
     return Panel("wrong", what, [*smallest, *_where(error), further], printed)
@@ -85,9 +85,9 @@ def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
 
 def _not_yours(exercise: Exercise) -> Panel:
     line = (
-        f"An earlier check put it in place of yours. Run the cell with your own `{exercise.name}` again, then this one."
+        f"An earlier check replaced your version with it. Rerun the cell that defines `{exercise.name}`, then this one."
     )
-    return Panel("open", f"{exercise.id} `{exercise.name}`: this is the reference, not yours.", [line])
+    return Panel("open", f"{exercise.id} `{exercise.name}`: this is the reference, not your version.", [line])
 
 
 def _refuse_wrong_kind(exercise: Exercise, attempt: object) -> None:
@@ -102,11 +102,11 @@ def _refuse_wrong_kind(exercise: Exercise, attempt: object) -> None:
 
 
 def _where(error: BaseException) -> list[str]:
-    """The learner's own line, which is the last frame outside this package."""
+    """The line of the learner's code that raised: the last frame inside a notebook cell."""
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if "ipykernel" in f.filename or "<ipython" in f.filename
     ]
-    return [f"In your line {frames[-1].lineno}: `{frames[-1].line}`"] if frames and frames[-1].line else []
+    return [f"Line {frames[-1].lineno} of your cell: `{frames[-1].line}`"] if frames and frames[-1].line else []
 
 
 def _finish(panel: Panel, result: object) -> object:

@@ -15,8 +15,8 @@ class Panel:
     Attributes:
         kind: "right", "wrong", "open" (not attempted) or "note".
         title: the first line.
-        lines: further paragraphs; `back-quoted` parts are shown as code.
-        code: a block of code or output below them.
+        lines: further paragraphs; text in `backticks` is shown as code.
+        code: a block of code or output below the paragraphs.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Predict, then measure: the learner commits to a number and later sees it beside the measured one."""
+"""Predict, then measure: the learner commits to a number and later compares it with the measured one."""
 
 from numbers import Real
 
@@ -7,25 +7,25 @@ from lessons_lib.checks.panel import Panel
 
 
 def predict(key: str, guess: object = ...) -> None:
-    """Keep the learner's number under `key`; `...` means no number yet."""
+    """Store the learner's number under `key`; `...` means no number yet."""
     if guess is ...:
         return Panel(
             "open",
             "Your prediction",
-            ["Put a number in place of `...` and run this cell. A wrong one teaches more than none."],
+            ["Replace `...` with a number and run this cell. A wrong guess teaches you more than no guess."],
         ).show()
     if isinstance(guess, bool) or not isinstance(guess, Real) or guess != guess:
         return Panel(
-            "wrong", "Your prediction", [f"A prediction is a number; this is {guess!r}. Units are left out."]
+            "wrong", "Your prediction", [f"A prediction is a number without a unit; this is {guess!r}."]
         ).show()
     record = progress.load()
     record["predictions"][key] = float(guess)
     progress.save(record)
-    Panel("note", f"Your prediction: {_number(guess)}", ["The measured number appears further down."]).show()
+    Panel("note", f"Your prediction: {_number(guess)}", ["You'll see the measured number further down."]).show()
 
 
 def reveal(key: str, measured: float, unit: str = "") -> None:
-    """Show the measured number beside the learner's."""
+    """Show the measured number and the learner's prediction."""
     guess = progress.load()["predictions"].get(key)
     far = None if guess is None else _points(guess, measured) if unit == "%" else _how_far(guess, measured)
     unit = f" {unit}" if unit else ""
@@ -36,25 +36,22 @@ def reveal(key: str, measured: float, unit: str = "") -> None:
 
 def _how_far(guess: float, measured: float) -> str:
     if abs(guess - measured) <= 0.005 * abs(measured):
-        return "That is right."
+        return "Correct."
     if measured == 0 or guess * measured <= 0:
-        return f"You are off by {_number(guess - measured)}."
+        return f"Off by {_number(guess - measured)}."
     ratio = guess / measured
     side = "high" if ratio > 1 else "low"
     factor = max(ratio, 1 / ratio)
-    return f"You are {factor:.1f} times too {side}." if factor >= 2 else f"You are {abs(ratio - 1):.0%} too {side}."
+    return f"Too {side} by a factor of {factor:.1f}." if factor >= 2 else f"{abs(ratio - 1):.0%} too {side}."
 
 
 def _points(guess: float, measured: float) -> str:
-    """Shares are compared by their difference: 58 % for 53 % is 5 points too high."""
-    points = abs(guess - measured)
-    return (
-        "That is right."
-        if points < 0.5
-        else f"You are {points:.0f} points too {'high' if guess > measured else 'low'}."
-    )
+    """Percentages are compared by their difference: 58 % instead of 53 % is 5 percentage points too high."""
+    points = round(abs(guess - measured))
+    side = "high" if guess > measured else "low"
+    return f"{points} percentage point{'' if points == 1 else 's'} too {side}." if points else "Correct."
 
 
 def _number(value: float) -> str:
-    """Four digits, but whole numbers whole: 0.1235, 12,345."""
+    """Four significant digits below 1000, else rounded to an integer: 0.1235, 12,345."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,7 +1,7 @@
-"""What the learner has done, kept in one small local file.
+"""The learner's progress, stored in one small local file.
 
 The file is `.progress.json` in the notebook's folder, or the path in the environment variable LESSONS_PROGRESS.
-Losing it loses only the table: no lesson depends on it.
+If the file is lost, only the progress table is lost: no lesson depends on it.
 """
 
 import json
@@ -17,7 +17,7 @@ def progress_file() -> Path:
 
 
 def load() -> dict:
-    """The stored record; an absent or damaged file counts as an empty one."""
+    """The stored record; a missing or damaged file counts as empty."""
     try:
         record = json.loads(progress_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -30,7 +30,7 @@ def load() -> dict:
 
 
 def save(record: dict) -> None:
-    """Write whole or not at all. A folder that can't be written is no reason to stop a lesson."""
+    """Write the whole file or nothing. If the folder isn't writable, the lesson goes on without a record."""
     path = progress_file()
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -53,11 +53,11 @@ def note_exercise(id: str, **changes) -> dict:
 
 
 def progress(lesson: str | None = None) -> Table:
-    """A table of every exercise of the course, or of one lesson such as "00": solved or not, attempts, hints used."""
+    """A table of all exercises of the course, or of one lesson such as "00": state, attempts, hints used."""
     done = load()["exercises"]
     rows = []
-    for lesson in [lesson] if lesson else lesson_numbers():
-        for exercise in exercises_of(lesson):
+    for number in [lesson] if lesson else lesson_numbers():
+        for exercise in exercises_of(number):
             entry = done.get(exercise.id, {})
             rows.append([exercise.id, exercise.title, _state(entry), entry.get("attempts", 0), entry.get("hints", 0)])
     solved = sum(row[2].startswith("✓") for row in rows)
@@ -70,5 +70,5 @@ def progress(lesson: str | None = None) -> Table:
 
 def _state(entry: dict) -> str:
     if entry.get("passed"):
-        return "✓ after the solution" if entry.get("solution") else "✓ solved"
+        return "✓ solved after seeing the solution" if entry.get("solution") else "✓ solved"
     return "✗ not yet" if entry.get("attempts") else "○ not tried"

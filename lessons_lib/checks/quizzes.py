@@ -1,7 +1,7 @@
-"""Questions whose every choice says why it is right or wrong.
+"""Quizzes in which every choice explains why it is right or wrong.
 
-Each choice is an HTML `<details>`: opening it is choosing it. So a quiz works from the keyboard, without a running
-kernel, and on an exported page.
+Each choice is an HTML `<details>` element, and opening it means choosing it. So a quiz works from the keyboard, without
+a running kernel, and on an exported page.
 """
 
 import html
@@ -25,7 +25,7 @@ class Quiz:
         answers = ", ".join(
             f"{number} {_right_letter(question)}" for number, question in enumerate(self.questions, start=1)
         )
-        return "\n\n".join([*blocks, f"Right: {answers}"])
+        return "\n\n".join([*blocks, f"Answers: {answers}"])
 
     def _repr_html_(self) -> str:
         return "".join(_question_html(number, question) for number, question in enumerate(self.questions, start=1))
@@ -39,7 +39,8 @@ def quiz(lesson: str) -> Quiz:
 def _question_html(number: int, question: Question) -> str:
     choices = "".join(
         f"<details style='margin-left:1.5em'><summary style='cursor:pointer'>{_inline(choice.text)}</summary>"
-        f"<div style='margin:0.2em 0 0.6em 1.2em'>{'✓ Right.' if choice.right else '✗ No.'} {_inline(choice.explanation)}</div></details>"
+        f"<div style='margin:0.2em 0 0.6em 1.2em'>{'✓ Right.' if choice.right else '✗ No.'} "
+        f"{_inline(choice.explanation)}</div></details>"
         for choice in question.choices
     )
     return f"<div style='margin-bottom:1em'><p><b>{number}.</b> {_inline(question.text)}</p>{choices}</div>"

@@ -1,4 +1,4 @@
-"""Finds exercises and quizzes: lesson NN keeps them in `lessons_lib.checks.lesson_NN`."""
+"""Finds exercises and quizzes; those of lesson NN are in `lessons_lib.checks.lesson_NN`."""
 
 import importlib
 import pkgutil
@@ -26,13 +26,13 @@ def quiz_of(lesson: str) -> list[Question]:
 
 
 def get_exercise(id: str) -> Exercise:
-    """The exercise of that id.
+    """The exercise with this id.
 
     Raises:
-        UnknownExercise: naming the ids that exist.
+        UnknownExercise: there is none; the message lists the ids that exist.
     """
     lesson = str(id).split(".")[0]
-    known = [exercise for exercise in exercises_of(lesson)] if lesson in lesson_numbers() else []
+    known = exercises_of(lesson) if lesson in lesson_numbers() else []
     for exercise in known:
         if exercise.id == id:
             return exercise

@@ -1,4 +1,4 @@
-"""Runs code that may loop for ever, raise anything, or print without end."""
+"""Runs code that may loop forever, raise anything, or print endlessly."""
 
 import ctypes
 import io
@@ -19,8 +19,8 @@ class Outcome:
 
     Attributes:
         error: what it raised, or None.
-        printed: the first characters of what it wrote to stdout and stderr.
-        timed_out: whether it was stopped for running too long.
+        printed: the first characters that it wrote to stdout and stderr.
+        timed_out: whether it was stopped because it ran too long.
     """
 
     error: BaseException | None
@@ -29,7 +29,7 @@ class Outcome:
 
 
 class _FirstCharacters(io.TextIOBase):
-    """A text stream that keeps the first `limit` characters and forgets the rest."""
+    """A text stream that keeps the first `limit` characters and drops the rest."""
 
     def __init__(self, limit: int):
         self.limit, self.kept = limit, ""
@@ -43,23 +43,24 @@ class _FirstCharacters(io.TextIOBase):
 
 
 def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600) -> Outcome:
-    """Run `function()` in a thread of its own, for at most `seconds`.
+    """Run `function()` in a separate thread for at most `seconds`.
 
-    A thread, not a process, because what the learner wrote lives in this process and may not survive pickling.
-    Not a signal, because Windows has no SIGALRM. Python can raise an exception in another thread, which stops any
-    loop written in Python; code that catches even that is left behind in its daemon thread after two seconds more.
+    We use a thread and not a process, because the learner's objects live in this process and may not be picklable. We
+    don't use a signal, because Windows has no SIGALRM. Python can raise an exception in another thread, which stops any
+    loop written in Python. Code that catches even that keeps running in its daemon thread; we give up on it after two
+    more seconds.
     """
     errors: list[BaseException] = []
 
     def body() -> None:
         try:
             function()
-        except BaseException as error:  # noqa: BLE001 - a learner's code may raise anything, SystemExit too
+        except BaseException as error:  # noqa: BLE001 - a learner's code may raise anything, even SystemExit
             errors.append(error)
 
     printed = _FirstCharacters(keep)
     thread = threading.Thread(target=body, daemon=True)
-    # Not contextlib.redirect_stdout alone: warnings written late by the attempt must not reach a grader's stderr.
+    # redirect_stdout alone is not enough: warnings that the attempt writes late must not reach a grader's stderr.
     stdout, stderr = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = printed
     try:

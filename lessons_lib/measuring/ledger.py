@@ -46,11 +46,13 @@ def scheduled(model, tokenizer) -> BatchResult:
         return BatchResult(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
 
 
-def under_pressure(model, tokenizer) -> BatchResult:
+def under_pressure(model, tokenizer, share_prefixes: bool = False) -> BatchResult:
     """All six at a time, in half of the blocks that they need together."""
     sequences = story_sequences(tokenizer)
     num_blocks = sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences) // 2
-    scheduler = PreemptiveScheduler(PrefixCache(num_blocks, 16), max_num_seqs=6, max_num_batched_tokens=32)
+    scheduler = PreemptiveScheduler(
+        PrefixCache(num_blocks, 16), max_num_seqs=6, max_num_batched_tokens=32, share_prefixes=share_prefixes
+    )
     with recorded_plans(scheduler) as trace:
         serve_recorded(ModelRunner(model, num_blocks, 16), scheduler, sequences)
     return BatchResult([sequence.output_ids for sequence in sequences], trace)
@@ -85,6 +87,7 @@ METHODS = (
     ),
     ("09", "scheduled, 4 requests, 32 tokens a step", scheduled),
     ("10", "6 requests, half the blocks, preempted", under_pressure),
+    ("11", "the same, blocks found by hash", lambda *model: under_pressure(*model, share_prefixes=True)),
     ("12", "engine, 6 requests", by_engine),
 )
 BASELINE = "alone, KV cache"

@@ -1,4 +1,4 @@
-"""Lesson 10: what happened to the pool in every step of a run under pressure, as plain data for pictures."""
+"""Lessons 10 and 11: what happened to the pool in every step of a run under pressure, as plain data for pictures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from lessons_lib.scheduling.sequence import Sequence
 
 @dataclass(frozen=True)
 class MemoryStep:
-    """One step: what it did, and how the pool lies after it. Those who finished in it have given their blocks back.
+    """One step: what it did, and the state of the pool after it. Sequences that finished in it no longer have blocks.
 
     Attributes:
-        index: number of the step, from 0.
+        index: of the step, from 0.
         num_blocks, block_size: of the pool.
-        holders: block -> the ids of the sequences that hold it, for those that anybody holds.
-        filled: block -> tokens that are computed in it, for those that anybody holds.
-        cached: blocks that nobody holds, but that are found again by what they hold.
-        swapped: id -> its blocks of the swap space, for those that are swapped out.
+        owners: block -> the ids of the sequences that use it, for blocks in use.
+        filled: block -> how many computed tokens it holds, for blocks in use.
+        cached: free blocks that can still be found by their hashes.
+        swapped: id -> its blocks in the swap space, for sequences that are swapped out.
         num_swap_blocks: of the swap space; 0 if there is none.
-        counts: id -> how many of its tokens the step computed, in the order of the packed row.
-        admitted, preempted, finished: ids of those to whom it happened in the step.
-        swapped_out, swapped_in: those of them whose blocks were moved.
+        counts: id -> how many of its tokens the step computed, in the order of the packed batch.
+        admitted, preempted, finished: ids of the sequences to which this happened in the step.
+        swapped_out, swapped_in: those of them whose blocks were copied out or in.
         waiting: ids in the order of the queue.
-        moves: what was copied before the forward pass.
-        hits: id -> tokens that were found in the cache when it was admitted, if there were any.
-        evicted: blocks that could be found and were lost, from the beginning of the run.
+        block_copies: what was copied before the forward pass.
+        hits: id -> how many of its tokens were found in the cache when it was admitted, if any.
+        evicted: cached blocks that were evicted since the start of the run.
     """
 
     index: int
@@ -59,13 +59,13 @@ def serve_recorded(
     swap_cache: PagedKVCache | None = None,
     first_index: int = 0,
 ) -> list[MemoryStep]:
-    """Answer all sequences, each step with the likeliest tokens, and check the books of the pool after every step.
+    """Answer all sequences, each step with the likeliest tokens, and audit the pool after every step.
 
     Args:
         runner: its cache has as many blocks as the scheduler's pool.
-        sequences: to be added to those that the scheduler has. Their answers are in `output_ids` afterwards.
-        swap_cache: keys and values of the swap space; needed if anybody may be swapped out.
-        first_index: number of the first step, for a run that goes on.
+        sequences: added to those that the scheduler has. Their answers are in `output_ids` afterwards.
+        swap_cache: keys and values of the swap space; needed if a sequence may be swapped out.
+        first_index: index of the first step, for a run that is continued.
 
     Raises:
         BadRequest, OutOfBlocks: what `scheduler.add` refuses.
@@ -101,10 +101,10 @@ def _record(
     are_out: set[str],
 ) -> MemoryStep:
     pool, owners, filled = scheduler.pool, {}, {}
-    everybody = [*scheduler.running, *scheduler.waiting]
-    for sequence in everybody:
-        for place, block in enumerate(sequence.blocks):
-            tokens = min(sequence.num_computed_tokens - place * pool.block_size, pool.block_size)
+    sequences = [*scheduler.running, *scheduler.waiting]
+    for sequence in sequences:
+        for index_in_table, block in enumerate(sequence.blocks):
+            tokens = min(sequence.num_computed_tokens - index_in_table * pool.block_size, pool.block_size)
             owners[block] = (*owners.get(block, ()), sequence.id)
             filled[block] = max(filled.get(block, 0), tokens)
     admitted, preempted = _ids(scheduler_output.admitted), _ids(scheduler_output.preempted)
@@ -115,7 +115,7 @@ def _record(
         owners=owners,
         filled=filled,
         cached=frozenset(block for block in pool.free_queue if block in pool.block_to_hash),
-        swapped={sequence.id: tuple(sequence.swapped) for sequence in everybody if sequence.swapped},
+        swapped={sequence.id: tuple(sequence.swapped) for sequence in sequences if sequence.swapped},
         num_swap_blocks=scheduler.swap_space.num_blocks,
         counts={sequence.id: count for sequence, count in scheduler_output.num_scheduled_tokens.items()},
         admitted=admitted,

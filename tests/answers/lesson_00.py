@@ -25,7 +25,7 @@ def loop_without_cache(
     feed=lambda ids, prompt: ids,
     answer=lambda ids, prompt: ids[len(prompt) :],
 ):
-    """A right loop, in which one thing can be replaced by a wrong one."""
+    """A correct loop in which one part can be replaced by a wrong one."""
 
     def greedy(model, prompt_ids, max_new_tokens, eos_token_id=None):
         ids = list(prompt_ids)
@@ -86,6 +86,27 @@ def stops_at_an_end_token_of_the_prompt(model, prompt_ids, max_new_tokens, eos_t
     while len(ids) - len(prompt_ids) < max_new_tokens and eos_token_id not in ids:
         ids.append(int(_logits(model, ids)[0, -1].argmax()))
     return ids[len(prompt_ids) :]
+
+
+def checks_the_last_token_first(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = list(prompt_ids)
+    while len(ids) - len(prompt_ids) < max_new_tokens and ids[-1] != eos_token_id:
+        ids.append(int(_logits(model, ids)[0, -1].argmax()))
+    return ids[len(prompt_ids) :]
+
+
+def one_pass_for_nothing(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = list(prompt_ids)
+    while True:
+        token = int(_logits(model, ids)[0, -1].argmax())
+        if len(ids) - len(prompt_ids) == max_new_tokens or ids[len(prompt_ids) :][-1:] == [eos_token_id]:
+            return ids[len(prompt_ids) :]
+        ids.append(token)
+
+
+def second_best_after_the_first(logits):
+    """Stands for sampling: the first token is the best one, a later one isn't."""
+    return int(logits[0, -1].topk(2).indices[int(logits.shape[1] > 3)])
 
 
 def first_end_token_goes_unseen(model, prompt_ids, max_new_tokens, eos_token_id=None):
@@ -157,7 +178,7 @@ def step(
     use=lambda cache: cache,
     **options,
 ):
-    """A right step, in which one thing can be replaced by a wrong one."""
+    """A correct step in which one part can be replaced by a wrong one."""
 
     def decode_step(model, last_token, cache):
         ids = torch.tensor([feed(last_token, cache)])
@@ -201,6 +222,12 @@ def step_that_drops_the_oldest(model, last_token, cache):
     return token
 
 
+def step_one_position_too_far(model, last_token, cache):
+    positions = torch.tensor([[cache.get_seq_length() + 1]])
+    logits = model(torch.tensor([[last_token]]), position_ids=positions, past_key_values=cache).logits
+    return int(logits[0, -1].argmax())
+
+
 def step_with_mask(model, last_token, cache):
     mask = torch.ones(1, cache.get_seq_length() + 1, dtype=torch.long)
     output = model(
@@ -227,7 +254,7 @@ def feeds_everything_again(model, prompt_ids, max_new_tokens, eos_token_id=None)
 
 
 def feeds(what):
-    """A right loop but for the token that it feeds: what(new_tokens, prompt_ids)."""
+    """A loop that is correct except for the token that it feeds: what(new_tokens, prompt_ids)."""
 
     def greedy(model, prompt_ids, max_new_tokens, eos_token_id=None):
         token, cache = prefill(model, prompt_ids)
@@ -286,7 +313,7 @@ def one_step_for_nothing(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return new
 
 
-def one_more_than_asked(model, prompt_ids, max_new_tokens, eos_token_id=None):
+def one_token_too_many(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return greedy_with_cache(model, prompt_ids, max_new_tokens + 1, eos_token_id)
 
 
@@ -386,7 +413,7 @@ def with_hugging_face(model, prompt_ids, max_new_tokens, eos_token_id=None):
 
 
 def product(kv=2, layers=True, heads=None, width=None, factor=1):
-    """A right product, in which one factor can be replaced by a wrong one."""
+    """A correct product in which one factor can be replaced by a wrong one."""
 
     def cache_bytes_per_token(config, bytes_per_element=4):
         kv_heads, head_dim = kv_head_size(config)
@@ -400,7 +427,7 @@ def always_float32(config, bytes_per_element=4):
     return cache_bytes_per_token(config, 4)
 
 
-def counts_numbers(config, bytes_per_element=4):
+def counts_elements(config, bytes_per_element=4):
     return cache_bytes_per_token(config, 1)
 
 
@@ -418,7 +445,7 @@ def whole_context(config, bytes_per_element=4):
 
 
 def reads(layers, heads):
-    """The right product, but of other configurations: layers from one, heads from another. None stands for the argument."""
+    """The correct product, but of other configurations: layers from one, heads from another. None means the argument."""
 
     def cache_bytes_per_token(config, bytes_per_element=4):
         kv_heads, head_dim = kv_head_size(heads or config)
@@ -473,7 +500,7 @@ WRONG = {
         Wrong(
             "argmax one before the last",
             loop_without_cache(lambda logits: int(logits[0, :-1][-1:].sum(0).argmax())),
-            "the one before the last",
+            "the second to last",
         ),
         Wrong(
             "argmax over all positions",
@@ -483,13 +510,18 @@ WRONG = {
         Wrong(
             "argmax of every position",
             loop_without_cache(lambda logits: int(logits[0].argmax(dim=-1))),
-            "asks for one number of a tensor",
+            "converts a tensor with several elements to one number",
         ),
         Wrong("argmin", loop_without_cache(lambda logits: int(logits[0, -1].argmin())), "smallest logit"),
         Wrong(
             "the second best",
             loop_without_cache(lambda logits: int(logits[0, -1].topk(2).indices[1])),
-            "number 2 of 97",
+            "the logit of this token ranks 2 of 97",
+        ),
+        Wrong(
+            "samples after the first token",
+            loop_without_cache(second_best_after_the_first),
+            "The input of that pass was right",
         ),
         Wrong(
             "feeds the prompt each time", loop_without_cache(feed=lambda ids, prompt: prompt), "Append every new token"
@@ -504,8 +536,8 @@ WRONG = {
             loop_without_cache(feed=lambda ids, prompt: ids[len(prompt) :] + prompt),
             "belongs at the end",
         ),
-        Wrong("feeds a list", feeds_a_list, "it takes a tensor"),
-        Wrong("feeds one dimension", feeds_one_dimension, "it takes [rows, tokens]"),
+        Wrong("feeds a list", feeds_a_list, "it needs a tensor"),
+        Wrong("feeds one dimension", feeds_one_dimension, "it needs [rows, tokens]"),
         Wrong("returns the prompt too", loop_without_cache(answer=lambda ids, prompt: ids), "the prompt too"),
         Wrong("returns the last token", loop_without_cache(answer=lambda ids, prompt: ids[-1]), "returned int"),
         Wrong("appends to the prompt", appends_to_the_prompt, "changed its argument `prompt_ids`"),
@@ -515,8 +547,16 @@ WRONG = {
         Wrong("ignores the end token", ignores_the_end_token, "came as new token 4. Stop there"),
         Wrong("end token seen too late", first_end_token_goes_unseen, "came as the first new token"),
         Wrong("leaves the end token out", leaves_the_end_token_out, "is missing. It is part of the answer"),
-        Wrong("takes end token 0 for none", takes_end_token_0_for_none, "which Python takes for False"),
-        Wrong("stops at an end token of the prompt", stops_at_an_end_token_of_the_prompt, "because the *prompt* holds"),
+        Wrong("takes end token 0 for none", takes_end_token_0_for_none, "falsy in Python"),
+        Wrong(
+            "stops at an end token of the prompt", stops_at_an_end_token_of_the_prompt, "because the *prompt* contains"
+        ),
+        Wrong(
+            "stops if the prompt ends with the end token",
+            checks_the_last_token_first,
+            "The *prompt* ends with the end token",
+        ),
+        Wrong("one pass for nothing", one_pass_for_nothing, "1 token should take 1 forward pass; yours made 2"),
         Wrong("returns nothing", forgets_to_return, "returned None"),
         Wrong("returns a tensor", returns_one_tensor, "a tensor of shape [1]"),
         Wrong("returns a list of tensors", returns_tensors, "element 0 of your answer is Tensor"),
@@ -531,26 +571,27 @@ WRONG = {
             "a copy of the cache",
         ),
         Wrong(
-            "feeds the token twice", step(feed=lambda token, cache: [token, token]), "the pass fed 2 tokens, [46, 46]"
+            "feeds the token twice", step(feed=lambda token, cache: [token, token]), "your step fed 2 tokens, [46, 46]"
         ),
         Wrong(
             "feeds as many as are cached",
             step(feed=lambda token, cache: [0] * cache.get_seq_length() + [token]),
-            "the pass fed 2 tokens, [0, 46]",
+            "your step fed 2 tokens, [0, 46]",
         ),
         Wrong("feeds a position", step(feed=lambda token, cache: [cache.get_seq_length()]), "it should feed [[46]]"),
-        Wrong("cache without a name", step_with_a_nameless_cache, "Pass the cache by name: `past_key_values=cache`"),
-        Wrong("at position 0", step(position_ids=torch.tensor([[0]])), "placed at position 0"),
+        Wrong("cache without a name", step_with_a_nameless_cache, "Pass the cache by keyword: `past_key_values=cache`"),
+        Wrong("at position 0", step(position_ids=torch.tensor([[0]])), "the result for `last_token` at position 0"),
+        Wrong("one position too far", step_one_position_too_far, "the result for `last_token` at position 2"),
         Wrong("argmin", step(choose=lambda logits: int(logits.argmin())), "*smallest* logit"),
-        Wrong("the second best", step(choose=lambda logits: int(logits[0, -1].topk(2).indices[1])), "number 2 of 97"),
+        Wrong("the second best", step(choose=lambda logits: int(logits[0, -1].topk(2).indices[1])), "ranks 2 of 97"),
         Wrong("returns logits", step(choose=lambda logits: logits[:, -1]), "Logits are scores"),
-        Wrong("returns a tensor", step(choose=lambda logits: logits[0, -1].argmax()), "a tensor that holds 87"),
+        Wrong("returns a tensor", step(choose=lambda logits: logits[0, -1].argmax()), "a tensor that contains 87"),
         Wrong("returns the cache too", step_that_returns_both, "a tuple of 2"),
         Wrong("returns a list", step(choose=lambda logits: logits.argmax(-1)[0].tolist()), "a list of 1"),
-        Wrong("returns its input", step_that_returns_its_input, "the token it was given"),
+        Wrong("returns its input", step_that_returns_its_input, "its own input"),
         Wrong("returns nothing", step_that_returns_nothing, "returned None"),
         Wrong("two steps", step_that_steps_twice, "yours made 2"),
-        Wrong("one dimension", step_of_one_dimension, "it takes [rows, tokens]"),
+        Wrong("one dimension", step_of_one_dimension, "it needs [rows, tokens]"),
         Wrong("shortens the cache", step_that_drops_the_oldest, "it holds 0"),
     ],
     "00.3": [
@@ -560,23 +601,23 @@ WRONG = {
             feeds(lambda new, prompt: (prompt + new)[-2]),
             "the last token of the prompt",
         ),
-        Wrong("feeds the first new token for ever", feeds(lambda new, prompt: new[0]), "the same token in every step"),
+        Wrong("feeds the first new token forever", feeds(lambda new, prompt: new[0]), "the same token in every step"),
         Wrong(
-            "feeds its place instead of the token",
+            "feeds the position instead of the token",
             feeds(lambda new, prompt: len(prompt + new) - 1),
             "fed [3]; it should feed [74], the newest token",
         ),
         Wrong("swaps what prefill returns", swaps_what_prefill_returns, "`(first_token, cache)`, in this order"),
         Wrong("swaps what decode_step takes", swaps_what_decode_step_takes, "`decode_step(model, last_token, cache)`"),
         Wrong("loses the first token", loses_the_first_token, "the first token is missing"),
-        Wrong("has the first token twice", has_the_first_token_twice, "stands there twice"),
+        Wrong("has the first token twice", has_the_first_token_twice, "is there twice"),
         Wrong("one decode step for nothing", one_step_for_nothing, "1 token should take 1 forward pass; yours made 2"),
-        Wrong("one more than asked", one_more_than_asked, "1 token too many"),
+        Wrong("one token too many", one_token_too_many, "1 token too many"),
         Wrong("one too few", prefill_not_counted, "1 token too few"),
         Wrong("ignores the end token", cached_ignores_the_end_token, "came as new token 4"),
         Wrong("looks for the end only in the loop", looks_for_the_end_only_in_the_loop, "came as the first new token"),
         Wrong("leaves the end token out", cached_leaves_the_end_token_out, "is missing. It is part of the answer"),
-        Wrong("takes end token 0 for none", cached_takes_end_token_0_for_none, "which Python takes for False"),
+        Wrong("takes end token 0 for none", cached_takes_end_token_0_for_none, "falsy in Python"),
         Wrong("returns the cache too", returns_the_cache_too, "returned tuple"),
         Wrong("returns the prompt too", returns_the_prompt_too, "the prompt too"),
         Wrong("no cache at all", greedy_without_cache, "in every pass, without a cache"),
@@ -586,7 +627,7 @@ WRONG = {
     ],
     "00.4": [
         Wrong("forgets key and value", product(kv=1), "a key *and* a value"),
-        Wrong("forgets the layers", product(layers=False), "You seem to count one layer"),
+        Wrong("forgets the layers", product(layers=False), "You seem to count only one layer"),
         Wrong("query heads", product(heads=lambda config: config.num_attention_heads), "count the query heads"),
         Wrong(
             "computes the head size",
@@ -596,21 +637,21 @@ WRONG = {
         Wrong(
             "hidden size",
             product(heads=lambda config: 1, width=lambda config: config.hidden_size),
-            "hidden_size numbers a layer",
+            "hidden_size elements per layer",
         ),
-        Wrong("one head", product(heads=lambda config: 1), "one head"),
-        Wrong("always float32", always_float32, "seem to take 4 bytes a number"),
-        Wrong("numbers instead of bytes", counts_numbers, "numbers, not bytes"),
+        Wrong("one head", product(heads=lambda config: 1), "only one head"),
+        Wrong("always float32", always_float32, "seem to assume 4 bytes per element"),
+        Wrong("elements instead of bytes", counts_elements, "elements, not bytes"),
         Wrong("bits", product(factor=8), "count bits"),
         Wrong("the whole context", whole_context, "the whole context"),
-        Wrong("attribute that GPT-2 lacks", needs_num_key_value_heads, "Families name the parts"),
+        Wrong("attribute that GPT-2 lacks", needs_num_key_value_heads, "Model families name"),
         Wrong("another default", default_of_two, "The default is 4"),
         Wrong("prints", prints_only, "returned None"),
         Wrong("the notebook's model", reads(OURS, OURS), "the notebook's own model, `model.config`"),
         Wrong("heads of the notebook's model", reads(None, OURS), "the notebook's own model, `model.config`"),
         Wrong("layers of the notebook's model", reads(OURS, None), "the notebook's own model, `model.config`"),
         Wrong("always the same", lambda config, bytes_per_element=4: 8192, "the same for every configuration"),
-        Wrong("a float", divides_to_a_float, "a float; bytes are whole"),
+        Wrong("a float", divides_to_a_float, "a float; return an int"),
         Wrong("text", in_words, "returned str"),
         Wrong("adds", adds_instead, "Multiply"),
     ],

@@ -98,6 +98,10 @@ def changes_the_prompts(prompt_ids, pad_token_id):
     return torch.tensor(prompt_ids), torch.tensor(masks)
 
 
+def does_not_pad(prompt_ids, pad_token_id):
+    return torch.tensor(prompt_ids), torch.ones_like(torch.tensor(prompt_ids))
+
+
 def requests_in_columns(prompt_ids, pad_token_id):
     return tuple(tensor.T for tensor in pad_left(prompt_ids, pad_token_id))
 
@@ -138,7 +142,7 @@ def minus_one_on_padding(attention_mask):
     return attention_mask.cumsum(dim=1) - 1
 
 
-def goes_on_from_the_row_above(attention_mask):
+def continues_from_the_row_above(attention_mask):
     return (attention_mask.flatten().cumsum(0).view_as(attention_mask) - 1).clamp(min=0)
 
 
@@ -152,6 +156,10 @@ def counts_from_the_end(attention_mask):
 
 def floats(attention_mask):
     return (attention_mask.float().cumsum(1) - 1).clamp(min=0)
+
+
+def int32_positions(attention_mask):
+    return positions_from_mask(attention_mask).int()
 
 
 def position_of_the_newest(attention_mask):
@@ -176,8 +184,8 @@ def positions_like_generate(attention_mask):
 
 def positions_by_loop(attention_mask):
     rows = []
-    for line in attention_mask.tolist():
-        rows.append([max(sum(line[: column + 1]) - 1, 0) for column in range(len(line))])
+    for row in attention_mask.tolist():
+        rows.append([max(sum(row[: column + 1]) - 1, 0) for column in range(len(row))])
     return torch.tensor(rows)
 
 
@@ -253,8 +261,8 @@ def forgets_return(answer_lengths, batch_size):
 
 def steps_by_loop(answer_lengths, batch_size):
     steps = []
-    for place, length in enumerate(answer_lengths):
-        if place % batch_size == 0:
+    for index, length in enumerate(answer_lengths):
+        if index % batch_size == 0:
             steps.append(0)
         steps[-1] = max(steps[-1], length)
     return tuple(steps)
@@ -288,12 +296,13 @@ def loop(
     advance=lambda positions: positions[:, -1:] + 1,
     feed=lambda ids, tokens: tokens[:, None],
     with_cache=True,
+    new_cache=False,
     choose=lambda logits: logits[:, -1].argmax(dim=-1),
     take=lambda answers, row, token, running, eos: answers[row].append(token) if running[row] else None,
     answer=lambda answers, prompts: answers,
     leave_out=(),
 ):
-    """The loop of the reference with one part replaced: most wrong answers differ from it in one line."""
+    """The reference loop with one part replaced: most wrong answers differ from it in one line."""
 
     @torch.inference_mode()
     def generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
@@ -303,7 +312,7 @@ def loop(
         while go_on(running):
             inputs = dict(input_ids=input_ids, attention_mask=mask_in(attention_mask), position_ids=position_ids)
             if with_cache:
-                inputs["past_key_values"] = cache
+                inputs["past_key_values"] = DynamicCache(config=model.config) if new_cache else cache
             tokens = choose(model(**{name: value for name, value in inputs.items() if name not in leave_out}).logits)
             for row, token in enumerate(tokens.tolist()):
                 take(answers, row, token, running, eos_token_id)
@@ -329,13 +338,13 @@ def appends_padding(answers, row, token, running, eos):
     answers[row].append(token if running[row] else eos if eos is not None else token)
 
 
-def one_cap_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+def one_limit_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     return static_batching.generate_wave(
         model, prompt_ids, [max(max_tokens_each)] * len(max_tokens_each), pad_token_id, eos_token_id
     )
 
 
-def smallest_cap_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+def smallest_limit_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     return static_batching.generate_wave(
         model, prompt_ids, [min(max_tokens_each)] * len(max_tokens_each), pad_token_id, eos_token_id
     )
@@ -356,8 +365,8 @@ def one_after_the_other(model, prompt_ids, max_tokens_each, pad_token_id, eos_to
 
 
 @torch.inference_mode()
-def runs_to_the_largest_cap(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """Right answers, cut out afterwards; it goes on although every row has ended."""
+def runs_to_the_largest_limit(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    """Right answers, cut to length afterwards; it keeps going after every row has finished."""
     answers = static_batching.generate_wave(
         model, prompt_ids, [max(max_tokens_each)] * len(max_tokens_each), pad_token_id
     )
@@ -384,7 +393,7 @@ def forgets_the_answers(model, prompt_ids, max_tokens_each, pad_token_id, eos_to
     static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
 
 
-def changes_the_caps(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+def changes_the_limits(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     answers = static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
     for row, answer in enumerate(answers):
         max_tokens_each[row] -= len(answer)
@@ -404,7 +413,7 @@ def stops_at_padding(model, prompt_ids, max_tokens_each, pad_token_id, eos_token
 
 
 def filters_padding(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """Appends the padding token to rows that have ended, and takes it out of the answers at the end."""
+    """Appends the padding token to finished rows, and removes it from the answers at the end."""
     answers = static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id)
     return [[token for token in answer if token != pad_token_id or token == eos_token_id] for answer in answers]
 
@@ -429,7 +438,7 @@ def one_list_for_all_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_
 
 
 def looks_beyond_its_rows(answers, row, token, running, eos):
-    """A list index of the learner's own, out of range, after a pass that went wrong."""
+    """The learner's own list index is out of range, after a pass with a wrong input."""
     answers[row].append(token)
     if len(answers[row]) > 1:
         running[len(running)]
@@ -445,7 +454,7 @@ def whole_positions(positions):
 
 @torch.inference_mode()
 def wave_like_generate(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """With a tensor of rows that have not ended, as Hugging Face does it."""
+    """With a tensor of unfinished rows, as in Hugging Face transformers."""
     input_ids, attention_mask = pad_left(prompt_ids, pad_token_id)
     width, limits = input_ids.shape[1], torch.tensor(max_tokens_each)
     unfinished = torch.ones(len(max_tokens_each), dtype=torch.bool)
@@ -464,12 +473,12 @@ def wave_like_generate(model, prompt_ids, max_tokens_each, pad_token_id, eos_tok
         unfinished &= ~ended
         input_ids = tokens.unsqueeze(1)
         attention_mask = torch.nn.functional.pad(attention_mask, (0, 1), value=1)
-    return [line[width : width + int(length)].tolist() for line, length in zip(sequences, lengths)]
+    return [row[width : width + int(length)].tolist() for row, length in zip(sequences, lengths)]
 
 
 @torch.inference_mode()
 def wave_that_sheds_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """Takes rows that have ended out of the batch, which costs less than a static wave does."""
+    """Removes finished rows from the batch, which costs less than a static wave."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
     answers, rows = [[] for _ in prompt_ids], list(range(len(prompt_ids)))
@@ -496,7 +505,7 @@ def wave_that_sheds_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_t
 
 @torch.inference_mode()
 def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """Runs for a number of steps, and computes masks and positions anew in each of them."""
+    """Runs for a fixed number of steps, and recomputes masks and positions in each of them."""
     lengths, cache, answers = (
         [len(ids) for ids in prompt_ids],
         DynamicCache(config=model.config),
@@ -508,9 +517,9 @@ def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token
         if all(done):
             break
         mask = torch.tensor([[False] * (max(lengths) - length) + [True] * (length + step) for length in lengths])
-        places = torch.tensor([[length + step - 1] for length in lengths]) if step else positions_from_mask(mask)
+        positions = torch.tensor([[length + step - 1] for length in lengths]) if step else positions_from_mask(mask)
         best = torch.argmax(
-            model(fed, attention_mask=mask, position_ids=places, past_key_values=cache, logits_to_keep=1).logits, -1
+            model(fed, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1).logits, -1
         )
         for answer, token, max_tokens, i in zip(
             answers, best[:, 0].numpy(), max_tokens_each, range(len(max_tokens_each))
@@ -526,7 +535,7 @@ WRONG = {
     "01.1": [
         Wrong("pads on the right", pads_right, says="pad on the right"),
         Wrong("mask inverted", mask_inverted, says="mask is inverted"),
-        Wrong("pads to a fixed length", pads_to_fixed_length, says="length of your own"),
+        Wrong("pads to a fixed length", pads_to_fixed_length, says="pad to a fixed length"),
         Wrong("mask of bool", mask_is_bool, says="torch.bool"),
         Wrong("mask of float", mask_is_float, says="torch.float32"),
         Wrong("mask of one row", mask_of_one_row, says="the shape of `input_ids`"),
@@ -542,47 +551,49 @@ WRONG = {
         Wrong("forgets the mask", forgets_the_mask, says="two things"),
         Wrong("changes the prompts", changes_the_prompts, says="changed its argument `prompt_ids`"),
         Wrong("requests in columns", requests_in_columns, says="A request is a row"),
+        Wrong("does not pad", does_not_pad, says="rows of unequal length"),
     ],
     "01.2": [
-        Wrong("begins at 1", one_too_far, says="positions begin at 0"),
+        Wrong("begins at 1", one_too_far, says="positions start at 0"),
         Wrong("counts padding", counts_padding, says="count the padding too"),
-        Wrong("-1 on padding", minus_one_on_padding, says="padding got position -1"),
-        Wrong("goes on from the row above", goes_on_from_the_row_above, says="from the row above. Every row"),
-        Wrong("counts down the rows", counts_down_the_rows, says="share one position"),
+        Wrong("-1 on padding", minus_one_on_padding, says="its padding has position -1"),
+        Wrong("continues from the row above", continues_from_the_row_above, says="from the row above. Every row"),
+        Wrong("counts down the rows", counts_down_the_rows, says="Did you sum down the rows"),
         Wrong("counts from the end", counts_from_the_end, says="count from the end"),
         Wrong("floats", floats, says="torch.float32"),
+        Wrong("int32", int32_positions, says="torch.int32"),
         Wrong("only the newest token", position_of_the_newest, says="the shape of the mask"),
         Wrong("lists", as_lists, says="should return a tensor"),
         Wrong("sums in place", sums_in_place, says="changed its argument `attention_mask`"),
     ],
     "01.3": [
-        Wrong("adds up", adds_up, says="add the lengths up"),
+        Wrong("adds up", adds_up, says="add up the lengths"),
         Wrong("mean", mean_of_wave, says="take the mean"),
         Wrong("shortest", shortest_of_wave, says="stop with the shortest"),
-        Wrong("last of the wave", last_of_wave, says="by its place"),
+        Wrong("last of the wave", last_of_wave, says="take the first or last request"),
         Wrong("forgets the last wave", forgets_last_wave, says="last wave is missing"),
         Wrong("sorts first", sorts_first, says="sort the requests"),
-        Wrong("one number", total_only, says="should return a list"),
+        Wrong("one total", total_only, says="should return a list"),
         Wrong("sum through batch size", answers_through_batch, says="steps"),
-        Wrong("one more", one_step_more, says="One too many"),
-        Wrong("decode steps only", decode_steps_only, says="One too few"),
+        Wrong("one more", one_step_more, says="one step too many"),
+        Wrong("decode steps only", decode_steps_only, says="one step too few"),
         Wrong("longest of all", longest_of_all, says="longest answer of all"),
         Wrong("batch_size waves", that_many_waves, says="not the number of waves"),
-        Wrong("sliding waves", sliding_waves, says="do not overlap"),
+        Wrong("sliding waves", sliding_waves, says="don't overlap"),
         Wrong("no return", forgets_return, says="None"),
     ],
     "01.4": [
-        Wrong("stops with the first row", loop(go_on=all), says="stop the wave when its first row ends"),
+        Wrong("stops with the first row", loop(go_on=all), says="stop the wave when its first row finishes"),
         Wrong("leaves the end token out", loop(take=leaves_end_token_out), says="end token is missing"),
         Wrong(
             "appends after the end", loop(take=appends_always), says="after the end token. The row is still computed"
         ),
         Wrong("appends padding after the end", loop(take=appends_padding), says="append padding"),
-        Wrong("one cap for all", one_cap_for_all, says="one cap for all"),
-        Wrong("smallest cap for all", smallest_cap_for_all, says="smallest cap"),
-        Wrong("ignores the end token", ignores_end_token, says="goes on after the end token. Do you compare"),
-        Wrong("takes token 0 for none", takes_token_0_for_none, says="counts as false"),
-        Wrong("stops at an end token of the prompt", ends_at_any_end_token, says="stands in the prompt"),
+        Wrong("one limit for all", one_limit_for_all, says="one limit for all"),
+        Wrong("smallest limit for all", smallest_limit_for_all, says="smallest limit"),
+        Wrong("ignores the end token", ignores_end_token, says="continues after the end token. Do you compare"),
+        Wrong("takes token 0 for none", takes_token_0_for_none, says="falsy in Python"),
+        Wrong("stops at an end token of the prompt", ends_at_any_end_token, says="an end token in the prompt"),
         Wrong(
             "one token too many",
             loop(
@@ -590,7 +601,7 @@ WRONG = {
                     token != eos and len(answers[row]) <= max_tokens_each[row]
                 )
             ),
-            says="One token too many",
+            says="one token too many",
         ),
         Wrong(
             "one token too few",
@@ -599,7 +610,7 @@ WRONG = {
                     token != eos and len(answers[row]) + 1 < max(max_tokens_each[row], 2)
                 )
             ),
-            says="One token too few",
+            says="one token too few",
         ),
         Wrong("mask left out", loop(leave_out=("attention_mask",)), says="had no `attention_mask`"),
         Wrong("mask inverted", loop(mask_in=lambda mask: 1 - mask), says="inverted"),
@@ -607,7 +618,7 @@ WRONG = {
         Wrong(
             "mask of the new token only",
             loop(grow=lambda mask: torch.ones_like(mask[:, :1])),
-            says="not about the new token alone",
+            says="not just the new token itself",
         ),
         Wrong("mask grown with zeros", loop(grow=grows_mask_with_zeros), says="which hides it"),
         Wrong(
@@ -616,7 +627,7 @@ WRONG = {
             says="A mask of ones hides nothing",
         ),
         Wrong("positions left out", loop(leave_out=("position_ids",)), says="had no `position_ids`"),
-        Wrong("positions not advanced", loop(advance=lambda positions: positions[:, -1:]), says="stand still"),
+        Wrong("positions not advanced", loop(advance=lambda positions: positions[:, -1:]), says="don't advance"),
         Wrong(
             "positions count padding",
             loop(positions=lambda mask: torch.arange(mask.shape[1]).expand_as(mask)),
@@ -638,9 +649,12 @@ WRONG = {
             loop(
                 with_cache=False, feed=lambda ids, tokens: torch.cat([ids, tokens[:, None]], 1), advance=whole_positions
             ),
-            says="whole sequence again",
+            says="recompute the whole sequence in every step",
         ),
         Wrong("forgets the cache and feeds one token", loop(with_cache=False), says="fed one token and no cache"),
+        Wrong(
+            "makes a new cache in every pass", loop(new_cache=True), says="create the `DynamicCache` inside the loop"
+        ),
         Wrong(
             "feeds the prompt's last token again",
             loop(feed=lambda ids, tokens: ids[:, -1:]),
@@ -661,12 +675,12 @@ WRONG = {
         Wrong(
             "returns a flat list",
             loop(answer=lambda answers, prompts: answers[0] if len(answers) == 1 else answers),
-            says="should be a list of int",
+            says="should be a list of ints",
         ),
-        Wrong("returns a tensor", returns_tensor, says="do not fit into a tensor"),
+        Wrong("returns a tensor", returns_tensor, says="don't fit into a tensor"),
         Wrong("no return", forgets_the_answers, says="None"),
         Wrong("one after the other", one_after_the_other, says="one after the other"),
-        Wrong("goes on when all have ended", runs_to_the_largest_cap, says="after the last row has ended"),
+        Wrong("keeps going when all have finished", runs_to_the_largest_limit, says="after the last row has finished"),
         Wrong("stops at the padding token", stops_at_padding, says="You stop at the padding token"),
         Wrong(
             "the padding token ends a row when there is no end token",
@@ -676,14 +690,14 @@ WRONG = {
         Wrong(
             "filters the padding token out of the answers",
             filters_padding,
-            says="is missing. The padding token may be an answer's token too",
+            says="is missing. If the model writes the padding token",
         ),
         Wrong(
             "answers of tensors",
             loop(answer=lambda answers, prompts: [list(torch.tensor(answer)) for answer in answers]),
-            says="yours hold tensors, such as tensor(",
+            says="yours contain tensors, such as tensor(",
         ),
-        Wrong("one list for all rows", one_list_for_all_rows, says="one and the same list"),
+        Wrong("one list for all rows", one_list_for_all_rows, says="the same list object"),
         Wrong(
             "feeds a row instead of a column",
             loop(feed=lambda ids, tokens: tokens),
@@ -697,7 +711,7 @@ WRONG = {
         Wrong(
             "best token of every column, one item",
             loop(choose=lambda logits: torch.tensor([logits.argmax(dim=-1).item()])),
-            says="several numbers for one token",
+            says="a tensor with several elements as one token",
         ),
         Wrong(
             "argmax without dim", loop(choose=lambda logits: logits[:, -1].argmax()), says="`.argmax()` without `dim`"
@@ -705,15 +719,15 @@ WRONG = {
         Wrong(
             "argmax without dim, for all rows",
             loop(choose=lambda logits: logits[:, -1].argmax().expand(len(logits))),
-            says="counts through all rows",
+            says="an index into the flattened logits",
         ),
-        Wrong("arguments by position", passes_by_position, says="Pass arguments by name"),
+        Wrong("arguments by position", passes_by_position, says="Pass the arguments by keyword"),
         Wrong(
             "an index of its own out of range",
             loop(take=looks_beyond_its_rows, grow=lambda mask: mask),
-            says="so it needs 4.\n",
+            says="so the mask needs 4.\n",
         ),
-        Wrong("changes the caps", changes_the_caps, says="changed its argument `max_tokens_each`"),
+        Wrong("changes the limits", changes_the_limits, says="changed its argument `max_tokens_each`"),
     ],
 }
 

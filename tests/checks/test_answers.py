@@ -1,4 +1,4 @@
-"""Every check names the wrong answers of tests/answers_NN.py and accepts the right ones."""
+"""Every check names the mistakes in tests/answers/lesson_NN.py and accepts the right answers there."""
 
 import functools
 import importlib

@@ -1,4 +1,4 @@
-"""The checks themselves: two modes, a time limit, hints, progress, predictions and quizzes."""
+"""The checks themselves: the two modes, the time limit, hints, progress, predictions and quizzes."""
 
 import json
 import sys
@@ -17,21 +17,23 @@ from lessons_lib.checks.exercise import Choice, Exercise, Mistake, Question, cal
 
 def test_double(attempt):
     if call(attempt, [1, 2], case="double([1, 2])") != [2, 4]:
-        raise Mistake("double([1, 2]) should give [2, 4].", case="two numbers", idea="Every number counts twice.")
+        raise Mistake("double([1, 2]) should give [2, 4].", case="two numbers", idea="Every element is doubled.")
 
-EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, ("idea", "outline", "nearly"), time_limit=0.3)]
-QUIZ = [Question("How many are `2 * 2`?", (Choice("3", "That is 2 + 1."), Choice("4", "Two twos.", right=True), Choice("<5>", "Too many.")))]
+HINTS = ("idea", "outline", "nearly")
+EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=0.3)]
+CHOICES = (Choice("3", "That is 2 + 1."), Choice("4", "Two twos.", right=True), Choice("<5>", "Too many."))
+QUIZ = [Question("What is `2 * 2`?", CHOICES)]
 """
 REFERENCE = '''
 def double(numbers):
-    """Twice every number."""
+    """Double every number."""
     return [2 * number for number in numbers]
 '''
 
 
 @pytest.fixture(autouse=True)
 def toy_lesson(tmp_path, monkeypatch):
-    """Lesson 77, with one exercise: double every number of a list."""
+    """Lesson 77, with one exercise: double every number in a list."""
     (tmp_path / "lesson_77.py").write_text(LESSON)
     (tmp_path / "toy_reference.py").write_text(REFERENCE)
     monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
@@ -100,8 +102,8 @@ WRONG = [
     (lambda numbers: None, "double([1, 2]) should give [2, 4]"),
     (lambda: [2, 4], "TypeError"),
     (lambda numbers: 1 / 0, "ZeroDivisionError"),
-    (endless, "Does a loop of yours ever end?"),
-    (endless_and_deaf, "Does a loop of yours ever end?"),
+    (endless, "Is there an infinite loop?"),
+    (endless_and_deaf, "Is there an infinite loop?"),
     (prints_without_end, "again"),
     (exits, "SystemExit"),
     (mutates, "changed its argument `numbers`"),
@@ -131,7 +133,7 @@ def test_strict_mode_raises_and_prints_nothing(attempt, says, strict, capsys):
 
 def test_a_right_attempt_comes_back_itself(capsys):
     assert check("77.1", right) is right
-    assert capsys.readouterr().out == "✓ 77.1 `double`: right.\n"
+    assert capsys.readouterr().out == "✓ 77.1 `double`: correct.\n"
 
 
 def test_a_right_attempt_in_strict_mode_writes_nothing_to_stderr(strict, capsys):
@@ -148,12 +150,12 @@ def test_nbgrader_is_strict(monkeypatch):
 def test_a_second_run_of_the_check_does_not_pass_the_reference(capsys):
     mine = check("77.1", lambda numbers: [1])
     assert check("77.1", mine) is reference()
-    assert "this is the reference, not yours" in capsys.readouterr().out
+    assert "this is the reference, not your version" in capsys.readouterr().out
     assert states()["77.1"] == ["✗ not yet", 1, 0]
 
 
 def test_the_reference_gets_no_marks(strict):
-    with pytest.raises(CheckFailed, match="this is the reference, not yours"):
+    with pytest.raises(CheckFailed, match="this is the reference, not your version"):
         check("77.1", reference())
 
 
@@ -206,7 +208,7 @@ def test_hints_come_in_steps_and_the_solution_last(capsys):
     assert 'solution("77.1")' in capsys.readouterr().out
     solution("77.1")
     shown = capsys.readouterr().out
-    assert "return [2 * number for number in numbers]" in shown and "Twice every number" not in shown
+    assert "return [2 * number for number in numbers]" in shown and "Double every number" not in shown
 
 
 def states():
@@ -229,7 +231,7 @@ def test_progress_counts_attempts_and_hints():
 def test_a_solution_read_first_is_told():
     solution("77.1")
     check("77.1", right)
-    assert states()["77.1"][0] == "✓ after the solution"
+    assert states()["77.1"][0] == "✓ solved after seeing the solution"
 
 
 def test_a_solution_read_afterwards_takes_nothing_away():
@@ -253,15 +255,15 @@ def test_a_progress_file_that_cannot_be_written_stops_nothing(tmp_path, monkeypa
     assert check("77.1", right) is right
 
 
-def test_a_prediction_is_shown_beside_the_measured_number(capsys):
+def test_a_prediction_is_shown_with_the_measured_number(capsys):
     predict("77.a", 30)
     reveal("77.a", 60, "steps")
     assert "Measured: 60 steps. You predicted 30 steps." in (shown := capsys.readouterr().out)
-    assert "2.0 times too low" in shown
+    assert "Too low by a factor of 2.0." in shown
 
 
 @pytest.mark.parametrize(
-    "guess, says", [(60, "That is right"), (66, "10% too high"), (0, "off by -60"), (-5, "off by -65")]
+    "guess, says", [(60, "Correct."), (66, "10% too high."), (0, "Off by -60."), (-5, "Off by -65.")]
 )
 def test_how_far_off_a_prediction_is(guess, says, capsys):
     predict("77.a", guess)
@@ -272,7 +274,7 @@ def test_how_far_off_a_prediction_is(guess, says, capsys):
 def test_shares_differ_by_points(capsys):
     predict("77.a", 58)
     reveal("77.a", 53, "%")
-    assert "You are 5 points too high." in capsys.readouterr().out
+    assert "5 percentage points too high." in capsys.readouterr().out
 
 
 def test_large_numbers_are_written_out(capsys):
@@ -300,7 +302,7 @@ def test_a_quiz_explains_every_choice():
     page = quiz("77")._repr_html_()
     assert page.count("<details") == 3 and page.count("✓ Right.") == 1
     assert "Too many." in page and "&lt;5&gt;" in page and "<code>2 * 2</code>" in page
-    assert "Right: 1 b" in repr(quiz("77"))
+    assert "Answers: 1 b" in repr(quiz("77"))
 
 
 def test_call_finds_changed_tensors_and_dicts():

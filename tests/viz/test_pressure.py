@@ -59,7 +59,7 @@ def frames(picture):
 def test_the_mouse_reads_every_block():
     hovers = titles(draw_pressure(BUSY))
     for told in (
-        "block 0: free, but its contents can still be matched",
+        "block 0: free, but its contents can still be found",
         "block 1: free",
         "block 2: A and B, one block for 2; 4 of 4 tokens",
         "block 3: A; 1 of 4 tokens",
@@ -152,7 +152,7 @@ def test_who_computes_and_who_waits_stands_on_top():
         "F",
         "D",
     ]
-    assert texts(draw_pressure(QUIET))[1:5] == ["computed:", "nobody", "waiting:", "nobody"]
+    assert texts(draw_pressure(QUIET))[1:5] == ["computed:", "none", "waiting:", "none"]
     many = texts(draw_pressure(replace(QUIET, waiting=tuple(f"r{n}" for n in range(60)))))
     listed = [t for t in many if re.fullmatch(r"r\d+", t)]
     assert (
@@ -165,16 +165,16 @@ def test_the_events_of_a_step():
     at = shown.index("what happened in this step") + 1
     assert shown[at : at + 15] == [
         "D", "preempted, swapped out",
-        "F", "preempted, its cache is dropped",
+        "F", "preempted, cache dropped",
         "C", "admitted, 4 tokens found in the", "cache",
         "E", "admitted, swapped in",
         "block 4 is copied to block 9",
         "blocks 5, 6 to swap 1, 2",
         "swap 3 to block 6",
         "G", "finished",
-        "6 of 10 blocks held (1 by several); 4 free (2 cached); 2 of 6 swap blocks in use",
+        "6 of 10 blocks in use (1 shared); 4 free (2 cached); 2 of 6 swap blocks in use",
     ]  # fmt: skip
-    assert "no sequence enters or leaves" in texts(draw_pressure(QUIET))
+    assert "no changes" in texts(draw_pressure(QUIET))
     crowd = texts(draw_pressure(replace(BUSY, admitted=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))))
     told = sum(text.startswith(("admitted", "preempted")) for text in crowd)
     assert 5 < told < 20 and f"and {26 + 2 + 3 + 1 - told} more" in crowd
@@ -183,23 +183,23 @@ def test_the_events_of_a_step():
 def test_the_picture_in_words():
     assert draw_pressure(BUSY).alt == (
         "Step 9 computes 6 tokens of 4 sequences: A 1, B 1, C 3, E 1. "
-        "D preempted, swapped out; F preempted, its cache is dropped; C admitted, 4 tokens found in the cache; E admitted, swapped in; "
+        "D preempted, swapped out; F preempted, cache dropped; C admitted, 4 tokens found in the cache; E admitted, swapped in; "
         "block 4 is copied to block 9; blocks 5, 6 to swap 1, 2; swap 3 to block 6; G finished. "
-        "Pool of 10 blocks with room for 4 tokens each: 6 of 10 blocks held (1 by several); 4 free (2 cached); 2 of 6 swap blocks in use; "
-        "1 cached block lost so far. A holds blocks 2, 3. B holds blocks 2, 4, 9. C holds block 5. E holds block 6. Shared: block 2. "
-        "D is swapped out to swap blocks 1, 2. Cached: blocks 0, 7. Waiting: F, D."
+        "Pool of 10 blocks of 4 tokens: 6 of 10 blocks in use (1 shared); 4 free (2 cached); 2 of 6 swap blocks in use; "
+        "1 cached block evicted so far. A uses blocks 2, 3. B uses blocks 2, 4, 9. C uses block 5. E uses block 6. Shared: block 2. "
+        "D is swapped out to swap blocks 1, 2. Free but cached: blocks 0, 7. Waiting: F, D."
     )
     assert draw_pressure(replace(QUIET, num_blocks=2)).alt == (
-        "Step 1 computes 0 tokens of 0 sequences. No sequence enters or leaves. Pool of 2 blocks with room for 4 tokens each: 0 of 2 blocks held; "
-        "2 free (0 cached); 0 cached blocks lost so far. Waiting: none."
+        "Step 1 computes 0 tokens of 0 sequences. No changes. Pool of 2 blocks of 4 tokens: 0 of 2 blocks in use; "
+        "2 free (0 cached); 0 cached blocks evicted so far. Waiting: none."
     )
 
 
 @pytest.mark.parametrize(
     "changes, sentence",
     [
-        ({"cached": frozenset({2})}, "In use and in the free queue at once: block 2."),
-        ({"holders": {11: ("A",)}, "filled": {11: 1}}, "Not of this pool: block 11."),
+        ({"cached": frozenset({2})}, "In use and free at the same time: block 2."),
+        ({"owners": {11: ("A",)}, "filled": {11: 1}}, "Not in this pool: block 11."),
         ({"filled": BUSY.filled | {3: 5}}, "Block 3 has 5 tokens; there is room for 4."),
         ({"swapped": {"D": (1,), "F": (1,)}}, "Twice in the swap space: block 1."),
     ],

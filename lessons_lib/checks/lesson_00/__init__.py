@@ -1,4 +1,7 @@
-"""The exercises and the quiz of lesson 00. Tiny random models judge them, whose every token differs from the one before."""
+"""The exercises and the quiz of lesson 00.
+
+The checks run on tiny random models that never write the same token twice in a row.
+"""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_00.cache_bytes import test_cache_bytes_per_token
@@ -16,12 +19,18 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:greedy_without_cache",
         test=test_greedy_without_cache,
         hints=(
-            "The model maps a sequence to logits, one row for each position. The row of the last position scores the token that comes next. "
-            "Take the best, put it behind the sequence, and ask again.",
-            "Copy the prompt into a list. In a loop: make a tensor of shape [1, length] from the list, call the model, take the argmax of the "
-            "last position, append it. Leave the loop when there are max_new_tokens new tokens, or when the token just appended is eos_token_id.",
-            "`logits = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits` has shape "
-            "[1, length, vocabulary]; the next token is `int(logits[0, -1].argmax())`. At the end, `token_ids[len(prompt_ids):]` is the answer.",
+            "The model maps a sequence to logits, one row per position. The row of the last position scores the token "
+            "that comes "
+            "next. Take the best one, append it to the sequence, and call the model again.",
+            "Copy the prompt into a list. In a loop, make a tensor of shape [1, length] from the list, call the model, "
+            "take the "
+            "argmax at the last position, and append it. Leave the loop when there are max_new_tokens new tokens, or "
+            "when the "
+            "token you just appended is eos_token_id.",
+            "`logits = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits` has "
+            "shape "
+            "[1, length, vocabulary]; the next token is `int(logits[0, -1].argmax())`. At the end, the answer is "
+            "`token_ids[len(prompt_ids):]`.",
         ),
     ),
     Exercise(
@@ -30,10 +39,14 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:decode_step",
         test=test_decode_step,
         hints=(
-            "Everything the model needs to know of the older tokens is in the cache. Only one token is not in it yet: `last_token`.",
-            "Make a tensor of shape [1, 1] that holds last_token. Call the model with it and with the cache. Return the argmax of the logits as an int.",
-            "`model(input_ids=torch.tensor([[last_token]], device=model.device), past_key_values=cache).logits` has shape [1, 1, vocabulary]. "
-            "The model itself adds the new key and value to `cache`.",
+            "The cache holds everything the model needs to know about the older tokens. Only one token is missing: "
+            "`last_token`.",
+            "Make a tensor of shape [1, 1] that contains last_token. Call the model with this tensor and the cache. "
+            "Return the "
+            "argmax of the logits as an int.",
+            "`model(input_ids=torch.tensor([[last_token]], device=model.device), past_key_values=cache).logits` has "
+            "shape [1, 1, vocabulary]. "
+            "The model adds the new key and value to `cache` by itself.",
         ),
     ),
     Exercise(
@@ -42,24 +55,31 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:greedy_with_cache",
         test=test_greedy_with_cache,
         hints=(
-            "The prompt goes through the model once. After that each step feeds the one token that the step before produced.",
-            "`prefill` returns the first new token and the cache. Begin the answer with that token. While the answer is shorter than max_new_tokens "
-            "and its last token is not eos_token_id: make one decode step, append what it returns.",
+            "The prompt goes through the model once. After that, each step feeds the one token that the step before "
+            "produced.",
+            "`prefill` returns the first new token and the cache. Start the answer with that token. While the answer "
+            "is shorter "
+            "than max_new_tokens and its last token is not eos_token_id, run one decode step and append what it "
+            "returns.",
             "`token, cache = prefill(model, prompt_ids)`, `new_tokens = [token]`, then "
-            "`while len(new_tokens) < max_new_tokens and token != eos_token_id:` with `token = decode_step(model, token, cache)` and an append inside.",
+            "`while len(new_tokens) < max_new_tokens and token != eos_token_id:` with `token = decode_step(model, "
+            "token, cache)` "
+            "and an append in the loop body.",
         ),
     ),
     Exercise(
         id="00.4",
-        title="Bytes of cache that one token takes",
+        title="Bytes per token in the cache",
         reference="lessons_lib.models.loading:cache_bytes_per_token",
         test=test_cache_bytes_per_token,
         points=1,
         hints=(
-            "Count what one token leaves behind in one layer, then count the layers, then the bytes of one number.",
-            "In a layer a token leaves a key and a value for each KV head. A key has head_dim numbers, a value too. "
+            "Count the elements that one token stores in one layer, then multiply by the layers and by the bytes per "
+            "element.",
+            "In each layer, a token stores a key and a value for every KV head. Each of them has head_dim elements. "
             "`config.num_hidden_layers` is the number of layers.",
-            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, bytes_per_element.",
+            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, "
+            "bytes_per_element.",
         ),
     ),
 ]

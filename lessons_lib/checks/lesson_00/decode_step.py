@@ -1,4 +1,4 @@
-"""Judges 00.2, one decode step: one token goes in, one comes out, and the cache grows by one."""
+"""Checks 00.2, one decode step: one token goes in, one comes out, and the cache grows by one."""
 
 import copy
 import operator
@@ -16,9 +16,12 @@ def test_decode_step(attempt) -> None:
         model = tiny_model(family)
         answer = Case(prompt, 5, family=family).expected()
         token, cache = prefill(model, list(prompt))
-        for number, expected in enumerate(answer[1:], start=1):
-            held = len(prompt) + number - 1
-            case = f"the cache holds {number_of_tokens(held)}, {[*prompt, *answer][:held]}; last_token={token}, on a tiny {family} model."
+        for step, expected in enumerate(answer[1:], start=1):
+            held = len(prompt) + step - 1
+            case = (
+                f"the cache holds {number_of_tokens(held)}, {[*prompt, *answer][:held]}; last_token={token}, on a tiny "
+                f"{family} model."
+            )
             before = copy.deepcopy(cache)
             with watched(model, case) as passes:
                 got = call(attempt, model, token, cache, case=case)
@@ -38,29 +41,31 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
     fed = passes[0].input_ids if passes else [[token]]
     if len(fed) == 1 and len(fed[0]) > 1:
         raise Mistake(
-            f"the pass fed {len(fed[0])} tokens, {short(fed[0])}; it should feed 1: `last_token`, {token}.",
+            f"your step fed {len(fed[0])} tokens, {short(fed[0])}; it should feed only `last_token`, {token}.",
             case=case,
-            idea="The cache already holds the keys and values of all tokens before it. Feeding them again adds them a second time.",
+            idea="The cache already holds the keys and values of all tokens before it. Feeding a token again stores it "
+            "twice.",
         )
     if fed != [[token]]:
         raise Mistake(
-            f"the pass fed {short(fed)}; it should feed [[{token}]], `last_token` as one row of one token.",
+            f"your step fed {short(fed)}; it should feed [[{token}]], `last_token` as one row of one token.",
             case=case,
-            idea="The input of a decode step is the token that the step before produced.",
+            idea="The input of a decode step is the token produced by the step before.",
         )
     if now == held:
         copied = passes and passes[0].cached == held
         raise Mistake(
-            f"after the step the cache should hold {number_of_tokens(held + 1)}; it still holds {held}.",
+            f"after the step, the cache should hold {number_of_tokens(held + 1)}; it still holds {held}.",
             case=case,
-            idea="You seem to give the model a copy of the cache. Pass the cache itself: the next step needs what this one adds to it."
+            idea="You seem to pass a copy of the cache. Pass the cache itself: the next step needs what this one adds "
+            "to it."
             if copied
-            else "You seem to call the model without this cache. Pass `past_key_values=cache`: the model reads the old keys and values from "
-            "it and adds those of `last_token`.",
+            else "You seem to call the model without this cache. Pass `past_key_values=cache`: the model reads the old "
+            "keys and values from it and adds those of `last_token`.",
         )
     if now != held + 1:
         raise Mistake(
-            f"after the step the cache should hold {number_of_tokens(held + 1)}; it holds {now}.",
+            f"after the step, the cache should hold {number_of_tokens(held + 1)}; it holds {now}.",
             case=case,
             idea="A decode step adds the key and value of `last_token` and removes nothing.",
         )
@@ -68,31 +73,34 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
         return
     if got == token:
         raise Mistake(
-            f"your step returned {got}, the token it was given; it should return {expected}.",
+            f"your step returned {got}, its own input; it should return {expected}.",
             case=case,
-            idea="The last token goes in. What comes out are logits for the token *after* it: take the largest.",
+            idea="The last token goes in, and logits for the token *after* it come out. Take the argmax of those.",
         )
-    shifted = model(
-        torch.tensor([[token]]), past_key_values=copy.deepcopy(before), position_ids=torch.tensor([[0]])
-    ).logits[0, -1]
-    if got == int(shifted.argmax()):
-        raise Mistake(
-            f"the token should be {expected}; yours is {got}, which comes out when `last_token` is placed at position 0.",
-            case=case,
-            idea=f"Its position is {held}, behind the {number_of_tokens(held)} of the cache. Leave `position_ids` out: the model counts from the cache.",
-        )
+    for position in (0, held - 1, held + 1):
+        shifted = model(
+            torch.tensor([[token]]), past_key_values=copy.deepcopy(before), position_ids=torch.tensor([[position]])
+        ).logits[0, -1]
+        if got == int(shifted.argmax()):
+            raise Mistake(
+                f"the token should be {expected}; yours is {got}, the result for `last_token` at position {position}.",
+                case=case,
+                idea=f"Its position is {held}, the number of tokens in the cache before the step. Leave `position_ids` "
+                "out: the model "
+                "derives the position from the cache.",
+            )
     logits = model(torch.tensor([[token]]), past_key_values=copy.deepcopy(before)).logits[0, -1]
     rank = int((logits > logits[got]).sum())
     if rank == VOCAB_SIZE - 1:
         raise Mistake(
             f"the token should be {expected}; yours is {got}, the one with the *smallest* logit.",
             case=case,
-            idea="Greedy takes the largest.",
+            idea="Greedy decoding takes the largest.",
         )
     raise Mistake(
-        f"the token should be {expected}; yours is {got}, number {rank + 1} of {VOCAB_SIZE} by its logit.",
+        f"the token should be {expected}; yours is {got}, whose logit ranks {rank + 1} of {VOCAB_SIZE}.",
         case=case,
-        idea="Feed `last_token` with the cache, nothing else, and take the token with the largest logit.",
+        idea="Pass `last_token` and the cache to the model, nothing else, and take the token with the largest logit.",
     )
 
 
@@ -101,25 +109,26 @@ def _as_token(got, case: str) -> int:
         raise Mistake(
             "your step returned None; it should return the next token, an int.",
             case=case,
-            idea="Is there a `return` at its end?",
+            idea="Does it end with a `return`?",
         )
     if isinstance(got, (tuple, list)):
         raise Mistake(
-            f"your step returned a {type(got).__name__} of {len(got)}; it should return the next token alone, an int.",
+            f"your step returned a {type(got).__name__} of {len(got)}; it should return only the next token, an int.",
             case=case,
-            idea="The cache need not be returned: the model changes it in place.",
+            idea="There's no need to return the cache: the model updates it in place.",
         )
     if isinstance(got, torch.Tensor) and got.numel() == 1:
         raise Mistake(
-            f"your step returned a tensor that holds {got.item()}; it should return an int.",
+            f"your step returned a tensor that contains {got.item()}; it should return an int.",
             case=case,
-            idea="`int(...)` makes a number of it.",
+            idea="`int(...)` converts it.",
         )
     if isinstance(got, torch.Tensor):
         raise Mistake(
             f"your step returned a tensor of shape {list(got.shape)}; it should return the next token, an int.",
             case=case,
-            idea="Logits are scores, one for each token of the vocabulary. The next token is the index of the largest: `argmax`.",
+            idea="Logits are scores, one per token of the vocabulary. The next token is the index of the largest: "
+            "`argmax`.",
         )
     if not hasattr(got, "__index__"):
         raise Mistake(

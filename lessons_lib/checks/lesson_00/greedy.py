@@ -1,9 +1,9 @@
-"""What the exercises on greedy loops share: their cases, the forward passes of an attempt, and answers that end in the wrong place."""
+"""Shared by the exercises on greedy loops: test cases, recorded passes, and messages about wrong ends."""
 
 import operator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 import torch
 from transformers import Cache
@@ -33,7 +33,7 @@ class Case:
         return list(_reference_answer(self))
 
     def run(self, attempt):
-        """(what the attempt returned, the forward passes it made)"""
+        """Returns (what the attempt returned, the forward passes it ran)."""
         arguments = [list(self.prompt), self.max_new_tokens] + ([] if self.eos is None else [self.eos])
         model = tiny_model(self.family)
         with watched(model, str(self)) as passes:
@@ -43,7 +43,7 @@ class Case:
 
 @contextmanager
 def watched(model, case: str):
-    """Records the forward passes, and names a wrong input or an argmax of the wrong shape before PyTorch complains of it."""
+    """Record the forward passes, and explain a wrong input or a wrong argmax before PyTorch fails on it."""
     hook = model.register_forward_pre_hook(
         lambda module, args, kwargs: _refuse_wrong_input(args, kwargs, case), with_kwargs=True
     )
@@ -54,9 +54,10 @@ def watched(model, case: str):
         if "can be converted to" not in str(error) and "cannot be converted to" not in str(error):
             raise
         raise Mistake(
-            f"your code asks for one number of a tensor that holds several ({error}).",
+            f"your code converts a tensor with several elements to one number ({error}).",
             case=case,
-            idea="The logits have shape [1, tokens, vocabulary]. Take the row of the last position first, then the argmax of that row.",
+            idea="The logits have shape [1, tokens, vocabulary]. First take the row of the last position, then its "
+            "argmax.",
         ) from error
     finally:
         hook.remove()
@@ -65,36 +66,38 @@ def watched(model, case: str):
 def _refuse_wrong_input(args: tuple, kwargs: dict, case: str) -> None:
     if any(isinstance(argument, Cache) for argument in args[1:]):
         raise Mistake(
-            "the model was called with the cache as an argument without a name; most models take it for something else there.",
+            "the cache was passed to the model as a positional argument; most models expect something else there.",
             case=case,
-            idea="Pass the cache by name: `past_key_values=cache`.",
+            idea="Pass the cache by keyword: `past_key_values=cache`.",
         )
     ids = args[0] if args else kwargs.get("input_ids")
     if ids is not None and not isinstance(ids, torch.Tensor):
         raise Mistake(
-            f"the model was called with {type(ids).__name__} {short(ids)}; it takes a tensor.",
+            f"the model was called with {type(ids).__name__} {short(ids)}; it needs a tensor.",
             case=case,
-            idea="`torch.tensor([...])` makes one of a list of rows. Here there is one row.",
+            idea="`torch.tensor([...])` makes one from a list of rows. Here there is one row.",
         )
     if ids is not None and ids.dim() != 2:
         raise Mistake(
-            f"the model was called with input_ids of shape {list(ids.shape)}; it takes [rows, tokens].",
+            f"the model was called with input_ids of shape {list(ids.shape)}; it needs [rows, tokens].",
             case=case,
-            idea="One request is one row: put the token ids into a list, and that list into a list.",
+            idea="One request is one row: put the list of token ids inside another list.",
         )
 
 
-# Smallest first. The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ... and 5, 17, 42, 17 with 76, 78, 38, 63, 0, ...
+# Smallest first. The tiny qwen2 model continues 5, 17, 42 with 74, 91, 74, 4, 82, ...
+# and 5, 17, 42, 17 with 76, 78, 38, 63, 0, ...
 PROMPT = (5, 17, 42)
 GREEDY_CASES = (
     Case(PROMPT, 1),
     Case(PROMPT, 2),
     Case(PROMPT, 5),
     Case((5,), 3),
-    Case(PROMPT, 6, eos=4),  # the end token comes before the cap
+    Case(PROMPT, 6, eos=4),  # the end token comes before the limit
     Case(PROMPT, 6, eos=74),  # it is the very first new token
-    Case(PROMPT, 4, eos=4),  # it is the last one that the cap allows
-    Case(PROMPT, 6, eos=17),  # it stands in the prompt, and does not come
+    Case(PROMPT, 4, eos=4),  # it is the last one that the limit allows
+    Case(PROMPT, 6, eos=17),  # it is in the prompt, and the model doesn't write it
+    Case(PROMPT, 4, eos=42),  # it is the last token of the prompt
     Case((*PROMPT, 17), 8, eos=0),  # an id that Python takes for False
     Case(tuple(range(3, 60, 4)), 20),
     Case((9, 8, 7, 6, 5), 12, family="gpt2"),
@@ -102,13 +105,13 @@ GREEDY_CASES = (
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _reference_answer(case: Case) -> tuple[int, ...]:
     return tuple(greedy_without_cache(tiny_model(case.family), case.prompt, case.max_new_tokens, case.eos))
 
 
 def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
-    """Answers that begin or end in the wrong place."""
+    """Raise if the answer begins or ends in the wrong place."""
     expected, prompt = case.expected(), list(case.prompt)
     what = f"the answer should be {short(expected)}; yours is {short(got)}."
 
@@ -116,42 +119,56 @@ def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
         raise Mistake(what, case=str(case), idea=idea)
 
     if got == prompt + expected:
-        refuse("You seem to return the prompt too. Return the new tokens alone.")
+        refuse("You seem to return the prompt too. Return only the new tokens.")
     if case.eos is not None and case.eos in expected:
         if got == expected[:-1]:
             refuse(f"The end token, {case.eos}, is missing. It is part of the answer: append it, then stop.")
         if len(got) > len(expected) and got[: len(expected)] == expected and case.eos == 0:
             refuse(
-                "The end token is 0 here, which Python takes for False. Write `token == eos_token_id`, without `if eos_token_id` before it."
+                "The end token is 0 here, which is falsy in Python. Compare with `token == eos_token_id`; don't test "
+                "`if eos_token_id`."
             )
         if len(got) > len(expected) and got[: len(expected)] == expected:
             when = "as the first new token" if len(expected) == 1 else f"as new token {len(expected)}"
-            refuse(f"The end token, {case.eos}, came {when}. Stop there: what follows belongs to no story.")
+            refuse(f"The end token, {case.eos}, came {when}. Stop there: what follows isn't part of the answer.")
+    if case.eos == prompt[-1] and not got:
+        refuse(
+            f"The *prompt* ends with the end token, {case.eos}, and you return before the first pass. Look for the end "
+            "token "
+            "only after appending a new token."
+        )
     if case.eos in prompt and got == expected[: len(got)]:
         refuse(
-            f"You seem to stop because the *prompt* holds the end token, {case.eos}. Only a new token can end the answer."
+            f"You seem to stop because the *prompt* contains the end token, {case.eos}. Only a new token can end the "
+            "answer."
         )
     if len(got) < len(expected) and got == expected[: len(got)]:
         probe = replace(case, max_new_tokens=7, eos=None)
         length = len(probe.run(attempt)[0])
         if length == max(7 - len(prompt), 0):
             refuse(
-                f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens is the number of *new* tokens."
+                f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens limits only the *new* tokens."
             )
         refuse(f"{number_of_tokens(len(expected) - len(got))} too few: max_new_tokens is {case.max_new_tokens}.")
     if len(got) > len(expected) and got[: len(expected)] == expected:
         refuse(
-            f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does your loop test the length before it adds a token, or after?"
+            f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does "
+            "your loop check the length before or after appending a token?"
         )
 
 
-def first_difference(got: list[int], case: Case) -> Mistake:
+def first_wrong_index(got: list[int], case: Case) -> int:
+    """The index of the first wrong token; the length of the shorter answer if one merely continues the other."""
     expected = case.expected()
-    index = next((i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1]), min(len(got), len(expected)))
+    return next((i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1]), min(len(got), len(expected)))
+
+
+def first_difference(got: list[int], case: Case) -> Mistake:
+    expected, index = case.expected(), first_wrong_index(got, case)
     return Mistake(
         f"the answer should be {short(expected)}; yours is {short(got)}.",
         case=str(case),
-        idea=f"They differ from new token {index + 1} on. What did you feed to the pass that produced it?",
+        idea=f"They differ from new token {index + 1} on. What was the input of the pass that produced it?",
     )
 
 
@@ -164,13 +181,13 @@ def as_token_list(got, case: str) -> list[int]:
         raise Mistake(
             "your function returned None; it should return a list of ints.",
             case=case,
-            idea="Is there a `return` at its end?",
+            idea="Does it end with a `return`?",
         )
     if isinstance(got, torch.Tensor):
         raise Mistake(
             f"your function returned a tensor of shape {list(got.shape)}; it should return a list of ints.",
             case=case,
-            idea="Collect the tokens in a list, each as a plain number: `int(...)`.",
+            idea="Collect the tokens in a list, each as a Python int: `int(...)`.",
         )
     if not isinstance(got, list):
         raise Mistake(
@@ -181,6 +198,6 @@ def as_token_list(got, case: str) -> list[int]:
             raise Mistake(
                 f"element {index} of your answer is {type(token).__name__} {short(token)}; it should be an int.",
                 case=case,
-                idea="`argmax()` gives a tensor. `int(...)` makes a number of it.",
+                idea="`argmax()` returns a tensor. `int(...)` converts it.",
             )
     return [operator.index(token) for token in got]

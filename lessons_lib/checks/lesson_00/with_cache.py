@@ -1,4 +1,4 @@
-"""Judges 00.3, greedy decoding with a cache: one prefill, then one token a pass."""
+"""Checks 00.3, greedy decoding with a cache: one prefill, then one token per pass."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def test_greedy_with_cache(attempt) -> None:
 
 
 def _run(attempt, case: Case):
-    """What `case.run` gives; a cache in the place of a token is named."""
+    """The result of `case.run`; raises a `Mistake` if a cache is used where a token belongs."""
     try:
         got, passes = case.run(attempt)
     except (AttributeError, RuntimeError, TypeError) as error:
@@ -37,11 +37,12 @@ def _run(attempt, case: Case):
         raise Mistake(
             f"your code uses the cache where a token belongs ({error}).",
             case=str(case),
-            idea="Look at the order: `first_token, cache = prefill(model, prompt_ids)`, and `decode_step(model, last_token, cache)`.",
+            idea="Look at the order: `first_token, cache = prefill(model, prompt_ids)`, and `decode_step(model, "
+            "last_token, cache)`.",
         ) from error
     if isinstance(got, list) and any(isinstance(token, Cache) for token in got):
         raise Mistake(
-            "your answer holds a cache where a token should stand.",
+            "your answer contains a cache where a token should be.",
             case=str(case),
             idea="`prefill` returns `(first_token, cache)`, in this order.",
         )
@@ -49,25 +50,33 @@ def _run(attempt, case: Case):
 
 
 def _name_wrong_input_with_cache(passes, case: Case) -> None:
-    """The first pass that fed something else than the prompt, or than the newest token."""
+    """Raise for the first decode step whose input is not the newest token."""
     sequence = [*case.prompt, *case.expected()]
-    for number, forward in enumerate(passes[: len(case.expected())]):
+    for step, forward in enumerate(passes[: len(case.expected())]):
         fed = forward.input_ids[0]
-        if number == 0 or fed == [sequence[len(case.prompt) + number - 1]]:
+        if step == 0 or fed == [sequence[len(case.prompt) + step - 1]]:
             continue
-        newest = sequence[len(case.prompt) + number - 1]
+        newest = sequence[len(case.prompt) + step - 1]
         many = "" if len(fed) == 1 else f"{number_of_tokens(len(fed))}, "
-        what = f"decode step {number} fed {many}{short(fed)}; it should feed [{newest}], the newest token."
+        what = f"decode step {step} fed {many}{short(fed)}; it should feed [{newest}], the newest token."
         if len(fed) > 1 and forward.cached:
-            idea = f"The cache already holds {forward.cached} tokens. Fed again, they are stored and attended to twice."
+            idea = (
+                f"The cache already holds {forward.cached} tokens. Tokens fed again are stored, and attended to, twice."
+            )
         elif len(fed) > 1:
-            idea = "You seem to compute the whole sequence again. Keep the cache that `prefill` returns and hand it to every `decode_step`."
-        elif fed[0] == case.prompt[-1] and number == 1:
-            idea = "That is the last token of the prompt, which the cache holds already. Feed the token that `prefill` returned."
-        elif number > 1 and fed == passes[number - 1].input_ids[0]:
-            idea = "You seem to feed the same token in every step. What a step returns is what the next one feeds."
+            idea = (
+                "You seem to recompute the whole sequence. Keep the cache that `prefill` returns and pass it to every "
+                "`decode_step`."
+            )
+        elif fed[0] == case.prompt[-1] and step == 1:
+            idea = (
+                "That is the last token of the prompt, which is already in the cache. Feed the token that `prefill` "
+                "returned."
+            )
+        elif step > 1 and fed == passes[step - 1].input_ids[0]:
+            idea = "You seem to feed the same token in every step. Feed the token that the step before returned."
         else:
-            idea = "The input of a decode step is the token that the step before produced."
+            idea = "The input of a decode step is the token produced by the step before."
         raise Mistake(what, case=str(case), idea=idea)
 
 
@@ -82,36 +91,42 @@ def _name_wrong_first_token(got: list[int], case: Case) -> None:
         )
     if got[:2] == expected[:1] * 2 and got[1:3] == expected[:2][: len(got) - 1]:
         raise Mistake(
-            f"the answer should be {short(expected)}; yours is {short(got)}: the first token stands there twice.",
+            f"the answer should be {short(expected)}; yours is {short(got)}: the first token is there twice.",
             case=str(case),
-            idea="Append each token once: the one from `prefill` before the loop, and in the loop the one from `decode_step`.",
+            idea="Append each token once: the one from `prefill` before the loop, the one from `decode_step` inside "
+            "it.",
         )
 
 
 def _name_too_much_work(passes, case: Case) -> None:
-    """The tokens are right. Were they had for one prefill and one decode step for each further token?"""
+    """The tokens are right. Raise if they took more than one prefill and one decode step per further token."""
     wanted = len(case.expected())
-    if not passes:  # the attempt calls parts of the model: nothing to count
+    if not passes:  # the attempt calls only parts of the model, so there is nothing to count
         return
     if any(forward.tokens > 1 and forward.cached == 0 for forward in passes[1:]):
         raise Mistake(
             f"the tokens are right, but pass 2 computed {passes[1].tokens} tokens; with a cache it computes 1.",
             case=str(case),
-            idea="You seem to prefill again for every token, each time into a new cache. Prefill once, then feed one token a step."
+            idea="You seem to prefill again for every token, each time into a new cache. Prefill once, then feed one "
+            "token per step."
             if passes[1].keeps_cache
-            else "You seem to compute the whole sequence again in every pass, without a cache. Prefill once, then feed one token a step.",
+            else "You seem to recompute the whole sequence in every pass, without a cache. Prefill once, then feed one "
+            "token per step.",
         )
     if passes[0].tokens < len(case.prompt):
         raise Mistake(
-            f"the tokens are right, but the first pass computed {passes[0].tokens} of the prompt's {len(case.prompt)} tokens.",
+            f"the tokens are right, but the first pass computed {passes[0].tokens} of the prompt's {len(case.prompt)} "
+            "tokens.",
             case=str(case),
-            idea="The whole prompt is known: `prefill` computes it in one pass.",
+            idea="The whole prompt is known in advance, so `prefill` can compute it in one pass.",
         )
     if len(passes) > wanted:
         raise Mistake(
-            f"the tokens are right, but {number_of_tokens(wanted)} should take {wanted} forward pass{'es' * (wanted > 1)}; "
+            f"the tokens are right, but {number_of_tokens(wanted)} should take {wanted} forward "
+            f"pass{'es' * (wanted > 1)}; "
             f"yours made {len(passes)}.",
             case=str(case),
-            idea="You seem to compute one token more and throw it away. `prefill` gives the first token, so n tokens need n - 1 decode steps: "
-            "look whether to stop *before* the next step.",
+            idea="You seem to compute one extra token and throw it away. `prefill` gives the first token, so n tokens "
+            "need n - 1 decode "
+            "steps: decide whether to stop *before* the next step.",
         )

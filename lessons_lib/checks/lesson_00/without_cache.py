@@ -1,9 +1,17 @@
-"""Judges 00.1, greedy decoding without a cache: every pass feeds the whole sequence."""
+"""Checks 00.1, greedy decoding without a cache: every pass feeds the whole sequence."""
 
 import torch
 
 from lessons_lib.checks.exercise import Mistake, short
-from lessons_lib.checks.lesson_00.greedy import GREEDY_CASES, Case, as_token_list, first_difference, name_wrong_ends
+from lessons_lib.checks.lesson_00.greedy import (
+    GREEDY_CASES,
+    Case,
+    as_token_list,
+    first_difference,
+    first_wrong_index,
+    name_wrong_ends,
+    number_of_tokens,
+)
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
@@ -14,38 +22,79 @@ def test_greedy_without_cache(attempt) -> None:
         if got != case.expected():
             _name_wrong_position(got, case)
             name_wrong_ends(got, case, attempt)
-            _name_wrong_input_without_cache(passes, case)
+            _name_wrong_input_without_cache(got, passes, case)
+            _name_wrong_choice(got, case)
             raise first_difference(got, case)
         if any(forward.cached for forward in passes):
             raise Mistake(
                 f"the tokens are right, but pass 2 was given a cache of {passes[1].cached} tokens.",
                 case=str(case),
-                idea="This exercise computes the whole sequence in every pass, to see what that costs. The cache comes in 00.2 and 00.3.",
+                idea="This exercise recomputes the whole sequence in every pass, to see what that costs. The cache "
+                "comes in 00.2 and 00.3.",
+            )
+        if len(passes) > len(got):
+            raise Mistake(
+                f"the tokens are right, but {number_of_tokens(len(got))} should take {len(got)} forward "
+                f"pass{'es' * (len(got) > 1)}; "
+                f"yours made {len(passes)}.",
+                case=str(case),
+                idea="You seem to compute one extra token and throw it away. Each pass gives one token, so check "
+                "whether to stop "
+                "right after appending it.",
             )
 
 
-def _name_wrong_input_without_cache(passes, case: Case) -> None:
+def _name_wrong_choice(got: list[int], case: Case) -> None:
+    """The inputs were right up to the first wrong token, so the choice from the logits was wrong."""
+    index, expected = first_wrong_index(got, case), case.expected()
+    if index >= min(len(got), len(expected)) or got[index] >= VOCAB_SIZE:
+        return
+    ids = torch.tensor([[*case.prompt, *expected[:index]]])
+    logits = tiny_model(case.family)(input_ids=ids).logits[0, -1]
+    rank = int((logits > logits[got[index]]).sum()) + 1
+    raise Mistake(
+        f"new token {index + 1} should be {expected[index]}; yours is {got[index]}.",
+        case=str(case),
+        idea=f"The input of that pass was right, but the logit of {got[index]} ranks only {rank} of {VOCAB_SIZE}. "
+        "Greedy decoding "
+        "takes the token with the largest logit at the last position, every time, without sampling.",
+    )
+
+
+def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
+    """Raise for the first pass with a wrong input, among those up to the first wrong token."""
     fed = list(case.prompt)
-    for number, (forward, token) in enumerate(zip(passes, case.expected()), start=1):
+    relevant = passes[: first_wrong_index(got, case) + 1]
+    for pass_number, (forward, token) in enumerate(zip(relevant, case.expected()), start=1):
         if forward.input_ids != [fed]:
-            what = f"pass {number} should feed {len(fed)} tokens, {fed}; yours fed {short(forward.input_ids[0])}."
-            if number > 1 and forward.input_ids == passes[0].input_ids:
-                idea = "You seem to feed the prompt alone each time. Append every new token to the sequence before the next pass."
-            elif number > 1 and forward.tokens == 1:
+            what = (
+                f"pass {pass_number} should feed {number_of_tokens(len(fed))}, {fed}; yours fed "
+                f"{short(forward.input_ids[0])}."
+            )
+            if pass_number > 1 and forward.input_ids == passes[0].input_ids:
                 idea = (
-                    "You seem to feed only the last token. Without a cache the model remembers nothing from one call to the next: "
-                    "feed the whole sequence."
+                    "You seem to feed only the prompt each time. Append every new token to the sequence before the "
+                    "next pass."
                 )
-            elif number > 1 and fed[-1] in forward.input_ids[0] and forward.input_ids[0][-1] != fed[-1]:
-                idea = "The newest token belongs at the end of the sequence: the prompt, then the new tokens in order."
+            elif pass_number > 1 and forward.tokens == 1:
+                idea = (
+                    "You seem to feed only the last token. Without a cache, the model remembers nothing between calls: "
+                    "feed the whole "
+                    "sequence."
+                )
+            elif pass_number > 1 and fed[-1] in forward.input_ids[0] and forward.input_ids[0][-1] != fed[-1]:
+                idea = (
+                    "The newest token belongs at the end of the sequence: first the prompt, then the new tokens in "
+                    "order."
+                )
             else:
-                idea = "Each pass feeds the prompt and, behind it, all new tokens so far."
+                idea = "Each pass feeds the prompt followed by all new tokens so far."
             raise Mistake(what, case=str(case), idea=idea)
         fed.append(token)
 
 
 def _name_wrong_position(got: list[int], case: Case) -> None:
-    """The first token: right, or read from another position than the last."""
+    """Raise if the first token is wrong, for example because it was read at another position than the last."""
     if not got or got[0] == case.expected()[0] or got[: len(case.prompt)] == list(case.prompt):
         return
     logits = tiny_model(case.family)(input_ids=torch.tensor([case.prompt])).logits[0]
@@ -54,19 +103,24 @@ def _name_wrong_position(got: list[int], case: Case) -> None:
     what = f"the first new token should be {case.expected()[0]}; yours is {got[0]}."
     if got[0] >= VOCAB_SIZE:
         idea = (
-            f"The vocabulary has {VOCAB_SIZE} tokens. You seem to take the argmax over all positions at once; take it over the last "
-            "position alone, `logits[0, -1]`."
+            f"The vocabulary has {VOCAB_SIZE} tokens. You seem to take the argmax over all positions at once; take it "
+            "only at the "
+            "last position, `logits[0, -1]`."
         )
     elif got[0] in by_position[:last]:
         position = by_position.index(got[0])
-        which = "the first" if position == 0 else "the one before the last" if position == last - 1 else "not the last"
+        which = "the first" if position == 0 else "the second to last" if position == last - 1 else "not the last"
         idea = (
-            f"You seem to read the logits of position {position}, {which}. The logits of a position predict the token *after* it, "
-            f"so the next token stands at the last position, {last}."
+            f"You seem to read the logits of position {position}, {which}. The logits of a position predict the token "
+            "*after* it, "
+            f"so read the next token at the last position, {last}."
         )
     elif got[0] == int(logits[-1].argmin()):
-        idea = "You seem to take the token with the smallest logit. Greedy takes the largest."
+        idea = "You seem to take the token with the smallest logit. Greedy decoding takes the largest."
     else:
         rank = int((logits[-1] > logits[-1, got[0]]).sum()) + 1
-        idea = f"By the logits of the last position this token is number {rank} of {VOCAB_SIZE}. Greedy takes number 1, every time."
+        idea = (
+            f"At the last position, the logit of this token ranks {rank} of {VOCAB_SIZE}. Greedy decoding takes the "
+            "largest logit, every time."
+        )
     raise Mistake(what, case=str(case), idea=idea)

@@ -1,6 +1,6 @@
-"""Judges 01.4, `generate_wave`: the answers of one wave, and why a row of them is wrong."""
+"""Checks 01.4, `generate_wave`: the answers of one wave, and why one of them is wrong."""
 
-from functools import lru_cache
+from functools import cache
 from numbers import Integral
 
 import torch
@@ -11,12 +11,12 @@ from lessons_lib.checks.lesson_01.passes import Seen, WaveCase, name_wrong_input
 from lessons_lib.checks.lesson_01.words import count, kind
 from lessons_lib.models.tiny_models import tiny_model
 
-# On these prompts the tiny gpt2 model never says a token twice, so that a mistake in any step shows.
+# On these prompts the tiny gpt2 model never repeats a token, so that a mistake in any step shows.
 FIRST, SECOND, THIRD = (80, 13, 34), (90, 70), (81, 42, 14, 90, 71)
-SAYS_ZERO = (22, 43)  # its second token is 0, which Python takes for False
+SAYS_ZERO = (22, 43)  # the second token of its answer is 0, which is falsy in Python
 
 
-@lru_cache(maxsize=None)
+@cache
 def _expected(case: WaveCase) -> tuple[tuple[int, ...], ...]:
     model = tiny_model(case.family)
     return tuple(
@@ -25,9 +25,9 @@ def _expected(case: WaveCase) -> tuple[tuple[int, ...], ...]:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _wave_cases() -> tuple[WaveCase, ...]:
-    """Smallest first. The end token is chosen from what the model says without one."""
+    """Smallest first. The end token is chosen among the tokens that the model writes without one."""
     first, second = _expected(WaveCase((FIRST, SECOND), (8, 8)))
     end = next(token for token in first[2:] if token not in first[:2] and token not in second)
     return (
@@ -40,10 +40,10 @@ def _wave_cases() -> tuple[WaveCase, ...]:
         WaveCase((FIRST,), (8,), eos=end),
         WaveCase((FIRST, SECOND), (6, 6), eos=end),
         WaveCase((FIRST, SECOND), (6, 6), eos=second[0]),
-        # The end token is also the padding token, as in the bundled model, and stands in a prompt too.
+        # The end token is also the padding token, as in the bundled model, and occurs in a prompt too.
         WaveCase(((end, *FIRST), SECOND), (6, 6), eos=end, pad=end),
         WaveCase((SAYS_ZERO, SECOND), (5, 5), eos=0, pad=1),
-        # The model says the padding token, and goes on: with another end token, and with none.
+        # The model writes the padding token and continues: with another end token, and with none.
         WaveCase((FIRST,), (6,), eos=second[0], pad=first[1]),
         WaveCase((FIRST,), (4,), pad=first[1]),
         WaveCase((FIRST, SECOND), (6, 6), eos=end, pad=second[1]),
@@ -86,7 +86,7 @@ def _run_wave(attempt, case: WaveCase, want):
 
 
 def _is_from_pytorch(error: Exception) -> bool:
-    """Whether a library refused something, and not the learner's own line."""
+    """Whether the error comes from a library, not from the learner's own line."""
     trace = error.__traceback__
     while trace.tb_next:
         trace = trace.tb_next
@@ -97,7 +97,7 @@ def _is_from_pytorch(error: Exception) -> bool:
 
 
 def _name_wrong_argmax(case: WaveCase, seen: Seen, error: Exception) -> None:
-    """What the model was given is right; the learner's code stumbled over what was made of the logits."""
+    """The model's inputs are right; raise if the code failed because it took the argmax of the wrong shape."""
     text = str(error)
     rows, columns = seen.shapes[-1] if seen.shapes and seen.shapes[-1] else (len(case.prompts), 1)
     if any(
@@ -111,9 +111,10 @@ def _name_wrong_argmax(case: WaveCase, seen: Seen, error: Exception) -> None:
         )
     ):
         raise Mistake(
-            f"your code stopped at the first token: {text[:120]}.",
+            f"your code failed on the chosen tokens: {text[:120]}.",
             case=str(case),
-            idea="Is there an `.argmax()` without `dim`? It gives one number for the whole batch. `.argmax(dim=-1)` gives one token for each row.",
+            idea="Is there an `.argmax()` without `dim`? It returns one index for the whole batch. `.argmax(dim=-1)` "
+            "returns one token per row.",
         ) from None
     if (
         "converted to Scalar" in text
@@ -121,61 +122,69 @@ def _name_wrong_argmax(case: WaveCase, seen: Seen, error: Exception) -> None:
         or "only one element tensors" in text
     ):
         raise Mistake(
-            f"your code took several numbers for one token: {text[:120]}.",
+            f"your code uses a tensor with several elements as one token: {text[:120]}.",
             case=str(case),
-            idea=f"The logits have shape [{rows}, {columns}, vocabulary]. `.logits[:, -1]` is their last column, and `.argmax(dim=-1)` of it has one token for each row.",
+            idea=f"The logits have shape [{rows}, {columns}, vocabulary]. `.logits[:, -1]` is their last column, and "
+            "its `.argmax(dim=-1)` "
+            "has one token per row.",
         ) from None
 
 
 def _as_rows(got, case: WaveCase) -> list[list[int]]:
     if isinstance(got, torch.Tensor) or not isinstance(got, (list, tuple)):
         raise Mistake(
-            f"it should return a list with one list of int for each prompt, here {len(case.prompts)}; yours returned {kind(got)}.",
+            f"it should return one list of ints per prompt, here {len(case.prompts)}; yours returned {kind(got)}.",
             case=str(case),
-            idea="Answers have unequal lengths, so they do not fit into a tensor. Keep one list a row and append to it.",
+            idea="Answers have unequal lengths, so they don't fit into a tensor. Keep one list per row and append to "
+            "it.",
         )
     for row, answer in enumerate(got):
         if not isinstance(answer, (list, tuple)):
             raise Mistake(
-                f"answer {row} should be a list of int; yours is {kind(answer)}.",
+                f"answer {row} should be a list of ints; yours is {kind(answer)}.",
                 case=str(case),
-                idea="One list for each row, also when the wave has only one row. `.tolist()` turns a tensor into a list.",
+                idea="Return one list per row, even if the wave has only one row. `.tolist()` turns a tensor into a "
+                "list.",
             )
     if len(got) != len(case.prompts):
         raise Mistake(
-            f"{count(len(case.prompts), 'prompt')} should give {count(len(case.prompts), 'answer')}; yours are {len(got)}.",
+            f"{count(len(case.prompts), 'prompt')} should give {count(len(case.prompts), 'answer')}; yours gave "
+            f"{len(got)}.",
             case=str(case),
-            idea="One answer a row, in the order of the prompts.",
+            idea="Return one answer per row, in the order of the prompts.",
         )
     for token in (token for answer in got for token in answer):
         _refuse_non_integer(token, case)
     if len(got) > 1 and any(got[row] is got[0] for row in range(1, len(got))):
         raise Mistake(
-            "all rows of your answer are one and the same list, so each holds the tokens of all.",
+            "all rows of your answer are the same list object, so each contains the tokens of all rows.",
             case=str(case),
-            idea="`[[]] * B` puts the same list into every place. Make a new one for each row: `[[] for _ in prompt_ids]`.",
+            idea="`[[]] * n` repeats the same list n times. Make a new one for each row: `[[] for _ in prompt_ids]`.",
         )
     return [[int(token) for token in answer] for answer in got]
 
 
 def _refuse_non_integer(token, case: WaveCase) -> None:
-    if isinstance(token, (list, tuple)) or isinstance(token, torch.Tensor) and token.numel() > 1:
+    if isinstance(token, (list, tuple)) or (isinstance(token, torch.Tensor) and token.numel() > 1):
         raise Mistake(
-            f"one token is one int; your answers hold {kind(token)}.",
+            f"each token should be one int; your answers contain {kind(token)}.",
             case=str(case),
-            idea="Did you take the best token of every column? `.logits[:, -1]` is the last column alone; `.argmax(dim=-1)` of it has shape [B], and `.tolist()` makes one int a row of it.",
+            idea="Did you take the best token of every column? `.logits[:, -1]` is only the last column; its "
+            "`.argmax(dim=-1)` has one "
+            "element per row, and `.tolist()` turns them into ints.",
         )
     if isinstance(token, torch.Tensor):
         raise Mistake(
-            f"answers should hold ints; yours hold tensors, such as {str(token)[:60]}.",
+            f"answers should contain ints; yours contain tensors, such as {str(token)[:60]}.",
             case=str(case),
-            idea="A loop over a tensor hands out tensors. `for row, token in enumerate(next_tokens.tolist())` hands out ints.",
+            idea="Iterating over a tensor yields tensors. `for row, token in enumerate(next_tokens.tolist())` yields "
+            "ints.",
         )
     if isinstance(token, bool) or not isinstance(token, Integral):
         raise Mistake(
-            f"answers should hold token ids, which are integers; yours hold {kind(token)}.",
+            f"answers should contain token ids, which are ints; yours contain {kind(token)}.",
             case=str(case),
-            idea="`next_tokens.tolist()` gives one int a row.",
+            idea="`next_tokens.tolist()` gives one int per row.",
         )
 
 
@@ -185,62 +194,97 @@ def _name_wave_mistake(case: WaveCase, want, got, seen: Seen) -> None:
     what = f"row {row} should be {short(expected)}; yours is {short(answer)}."
     common = next((i for i, (a, b) in enumerate(zip(expected, answer)) if a != b), min(len(expected), len(answer)))
     if answer[: len(prompt)] == prompt and answer[len(prompt) :] == expected:
-        idea = "You return the prompt as well. The answer is only what is new."
+        idea = "You return the prompt as well. Return only the new tokens."
     elif common == len(expected):
         idea = _why_too_long(case, expected, answer, want, seen)
     elif case.pad in expected and answer == [token for token in expected if token != case.pad]:
-        idea = f"Token {case.pad} is missing. The padding token may be an answer's token too, when the model says it. Only what a row gets after its end is left out."
+        idea = (
+            f"Token {case.pad} is missing. If the model writes the padding token, it is part of the answer. Leave out "
+            "only what a row "
+            "gets after it has finished."
+        )
     elif common == len(answer):
         idea = _why_too_short(case, expected, answer, want, row)
     else:
         name_wrong_inputs(case, want, seen, common + 1)
         if max(answer) >= seen.vocabulary:
-            idea = "That is more than the vocabulary has. `.argmax()` without `dim` counts through all rows of the logits; `.argmax(dim=-1)` takes the best token of each."
+            idea = (
+                "A token is outside the vocabulary. `.argmax()` without `dim` returns an index into the flattened "
+                "logits of all rows; "
+                "`.argmax(dim=-1)` returns the best token of each."
+            )
         elif row and answer[common] == want[0][common if common < len(want[0]) else -1]:
-            idea = "This row got the token of row 0. Take the argmax of every row's own logits: `.logits[:, -1].argmax(dim=-1)`."
+            idea = (
+                "This row got the token of row 0. Take the argmax of every row's own logits: `.logits[:, "
+                "-1].argmax(dim=-1)`."
+            )
         elif case.eos is not None and case.eos == expected[common]:
-            idea = "The end token itself is part of the answer; put no other token in its place."
+            idea = "The end token itself is part of the answer; don't replace it with another token."
         else:
-            idea = f"The first wrong token is number {common}. What the model was fed looks right, so look at how you read the logits: the last column, each row its own."
+            idea = (
+                f"The first wrong token is at index {common}. The inputs of that pass look right, so check how you "
+                "read the logits: take "
+                "the last column, and the argmax of each row."
+            )
     raise Mistake(what, case=str(case), idea=idea)
 
 
 def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
     if case.eos is not None and expected[-1] == case.eos:
         if case.eos == 0:
-            return "Token 0 ends this answer, and 0 counts as false in Python. Compare with `token == eos_token_id`, never `if eos_token_id`."
+            return (
+                "Token 0 ends this answer, and 0 is falsy in Python. Compare with `token == eos_token_id`; don't test "
+                "`if eos_token_id`."
+            )
         if set(answer[len(expected) :]) <= {case.pad, case.eos}:
-            return "You append padding to a row that has ended. Its answer stays as it was while the others go on."
+            return "You append padding to a finished row. Leave its answer unchanged while the others continue."
         if len(seen.forwards) > max(map(len, want)):
-            return "The row goes on after the end token. Do you compare each new token with `eos_token_id`? When they are equal, the row has ended."
+            return (
+                "The row continues after the end token. Do you compare each new token with `eos_token_id`? If they are "
+                "equal, the row has finished."
+            )
         return (
-            "You append tokens after the end token. The row is still computed, but its further tokens are thrown away."
+            "You append tokens after the end token. The row is still computed, but its further tokens must be thrown "
+            "away."
         )
     if len(set(case.max_tokens_each)) > 1 and len(answer) == max(case.max_tokens_each):
-        return "You use one cap for all rows. Row i may have `max_tokens_each[i]` tokens; while others go on, its tokens are thrown away."
-    if len(answer) == len(expected) + 1:
         return (
-            "One token too many: the prefill's token counts as well. Ask whether a row is full right after appending."
+            "You seem to use one limit for all rows. Row i may have `max_tokens_each[i]` tokens; throw away what it "
+            "gets after that."
         )
-    return "Your row goes on past its cap. Stop appending when it holds `max_tokens_each[row]` tokens."
+    if len(answer) == len(expected) + 1:
+        return "That is one token too many: the prefill's token counts as well. Check the limit right after appending."
+    return "The row continues past its limit. Stop appending when it has `max_tokens_each[row]` tokens."
 
 
 def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
     if case.pad in expected and case.eos != case.pad and len(answer) - expected.index(case.pad) in (0, 1):
         if case.eos is None:
-            return f"Here `eos_token_id` is None: no token ends an answer, not even the padding token {case.pad}. You seem to put `pad_token_id` in the place of an end token."
-        return f"You stop at the padding token, {case.pad}. The model may say it as any other token; only `eos_token_id`, here {case.eos}, ends an answer."
+            return (
+                f"Here `eos_token_id` is None, so no token ends an answer, not even the padding token {case.pad}. You "
+                "seem to use "
+                "`pad_token_id` as the end token."
+            )
+        return (
+            f"You stop at the padding token, {case.pad}. The model may write it like any other token; only "
+            "`eos_token_id`, here "
+            f"{case.eos}, ends an answer."
+        )
     others = [len(w) for i, w in enumerate(want) if i != row]
     if case.eos in case.prompts[row] and len(answer) <= 1:
-        return (
-            "You stop at an end token that stands in the prompt or in the padding. Only a new token can end an answer."
-        )
+        return "You seem to stop at an end token in the prompt or in the padding. Only a new token can end an answer."
     if case.eos is not None and expected[-1] == case.eos and len(answer) == len(expected) - 1:
-        return "The end token is missing. It is part of the answer: append first, then ask whether it was the last."
+        return (
+            "The end token is missing. It is part of the answer: append the token first, then check whether it was the "
+            "last."
+        )
     if len(set(case.max_tokens_each)) > 1 and len(answer) == min(case.max_tokens_each):
-        return "You give every row the smallest cap. Each row has a cap of its own."
+        return "You seem to use the smallest limit for every row. Each row has its own limit in `max_tokens_each`."
     if others and len(answer) == min(others):
-        return "You stop the wave when its first row ends. It goes on until no row is running: `while any(running)`."
+        return (
+            "You seem to stop the wave when its first row finishes. Continue until no row is running: `while "
+            "any(running)`."
+        )
     if len(answer) == len(expected) - 1:
-        return "One token too few: the prefill gives the first token, and each decode step one more."
-    return "The row ended before its cap and without an end token."
+        return "That is one token too few: the prefill gives the first token, and each decode step gives one more."
+    return "The row stopped before its limit and without an end token."

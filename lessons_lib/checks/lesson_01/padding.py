@@ -1,12 +1,12 @@
-"""Judges 01.1, `pad_left`: prompts on the right of a rectangle, and the mask that tells them from padding."""
+"""Checks 01.1, `pad_left`: prompts on the right of a rectangle, and the mask that tells them apart from the padding."""
 
 import torch
 
 from lessons_lib.batching.static_batching import pad_left
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.checks.lesson_01.words import count, kind
 
-PAD = 9  # not 0, so that padding with a 0 of one's own is seen
+PAD = 9  # not 0, so that a hard-coded 0 shows
 
 # Smallest first.
 PAD_CASES = (
@@ -22,11 +22,25 @@ PAD_CASES = (
 def test_pad_left(attempt) -> None:
     for prompts, pad in PAD_CASES:
         case = f"pad_left({prompts}, pad_token_id={pad})"
-        result = call(attempt, [list(ids) for ids in prompts], pad, case=case)
+        result = _call(attempt, prompts, pad, case)
         input_ids, mask = _two_tensors(result, case)
         expected_ids, expected_mask = pad_left(prompts, pad)
         if input_ids.tolist() != expected_ids.tolist() or mask.tolist() != expected_mask.tolist():
             _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_mask, case)
+
+
+def _call(attempt, prompts, pad: int, case: str):
+    try:
+        return call(attempt, [list(ids) for ids in prompts], pad, case=case)
+    except ValueError as error:
+        if "expected sequence of length" not in str(error):
+            raise
+        raise Mistake(
+            "your code makes a tensor from rows of unequal length.",
+            case=case,
+            idea="A tensor is a rectangle. Pad every row to the longest prompt before `torch.tensor(...)`. PyTorch "
+            f"said: {error}.",
+        ) from error
 
 
 def _two_tensors(result, case: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,7 +48,8 @@ def _two_tensors(result, case: str) -> tuple[torch.Tensor, torch.Tensor]:
         raise Mistake(
             f"it should return two things, `(input_ids, attention_mask)`; yours returned {kind(result)}.",
             case=case,
-            idea="End with `return input_ids, attention_mask`. The mask tells the model which cells of the rectangle are real.",
+            idea="End with `return input_ids, attention_mask`. The mask tells the model which cells of the rectangle "
+            "are tokens.",
         )
     for name, value in zip(("input_ids", "attention_mask"), result):
         _refuse_non_integers(name, value, case)
@@ -46,14 +61,15 @@ def _refuse_non_integers(name: str, value, case: str) -> None:
         raise Mistake(
             f"`{name}` should be a tensor; yours is {kind(value)}.",
             case=case,
-            idea="`torch.tensor(...)` makes a tensor of a list of rows of equal length.",
+            idea="`torch.tensor(...)` makes a tensor from a list of rows of equal length.",
         )
     if value.is_floating_point() or value.dtype == torch.bool:
         raise Mistake(
-            f"`{name}` should hold int64 numbers; yours holds {value.dtype}.",
+            f"`{name}` should have dtype int64; yours has {value.dtype}.",
             case=case,
-            idea="`torch.tensor` of Python integers is int64 by itself; `torch.zeros` and `torch.ones` make float32 unless told `dtype=torch.int64`. "
-            "`.long()` turns true and false into 1 and 0.",
+            idea="`torch.tensor` of Python ints is int64 by default. `torch.zeros` and `torch.ones` are float32 unless "
+            "you pass "
+            "`dtype=torch.int64`. `.long()` turns True and False into 1 and 0.",
         )
 
 
@@ -70,22 +86,25 @@ def _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_
         raise Mistake(
             f"`input_ids` should be {short(want)}; yours is {short(got)}.",
             case=case,
-            idea="You seem to have a request in every column. A request is a row.",
+            idea="You seem to put each request into a column. A request is a row.",
         )
     if input_ids.dim() != 2 or len(input_ids) != rows:
         raise Mistake(
             f"`input_ids` should have shape [{rows}, {columns}]; yours has {list(input_ids.shape)}.",
             case=case,
-            idea="One row a prompt.",
+            idea="Each prompt is one row.",
         )
     if input_ids.shape[1] != columns:
         idea = (
-            "You seem to cut prompts to a shorter one. No token may be lost: the rectangle is as wide as the longest prompt."
+            "You seem to cut prompts to a shorter length. No token may be lost: the rectangle is as wide as the "
+            "longest prompt."
             if input_ids.shape[1] < columns
-            else "You seem to pad to some length of your own. Every further column is computed for all rows, for nothing."
+            else "You seem to pad to a fixed length. Every extra column is computed for all rows and wasted."
         )
         raise Mistake(
-            f"the longest prompt has {columns} tokens, so there should be {columns} columns; yours are {input_ids.shape[1]}.",
+            f"the longest prompt has {count(columns, 'token')}, so there should be {count(columns, 'column')}; yours "
+            "has "
+            f"{input_ids.shape[1]}.",
             case=case,
             idea=idea,
         )
@@ -93,9 +112,10 @@ def _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_
         _name_wrong_ids(prompts, pad, got, want, case)
     if mask.shape != expected_mask.shape:
         raise Mistake(
-            f"`attention_mask` should have the shape of `input_ids`, {list(expected_mask.shape)}; yours has {list(mask.shape)}.",
+            f"`attention_mask` should have the shape of `input_ids`, {list(expected_mask.shape)}; yours has "
+            f"{list(mask.shape)}.",
             case=case,
-            idea="One number for each cell of the rectangle.",
+            idea="The mask has one element per cell of the rectangle.",
         )
     _name_wrong_mask(prompts, pad, mask.tolist(), expected_mask.tolist(), case)
 
@@ -105,36 +125,48 @@ def _name_wrong_ids(prompts, pad, got, want, case: str) -> None:
     row = next(r for r in range(len(want)) if got[r] != want[r])
     what = f"row {row} of `input_ids` should be {want[row]}; yours is {got[row]}."
     if got[row] == prompts[row] + [pad] * (columns - len(prompts[row])):
-        idea = "You pad on the right. The next token is read off the last column, and there this row has padding. Put the padding on the left."
+        idea = (
+            "You pad on the right. The next token is read from the last column, where this row has padding. Put the "
+            "padding on the left."
+        )
     elif sorted(map(sorted, got)) == sorted(map(sorted, want)) and got != want and sorted(got) == sorted(want):
         idea = (
-            "You seem to sort the prompts. Row i belongs to request i: the caller hands the answers back in that order."
+            "You seem to sort the prompts. Row i belongs to request i, and the caller returns the answers in that "
+            "order."
         )
     elif sorted(got[row]) == sorted(want[row]):
-        idea = "The right tokens in the wrong order. Only padding is put in front; the prompt itself stays as it was."
+        idea = (
+            "These are the right tokens in the wrong order. The padding goes in front, and the prompt keeps its order."
+        )
     elif got[row][-len(prompts[row]) :] == prompts[row]:
-        idea = f"The padding should be `pad_token_id`, here {pad}; the model's vocabulary decides which token that is."
+        idea = f"The padding should be `pad_token_id`, here {pad}, and not a fixed token id."
     else:
-        idea = "Each row is some padding and then the whole prompt, token by token."
+        idea = "Each row is some padding, then the whole prompt, token by token."
     raise Mistake(what, case=case, idea=idea)
 
 
 def _name_wrong_mask(prompts, pad, got, want, case: str) -> None:
     row = next(r for r in range(len(want)) if got[r] != want[r])
     what = f"row {row} of `attention_mask` should be {want[row]}; yours is {got[row]}."
-    if all(number == 1 for line in got for number in line):
-        idea = "Your mask is 1 everywhere, so the model would read the padding as if it were text. It is 0 on padding."
-    elif all(g == 1 - w for line, wanted in zip(got, want) for g, w in zip(line, wanted)):
-        idea = "Your mask is inverted. 1 means: a token, look at it. 0 means: padding, do not look."
+    if all(value == 1 for mask_row in got for value in mask_row):
+        idea = "Your mask is 1 everywhere, so the model would read the padding as text. It should be 0 on padding."
+    elif all(g == 1 - w for got_row, want_row in zip(got, want) for g, w in zip(got_row, want_row)):
+        idea = (
+            "Your mask is inverted. 1 means a token, which attention may look at; 0 means padding, which it must not."
+        )
     elif pad in prompts[row] and got[row] == [
         int(token != pad) for token in [pad] * (len(want[row]) - len(prompts[row])) + prompts[row]
     ]:
         idea = (
-            f"You seem to compare tokens with `pad_token_id`. This prompt holds token {pad} as text, and it must be seen. "
-            "What is padding follows from the lengths, not from the tokens."
+            f"You seem to compare tokens with `pad_token_id`. This prompt contains token {pad} as text, which must "
+            "stay visible. "
+            "Derive the mask from the lengths of the prompts, not from the tokens."
         )
     elif got[row] == want[row][::-1]:
-        idea = "Your tokens are on the right and your mask says that they are on the left. Build both with the same number of padding cells."
+        idea = (
+            "Your tokens are on the right, but your mask says that they are on the left. Put the zeros in front, like "
+            "the padding."
+        )
     else:
-        idea = "In each row as many 0 as there are padding cells, then as many 1 as the prompt has tokens."
+        idea = "Each row has a 0 for every padding cell, then a 1 for every token of the prompt."
     raise Mistake(what, case=case, idea=idea)

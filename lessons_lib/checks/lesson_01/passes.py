@@ -1,4 +1,4 @@
-"""What the forward passes of one wave were given, which of them was given something wrong, and which were too many."""
+"""The inputs of a wave's forward passes: records them, explains the first wrong one, and rejects unnecessary passes."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,19 +18,27 @@ class WaveCase:
     max_tokens_each: tuple[int, ...]
     eos: int | None = None
     pad: int = 0
-    family: str = "gpt2"  # its positions are absolute, so a wrong one shows at once
+    family: str = "gpt2"  # it has absolute positions, so a wrong one changes the output at once
 
     def __str__(self) -> str:
         end = "" if self.eos is None else f", eos_token_id={self.eos}"
-        return f"prompt_ids={[list(ids) for ids in self.prompts]}, caps={list(self.max_tokens_each)}, pad_token_id={self.pad}{end}, on a tiny {self.family} model."
+        return (
+            f"prompt_ids={[list(ids) for ids in self.prompts]}, max_tokens_each={list(self.max_tokens_each)}, "
+            f"pad_token_id={self.pad}{end}, on a tiny {self.family} model."
+        )
 
 
 @dataclass
 class Seen:
-    """What the model was given in each pass: `forwards` as recorded, masks and positions as nested lists or None.
+    """The model's inputs in each pass. A pass that raised has no entry in `forwards`, but one in all other lists.
 
-    shapes: of `input_ids`, None where it is no tensor. by_position: arguments passed without a name. largest: token fed.
-    A pass that raised has no entry in `forwards`, but one in all the others.
+    Attributes:
+        forwards: the passes as recorded.
+        shapes: of `input_ids`, or None if it is not a tensor.
+        by_position: the number of positional arguments.
+        largest: the largest token id that was fed.
+        vocabulary: the size of the model's vocabulary.
+        masks, positions: nested lists, or None if not passed.
     """
 
     forwards: list[Forward]
@@ -64,125 +72,141 @@ def recorded(model):
 
 
 def name_wrong_inputs(case: WaveCase, want, seen: Seen, passes: int, error: str = "") -> None:
-    """Raise for the first pass that was not given what it needs; return when none is found."""
+    """Raise for the first pass with a wrong input; return if there is none."""
     longest = max(map(len, case.prompts))
-    for number in range(min(passes, len(seen.masks))):
-        name = "the prefill" if number == 0 else f"decode step {number}"
-        ids = seen.forwards[number].input_ids if number < len(seen.forwards) else None
+    for index in range(min(passes, len(seen.masks))):
+        name = "the prefill" if index == 0 else f"decode step {index}"
+        ids = seen.forwards[index].input_ids if index < len(seen.forwards) else None
         for name_input in (_wrong_call, _wrong_tokens, _wrong_mask, _wrong_positions):
-            fault = name_input(case, want, number, name, longest, ids, seen)
+            fault = name_input(case, want, index, name, longest, ids, seen)
             if fault:
                 raise Mistake(fault[0] + error, case=str(case), idea=fault[1])
 
 
-def _wrong_call(case: WaveCase, want, number: int, name: str, longest: int, ids, seen: Seen):
-    if seen.by_position[number] > 1:
+def _wrong_call(case: WaveCase, want, index: int, name: str, longest: int, ids, seen: Seen):
+    if seen.by_position[index] > 1:
         return (
-            f"{name} passed {seen.by_position[number]} arguments to the model by position.",
-            "Pass arguments by name: `model(input_ids=..., attention_mask=..., position_ids=..., past_key_values=...)`. Their order differs from model to model, "
-            "so a mask may land in the place of the cache.",
+            f"{name} passed {seen.by_position[index]} positional arguments to the model.",
+            "Pass the arguments by keyword: `model(input_ids=..., attention_mask=..., position_ids=..., "
+            "past_key_values=...)`. Their "
+            "order differs between models, so a mask may be taken for the cache.",
         )
-    shape, rows = seen.shapes[number], len(case.prompts)
+    shape, rows = seen.shapes[index], len(case.prompts)
     if shape is not None and len(shape) != 2:
-        wanted = f"[{rows}, {longest}], all prompts" if number == 0 else f"[{rows}, 1], one column"
+        wanted = f"[{rows}, {longest}], all prompts" if index == 0 else f"[{rows}, 1], one column"
         idea = (
-            "`pad_left` gives a rectangle; feed it as it is."
-            if number == 0
-            else "One new token a row has shape [B]; `next_tokens[:, None]` makes the column [B, 1] of it. It comes from `.logits[:, -1]`, the last column."
+            "`pad_left` returns a rectangle; feed it as it is."
+            if index == 0
+            else f"The new tokens have shape [{rows}], one per row; `next_tokens[:, None]` turns them into the column "
+            f"[{rows}, 1]. They come from `.logits[:, -1]`, the last column."
         )
         return f"{name} fed `input_ids` of shape {shape}; it should be {wanted}.", idea
-    if seen.largest[number] >= seen.vocabulary:
+    if seen.largest[index] >= seen.vocabulary:
         return (
-            f"{name} fed token {seen.largest[number]}; the vocabulary ends at {seen.vocabulary - 1}.",
-            "`.argmax()` without `dim` counts through all rows of the logits. `.argmax(dim=-1)` takes the best token of each row.",
+            f"{name} fed token {seen.largest[index]}, but the vocabulary ends at {seen.vocabulary - 1}.",
+            "`.argmax()` without `dim` returns an index into the flattened logits of all rows. `.argmax(dim=-1)` "
+            "returns the best token of each row.",
         )
     return None
 
 
-def _wrong_tokens(case: WaveCase, want, number: int, name: str, longest: int, ids, seen: Seen):
+def _wrong_tokens(case: WaveCase, want, index: int, name: str, longest: int, ids, seen: Seen):
     if ids is None:
         return None
-    if number == 0:
+    if index == 0:
         if len(ids) == 1 and len(case.prompts) > 1:
             return (
-                f"{name} fed 1 row; it should feed all {len(case.prompts)} rows at once.",
+                f"{name} fed only 1 row; it should feed all {len(case.prompts)} rows at once.",
                 "A wave is one batch: one forward pass for all its rows.",
             )
-        lasts = [line[-1] for line in ids]
+        lasts = [tokens[-1] for tokens in ids]
         if len(ids) == len(case.prompts) and lasts != [prompt[-1] for prompt in case.prompts]:
             return (
-                f"{name} has the tokens {lasts} in its last column; the last token of every prompt belongs there.",
+                f"{name} had the tokens {lasts} in its last column, which should hold the last token of every prompt.",
                 "Pad on the left, with `pad_left`.",
             )
         return None
-    cached = seen.forwards[number].cached
-    if not seen.forwards[number].keeps_cache:
+    cached = seen.forwards[index].cached
+    if not seen.forwards[index].keeps_cache:
         if len(ids[0]) == 1:
             return (
                 f"{name} fed one token and no cache.",
-                "Without `past_key_values` the model knows nothing of the tokens before. Give it the cache of the prefill.",
+                "Without `past_key_values`, the model knows nothing about the earlier tokens. Pass it the cache that "
+                "the prefill filled.",
             )
         return None
     if len(ids[0]) != 1:
         return (
             f"{name} fed {len(ids[0])} tokens of each row; it should feed 1, the newest.",
-            f"The cache holds {count(cached, 'column')} already. What you feed again is added to it a second time.",
+            f"The cache already holds {count(cached, 'column')}. What you feed again is stored a second time."
+            if cached
+            else "You seem to recompute the whole sequence with an empty cache. Create one cache before the loop and "
+            "keep it.",
         )
-    fed = [line[0] for line in ids]
+    if cached == 0:
+        return (
+            f"{name} fed one token and an empty cache; the cache should hold {count(longest + index - 1, 'column')}.",
+            "Do you create the `DynamicCache` inside the loop? Create it once before the loop and pass the same one to "
+            "every pass.",
+        )
+    fed = [tokens[0] for tokens in ids]
     for row, answer in enumerate(want):
-        if len(fed) == len(want) and number < len(answer) and fed[row] != answer[number - 1]:
+        if len(fed) == len(want) and index < len(answer) and fed[row] != answer[index - 1]:
             if fed[row] == case.prompts[row][-1]:
                 return (
-                    f"{name} fed token {fed[row]} to row {row}; it should feed {answer[number - 1]}.",
-                    "You feed the last token of the prompt again. Feed the token that the pass before produced.",
+                    f"{name} fed token {fed[row]} to row {row}; it should feed {answer[index - 1]}.",
+                    "You feed the last token of the prompt again. Feed the token that the previous pass produced.",
                 )
             return (
-                f"{name} fed token {fed[row]} to row {row}; it should feed {answer[number - 1]}, the token that the pass before produced.",
+                f"{name} fed token {fed[row]} to row {row}; it should feed {answer[index - 1]}, the token that the "
+                "previous pass produced.",
                 "The input of a decode step is each row's newest token: `next_tokens[:, None]`.",
             )
     return None
 
 
-def _wrong_mask(case: WaveCase, want, number: int, name: str, longest: int, ids, seen: Seen):
-    mask = seen.masks[number]
+def _wrong_mask(case: WaveCase, want, index: int, name: str, longest: int, ids, seen: Seen):
+    mask = seen.masks[index]
     padded = any(len(prompt) < longest for prompt in case.prompts)
     rows_as_given = ids is None or len(ids) == len(case.prompts)
-    if not rows_as_given or mask is None and not padded:
+    if not rows_as_given or (mask is None and not padded):
         return None
     if mask is None:
         return (
             f"{name} had no `attention_mask`.",
-            "Without it the shorter rows read their padding as if it were text. Pass the mask in every forward pass.",
+            "Without it, the shorter rows read their padding as text. Pass the mask in every forward pass.",
         )
-    expected = [[0] * (longest - len(prompt)) + [1] * (len(prompt) + number) for prompt in case.prompts]
+    expected = [[0] * (longest - len(prompt)) + [1] * (len(prompt) + index) for prompt in case.prompts]
     if mask == expected:
         return None
     if not isinstance(mask[0], list) or isinstance(mask[0][0], list):
-        return None  # a mask of another form, which may be right
-    if len(mask[0]) != longest + number:
+        return None  # a mask in another form, which may be right
+    if len(mask[0]) != longest + index:
         idea = (
-            "Append a column of ones after every pass: the token that comes next is real in every row."
+            "Append a column of ones after every pass, because each new token is real."
             if len(mask[0]) >= longest
-            else "The mask is about everything that the new token may look at, what is in the cache too, not about the new token alone."
+            else "The mask covers everything that the new token may look at, including the cache, not just the new "
+            "token itself."
         )
         return (
-            f"{name} had a mask of {count(len(mask[0]), 'column')}; {_cells(number, longest)}, so it needs {longest + number}.",
+            f"{name} had a mask of {count(len(mask[0]), 'column')}; {_cells(index, longest)}, so the mask needs "
+            f"{longest + index}.",
             idea,
         )
     row = next(r for r in range(len(mask)) if mask[r] != expected[r])
-    if all(g == 1 - w for line, wanted in zip(mask, expected) for g, w in zip(line, wanted)):
-        idea = "It is inverted: 1 is for tokens, 0 for padding."
-    elif number and mask[row][-1] == 0:
-        idea = "You append a 0 for the new token, which hides it. New tokens are real: append a 1."
+    if all(g == 1 - w for got_row, want_row in zip(mask, expected) for g, w in zip(got_row, want_row)):
+        idea = "The mask is inverted: 1 is for tokens, 0 for padding."
+    elif index and mask[row][-1] == 0:
+        idea = "You append a 0 for the new token, which hides it. New tokens are real, so append a 1."
     elif all(all(line) for line in mask):
-        idea = "A mask of ones hides nothing: the padding of the prompts must stay hidden in every decode step too."
+        idea = "A mask of ones hides nothing. The padding of the prompts must stay hidden in every decode step, too."
     else:
-        idea = "0 on the padding, 1 on everything else, and one more 1 after every pass."
+        idea = "The mask is 0 on the padding and 1 everywhere else, and every pass appends another 1."
     return f"{name} had the mask {short(mask[row])} for row {row}; it should be {short(expected[row])}.", idea
 
 
-def _wrong_positions(case: WaveCase, want, number: int, name: str, longest: int, ids, seen: Seen):
-    positions = seen.positions[number]
+def _wrong_positions(case: WaveCase, want, index: int, name: str, longest: int, ids, seen: Seen):
+    positions = seen.positions[index]
     padded = any(len(prompt) < longest for prompt in case.prompts)
     if ids is not None and len(ids) != len(case.prompts):
         return None
@@ -191,68 +215,77 @@ def _wrong_positions(case: WaveCase, want, number: int, name: str, longest: int,
             return None
         return (
             f"{name} had no `position_ids`.",
-            "Left to itself, the model counts columns, padding included. Pass each row's own positions in every forward pass.",
+            "By default, the model uses columns as positions, including the padding. Pass each row's own positions in "
+            "every forward pass.",
         )
     if len(positions) != len(case.prompts):
         return None
     for row, prompt in enumerate(case.prompts):
-        expected = list(range(len(prompt))) if number == 0 else [len(prompt) + number - 1]
-        got = positions[row][-len(prompt) :] if number == 0 else positions[row]
+        expected = list(range(len(prompt))) if index == 0 else [len(prompt) + index - 1]
+        got = positions[row][-len(prompt) :] if index == 0 else positions[row]
         if got == expected:
             continue
-        what = f"{name} gave row {row} {_numbered('position', got)}; it should be {', '.join(map(str, expected))}."
-        if number and len(got) != 1:
+        what = f"{name} gave row {row} {_numbered('position', got)}; expected {', '.join(map(str, expected))}."
+        if index and len(got) != 1:
             return what, "One new token has one position. Keep only the last column of the positions and add 1."
-        if number and got == [expected[0] - number] or number > 1 and got == [len(prompt)]:
+        if (index and got == [expected[0] - index]) or (index > 1 and got == [len(prompt)]):
             return (
                 what,
-                "Your positions stand still. Every new token is one further than the one before: add 1 in each step.",
+                "Your positions don't advance. Every new token is one position further: add 1 in each step.",
             )
-        if number and got == [longest + number - 1]:
+        if index and got == [longest + index - 1]:
             return (
                 what,
-                "You give every row the position of the longest one, so padding is counted. Go on from each row's own last position.",
+                "You give every row the position of the longest one, which counts padding. Continue from each row's "
+                "own last position.",
             )
-        if number and got[0] == 0:
+        if index and got[0] == 0:
             return (
                 what,
-                "You begin to count at 0 again. The new token comes after the prompt: the last position of the row, plus 1.",
+                "You start counting at 0 again. The new token comes after the prompt: use the row's last position plus "
+                "1.",
             )
         return what, "The position of a token is the number of real tokens before it in its own row."
     return None
 
 
 def refuse_extra_work(case: WaveCase, want, seen: Seen) -> None:
-    """The answers are right; refuse what costs more than a wave costs."""
+    """The answers are right; reject an attempt that does more work than a wave needs."""
     needed = max(map(len, want))
     again = [n for n, forward in enumerate(seen.forwards) if n and forward.tokens > 1]
     if again and len(seen.forwards) <= needed:
         forward = seen.forwards[again[0]]
         raise Mistake(
-            f"the answers are right, but decode step {again[0]} fed {forward.tokens} tokens of each row; it should feed 1, the newest.",
+            f"the answers are right, but decode step {again[0]} fed {forward.tokens} tokens of each row; it should "
+            "feed 1, the newest.",
             case=str(case),
-            idea=f"The cache holds {count(forward.cached, 'token')} already. What you feed again is added to it a second time."
-            if forward.keeps_cache
-            else "You compute the whole sequence again in every step. Keep one cache through all passes, as in lesson 00, and feed `[B, 1]`.",
+            idea=f"The cache already holds {count(forward.cached, 'token')}. What you feed again is stored a second "
+            "time."
+            if forward.cached
+            else "You recompute the whole sequence in every step. Keep one cache for all passes, as in lesson 00, and "
+            "feed `[rows, 1]`.",
         )
     if len(seen.forwards) > needed:
         alone = len(case.prompts) > 1 and all(forward.rows == 1 for forward in seen.forwards)
         idea = (
-            "You serve the rows one after the other. One pass computes all rows at once: that is what a batch is for."
+            "You serve the rows one after the other. One pass can compute all rows at once: that is what a batch is "
+            "for."
             if alone
-            else "You go on after the last row has ended. Ask before every pass whether a row is still running."
+            else "You keep going after the last row has finished. Before every pass, check whether any row is still "
+            "running."
         )
         raise Mistake(
-            f"the answers are right, but the wave took {count(len(seen.forwards), 'forward pass')}; its longest answer needs {needed}.",
+            f"the answers are right, but the wave took {count(len(seen.forwards), 'forward pass')}; its longest answer "
+            f"needs {needed}.",
             case=str(case),
             idea=idea,
         )
 
 
-def _cells(number: int, longest: int) -> str:
-    if number == 0:
+def _cells(index: int, longest: int) -> str:
+    if index == 0:
         return f"the prefill feeds {count(longest, 'column')}"
-    return f"the cache holds {longest + number - 1} and 1 is fed"
+    return f"the cache holds {count(longest + index - 1, 'column')} and the step feeds 1"
 
 
 def _numbered(noun: str, numbers: list) -> str:

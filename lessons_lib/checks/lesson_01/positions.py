@@ -1,4 +1,4 @@
-"""Judges 01.2, `positions_from_mask`: each row counts its own real tokens, from 0."""
+"""Checks 01.2, `positions_from_mask`: each row counts its own real tokens, from 0."""
 
 import torch
 
@@ -23,41 +23,43 @@ def test_positions_from_mask(attempt) -> None:
             raise Mistake(
                 f"it should return a tensor; yours returned {kind(got)}.",
                 case=case,
-                idea="Stay with tensor methods, such as `attention_mask.cumsum(dim=1)`.",
+                idea="Use tensor methods, such as `attention_mask.cumsum(dim=1)`.",
             )
         if list(got.shape) != [len(mask), len(mask[0])]:
             raise Mistake(
-                f"positions should have the shape of the mask, {[len(mask), len(mask[0])]}; yours have {list(got.shape)}.",
+                f"the positions should have the shape of the mask, {[len(mask), len(mask[0])]}; yours have "
+                f"{list(got.shape)}.",
                 case=case,
                 idea="Every cell of the rectangle gets a position, row by row.",
             )
-        if got.is_floating_point() or got.dtype == torch.bool:
+        if got.dtype != torch.int64:
             raise Mistake(
-                f"positions should be int64; yours are {got.dtype}.",
+                f"the positions should be int64; yours are {got.dtype}.",
                 case=case,
-                idea="A position is an index, so it is a whole number. `.long()` converts.",
+                idea="A position is an index, and PyTorch's default index type is int64. `.long()` converts.",
             )
         _compare_positions(mask, got.tolist(), case)
 
 
 def _compare_positions(mask, got, case: str) -> None:
-    for row, (line, positions) in enumerate(zip(mask, got)):
-        padding = line.count(0)
-        real, want = positions[padding:], list(range(sum(line)))
+    for row, (mask_row, positions) in enumerate(zip(mask, got)):
+        padding = mask_row.count(0)
+        real, want = positions[padding:], list(range(sum(mask_row)))
         if real != want:
             raise Mistake(
                 f"the tokens of row {row} should have positions {want}; yours have {real}.",
                 case=case,
                 idea=_why_positions(mask, row, real, want),
             )
-        # What padding gets is never read. But a model looks it up all the same, so it must exist.
-        outside = [position for position in positions[:padding] if not 0 <= position < len(line)]
+        # The padding's results are never used, but the model still looks up its positions, so they must be valid.
+        outside = [position for position in positions[:padding] if not 0 <= position < len(mask_row)]
         if outside:
             raise Mistake(
-                f"the tokens of row {row} are right, but padding got position {outside[0]}.",
+                f"the positions of row {row}'s tokens are right, but its padding has position {outside[0]}.",
                 case=case,
-                idea="Nobody reads what padding computes, so any valid position will do, such as 0. But the model looks it up in a table, "
-                f"and {outside[0]} is not in the table.",
+                idea="The padding's results are never used, so any valid position will do, such as 0. But the model "
+                "looks the position "
+                f"up in a table, and {outside[0]} isn't in it.",
             )
 
 
@@ -65,15 +67,27 @@ def _why_positions(mask, row: int, real, want) -> str:
     padding = mask[row].count(0)
     above = sum(map(sum, mask[:row]))
     if real == [p + 1 for p in want]:
-        return "Your first token has position 1; positions begin at 0. `cumsum` counts the token itself."
+        return (
+            "Your first token has position 1, but positions start at 0. A running count that includes the token itself "
+            "is one too high."
+        )
     if padding and real == [p + padding for p in want]:
-        return "You count the padding too. Counted from its own first token, a prompt has the same positions in every wave and alone."
+        return (
+            "You seem to count the padding too. Counted from its own first token, a prompt has the same positions in "
+            "every wave as alone."
+        )
     if len(want) > 1 and real == want[::-1]:
-        return "You count from the end. The first real token has position 0, and positions grow to the right."
+        return (
+            "You seem to count from the end. The first real token has position 0, and positions increase to the right."
+        )
     if len(real) > 1 and len(set(real)) == 1:
-        return "All your tokens share one position. Each token is one further than the one before."
+        return (
+            "All your tokens share one position, but each should be one higher than the one before. Did you sum down "
+            "the rows, "
+            "along dimension 0? Sum along dimension 1."
+        )
     if above and real == [p + above for p in want]:
-        return "You go on counting from the row above. Every row begins at 0 again."
+        return "You seem to continue counting from the row above. Every row starts at 0 again."
     if row:
-        return "Count along the columns, dimension 1: each row by itself. You may be counting down the rows."
+        return "Count along dimension 1, each row by itself. You may be counting down the rows, along dimension 0."
     return "The position of a token is the number of real tokens before it in its own row."

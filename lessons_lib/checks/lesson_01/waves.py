@@ -1,4 +1,4 @@
-"""Judges 01.3, `wave_steps`: a wave takes as many steps as its longest answer has tokens."""
+"""Checks 01.3, `wave_steps`: a wave takes as many steps as its longest answer has tokens."""
 
 from lessons_lib.batching.static_batching import wave_steps
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -23,15 +23,15 @@ def test_wave_steps(attempt) -> None:
         want = wave_steps(lengths, batch_size)
         got = got.tolist() if hasattr(got, "tolist") and not isinstance(got, (int, float)) else got
         if not isinstance(got, (list, tuple)):
-            total = " You seem to add the waves up." if got == sum(want) and len(want) > 1 else ""
+            total = " You seem to add up the waves." if got == sum(want) and len(want) > 1 else ""
             raise Mistake(
-                f"it should return a list, the steps of each wave, here {want}; yours returned {kind(got)}.{total}",
+                f"it should return a list with the steps of each wave, here {want}; yours returned {kind(got)}.{total}",
                 case=case,
-                idea="One number for each wave.",
+                idea="The list has one element per wave.",
             )
         if list(got) != want:
             raise Mistake(
-                f"the waves should take {want} steps; yours take {short(list(got))}.",
+                f"the steps of the waves should be {want}; yours are {short(list(got))}.",
                 case=case,
                 idea=_why_steps(lengths, batch_size, want, list(got)),
             )
@@ -40,20 +40,24 @@ def test_wave_steps(attempt) -> None:
 def _why_steps(lengths, size: int, want, got) -> str:
     waves = [lengths[i : i + size] for i in range(0, len(lengths), size)]
     if got == [w + 1 for w in want]:
-        return "One too many: the prefill gives the first token already. An answer of n tokens takes n passes, the prefill among them."
+        return (
+            "Each wave has one step too many: the prefill already gives the first token. An answer of n tokens takes n "
+            "passes, including the prefill."
+        )
     if got == [w - 1 for w in want]:
-        return "One too few: the prefill is a forward pass too, and it gives the first token."
+        return "Each wave has one step too few: the prefill is a forward pass too, and it gives the first token."
     if any(len(wave) > 1 for wave in waves):
         for name, rule in (
             (
-                "You add the lengths up. The rows of a wave are computed in the same pass: one step serves all of them.",
+                "You seem to add up the lengths. The rows of a wave are computed in the same pass, so one step serves "
+                "all of them.",
                 sum,
             ),
             (
-                "You take the mean. A wave cannot leave before its longest answer is done.",
+                "You seem to take the mean. A wave can't leave before its longest answer is done.",
                 lambda wave: sum(wave) / len(wave),
             ),
-            ("You stop with the shortest answer; the others of its wave have not finished then.", min),
+            ("You seem to stop with the shortest answer, before the others of its wave have finished.", min),
         ):
             if got in (
                 [rule(wave) for wave in waves],
@@ -62,20 +66,25 @@ def _why_steps(lengths, size: int, want, got) -> str:
             ):
                 return name
         if got == [wave[-1] for wave in waves] or got == [wave[0] for wave in waves]:
-            return "You look at one request of each wave by its place. The longest one decides, wherever it sits."
+            return "You seem to take the first or last request of each wave. The longest one decides, wherever it is."
     if got == want[:-1]:
-        return (
-            "The last wave is missing. It may have fewer requests than `batch_size`, and it is computed all the same."
-        )
+        return "The last wave is missing. It may have fewer requests than `batch_size`, but it still has to run."
     if got in (wave_steps(sorted(lengths), size), wave_steps(sorted(lengths, reverse=True), size)):
-        return "You seem to sort the requests. How long an answer will be is not known when it begins, so waves follow the order of arrival."
+        return (
+            "You seem to sort the requests. The length of an answer isn't known when it starts, so waves follow the "
+            "order of arrival."
+        )
     if len(want) > 1 and got == [max(lengths)] * len(want):
-        return "You give every wave the longest answer of all. A wave waits for its own longest answer only."
+        return "You seem to use the longest answer of all for every wave. A wave waits only for its own longest answer."
     parts = [lengths[i::size] for i in range(size)]
     if got == [max(part) for part in parts if part] or len(got) == size != len(want):
-        return "`batch_size` is the number of requests in a wave, not the number of waves. The first wave is `answer_lengths[:batch_size]`."
+        return (
+            "`batch_size` is the number of requests in a wave, not the number of waves. The first wave is "
+            "`answer_lengths[:batch_size]`."
+        )
     if len(got) > len(want):
         return (
-            "There are more numbers than waves. Waves do not overlap: the next one begins `batch_size` requests later."
+            "Your list has more elements than there are waves. Waves don't overlap: each one starts `batch_size` "
+            "requests after the previous one."
         )
-    return "Cut the list into pieces of `batch_size`, in order, and take the longest answer of each piece."
+    return "Split the list into waves of `batch_size`, in order, and take the longest answer of each."

@@ -1,4 +1,4 @@
-"""What the refusals of lesson 01 share: words for a value that is not what was asked for."""
+"""Shared by the messages of lesson 01: a short description of an unexpected value."""
 
 import torch
 
@@ -6,7 +6,7 @@ from lessons_lib.checks.exercise import short
 
 
 def kind(value) -> str:
-    """What something is, in a few words."""
+    """A short description of a value."""
     if value is None:
         return "None (is a `return` missing?)"
     if isinstance(value, torch.Tensor):

@@ -4,112 +4,90 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A sequence was preempted after 13 tokens of its answer, and its cache was dropped. It is admitted again, and nothing is found by name. What happens?",
+        text="A sequence was preempted after 13 tokens of its answer, and its cache was dropped. Now it is admitted again. What happens?",
         choices=(
             Choice(
-                "The prompt is computed again, and the answer begins anew.",
-                "Somebody has read these 13 tokens already. They are known, and they stay: only keys and values are lost.",
+                "The prompt is computed again, and the answer starts over.",
+                "These 13 tokens have already been sent. They stay known: only keys and values are lost.",
             ),
             Choice(
-                "Prompt and answer so far are computed together.",
-                "All of them are known and none is computed. Lesson 09's rule does the rest.",
+                "The prompt and the answer so far are computed together.",
+                "All of these tokens are known and none is computed. Lesson 09's rule does the rest.",
                 right=True,
             ),
             Choice(
-                "The prompt is computed in one step, and then the 13 tokens are decoded again, one a step.",
-                "That is how they came about. But known tokens need not wait for one another: they go through the model together.",
+                "The prompt is computed in one step, and then the 13 tokens are decoded again, one per step.",
+                "That is how they were produced. But known tokens don't have to wait for each other: they go through the model together.",
             ),
             Choice(
-                "Only the 13 tokens of the answer are computed, as the keys of the prompt are kept.",
-                "All its blocks went back to the pool. Only if some of them are found by name does it begin further on.",
+                "Only the 13 tokens of the answer are computed, since the keys of the prompt are kept.",
+                "All of its blocks went back to the pool, those of the prompt too.",
             ),
         ),
     ),
     Question(
-        text="Why does the scheduler admit nobody in a step in which it has preempted somebody?",
+        text="First come, first served. A, B and C arrived in this order and are running. B needs a block, and none is free. Which sequence is preempted?",
         choices=(
             Choice(
-                "The step's budget of tokens is used up by then, as the victim had its share of it.",
-                "A preempted sequence gives its share of the budget back. What is short are blocks.",
+                "A, because it has held its blocks for the longest time.",
+                "A is first in rank. If it could be preempted while others run, no sequence would be sure to finish.",
             ),
             Choice(
-                "The victim should get its own blocks back before anybody else can take them.",
-                "Blocks have no owner by right. It gets any blocks, when its turn comes.",
+                "B, because it is the one that needs a block.",
+                "Then C, which ranks behind B, would keep its blocks at B's expense. B is the victim only if no running sequence ranks behind it.",
             ),
             Choice(
-                "A newcomer would take the victim's blocks and be the next victim.",
-                "The newcomer's prefill would be thrown away in its turn: the beginning of thrashing.",
+                "C, because the policy would serve it last.",
+                "The victim has the largest rank. Here, that is the latest arrival.",
                 right=True,
             ),
             Choice(
-                "The moves of the victim's blocks take the whole step.",
-                "They take some time, but less than a step, and a victim whose cache is dropped moves nothing at all.",
+                "Whichever has the most blocks, so that one preemption is enough.",
+                "One free block is enough for B. The number of blocks plays no role in the choice, only the rank.",
             ),
         ),
     ),
     Question(
-        text="Two prompts have the same tokens 16 to 31, and different tokens before. Blocks hold 16. May they share their second block?",
+        text="Why does the scheduler admit no sequence in a step in which it has preempted one?",
         choices=(
             Choice(
-                "Yes, since the tokens in it are the same, in the same places.",
-                "The keys are not. From the second layer on, a token's key depends on all tokens before it.",
+                "The step's token budget is used up, because the victim had its share of it.",
+                "A preempted sequence returns its share of the budget. Blocks are what is short.",
             ),
             Choice(
-                "No. The keys in it differ, and so do the two names.",
-                "The name of the first block goes into that of the second: one name stands for everything up to the end of the block.",
+                "The victim must get its own blocks back before another sequence can take them.",
+                "No sequence has a claim to particular blocks. When the victim is admitted again, any blocks will do.",
+            ),
+            Choice(
+                "The admitted sequence would take the freed blocks and, under first come, first served, be the next victim.",
+                "It ranks behind every running sequence, so its prefill would be wasted: the start of thrashing.",
                 right=True,
             ),
             Choice(
-                "Yes, if the block is copied before one of them writes to it.",
-                "A copy is made so that a *write* does no harm. Here already reading would be wrong.",
-            ),
-            Choice(
-                "Only if they are in the pool at the same time.",
-                "What a block holds does not depend on when it was computed, but on which tokens stand before it.",
+                "Copying the victim's blocks takes the whole step.",
+                "It takes some time, but less than a step, and if the victim's cache is dropped nothing is copied at all.",
             ),
         ),
     ),
     Question(
-        text="Why do freed blocks join the free queue with the last block of the sequence first?",
+        text="With blocks of 1 token, swapping a sequence of 1,024 tokens out and in takes 661 ms, although its bytes alone would take 5 ms. Why?",
         choices=(
             Choice(
-                "The last block was used last, and the least recently used is lost first.",
-                "All blocks of a sequence are read in every step, so all of them were last used at the same time.",
+                "The swap space has to be searched for 1,024 free blocks.",
+                "Taking blocks from a free queue costs next to nothing compared with a copy.",
             ),
             Choice(
-                "Without the blocks before it, a block is of no use.",
-                "So the tail should be lost before the beginning, which is also what other sequences are most likely to have.",
+                "Small blocks hold more bytes per token.",
+                "A token has the same keys and values in a block of any size.",
+            ),
+            Choice(
+                "Each layer's keys and values of each block are a transfer of their own, and starting a transfer takes time.",
+                "1,024 blocks × 64 transfers × 2 directions × 5 µs are 655 ms. Larger blocks, or blocks gathered before they are sent, need fewer transfers.",
                 right=True,
             ),
             Choice(
-                "The last block is usually not full, so it has no name and can be handed out at once.",
-                "One of them may be, and that one has no name. But the order matters for the full ones.",
-            ),
-            Choice(
-                "The next sequence gets its blocks in the right order then.",
-                "Blocks may lie in any order: the block table says where each is.",
-            ),
-        ),
-    ),
-    Question(
-        text="A prompt of 32 tokens is found in the cache as a whole, in two blocks of 16, which another sequence holds; other blocks are free. What does its first step compute, and where does that go?",
-        choices=(
-            Choice(
-                "Nothing. The answer begins at once.",
-                "The next token is chosen from the logits of token 31, and logits lie in no cache. Engines have crashed on this.",
-            ),
-            Choice(
-                "Token 31, into its place in the second block.",
-                "The same numbers, up to rounding, would be written, but into a block that somebody else is reading. No block is written that others hold.",
-            ),
-            Choice(
-                "Token 31, into a copy of the second block.",
-                "The copy holds 15 tokens that are of use, and one that is written over. If no block were free for it, all of the second block is computed instead.",
-                right=True,
-            ),
-            Choice(
-                "All 32 tokens, as the sequence needs blocks of its own.",
-                "It reads the others' blocks as they are. Only where it writes does it need one of its own.",
+                "The forward pass has to wait until every block has been computed again.",
+                "Swapping computes nothing. Recomputing is the other way.",
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Judges 10.1, `last_in_rank`: the victim is the one that the policy would serve last, and of two alike the later candidate."""
+"""Judges 10.1, `last_in_rank`: the victim is the sequence that the policy would serve last; on a tie, the later candidate."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 class LastComeFirstServed:
-    """A policy of the check's own: who came last is served first."""
+    """A policy that only this check has: the latest arrival is served first."""
 
     name = "last come, first served"
 
@@ -39,23 +39,23 @@ def _sequence(
     )
 
 
-def _names(candidates: list[Sequence]) -> str:
+def _ids(candidates: list[Sequence]) -> str:
     return "[" + ", ".join(sequence.id for sequence in candidates) + "]"
 
 
 def _choose(
     attempt, candidates: list[Sequence], policy, want: Sequence, case: str, ideas: dict[str, str], otherwise: str
 ) -> None:
-    """Let the attempt choose, and name a wrong choice by whom it took."""
+    """Let the attempt choose, and explain a wrong choice by the sequence it chose."""
     given = list(candidates)
     got = call(lambda: attempt(given, policy), case=case)
     changed = len(given) != len(candidates) or any(one is not other for one, other in zip(given, candidates))
     if changed:
-        what = f"your code changed `candidates`: it was {_names(candidates)} and is {_names(given)} afterwards."
+        what = f"your code changed `candidates`: it was {_ids(candidates)} and is {_ids(given)} afterwards."
         raise Mistake(
             what,
             case=case,
-            idea="Only look at them. `reversed(candidates)` and `sorted(candidates, ...)` leave the list as it is; `.reverse()`, `.sort()` and `.pop()` do not.",
+            idea="Only read the list. `reversed(candidates)` and `sorted(candidates, ...)` leave the list as it is; `.reverse()`, `.sort()` and `.pop()` do not.",
         )
     if got is want:
         return
@@ -69,7 +69,7 @@ def _choose(
     )
 
 
-LAST = "The policy serves the smallest rank first, so whoever has the largest rank would be served last."
+LAST = "The policy serves the smallest rank first, so the sequence with the largest rank would be served last."
 
 
 def _check_alone(attempt) -> None:
@@ -88,24 +88,24 @@ def _check_alone(attempt) -> None:
 
 def _check_order_of_arrival(attempt) -> None:
     a, b, c, d = (_sequence(name, float(time), prompt=8 + time) for time, name in enumerate("ABCD"))
-    first = "A has the smallest rank, so the policy serves it before all others. As the victim it would lose its place to some who rank behind it. "
+    first = "A has the smallest rank, so the policy serves it before all others. It would lose its blocks to sequences that rank behind it. "
     ideas = {
         "A": first + "The victim is the one with the largest rank.",
-        "B": "B stands at the beginning of the list, but it has not the largest rank. Where somebody stands matters only if two ranks are alike.",
-        "C": "C was admitted last, but D ranks behind it. Otherwise whoever was preempted once would be the next victim again. Ask `policy.rank`.",
+        "B": "B is first in the list, but it doesn't have the largest rank. The position in the list only breaks ties between equal ranks.",
+        "C": "C was admitted last, but D ranks behind it. If the last one admitted were the victim, a sequence that was preempted once would be preempted again and again. Ask `policy.rank`.",
     }
-    case = "first come, first served; A came at 0, B at 1, C at 2, D at 3. Some were preempted before and are back, so the candidates are B, A, D, C."
+    case = "first come, first served; A arrived at 0, B at 1, C at 2, D at 3. Some were preempted earlier and have been admitted again, so the candidates are B, A, D, C."
     _choose(attempt, [b, a, d, c], FirstComeFirstServed(), d, case, ideas, LAST)
-    case = "first come, first served; A came at 0, B at 1, C at 2, and they were admitted in this order."
+    case = "first come, first served; A arrived at 0, B at 1, C at 2, and they were admitted in this order."
     _choose(attempt, [a, b, c], FirstComeFirstServed(), c, case, {"A": first}, LAST)
-    case = "first come, first served; the candidates are C (came at 2), B (at 1), A (at 0)."
+    case = "first come, first served; the candidates are C (arrived at 2), B (at 1), A (at 0)."
     _choose(
         attempt,
         [c, b, a],
         FirstComeFirstServed(),
         c,
         case,
-        {"A": "A stands at the end of the list, but it came first. " + LAST},
+        {"A": "A is last in the list, but it arrived first. " + LAST},
         LAST,
     )
 
@@ -116,50 +116,54 @@ def _check_other_policies(attempt) -> None:
         _sequence("B", 1.0, prompt=3, expected=60),
         _sequence("C", 2.0, prompt=8, expected=20),
     )
-    case = "shortest job first; A has a prompt of 40 tokens and is expected to get 5, B has 3 and is expected to get 60, C has 8 and is expected to get 20."
+    case = "shortest job first; A has a prompt of 40 tokens and an expected answer of 5, B of 3 and 60, C of 8 and 20."
     ideas = {
-        "A": "A has the most tokens and blocks now, but the policy wants it done first. How long a sequence is does not matter, unless the policy asks for it: `policy.rank(sequence)`.",
-        "C": "C came last, but here the policy ranks by expected length. Ask `policy.rank(sequence)`, not `arrival_time`.",
+        "A": "A has the most tokens and blocks now, but the policy serves it first. The length of a sequence doesn't matter unless the policy ranks by it: `policy.rank(sequence)`.",
+        "C": "C arrived last, but this policy ranks by expected length. Ask `policy.rank(sequence)`, not `arrival_time`.",
     }
     _choose(attempt, [a, b, c], ShortestJobFirst(), b, case, ideas, LAST)
     low, high = _sequence("A", 0.0, tier=1), _sequence("B", 1.0, tier=0)
-    case = "strict priority; A came at 0 and is of tier 1, B came at 1 and is of tier 0. Ranks are pairs here: (1, 0.0) and (0, 1.0)."
+    case = "strict priority; A arrived at 0 in tier 1, B arrived at 1 in tier 0. Here ranks are pairs: (1, 0.0) and (0, 1.0)."
     _choose(
         attempt,
         [low, high],
         StrictPriority(),
         low,
         case,
-        {"B": "B is of the better tier: its rank (0, 1.0) is the smaller one, so it is served first. " + LAST},
+        {"B": "B is in the better tier: its rank (0, 1.0) is the smaller one, so it is served first. " + LAST},
         LAST,
     )
     a, b = _sequence("A", 0.0), _sequence("B", 1.0)
-    case = "a policy that serves the last comer first: rank = −arrival time. A came at 0, B at 1."
+    case = "a policy that serves the latest arrival first: rank = −arrival time. A arrived at 0, B at 1."
     _choose(
         attempt,
         [a, b],
         LastComeFirstServed(),
         a,
         case,
-        {"B": "B came last, and this policy serves it first. Only `policy.rank` knows the order."},
+        {"B": "B arrived last, so this policy serves it first. Only `policy.rank` knows the order."},
         LAST,
     )
 
 
 def _check_alike(attempt) -> None:
-    idea = "Of two with the same rank, take the later candidate: it was admitted later, so less work is lost. `max` keeps the first of several largest; go through them from the end."
+    idea = "If several candidates share the largest rank, take the last of them in the list. `max` returns the first of several equal ones, so go through the list from the end."
     for count in (2, 3):
         candidates = [_sequence(name, 1.0) for name in "ABC"[:count]]
-        case = f"first come, first served; the candidates {_names(candidates)} all came at 1."
+        case = f"first come, first served; the candidates {_ids(candidates)} all arrived at 1."
         _choose(attempt, candidates, FirstComeFirstServed(), candidates[-1], case, {}, idea)
+    a, b, c = _sequence("A", 0.0), _sequence("B", 1.0), _sequence("C", 1.0)
+    case = "first come, first served; A arrived at 0, B and C at 1; the candidates are A, C, B."
+    by_list = "B and C have the same rank, and B is later in the list. The position in the list decides, not the id."
+    _choose(attempt, [a, c, b], FirstComeFirstServed(), b, case, {"C": by_list}, LAST)
     a, b, c = _sequence("A", 2.0), _sequence("B", 2.0), _sequence("C", 0.0)
-    case = "first come, first served; A and B came at 2, C at 0; the candidates are A, B, C."
+    case = "first come, first served; A and B arrived at 2, C at 0; the candidates are A, B, C."
     _choose(attempt, [a, b, c], FirstComeFirstServed(), b, case, {"A": idea}, LAST)
 
 
 def _check_random(attempt) -> None:
     rng = Random(10)
-    for number in range(200):
+    for index in range(200):
         candidates = [
             _sequence(f"s{i}", rng.randrange(4), rng.randint(1, 50), rng.randint(1, 50), rng.randrange(2))
             for i in range(rng.randint(1, 8))
@@ -172,7 +176,7 @@ def _check_random(attempt) -> None:
             candidates,
             policy,
             candidates[want],
-            f"random choice {number}, {policy.name}; ranks in the order of the list: {ranks}.",
+            f"random case {index}, {policy.name}; ranks in the order of the list: {ranks}.",
             {},
             LAST,
         )

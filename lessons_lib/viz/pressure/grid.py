@@ -1,4 +1,4 @@
-"""The blocks of a pool under pressure: the owners of each, how full it is, and what is left in those without an owner."""
+"""The blocks of a pool under pressure: which sequences use each, how full it is, and what is left in the free ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ GRID_WIDTH = 588
 _GAP = 5
 _WIDEST, _TALLEST = 96, 420
 _HEAD, _HEADED = 15, 34  # height of a bay's head, and how wide a bay must be to have one
-_FILL_WIDTH = 62  # a bay this wide says in numbers how full it is
+_FILL_WIDTH = 62  # a bay this wide says in figures how full it is
 _EM, _SMALLEST = 0.66, 7.5  # width of a letter in font sizes, and the smallest font
 CACHED = mix(NEUTRAL, PAPER, 0.6)
 
 
 def bay_size(num_blocks: int) -> tuple[int, int, int]:
-    """The largest bays with which a pool fits its place, in rows of one length if that costs little: columns, width, height of a bay."""
+    """The largest bays with which a pool fits, in rows of equal length if that costs little: columns, width, height of a bay."""
     sizes = [_fitted(columns, num_blocks) for columns in range(1, max(num_blocks, 1) + 1)]
     fitting = [size for size in sizes if math.ceil(num_blocks / size[0]) * (size[2] + _GAP) <= _TALLEST] or [
         sizes[min(65, len(sizes)) - 1]
@@ -86,21 +86,21 @@ def _bay(
 def _stripes(
     d: Drawing, owners: Sequence[str], filled: float, title: str, x: float, y: float, width: float, height: float
 ) -> None:
-    """A stripe for each holder, with its letter where that has room. What is empty is hatched, from the foot upwards."""
+    """A stripe for each sequence, with its letter where it fits. Empty slots are hatched, from the bottom upwards."""
     each = width / len(owners)
-    for index, holder in enumerate(owners):
-        size = min(14, height - 3, (each - 1) / (_EM * len(holder)))
-        label = holder if size >= _SMALLEST else ""
+    for index, owner in enumerate(owners):
+        size = min(14, height - 3, (each - 1) / (_EM * len(owner)))
+        label = owner if size >= _SMALLEST else ""
         d.cell(
             x + index * each,
             y,
             each,
             height,
-            color_of(holder),
+            color_of(owner),
             label,
             title,
             1 - filled,
-            tint(color_of(holder)),
+            tint(color_of(owner)),
             size=size,
         )
     if len(owners) > 1:
@@ -112,7 +112,7 @@ def _stripes(
 
 
 def draw_cached(d: Drawing, x: float, y: float, width: float, height: float) -> None:
-    """Rows of dots on pale grey: what was here is still here."""
+    """Rows of dots on pale gray: what was here is still here."""
     d.lines(f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z", "none", fill=CACHED)
     step = 7 if width >= 12 else 4
     rows, columns = max(1, int(height // step)), max(1, int(width // step))
@@ -127,14 +127,14 @@ def draw_cached(d: Drawing, x: float, y: float, width: float, height: float) -> 
 
 def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
     """The swap space as small cells. Returns the height taken."""
-    holder = {block: name for name, blocks in step.swapped.items() for block in blocks}
+    owner = {block: name for name, blocks in step.swapped.items() for block in blocks}
     targets = {move.target for move in step.block_copies if move.kind == SWAP_OUT}
     width = next(
         (width for width in (38, 26, 16, 10) if math.ceil(step.num_swap_blocks / (GRID_WIDTH // width)) * 24 <= 100), 6
     )
     a_line, height = GRID_WIDTH // width, 20 if width > 10 else 10
     for block in range(step.num_swap_blocks):
-        left, top, name = x + block % a_line * width, y + block // a_line * (height + 4), holder.get(block)
+        left, top, name = x + block % a_line * width, y + block // a_line * (height + 4), owner.get(block)
         fill = color_of(name) if name else PAPER
         stroke, line = (INK, 2.5) if block in targets else (EDGE, 1)
         d.rect(left, top, width - 3, height, fill, stroke, line, radius=2, title=swap_title(block, name))

@@ -1,7 +1,7 @@
-"""The pool under pressure, one step of a run: which request owns which blocks, what cached, what is in the swap space.
+"""The pool under pressure, one step of a run: which sequence uses which blocks, what is cached, what is in the swap space.
 
-A stripe in a block is a sequence that holds it; hatched is what it holds and has not filled. Dots mark blocks without an owner,
-but that are found again by what is in them. A dark frame marks the blocks that something was copied to in this step.
+A stripe in a block is a sequence that uses it; its empty slots are hatched. Dots mark blocks that are free but can still be
+found by their hashes. A dark frame marks the target of a copy in this step.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def draw_pressure(step: MemoryStep) -> Picture:
     d.text(
         _LEFT,
         106,
-        f"{count(step.num_blocks, 'block')} with room for {count(step.block_size, 'token')} each, after the step",
+        f"{count(step.num_blocks, 'block')} of {count(step.block_size, 'token')} each, after the step",
         12,
         fill=SOFT_INK,
     )
     y = 118 + draw_bays(d, step, _LEFT, 118) + 18
     if step.num_swap_blocks:
         d.text(
-            _LEFT, y, f"swap space, in the memory of the CPU: {count(step.num_swap_blocks, 'block')}", 12, fill=SOFT_INK
+            _LEFT, y, f"swap space, in CPU memory: {count(step.num_swap_blocks, 'block')}", 12, fill=SOFT_INK
         )
         y += 12 + draw_swap_space(d, step, _LEFT, y + 12) + 12
     else:
@@ -58,7 +58,7 @@ def draw_pressure(step: MemoryStep) -> Picture:
 
 
 def _names(d: Drawing, label: str, names: dict[str, str], y: float) -> None:
-    """A line of sequences, each with a word behind it; as many as have room."""
+    """A line of sequences, each followed by a word; as many as fit."""
     d.text(_CHIPS_LEFT - 10, y + 10, label, 12, "end", fill=SOFT_INK)
     x, left_over = float(_CHIPS_LEFT), len(names)
     for name, word in names.items():
@@ -75,13 +75,13 @@ def _names(d: Drawing, label: str, names: dict[str, str], y: float) -> None:
 
 
 def _events(d: Drawing, step: MemoryStep, bottom: float) -> None:
-    """What happened, one under the other; as much as has room."""
+    """What happened, one event per line; as many as fit."""
     x, y = WIDTH - _LEFT - _PANEL, 106.0
     d.text(x, y, "what happened in this step", 12, fill=SOFT_INK)
     y += 22
     told = [(name, textwrap.wrap(what, _CHARS if name else _CHARS + 4)) for name, what in events(step)]
     if not told:
-        d.text(x, y, "no sequence enters or leaves", 12)
+        d.text(x, y, "no changes", 12)
     for index, (name, lines) in enumerate(told):
         needed = len(lines) * _LINE + (_LINE if index + 1 < len(told) else 0)
         if y + needed - _LINE / 2 > bottom:
@@ -95,7 +95,7 @@ def _events(d: Drawing, step: MemoryStep, bottom: float) -> None:
 
 
 def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
-    """Sums, what the signs mean, and what cannot be. Returns the y under it."""
+    """Sums, the legend, and what can't be true. Returns the y below it."""
     d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
     y += 16
     d.text(_LEFT, y, sums(step), 13, bold=True)
@@ -105,15 +105,15 @@ def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
     one, other = color_of("A"), color_of("B")
     for text in (
         "token stored",
-        "allocated, empty",
+        "in use, but empty",
         "shared by two",
-        "free, but found again",
+        "free, but cached",
         "free",
-        "copied to in this step",
+        "target of a copy",
     ):
-        if text == "free, but found again":
+        if text == "free, but cached":
             draw_cached(d, x, y - 8, 18, 16)
-        elif text.startswith("held, but"):
+        elif text.startswith("in use, but"):
             d.cell(x, y - 8, 18, 16, PAPER, hatched=1.0, pale=tint(one))
         elif text in ("token stored", "shared by two"):
             d.rect(x, y - 8, 18, 16, one)

@@ -9,7 +9,7 @@ from lessons_lib.recording.memory_steps import MemoryStep
 from lessons_lib.recording.pool_states import named_blocks
 from lessons_lib.viz.pool.words import count
 
-Event = tuple[str | None, str]  # the sequence it concerns, if it is one, and what happened
+Event = tuple[str | None, str]  # the sequence that it concerns, if it is one, and what happened
 
 
 def title(step: MemoryStep) -> str:
@@ -17,10 +17,10 @@ def title(step: MemoryStep) -> str:
 
 
 def events(step: MemoryStep) -> list[Event]:
-    """What happened, in its order: blocks are taken, moved and copied before the pass; sequences finish after it."""
+    """What happened, in order: blocks are taken and copied before the forward pass; sequences finish after it."""
     told: list[Event] = []
     for name in step.preempted:
-        told.append((name, "preempted, " + ("swapped out" if name in step.swapped_out else "its cache is dropped")))
+        told.append((name, "preempted, " + ("swapped out" if name in step.swapped_out else "cache dropped")))
     for name in step.admitted:
         how = (
             ", swapped in"
@@ -50,7 +50,7 @@ def _moved(block_copies: Sequence[BlockCopy]) -> list[str]:
 
 
 def block_title(step: MemoryStep, block: int) -> str:
-    """What a block is, for the mouse."""
+    """What a block is, shown under the pointer."""
     owners, size = step.owners.get(block, ()), step.block_size
     if owners:
         who = (
@@ -60,38 +60,38 @@ def block_title(step: MemoryStep, block: int) -> str:
         )
         return f"block {block}: {who}; {step.filled.get(block, 0)} of {count(size, 'token')}"
     if block in step.cached:
-        return f"block {block}: free, but its contents can still be matched"
+        return f"block {block}: free, but its contents can still be found"
     return f"block {block}: free"
 
 
-def swap_title(block: int, holder: str | None) -> str:
-    return f"swap block {block}: " + (f"{holder}, swapped out" if holder else "free")
+def swap_title(block: int, owner: str | None) -> str:
+    return f"swap block {block}: " + (f"{owner}, swapped out" if owner else "free")
 
 
 def sums(step: MemoryStep) -> str:
-    """The pool in numbers: held, of these shared; free, of these cached."""
-    held, cached = len(step.owners), len(step.cached)
+    """How many blocks are in use, and of these shared; free, and of these cached."""
+    used, cached = len(step.owners), len(step.cached)
     shared = sum(len(owners) > 1 for owners in step.owners.values())
-    told = [f"{held:,} of {count(step.num_blocks, 'block')} in use" + (f" ({shared:,} shared)" if shared else "")]
-    told.append(f"{step.num_blocks - held:,} free ({cached:,} cached)")
+    told = [f"{used:,} of {count(step.num_blocks, 'block')} in use" + (f" ({shared:,} shared)" if shared else "")]
+    told.append(f"{step.num_blocks - used:,} free ({cached:,} cached)")
     if step.num_swap_blocks:
         told.append(f"{sum(map(len, step.swapped.values())):,} of {count(step.num_swap_blocks, 'swap block')} in use")
     return "; ".join(told)
 
 
 def lost(step: MemoryStep) -> str:
-    return f"{count(step.evicted, 'cached block')} lost so far"
+    return f"{count(step.evicted, 'cached block')} evicted so far"
 
 
 def faults(step: MemoryStep) -> list[str]:
-    """What cannot be in a sound pool, a sentence each: a picture of a wrong pool must not look right."""
+    """What can't be true of a pool, one sentence each: the picture of a broken pool must not look right."""
     told = []
     both = sorted(set(step.owners) & step.cached)
     if both:
-        told.append(f"In use and in the free queue at once: {named_blocks(both)}.")
+        told.append(f"In use and free at the same time: {named_blocks(both)}.")
     foreign = [block for block in {**step.owners, **dict.fromkeys(step.cached)} if block not in range(step.num_blocks)]
     if foreign:
-        told.append(f"Not of this pool: {named_blocks(foreign)}.")
+        told.append(f"Not in this pool: {named_blocks(foreign)}.")
     for block, tokens in step.filled.items():
         if tokens > step.block_size:
             told.append(f"Block {block} has {count(tokens, 'token')}; there is room for {step.block_size}.")
@@ -111,10 +111,10 @@ def describe(step: MemoryStep) -> str:
     ]
     happened = [f"{name} {what}" if name else what for name, what in events(step)]
     told.append(
-        "; ".join(happened)[:1].upper() + "; ".join(happened)[1:] + "." if happened else "No sequence enters or leaves."
+        "; ".join(happened)[:1].upper() + "; ".join(happened)[1:] + "." if happened else "No changes."
     )
     told.append(
-        f"Pool of {count(step.num_blocks, 'block')} with room for {count(step.block_size, 'token')} each: {sums(step)}; {lost(step)}."
+        f"Pool of {count(step.num_blocks, 'block')} of {count(step.block_size, 'token')}: {sums(step)}; {lost(step)}."
     )
     for name, blocks in _tables(step).items():
         told.append(f"{name} uses {named_blocks(blocks)}.")
@@ -124,7 +124,7 @@ def describe(step: MemoryStep) -> str:
     for name, blocks in step.swapped.items():
         told.append(f"{name} is swapped out to swap {named_blocks(blocks)}.")
     if step.cached:
-        told.append(f"Cached: {named_blocks(sorted(step.cached))}.")
+        told.append(f"Free but cached: {named_blocks(sorted(step.cached))}.")
     told.append(f"Waiting: {', '.join(step.waiting) or 'none'}.")
     return " ".join([*told, *faults(step)])
 
@@ -132,6 +132,6 @@ def describe(step: MemoryStep) -> str:
 def _tables(step: MemoryStep) -> dict[str, list[int]]:
     tables: dict[str, list[int]] = {}
     for block, owners in step.owners.items():
-        for holder in owners:
-            tables.setdefault(holder, []).append(block)
+        for owner in owners:
+            tables.setdefault(owner, []).append(block)
     return tables

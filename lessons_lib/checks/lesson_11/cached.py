@@ -1,4 +1,4 @@
-"""Judges 10.4, `take_cached`: a sequence begins with what is in the cache, and still computes its last token."""
+"""Judges 11.3, `take_cached`: a sequence starts with the blocks that were found, and still computes its last token."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
@@ -10,26 +10,26 @@ SIZE = 16
 def check_take_cached(attempt) -> None:
     _check_part(attempt)
     _check_own_list(attempt)
-    _check_held_by_another(attempt)
+    _check_used_by_another(attempt)
     _check_all(attempt)
     _check_answer_counts(attempt)
     _check_no_block_for_the_copy(attempt)
     _check_other_sizes(attempt)
 
 
-def _pool(num_blocks: int, found: int, prompt: list[int], is_held: bool = False, others: int = 0, size: int = SIZE):
-    """A pool that knows the first `found` blocks of a prompt. `others` blocks are held by somebody else.
+def _pool(num_blocks: int, found: int, prompt: list[int], in_use: bool = False, others: int = 0, size: int = SIZE):
+    """A pool that knows the first `found` blocks of a prompt. `others` more blocks are in use.
 
     Returns:
-        (pool, what `match_prefix` gives).
+        (pool, what `match_prefix` returns).
     """
     pool = PrefixCache(num_blocks, size)
     first = Sequence("first", prompt, 1)
     blocks = pool.allocate(found)
-    for block, name in zip(blocks, hash_full_blocks(first, size)):
-        pool.cache_full_block(block, name)
+    for block, block_hash in zip(blocks, hash_full_blocks(first, size)):
+        pool.cache_full_block(block, block_hash)
     pool.allocate(others)
-    if not is_held:
+    if not in_use:
         pool.free(blocks)
     return pool, pool.match_prefix(hash_full_blocks(first, size)[:found])
 
@@ -59,12 +59,12 @@ def _take(
         should = before.get(block, 0) + 1
         if pool.ref_count.get(block, 0) != should:
             idea = (
-                "Tell the pool, with `pool.touch(blocks)`. Otherwise it hands these blocks out to somebody else, who writes over them."
+                "Tell the pool: `pool.touch(blocks)`. Otherwise it allocates these blocks to another sequence, which overwrites them."
                 if pool.ref_count.get(block, 0) < should
-                else ("Share once: one more sequence holds these blocks.")
+                else "Touch the blocks once: only one more sequence uses them."
             )
             raise Mistake(
-                f"block {block} should have {should} holder{'s' * (should > 1)}; the pool counts {pool.ref_count.get(block, 0)}.",
+                f"the reference count of block {block} should be {should}; it is {pool.ref_count.get(block, 0)}.",
                 case=case,
                 idea=idea,
             )
@@ -74,9 +74,9 @@ def _take(
         if block not in expected and count != before.get(block, 0)
     }
     if extra:
-        idea = "Share exactly the blocks that the sequence takes. What is shared with nobody is never given back."
+        idea = "Touch exactly the blocks that the sequence takes. No sequence would ever free the others again."
         raise Mistake(
-            f"the pool counts a holder more for block {next(iter(extra))}, which the sequence does not have.",
+            f"the reference count of block {next(iter(extra))} has changed, although the sequence doesn't have this block.",
             case=case,
             idea=idea,
         )
@@ -84,28 +84,28 @@ def _take(
 
 def _blocks_idea(sequence, blocks) -> str:
     if not sequence.blocks:
-        return "The sequence begins with the blocks that were found: `sequence.blocks = list(blocks)`."
+        return "The sequence starts with the blocks that were found: `sequence.blocks = list(blocks)`."
     if len(sequence.blocks) < len(blocks):
-        return "All of them hold tokens of this sequence. Leave the last one out only where the text says so: all known tokens are found, and no block is free for the copy."
+        return "All of them hold tokens of this sequence. Leave out the last one only if all known tokens are found and no block is free for the copy."
     return "Exactly these blocks, in this order."
 
 
 def _computed_idea(got, known: int, covered: int, why: str) -> str:
     if got == known:
         return (
-            "Then nothing is left to compute. But the logits of the last token are what the next token is chosen from, and they lie in no cache. The step would have nothing for this "
-            "sequence, or choose from the logits of somebody else. Count at most all known tokens but one."
+            "Then nothing is left to compute. But the next token is chosen from the logits of the last one, and no cache holds logits. The step would compute nothing for this "
+            "sequence, or choose its token from another sequence's logits. Count at most all known tokens minus one."
         )
     if got == 0:
-        return "`num_computed_tokens` says where the step begins to compute. With 0 all of it is computed once more, into blocks that others read."
+        return "`num_computed_tokens` says where the step starts computing. With 0, everything is computed again, into blocks that other sequences may read."
     return why
 
 
 def _check_part(attempt) -> None:
     prompt = list(range(40))
     pool, blocks = _pool(6, 2, prompt)
-    case = "blocks of 16; a prompt of 40 tokens, of which the first two blocks are found and free; four other blocks are free."
-    why = "Two full blocks hold 32 tokens, and all 32 count: tokens 32 to 39 are still to compute, the last one among them."
+    case = "blocks of 16; a prompt of 40 tokens, the first two blocks are found and free; four other blocks are free."
+    why = "Two full blocks hold 32 tokens, and all 32 count: tokens 32 to 39 remain to be computed, including the last one."
     _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, why)
 
 
@@ -116,31 +116,31 @@ def _check_own_list(attempt) -> None:
     second, given = Sequence("second", prompt, 5), list(blocks)
     call(attempt, pool, second, given, case=case)
     if second.blocks is given:
-        idea = "`sequence.blocks = blocks` gives it the caller's list, and both would grow together. Make one of its own: `list(blocks)`."
-        raise Mistake("`sequence.blocks` is the very list that was passed in as `blocks`.", case=case, idea=idea)
+        idea = "`sequence.blocks = blocks` is the caller's list, and both would grow together. Make a copy: `list(blocks)`."
+        raise Mistake("`sequence.blocks` is the same list object that was passed in as `blocks`.", case=case, idea=idea)
     if not isinstance(second.blocks, list):
         raise Mistake(
             f"`sequence.blocks` should be a list; yours is a {type(second.blocks).__name__}.",
             case=case,
-            idea="The scheduler adds blocks to it as the sequence grows.",
+            idea="The scheduler appends blocks to it as the sequence grows.",
         )
 
 
-def _check_held_by_another(attempt) -> None:
+def _check_used_by_another(attempt) -> None:
     prompt = list(range(40))
-    pool, blocks = _pool(3, 2, prompt, is_held=True, others=1)
-    case = "blocks of 16; a prompt of 40 tokens, its first two blocks are found and held by another sequence; no block is free."
-    idea = "A copy is only made where the last token's block is among those found. Here token 39 goes to a new block, so both blocks can be used."
+    pool, blocks = _pool(3, 2, prompt, in_use=True, others=1)
+    case = "blocks of 16; a prompt of 40 tokens, its first two blocks are found, and another sequence uses them; no block is free."
+    idea = "A copy is made only if the last token's block is among those found. Here token 39 goes into a new block, so both blocks can be used."
     _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, "Two full blocks hold 32 tokens.", idea)
 
 
 def _check_all(attempt) -> None:
     prompt = list(range(32))
-    for held, others in ((False, 0), (True, 0), (True, 3)):
-        pool, blocks = _pool(6, 2, prompt, is_held=held, others=others)
-        case = f"blocks of 16; a prompt of 32 tokens, both its blocks are found and {'held by another sequence' if held else 'free'}; other free blocks: {4 - others}."
-        why = "All 32 tokens are found. The last one is computed all the same, and only that one: 31 count."
-        dropped = "There is a free block for the copy, so keep both blocks and compute one token. Leaving out the last block gives the right answer too, but 16 tokens are computed in place of 1."
+    for in_use, others in ((False, 0), (True, 0), (True, 3)):
+        pool, blocks = _pool(6, 2, prompt, in_use=in_use, others=others)
+        case = f"blocks of 16; a prompt of 32 tokens, both its blocks are found and {'in use by another sequence' if in_use else 'free'}; other free blocks: {4 - others}."
+        why = "All 32 tokens are found. Only the last one is still computed: 31 count."
+        dropped = "There is a free block for the copy, so keep both blocks and compute one token. Leaving out the last block also gives the right answer, but computes 16 tokens instead of 1."
         _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 31, why, dropped)
 
 
@@ -148,7 +148,7 @@ def _check_answer_counts(attempt) -> None:
     prompt, answer = list(range(20)), list(range(100, 112))
     pool, blocks = _pool(6, 2, prompt + answer)
     case = "blocks of 16; a sequence that was preempted: 20 prompt tokens and 12 answer tokens are known; both blocks are found; four other blocks are free."
-    why = "Known tokens are those of the prompt and of the answer so far: `sequence.num_tokens` is 32, so 31 count."
+    why = "The known tokens are those of the prompt and of the answer so far: `sequence.num_tokens` is 32, so 31 count."
     _take(attempt, pool, Sequence("second", prompt, 30, output_ids=list(answer)), blocks, case, 2, 31, why)
     pool, blocks = _pool(6, 1, prompt + answer)
     case = "blocks of 16; a sequence that was preempted: 16 prompt tokens and 16 answer tokens are known; the first block is found; other blocks are free."
@@ -161,20 +161,18 @@ def _check_answer_counts(attempt) -> None:
         case,
         1,
         16,
-        "The answer so far is known too: `sequence.num_tokens` is 32. Block 0 holds 16 of them, and its last token is not the last known one.",
+        "The answer so far is known too: `sequence.num_tokens` is 32. Block 0 holds 16 of them, and its last token isn't the last known one.",
     )
 
 
 def _check_no_block_for_the_copy(attempt) -> None:
     copied = (
-        "All tokens are found, so the last one is written into a copy of the last block, and for that a block must be free *beside those found*. There is none. Take one block less, "
+        "All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those found* must be free. There is none. Take one block less, "
         "and compute its 16 tokens again."
     )
     prompt = list(range(32))
-    pool, blocks = _pool(3, 2, prompt, is_held=True, others=1)
-    case = (
-        "blocks of 16; a prompt of 32 tokens, both its blocks are found and held by another sequence; no block is free."
-    )
+    pool, blocks = _pool(3, 2, prompt, in_use=True, others=1)
+    case = "blocks of 16; a prompt of 32 tokens, both its blocks are found, and another sequence uses them; no block is free."
     _take(
         attempt,
         pool,
@@ -187,7 +185,7 @@ def _check_no_block_for_the_copy(attempt) -> None:
         copied,
     )
     pool, blocks = _pool(3, 2, prompt, others=1)
-    case = "a pool of 3 blocks of 16; a prompt of 32 tokens. The two free blocks are the two that are found; the third is held by another sequence."
+    case = "a pool of 3 blocks of 16; a prompt of 32 tokens. The two free blocks are the two that are found; another sequence uses the third."
     queue = copied + " `len(pool.free_queue)` is 2, but these two are the ones that the sequence takes."
     _take(
         attempt,
@@ -210,7 +208,7 @@ def _check_no_block_for_the_copy(attempt) -> None:
         case,
         0,
         0,
-        "No block is taken, so nothing is computed.",
+        "No block is taken, so no token counts as computed.",
         queue,
     )
 
@@ -223,7 +221,7 @@ def _check_other_sizes(attempt) -> None:
                 for num_blocks in (found, found + 1, found + 3):
                     pool, blocks = _pool(num_blocks, found, prompt, size=size)
                     keep = found - (found * size == known and num_blocks == found)
-                    case = f"blocks of {size}, {num_blocks} of them, nobody holds any; {known} known tokens, {found} blocks found."
+                    case = f"blocks of {size}, {num_blocks} of them, none in use; {known} known tokens, {found} blocks found."
                     computed = min(keep * size, known - 1)
                     _take(
                         attempt,
@@ -233,5 +231,5 @@ def _check_other_sizes(attempt) -> None:
                         case,
                         keep,
                         computed,
-                        "Ask the pool how large its blocks are: `pool.block_size`.",
+                        "The pool knows how large its blocks are: `pool.block_size`.",
                     )

@@ -1,0 +1,169 @@
+"""Judges 11.1, `block_hash`: one hash for all tokens up to the end of a block, and a different hash for anything else."""
+
+import hashlib
+from random import Random
+
+from lessons_lib.checks.exercise import Mistake, call, short
+
+PARENT = hashlib.sha256(b"a parent").digest()
+OTHER_PARENT = hashlib.sha256(b"another parent").digest()
+
+
+def check_block_hash(attempt) -> None:
+    _check_kind(attempt)
+    _check_same_again(attempt)
+    _check_tokens(attempt)
+    _check_parent(attempt)
+    _check_chain(attempt)
+    _check_spread(attempt)
+
+
+def _hash(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes:
+    case = case or f"block_hash({'b' + repr('') if not parent else '<hash of a block before>'}, {short(token_ids)})"
+    try:
+        got = call(attempt, parent, list(token_ids), case=case)
+    except OverflowError as error:
+        raise _too_large(error, case) from None
+    except ValueError as error:
+        if "256" not in str(error):
+            raise
+        raise _too_large(error, case) from None
+    if not isinstance(got, bytes):
+        raise Mistake(
+            f"a block hash should be of type bytes; yours is {type(got).__name__}: {short(got, 60)}.",
+            case=case,
+            idea=_kind_idea(got),
+        )
+    return got
+
+
+def _too_large(error: Exception, case: str) -> Mistake:
+    idea = 'A byte holds 0 to 255, and token ids go up to 200,000 and more. `array("q", token_ids).tobytes()` uses eight bytes for each.'
+    return Mistake(f"your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea)
+
+
+def _kind_idea(got) -> str:
+    if isinstance(got, str):
+        return "`.hexdigest()` returns the 32 bytes as text. `.digest()` returns the bytes, which the next block can use as its `parent`."
+    if isinstance(got, int):
+        return (
+            "Python's `hash` returns an int of 64 bits. Two blocks may share one by chance, and such a pair can be constructed on purpose. For bytes and strings it "
+            "also differs from process to process. Use `hashlib.sha256(...).digest()`."
+        )
+    if isinstance(got, bytearray):
+        return "A bytearray can change, so it can't be a key of `hash_to_block`. `bytes(...)` can."
+    if got is None:
+        return "Return the hash: `return hashlib.sha256(...).digest()`."
+    return "`hashlib.sha256(data)` is an object; its `.digest()` returns the bytes."
+
+
+def _check_kind(attempt) -> None:
+    for tokens in ([1, 2, 3, 4], [300, 70_000, 151_935, 0]):
+        case = f"block_hash(b'', {tokens})"
+        got = _hash(attempt, b"", tokens, case)
+        if len(got) != 32:
+            idea = "SHA-256 returns 32 bytes: `hashlib.sha256(data).digest()`. With too few bytes, two beginnings may get the same hash, and one user reads another's keys."
+            raise Mistake(f"a block hash should have 32 bytes; yours has {len(got)}.", case=case, idea=idea)
+
+
+def _differ(attempt, one: tuple, other: tuple, idea: str, what: str) -> None:
+    case = f"{_in_words(one)} and {_in_words(other)}."
+    if _hash(attempt, *one) == _hash(attempt, *other):
+        raise Mistake(f"{what} should give two different hashes; yours gives the same one twice.", case=case, idea=idea)
+
+
+def _in_words(arguments: tuple) -> str:
+    parent, tokens = arguments
+    return f"block_hash({ {b'': 'b' + repr(''), PARENT: 'P', OTHER_PARENT: 'Q'}.get(parent, '…') }, {short(tokens)})"
+
+
+def _check_same_again(attempt) -> None:
+    case = "block_hash(P, [5, 6, 7, 8]), called twice, with two equal lists."
+    one = [_hash(attempt, PARENT, [5, 6, 7, 8], case) for _ in range(2)]
+    first = [5, 6, 7, 8]  # kept alive, so that another list can't get its address
+    second = [*first]
+    two = [bytes(call(attempt, PARENT, tokens, case=case)) for tokens in (first, second)]
+    if len({*one, *two}) > 1:
+        idea = "The hash may depend on nothing but the parent and the tokens: not on which list object it gets, not on the time, a counter or a random number. Otherwise no block is ever found again."
+        raise Mistake(
+            "equal tokens after the same parent should give the same hash; yours gives two different ones.",
+            case=case,
+            idea=idea,
+        )
+
+
+def _check_tokens(attempt) -> None:
+    lost = "Is `token_ids` part of what you hash?"
+    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [9, 8, 7, 6]), lost, "different tokens")
+    every_token = "Every token counts, including the first and the last."
+    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1, 2, 3, 5]), every_token, "a different last token")
+    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [0, 2, 3, 4]), every_token, "a different first token")
+    order = 'The order counts: "dog bites man" is not "man bites dog". A sum, a set or a sorted list loses it.'
+    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [4, 3, 2, 1]), order, "the same tokens in a different order")
+    _differ(
+        attempt,
+        (PARENT, [1, 1, 2, 2]),
+        (PARENT, [1, 2, 2, 2]),
+        "It matters how often a token occurs. A set loses that.",
+        "the same tokens, one of them more often,",
+    )
+    joined = "Without a separator, 1 and 12 look like 11 and 2. Use the same number of bytes for each token, or put a separator between them."
+    _differ(attempt, (PARENT, [1, 12]), (PARENT, [11, 2]), joined, "[1, 12] and [11, 2]")
+    wrapped = 'Token 65,537 is not token 1. Two bytes per token can tell only 65,536 ids apart, and `% 256` even fewer; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
+    for far in (256, 65_536, 2**17):
+        _differ(
+            attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1 + far, 2, 3, 4]), wrapped, f"token 1 and token {1 + far:,}"
+        )
+
+
+def _check_parent(attempt) -> None:
+    idea = "The keys of a token depend on all tokens before it. After a different beginning, the same block has different keys, so it needs a different hash: hash `parent` together with the tokens."
+    _differ(attempt, (PARENT, [1, 2, 3, 4]), (OTHER_PARENT, [1, 2, 3, 4]), idea, "the same tokens after two parents")
+    _differ(attempt, (b"", [1, 2, 3, 4]), (PARENT, [1, 2, 3, 4]), idea, "a first block and the same tokens later on")
+    flipped = PARENT[:-1] + bytes([PARENT[-1] ^ 1])
+    whole = "All 32 bytes of the parent count."
+    case = "two parents that differ in the last of their 32 bytes; the same tokens."
+    if _hash(attempt, PARENT, [1, 2, 3, 4], case) == _hash(attempt, flipped, [1, 2, 3, 4], case):
+        raise Mistake(
+            "two parents should give two different hashes; yours gives the same one twice.", case=case, idea=whole
+        )
+
+
+def _chain(attempt, blocks: list[list[int]]) -> bytes:
+    parent = b""
+    for tokens in blocks:
+        parent = _hash(attempt, parent, tokens)
+    return parent
+
+
+def _check_chain(attempt) -> None:
+    x, y, z = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
+    idea = "Combining two hashes with + or ^ loses which came first, and equal ones cancel out. Hash both at once: `hashlib.sha256(parent + ...)`."
+    for one, other in (([x, y], [y, x]), ([x, x], [y, y]), ([x, y, z], [y, x, z]), ([x, x, z], [z])):
+        if _chain(attempt, one) == _chain(attempt, other):
+            what = "two different beginnings should end with different hashes; yours end with the same one."
+            raise Mistake(what, case=f"blocks of 4, hashed one after the other: {one} and {other}.", idea=idea)
+
+
+def _check_spread(attempt) -> None:
+    rng = Random(2)
+    case = "2,000 blocks with random tokens and parents."
+    hashes = [
+        _hash(attempt, rng.choice((PARENT, OTHER_PARENT, b"")), [rng.randrange(200_000) for _ in range(16)], case)
+        for _ in range(2000)
+    ]
+    if len(set(hashes)) < len(hashes):
+        raise Mistake(
+            f"2,000 different blocks should have 2,000 different hashes; yours have {len(set(hashes)):,}.",
+            case=case,
+            idea="Some part of the tokens or of the parent is lost before it is hashed.",
+        )
+    if all(byte in b"0123456789abcdefABCDEF" for one in hashes for byte in one):
+        idea = "As text, a hash of 16 bytes such as MD5 takes 32 characters, but it is still only 16 bytes long, and MD5 collisions can be constructed. Use `hashlib.sha256(...).digest()`."
+        what = f"a block hash should be 32 bytes of any value; yours contains only hexadecimal digits: {hashes[0]!r}."
+        raise Mistake(what, case=case, idea=idea)
+    constant = [index for index in range(32) if len({one[index] for one in hashes}) < 100]
+    if constant:
+        idea = "An int of 64 bits that is padded to 32 bytes still has only 64 bits. That is what Python's `hash` returns, and for bytes it differs from process to process. Use `hashlib.sha256`."
+        what = f"each of the 32 bytes should vary from hash to hash; in yours byte {constant[-1]} hardly ever changes. One of your hashes: {hashes[0].hex()}."
+        raise Mistake(what, case=case, idea=idea)
