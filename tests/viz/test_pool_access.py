@@ -333,7 +333,9 @@ def test_a_large_pool_has_a_square_for_each_block():
         p.get("d") for p in elements(picture, "path") if p.get("stroke") == palette.INK and p.get("d").endswith("z")
     ]
     assert [path.count("M") for path in framed] == [2]  # one block of A, one of B
-    assert "allocated, empty" not in texts(picture) and "1,000 blocks of 16 cells; a square is a block" in texts(picture)
+    assert "allocated, empty" not in texts(picture) and "1,000 blocks of 16 cells; a square is a block" in texts(
+        picture
+    )
 
 
 def test_steps_of_one_pool_have_one_height():

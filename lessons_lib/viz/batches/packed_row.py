@@ -236,7 +236,7 @@ def _describe(step: PackedStep, outputs: list[str]) -> str:
         kind = "prefill" if name in step.joined else "decode"
         leaves = ", then it leaves" if name in step.left else ""
         told.append(
-            f"{name}: {kind} of {_count(new, 'token')} in {places}, after {cached} in the cache, gives '{output}'{leaves}."
+            f"{name}: {kind} of {_count(new, 'token')} at {places}, after {cached} in the cache, gives '{output}'{leaves}."
         )
     bounds = ", ".join(map(str, packed.cu_seqlens_q.tolist()))
     admitted = f"In the next row: {', '.join(step.admitted)}. " if step.admitted else ""

@@ -144,6 +144,4 @@ def _describe(rows: list[SlotRow], i: int, steps: int, max_seq_len: int) -> str:
         old = "".join(f", then what {name} left up to column {end - 1}" for name, end in row.left_over)
         told.append(f"Slot {slot}: {own}{old}.")
     head = f"KV cache of {len(rows)} slots with {max_seq_len} columns each after step {i + 1} of {steps}."
-    return (
-        f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} cache slots, {share_text(reserved - used, reserved)} not."
-    )
+    return f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} cache slots, {share_text(reserved - used, reserved)} not."

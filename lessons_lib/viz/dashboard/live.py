@@ -107,9 +107,7 @@ class Dashboard(widgets.VBox):
         super().close()
 
     async def _keep_stepping(self) -> None:
-        while (
-            self.is_running and asyncio.current_task() is self._task
-        ):  # pausing and running again starts a new task
+        while self.is_running and asyncio.current_task() is self._task:  # pausing and running again starts a new task
             self._step()
             await asyncio.sleep(0.001)  # lets the kernel handle clicks
         self.redraw()

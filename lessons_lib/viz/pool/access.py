@@ -200,7 +200,7 @@ def _footer(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
             18,
             16,
             fill,
-            hatched=float(text.startswith("held")),
+            hatched=float(text == "allocated, empty"),
             pale=mix(colour, PAPER, HELD),
             framed=text.startswith("written"),
         )

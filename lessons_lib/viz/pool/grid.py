@@ -253,7 +253,7 @@ def _footer(d: Drawing, state: PoolState, y: float) -> float:
     for text in ("token stored", "allocated, empty", "free", "just allocated or freed"):
         if text == "token stored":
             d.rect(x, y - 8, 18, 16, color_of("A"))
-        elif text.startswith("held"):
+        elif text == "allocated, empty":
             d.cell(x, y - 8, 18, 16, PAPER, hatched=1.0, pale=tint(color_of("A")))
         else:
             stroke, line = (EDGE, 1) if text == "free" else (INK, 3)
