@@ -55,9 +55,7 @@ def test_gauges_show_the_last_step_and_the_mean():
         for title in rect
         if "last step" in title.text
     }
-    assert widths["blocks: 30 of 60 after the last step"] == pytest.approx(
-        widths["places: 8 of 8 in the last step"] / 2
-    )
+    assert widths["blocks: 30 of 60 after the last step"] == pytest.approx(widths["slots: 8 of 8 in the last step"] / 2)
 
 
 def test_an_axis_says_how_high_its_top_is():
@@ -195,7 +193,7 @@ def test_a_request_is_added_and_stepped_by_buttons():
         assert f"The engine after {tokens} step" in dashboard.picture.value
     dashboard.step_button.click()
     assert (
-        said(dashboard) == "Request 0 has ended: length." and shown_texts(dashboard) == f"0 {expected_text()} (length)"
+        said(dashboard) == "Request 0 finished: length." and shown_texts(dashboard) == f"0 {expected_text()} (length)"
     )
     assert [output.text for output in dashboard.outputs] == [expected_text()]
 
@@ -232,7 +230,7 @@ def test_run_goes_on_until_it_is_paused_and_lets_others_work():
 
 def test_what_says_that_it_has_paused_comes_after_what_it_shows(monkeypatch):
     """Each change travels to the page in a message of its own: the last one tells that all the others are there."""
-    monkeypatch.setattr("lessons_lib.viz.dashboard._REDRAW_SECONDS", 1000)
+    monkeypatch.setattr("lessons_lib.viz.dashboard.live._REDRAW_SECONDS", 1000)
     dashboard = a_dashboard()
     dashboard.add()
     changes = []
@@ -298,7 +296,7 @@ def test_an_error_of_the_model_is_said_and_one_of_the_scheduler_stops_it():
     forward = dashboard.engine.runner.forward
     dashboard.engine.runner.forward = lambda plan: 1 / 0
     dashboard.run()
-    assert said(dashboard) == "Request 0 has ended: ZeroDivisionError: division by zero." and not dashboard.is_running
+    assert said(dashboard) == "Request 0 finished: ZeroDivisionError: division by zero." and not dashboard.is_running
     dashboard.engine.runner.forward = forward
     dashboard.add()
     dashboard.engine.scheduler.schedule = lambda: [][0]

@@ -208,8 +208,8 @@ def test_the_words_say_who_does_what():
     assert "running without a token: A." in draw_gantt(HELD_RUN, upto=1.5).alt
     alt = draw_gantt(SMALL, "One run").alt
     assert (
-        alt.startswith("One run. 3 sequences. A comes at 0 ms: prefill ")
-        and "B comes at 1 s: waiting 19 s; prefill" in alt
+        alt.startswith("One run. 3 sequences. A arrives at 0 ms: prefill ")
+        and "B arrives at 1 s: waiting 19 s; prefill" in alt
     )
     assert alt.endswith("Finished in this order: B, A, C.")
     assert "At 0 ms: in prefill: A." in draw_gantt(SMALL, upto=0).alt
@@ -265,9 +265,9 @@ def test_tiers_and_readers_stand_beside_the_names():
     ]
     picture = draw_gantts({"small": SMALL}, requests=requests)
     assert picture.alt.startswith(
-        "Gantt charts on one time axis. Tier 0: B. Tier 1: A. Tier 2: C. Somebody reads along with B. small: "
+        "Gantt charts on one time axis. Tier 0: B. Tier 1: A. Tier 2: C. Interactive: B. small: "
     )
-    assert {"A, tier 1", "B, tier 0, somebody reads along", "C, tier 2"} <= set(titles(picture))
+    assert {"A, tier 1", "B, tier 0, interactive", "C, tier 2"} <= set(titles(picture))
     placed = {
         (text.text, text.get("font-size")): (float(text.get("x")), float(text.get("y")))
         for text in elements(picture, "text")
@@ -289,7 +289,7 @@ def test_tiers_and_readers_stand_beside_the_names():
     first = min(left for _, said, left, _, _ in bars(picture) if said.startswith("prefill"))
     assert dot[0] + 6 < first
     plain = draw_gantts({"small": SMALL})
-    legend = "somebody reads along; the number beside a name is the tier"
+    legend = "interactive; the number next to a name is its tier"
     assert "reads along" not in plain.alt and legend not in texts(plain) and legend in texts(picture)
 
 

@@ -38,7 +38,7 @@ from lessons_lib.viz.drawing.palette import PAPER, contrast
 from lessons_lib.viz.drawing.svg import WIDTH
 from lessons_lib.viz.programs.access import draw_program
 from lessons_lib.viz.programs.cells import LOADED, STORED
-from lessons_lib.viz.programs.touched_places import touched
+from lessons_lib.viz.programs.touched_cells import touched
 from lessons_lib.viz.programs.words import spans
 
 
@@ -61,7 +61,7 @@ def by_hand(accesses, shape=(4, 6), name="x", strides=None, itemsize=4, others=(
     """A recording of two programs; the first does what is said, the second nothing."""
     layout = TensorLayout(name, shape, strides or tuple(torch.empty(shape, device="meta").stride()), itemsize)
     runs = (
-        ProgramRun((0,), tuple(Access(kind, name, tuple(numbers)) for kind, numbers in accesses)),
+        ProgramRun((0,), tuple(Access(kind, name, tuple(elements)) for kind, elements in accesses)),
         ProgramRun((1,), ()),
     )
     return KernelRecording(
@@ -82,16 +82,16 @@ def test_add():
     picture = draw_program(ADD, 2)
     assert texts(picture)[:2] == ["add_kernel, program 2", "It loads 16 bytes and stores 8 bytes."]
     assert {
-        "loads numbers 8 and 9 of x",
-        "loads numbers 8 and 9 of y",
-        "stores numbers 8 and 9 of out",
+        "loads elements 8 and 9 of x",
+        "loads elements 8 and 9 of y",
+        "stores elements 8 and 9 of out",
         "3 programs, this one dark",
     } <= set(texts(picture))
     assert picture.alt == (
-        "add_kernel, grid of 3, program 2. It loads 16 bytes and stores 8 bytes. Program 2: loads numbers 8 and 9 of x. "
-        "Program 2: loads numbers 8 and 9 of y. Program 2: stores numbers 8 and 9 of out."
+        "add_kernel, grid of 3, program 2. It loads 16 bytes and stores 8 bytes. Program 2: loads elements 8 and 9 of x. "
+        "Program 2: loads elements 8 and 9 of y. Program 2: stores elements 8 and 9 of out."
     )
-    assert "loads numbers 0 to 3 of x" in texts(draw_program(ADD, 0))
+    assert "loads elements 0 to 3 of x" in texts(draw_program(ADD, 0))
     assert titles(picture).count("x[9]: loaded") == titles(picture).count("out[8]: stored") == 1
     assert sum(title.endswith("not touched") for title in titles(picture)) == 3 * 8
     assert coloured(picture, LOADED) == 4 and coloured(picture, STORED) == 2
@@ -107,7 +107,7 @@ def test_softmax_and_gather():
     gather = draw_program(
         record_kernel(gather_kernel, (3,), torch.randn(8, 6), index, torch.empty(3, 6), 6, 6, 6, COLUMNS=8), 2
     )
-    assert {"loads row 5 of source", "loads number 2 of index", "stores row 2 of out"} <= set(texts(gather))
+    assert {"loads row 5 of source", "loads element 2 of index", "stores row 2 of out"} <= set(texts(gather))
 
 
 def test_write():
@@ -115,7 +115,7 @@ def test_write():
     write_cache(torch.randn(3, 2, 16), torch.zeros(4, 8, 2, 16), torch.tensor([29, 30, 8]), kernel=kernel)
     picture = draw_program(kernel.recording, 1, ["new token"])
     assert "stores into 1 block of cache: 3 (slot 6), KV heads 0 and 1" in texts(picture)
-    assert {"new token 1", "loads row 1 of new", "loads number 1 of slot_mapping"} <= set(texts(picture))
+    assert {"new token 1", "loads row 1 of new", "loads element 1 of slot_mapping"} <= set(texts(picture))
     assert "cache: block 3, slot 6, KV head 1: stored" in titles(picture) and "cache: block 3, stored" in titles(
         picture
     )
@@ -139,9 +139,9 @@ def test_one_head():
     shown = texts(draw_program(recording, 0))
     assert f"loads 3 blocks of k_cache: {blocks} (slots 0 to 7, 0 to 7, 0 to 2), the same of v_cache" in shown
     assert {
-        "loads numbers 0 to 15 of q",
-        "loads numbers 0 to 2 of block_table",
-        "stores numbers 0 to 15 of out",
+        "loads elements 0 to 15 of q",
+        "loads elements 0 to 2 of block_table",
+        "stores elements 0 to 15 of out",
     } <= set(shown)
 
 
@@ -158,9 +158,9 @@ def test_decode_says_which_blocks_in_which_turn_and_of_which_kv_head():
             and f"program ({seq}, {head}): sequence {seq}, query head {head}." in picture.alt
         )
         assert {
-            f"loads q[{seq}, {head}], 32 numbers",
-            f"stores out[{seq}, {head}], 32 numbers",
-            f"loads number {seq} of context_lens",
+            f"loads q[{seq}, {head}], 32 elements",
+            f"stores out[{seq}, {head}], 32 elements",
+            f"loads element {seq} of context_lens",
         } <= set(texts(picture))
         of_blocks = [
             title
@@ -168,7 +168,7 @@ def test_decode_says_which_blocks_in_which_turn_and_of_which_kv_head():
             if re.fullmatch(r"k_cache and v_cache: block \d+, [^:]*", title) and "slot" not in title
         ]
         expected = {
-            block: f"loaded in turn {blocks.index(block) + 1}" if block in blocks else "not touched"
+            block: f"loaded in iteration {blocks.index(block) + 1}" if block in blocks else "not touched"
             for block in range(len(CASE.k_cache))
         }
         assert of_blocks == [f"k_cache and v_cache: block {block}, {what}" for block, what in expected.items()]
@@ -186,7 +186,7 @@ def test_turns_stand_on_their_blocks():
     boxes = {}
     for rect in elements(picture, "rect"):
         found = re.fullmatch(
-            r"k_cache and v_cache: block (\d+), loaded in turn (\d)", rect.findtext(SVG + "title") or ""
+            r"k_cache and v_cache: block (\d+), loaded in iteration (\d)", rect.findtext(SVG + "title") or ""
         )
         if found:
             boxes[int(found[2])] = [float(rect.get(side)) for side in ("x", "y", "width", "height")]
@@ -195,9 +195,9 @@ def test_turns_stand_on_their_blocks():
     for x, y in chips:
         assert any(left < x < left + width and top < y < top + height for left, top, width, height in boxes.values())
     texts_at = {(round(float(t.get("x"))), round(float(t.get("y")))): t.text for t in elements(picture, "text")}
-    for turn, (left, top, width, _) in boxes.items():
+    for iteration, (left, top, width, _) in boxes.items():
         assert any(
-            text == str(turn) and left + width - 16 < x < left + width and top < y < top + 16
+            text == str(iteration) and left + width - 16 < x < left + width and top < y < top + 16
             for (x, y), text in texts_at.items()
         )
 
@@ -228,15 +228,15 @@ def test_the_kernel_of_lesson_08_has_a_tile_of_many_blocks_in_one_turn_and_idle_
     )
     picture = draw_program(kernel.recording, 0, ["KV head", "sequence", "split"])
     assert texts(picture)[:2] == ["decode_kernel, program (0, 0, 0)", "KV head 0, sequence 0, split 0"]
-    assert "loads q[0, 0 and 1], 64 numbers" in texts(picture)
+    assert "loads q[0, 0 and 1], 64 elements" in texts(picture)
     assert "touched by no program: cu_seqlens_q, partial_out, partial_lse" in texts(picture)
     assert "No program touches any of cu_seqlens_q, partial_out, partial_lse." in picture.alt
-    turns = [
-        re.search(r"turn (\d)$", title)[1]
+    iterations = [
+        re.search(r"iteration (\d)$", title)[1]
         for title in titles(picture)
-        if re.search(r"block \d+, loaded in turn \d$", title)
+        if re.search(r"block \d+, loaded in iteration \d$", title)
     ]
-    assert sorted(turns) == ["1"] * 8 + ["2"]
+    assert sorted(iterations) == ["1"] * 8 + ["2"]
     blocks = ", ".join(map(str, case.block_tables[0, :9].tolist()))
     assert (
         f"loads 9 blocks of k_cache: {blocks} (slots 0 to 7 of each, but 0 to 2 of the last), KV head 0" in picture.alt
@@ -261,7 +261,7 @@ def test_what_is_loaded_twice_is_marked_and_said():
     assert "loads row 0 of x, columns 0 and 1, each twice" in texts(
         draw_program(by_hand([("load", [0, 1]), ("load", [0, 1])]), 0)
     )
-    assert "loads number 2 of x, 40 times" in texts(draw_program(by_hand([("load", [2] * 40)], (5,)), 0))
+    assert "loads element 2 of x, 40 times" in texts(draw_program(by_hand([("load", [2] * 40)], (5,)), 0))
 
 
 def test_neighbours_in_different_rows_are_apart():
@@ -276,14 +276,14 @@ def test_loaded_and_stored_are_two_halves():
     picture = draw_program(by_hand([("load", [2]), ("store", [2])], (5,)), 0)
     assert "x[2]: loaded, stored" in titles(picture)
     assert coloured(picture, LOADED) == coloured(picture, STORED) == 1
-    assert "loads number 2 of x; stores number 2 of x" in texts(picture)
+    assert "loads element 2 of x; stores element 2 of x" in texts(picture)
 
 
 def test_a_head_that_is_touched_in_part_is_coloured_in_part():
     recording = by_hand([("load", range(8))], (2, 3, 2, 16), "k_cache")
     picture = draw_program(recording, 0)
-    assert "loads 1 block of k_cache: 0 (slot 0), KV head 0, 8 of 16 numbers" in texts(picture)
-    assert "k_cache: block 0, slot 0, KV head 0: 8 of 16 numbers loaded, in turn 1" in titles(picture)
+    assert "loads 1 block of k_cache: 0 (slot 0), KV head 0, 8 of 16 elements" in texts(picture)
+    assert "k_cache: block 0, slot 0, KV head 0: 8 of 16 elements loaded, in iteration 1" in titles(picture)
     whole = draw_program(by_hand([("load", range(16))], (2, 3, 2, 16), "k_cache"), 0)
     width = lambda p: next(float(r.get("width")) for r in elements(p, "rect") if r.get("fill") == LOADED)
     assert width(picture) == width(whole) / 2
@@ -291,8 +291,8 @@ def test_a_head_that_is_touched_in_part_is_coloured_in_part():
 
 def test_a_part_of_a_row_is_coloured_where_it_lies():
     picture = draw_program(by_hand([("store", [5, 9])], (2, 2, 4)), 0)
-    assert "stores x[0 and 1, 1, 1], 2 numbers" not in texts(picture)  # they are x[0, 1, 1] and x[1, 0, 1]
-    assert "stores x[0, 1, 1] and x[1, 0, 1], 2 numbers" in texts(picture)
+    assert "stores x[0 and 1, 1, 1], 2 elements" not in texts(picture)  # they are x[0, 1, 1] and x[1, 0, 1]
+    assert "stores x[0, 1, 1] and x[1, 0, 1], 2 elements" in texts(picture)
     box = lambda p: [
         tuple(float(r.get(side)) for side in ("x", "y", "width"))
         for r in elements(p, "rect")
@@ -327,7 +327,7 @@ def test_keys_and_values_that_are_read_differently_are_drawn_apart():
 def test_numbers_between_those_of_a_view_are_told():
     recording = by_hand([("load", [0, 1, 6, 7])], (3, 6), strides=(8, 1))
     picture = draw_program(recording, 0)
-    assert "touches 2 numbers between those of x, which is a view: look at the strides" in texts(picture)[3]
+    assert "touches 2 elements between those of x, which is a view: look at the strides" in texts(picture)[3]
     assert coloured(picture, LOADED) == 2
 
 
@@ -335,7 +335,7 @@ def test_a_block_that_is_loaded_in_two_turns_has_both_numbers():
     accesses = [("load", range(16)), ("load", range(96, 112)), ("load", range(32, 48))]
     picture = draw_program(by_hand(accesses, (2, 3, 2, 16), "k_cache"), 0)
     assert "1, 3" in texts(picture) and "2" in texts(picture)
-    assert "k_cache: block 0, loaded in turns 1, 3" in titles(picture)
+    assert "k_cache: block 0, loaded in iterations 1, 3" in titles(picture)
     assert "loads 2 blocks of k_cache: 0, 1 (slots 0 and 1, 0), KV head 0" in texts(picture)
 
 
@@ -401,8 +401,8 @@ def test_any_tensor_stays_on_the_sheet(shape, name, seed, share):
     while shape and torch.Size(shape).numel() > 20_000:
         shape = shape[:-1]
     generator = torch.Generator().manual_seed(seed)
-    numbers = torch.Size(shape).numel()
-    taken = torch.randperm(numbers, generator=generator)[: max(1, int(numbers * share))].tolist() if numbers else []
+    elements = torch.Size(shape).numel()
+    taken = torch.randperm(elements, generator=generator)[: max(1, int(elements * share))].tolist() if elements else []
     half = len(taken) // 2
     picture = draw_program(
         by_hand(
@@ -449,7 +449,7 @@ def test_large_tensors_are_cut_and_drawn_in_time():
     }
     for name, words in (
         ("rows", "200 rows; only those rows are drawn"),
-        ("bar", "loads numbers 3072 to 4095 of x"),
+        ("bar", "loads elements 3072 to 4095 of x"),
         ("blocks", "drawn that this program touches"),
     ):
         draws = []

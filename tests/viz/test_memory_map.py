@@ -40,22 +40,22 @@ def size(picture):
 
 def test_the_mouse_reads_places():
     assert list(hovers(draw_memory(USES, 2))) == [
-        "place 0: C: a token",
-        "place 1: C: reserved, used later",
-        "places 2 to 3: C: reserved, never used",
-        "places 4 to 5: nobody's, in a gap",
-        "places 6 to 10: B: a token",
-        "places 11 to 12: B: reserved, never used",
+        "slot 0: C: a token",
+        "slot 1: C: reserved, used later",
+        "slots 2 to 3: C: reserved, never used",
+        "slots 4 to 5: unowned, in a gap",
+        "slots 6 to 10: B: a token",
+        "slots 11 to 12: B: reserved, never used",
     ]
 
 
 def test_kinds_have_their_looks():
     by_title = {r.find(SVG + "title").text: r for r in rects(draw_memory(USES, 2)) if r.find(SVG + "title") is not None}
-    assert by_title["place 0: C: a token"].get("fill") == palette.color_of("C")
-    assert by_title["place 1: C: reserved, used later"].get("fill") == palette.tint(palette.color_of("C"))
-    assert by_title["places 4 to 5: nobody's, in a gap"].get("stroke-dasharray")
+    assert by_title["slot 0: C: a token"].get("fill") == palette.color_of("C")
+    assert by_title["slot 1: C: reserved, used later"].get("fill") == palette.tint(palette.color_of("C"))
+    assert by_title["slots 4 to 5: unowned, in a gap"].get("stroke-dasharray")
     hatched = [r for r in rects(draw_memory(USES, 2)) if "hatch" in r.get("fill")]
-    never = [by_title["places 2 to 3: C: reserved, never used"], by_title["places 11 to 12: B: reserved, never used"]]
+    never = [by_title["slots 2 to 3: C: reserved, never used"], by_title["slots 11 to 12: B: reserved, never used"]]
     assert [(r.get("x"), r.get("width")) for r in hatched[:-1]] == [
         (r.get("x"), r.get("width")) for r in never
     ]  # the last is the legend's
@@ -97,7 +97,7 @@ def test_widths_are_in_proportion_over_all_lines(uses):
         pixels = 826 / places_per_line(scale) if scale else 0
         for piece in parts(use):
             if piece.kind != "gaps":  # a gap's dashes stand a pixel inside
-                (width,) = [w for title, w in wide.items() if re.match(rf"places? {piece.start:,}(:| to)", title)]
+                (width,) = [w for title, w in wide.items() if re.match(rf"slots? {piece.start:,}(:| to)", title)]
                 assert width == pytest.approx((piece.end - piece.start) * pixels, abs=0.1)
 
 
@@ -105,10 +105,10 @@ def test_all_steps_have_one_scale():
     assert len({size(draw_memory(USES, i)) for i in range(4)}) == 1
 
     def pixels_of_a_place(i):
-        return min(w for title, w in hovers(draw_memory(USES, i)).items() if title.startswith("place "))
+        return min(w for title, w in hovers(draw_memory(USES, i)).items() if title.startswith("slot "))
 
     assert pixels_of_a_place(2) == pytest.approx(826 / 13, abs=0.01)
-    first = hovers(draw_memory(USES, 0))["places 0 to 1: A: a token"]  # 6 places are taken up then, 13 later
+    first = hovers(draw_memory(USES, 0))["slots 0 to 1: A: a token"]  # 6 places are taken up then, 13 later
     assert first == pytest.approx(2 * 826 / 13, abs=0.01)
 
 
@@ -117,9 +117,7 @@ def test_a_scale_from_outside_makes_layouts_comparable():
     assert (
         size(draw_memory(tight, 1, places=300)) == size(draw_memory(USES, 1, places=300)) != size(draw_memory(tight, 1))
     )
-    assert hovers(draw_memory(tight, 1, places=26))["places 0 to 2: A: a token"] == pytest.approx(
-        3 * 826 / 26, abs=0.01
-    )
+    assert hovers(draw_memory(tight, 1, places=26))["slots 0 to 2: A: a token"] == pytest.approx(3 * 826 / 26, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -140,24 +138,24 @@ def test_a_reservation_goes_on_in_the_next_line():
 
 def test_counts_and_shares():
     shown = texts(draw_memory(USES, 2, "Twice what is needed"))
-    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 places taken up, 54 % of them without a token"]
+    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 slots reserved, 54 % of them without a token"]
     at = shown.index("a token")
     assert shown[at:] == [
-        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "nobody's, in a gap", "2 (15 %)",
+        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "unowned, in a gap", "2 (15 %)",
     ]  # fmt: skip
 
 
 def test_memory_in_words():
     assert draw_memory(USES, 2).alt == (
-        "Memory after step 3 of 4. 13 places taken up. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, never used: 4 (31 %); "
-        "nobody's, in a gap: 2 (15 %). C: places 0 to 3, 1 with a token, 1 used later, 2 never. "
-        "B: places 6 to 12, 5 with a token, 0 used later, 2 never. Gap: places 4 to 5."
+        "Memory after step 3 of 4. 13 slots reserved. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, never used: 4 (31 %); "
+        "unowned, in a gap: 2 (15 %). C: slots 0 to 3, 1 with a token, 1 used later, 2 never. "
+        "B: slots 6 to 12, 5 with a token, 0 used later, 2 never. Gap: slots 4 to 5."
     )
 
 
 def test_nobody_there():
     picture = draw_memory(contiguous_use([{}, {"A": 1}, {}], {"A": 4}), 2)
-    assert "no place taken up" in texts(picture)
+    assert "no slot reserved" in texts(picture)
     assert not hovers(picture)
     assert draw_memory(contiguous_use([{}], {}), 0).svg.endswith("</svg>")
 

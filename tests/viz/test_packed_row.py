@@ -1,4 +1,4 @@
-"""The picture of one step of a ragged batch: who is in the row, the row token by token, and the mask under it."""
+"""The picture of one step of a ragged batch: the requests in the row, the row token by token, and the mask under it."""
 
 import dataclasses
 import re
@@ -57,7 +57,7 @@ def box(element):
 
 def test_requests_say_what_they_do_in_this_step_and_who_leaves_and_waits():
     shown = texts(MIXED)
-    assert shown[0] == "One row of 5 tokens: 1 prefill beside 2 decodes, no padding"
+    assert shown[0] == "One row of 5 tokens: 1 prefill and 2 decodes, no padding"
     start = shown.index("A")
     assert shown[start : start + 9] == [
         "A", "decode", "4 cached + 1 new",
@@ -65,7 +65,7 @@ def test_requests_say_what_they_do_in_this_step_and_who_leaves_and_waits():
         "C", "prefill", "0 cached + 3 new",
     ]  # fmt: skip
     assert shown[start + 9 : start + 14] == ["left:", "B", "waiting:", "D", "E"]
-    assert {"left: nobody", "waiting: nobody"} <= set(texts(step_of([1], [3])))
+    assert {"left: none", "waiting: none"} <= set(texts(step_of([1], [3])))
 
 
 def test_who_took_a_place_after_the_row_is_neither_in_the_row_nor_in_the_queue():
@@ -90,7 +90,7 @@ def test_of_many_requests_less_is_said_and_a_long_queue_is_cut():
 def token_cells(step):
     """(place, token, request, position) of every cell."""
     found = [
-        re.match(r"place (\d+) of the row: '(.*)', request (\w+), position (\d+)", title) for title in titles(step)
+        re.match(r"index (\d+) of the row: '(.*)', request (\w+), position (\d+)", title) for title in titles(step)
     ]
     return [(int(m[1]), m[2], m[3], int(m[4])) for m in found if m]
 
@@ -110,9 +110,9 @@ def test_every_token_has_a_cell_with_its_tag():
 
 def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_above_it():
     marked = [title for title in titles(MIXED) if "its logits are kept" in title]
-    assert [title.split(" of")[0] for title in marked] == ["place 0", "place 1", "place 4"]
+    assert [title.split(" of")[0] for title in marked] == ["index 0", "index 1", "index 4"]
     cells = {e.find(SVG + "title").text: box(e) for e in elements(MIXED, "rect") if e.find(SVG + "title") is not None}
-    for name, token, last in (("A", 500, "place 0"), ("B", 501, "place 1"), ("C", 502, "place 4")):
+    for name, token, last in (("A", 500, "index 0"), ("B", 501, "index 1"), ("C", 502, "index 4")):
         x, y, width, height = cells[f"new token of request {name}: '·t{token}'"]
         cell_x, cell_y, cell_width, _ = next(cells[title] for title in marked if title.startswith(last))
         assert x + width == pytest.approx(cell_x + cell_width) and y + height < cell_y
@@ -144,7 +144,7 @@ def test_cumulative_lengths_stand_under_the_row():
 def test_a_row_is_broken_into_lines_and_loses_no_token(count):
     step = step_of([count], [7])
     assert [place for place, *_ in token_cells(step)] == list(range(count))
-    boxes = [box(e) for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("place ")]
+    boxes = [box(e) for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("index ")]
     assert min(width for _, _, width, _ in boxes) > 36  # a token's text can be read
     assert max(x + width for x, _, width, _ in boxes) <= WIDTH
     assert len(set(boxes)) == count
@@ -155,13 +155,13 @@ def test_a_row_is_broken_into_lines_and_loses_no_token(count):
 
 def test_a_long_row_is_one_strip_with_a_run_for_each_sequence():
     step = step_of([100, 1, 40], [0, 9, 0])
-    runs = [title for title in titles(step) if title.startswith("places ")]
+    runs = [title for title in titles(step) if title.startswith("indices ")]
     assert runs == [
-        "places 0 to 99 of the row: request A, positions 0 to 99; new token '·t500'",
-        "places 100 to 100 of the row: request B, positions 9 to 9; new token '·t501'",
-        "places 101 to 140 of the row: request C, positions 0 to 39; new token '·t502'",
+        "indices 0 to 99 of the row: request A, positions 0 to 99; new token '·t500'",
+        "indices 100 to 100 of the row: request B, positions 9 to 9; new token '·t501'",
+        "indices 101 to 140 of the row: request C, positions 0 to 39; new token '·t502'",
     ]
-    widths = [box(e)[2] for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("places ")]
+    widths = [box(e)[2] for e in elements(step, "rect") if (e.findtext(SVG + "title") or "").startswith("indices ")]
     assert widths[0] == pytest.approx(100 * widths[1], rel=0.01) and widths[2] == pytest.approx(
         40 * widths[1], rel=0.01
     )
@@ -304,10 +304,10 @@ def test_a_mask_of_many_queries_is_drawn_without_words_and_fits():
 def test_the_words_say_the_same_as_the_picture():
     alt = draw_packed_step(MIXED, decode).alt
     assert alt == (
-        "One row of 5 tokens: 1 prefill beside 2 decodes. "
-        "A: decode of 1 token in place 0, after 4 in the cache, gives '·t500'. "
-        "B: decode of 1 token in place 1, after 2 in the cache, gives '·t501', then it leaves. "
-        "C: prefill of 3 tokens in places 2 to 4, after 0 in the cache, gives '·t502'. "
+        "One row of 5 tokens: 1 prefill and 2 decodes. "
+        "A: decode of 1 token at index 0, after 4 in the cache, gives '·t500'. "
+        "B: decode of 1 token at index 1, after 2 in the cache, gives '·t501', then it leaves. "
+        "C: prefill of 3 tokens at indices 2 to 4, after 0 in the cache, gives '·t502'. "
         "Cumulative lengths 0, 1, 2, 5. Waiting: D, E. "
         "Mask: 5 queries × 11 keys, 6 cached and 5 new; 14 of 55 cells may attend (25 %). "
         "Each query attends to the keys of its own sequence up to its own position, and to no other."

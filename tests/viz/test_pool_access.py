@@ -216,11 +216,11 @@ def test_of_many_requests_less_is_said_but_nobody_is_forgotten():
 def test_the_title_counts_what_is_written_read_and_left_where_it_is():
     assert (
         texts(draw_pool_access(MIXED))[0]
-        == "5 cells are written and 16 are read. The 11 that were there before stay where they lie."
+        == "5 cells are written and 16 are read. The 11 cached before stay where they are."
     )
     assert (
         texts(draw_pool_access(step_of(8, 4, {"A": (1, 1)})))[0]
-        == "1 cell is written and 2 are read. The one that was there before stays where it lies."
+        == "1 cell is written and 2 are read. The one cached before stays where it is."
     )
     assert (
         texts(draw_pool_access(step_of(8, 4, {"A": (0, 1)})))[0]
@@ -234,7 +234,7 @@ def test_the_title_counts_what_is_written_read_and_left_where_it_is():
 
 def test_the_picture_in_words():
     assert draw_pool_access(MIXED).alt == (
-        "5 cells are written and 16 are read. The 11 that were there before stay where they lie. Pool of 8 blocks with 4 cells each. "
+        "5 cells are written and 16 are read. The 11 cached before stay where they are. Pool of 8 blocks with 4 cells each. "
         "A: position 6 is written to slot 22; its last new token reads 7 tokens in blocks 2, 5, in this order. "
         "B: position 5 is written to slot 5; its last new token reads 6 tokens in blocks 4, 1, in this order. "
         "C: positions 0 to 2 are written to slots 28 to 30; its last new token reads 3 tokens in block 7."
@@ -333,7 +333,9 @@ def test_a_large_pool_has_a_square_for_each_block():
         p.get("d") for p in elements(picture, "path") if p.get("stroke") == palette.INK and p.get("d").endswith("z")
     ]
     assert [path.count("M") for path in framed] == [2]  # one block of A, one of B
-    assert "held, but empty" not in texts(picture) and "1,000 blocks of 16 cells; a square is a block" in texts(picture)
+    assert "allocated, empty" not in texts(picture) and "1,000 blocks of 16 cells; a square is a block" in texts(
+        picture
+    )
 
 
 def test_steps_of_one_pool_have_one_height():

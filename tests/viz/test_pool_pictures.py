@@ -130,7 +130,7 @@ def test_tables_show_blocks_in_the_order_of_tokens_and_what_is_unused():
 
 def test_a_short_queue_is_shown_whole_and_in_order():
     shown = texts(draw_pool(SMALL))
-    at = shown.index("free queue, 7 blocks: 8 is handed out next; those that come back join the end")
+    at = shown.index("free queue, 7 blocks: 8 is allocated next; freed blocks join the end")
     assert shown[at + 1 : at + 8] == ["8", "9", "10", "11", "2", "1", "0"]
     assert "free queue: empty" in texts(draw_pool(pool_of(2, 4, {"A": 8})))
 
@@ -150,8 +150,8 @@ def test_a_long_queue_is_cut_in_the_middle_and_counted(num_blocks):
 
 
 def test_sums():
-    assert "5 of 12 blocks handed out (42 %); 5 of 20 cells in the tables empty (25 %)" in texts(draw_pool(SMALL))
-    assert "0 of 0 blocks handed out (0 %)" in texts(draw_pool(pool_of(0, 4, {})))
+    assert "5 of 12 blocks allocated (42 %); 5 of 20 cells in the tables empty (25 %)" in texts(draw_pool(SMALL))
+    assert "0 of 0 blocks allocated (0 %)" in texts(draw_pool(pool_of(0, 4, {})))
 
 
 def test_the_event_stands_on_top_and_a_long_one_takes_two_lines():
@@ -214,13 +214,13 @@ def test_the_pool_in_words():
     assert draw_pool(SMALL).alt == (
         "B grows and takes block 6. Pool of 12 blocks with 4 cells each. B: 13 tokens in blocks 3, 4, 7, 6, 3 cells unused. "
         "C: 2 tokens in block 5, 2 cells unused. Free queue: blocks 8 to 11, 2, 1, 0, the first of them next. "
-        "Just handed out or given back: block 6. 5 of 12 blocks handed out (42 %); 5 of 20 cells in the tables empty (25 %)."
+        "Just allocated or freed: block 6. 5 of 12 blocks allocated (42 %); 5 of 20 cells in the tables empty (25 %)."
     )
 
 
 def test_an_empty_pool_in_words():
     assert draw_pool(pool_of(4, 4, {})).alt == (
-        "Pool of 4 blocks with 4 cells each. No request has a table. Free queue: blocks 0 to 3, the first of them next. 0 of 4 blocks handed out (0 %)."
+        "Pool of 4 blocks with 4 cells each. No request has a table. Free queue: blocks 0 to 3, the first of them next. 0 of 4 blocks allocated (0 %)."
     )
 
 
@@ -285,9 +285,9 @@ def test_many_faults_are_counted():
 
 def test_blocks_handed_out_in_no_table_are_grey():
     picture = draw_pool(PoolState(4, 4, (2, 3), (), changed=(0, 1)))
-    assert filled(picture, palette.NEUTRAL) == ["block 0: handed out, in no table", "block 1: handed out, in no table"]
+    assert filled(picture, palette.NEUTRAL) == ["block 0: allocated, in no table", "block 1: allocated, in no table"]
     assert "Handed out, in no table: blocks 0, 1." in picture.alt
-    assert "2 of 4 blocks handed out (50 %); 2 blocks in no table" in texts(picture)
+    assert "2 of 4 blocks allocated (50 %); 2 blocks in no table" in texts(picture)
 
 
 def test_a_block_held_twice_carries_both_letters():

@@ -39,7 +39,7 @@ def test_requests_come_grow_and_go():
     assert append(playground, "B", 3) == "B, now 8 tokens, needs no new block."
     assert append(playground, "B", 1) == "B, now 9 tokens, grows and takes block 2."
     assert append(playground, "A", 1) == "A, now 1 token, comes and takes block 3."
-    assert free(playground, "B") == "B gives back blocks 0, 1, 2."
+    assert free(playground, "B") == "B frees blocks 0, 1, 2."
     assert list(playground.tables) == ["A"]
     assert list(playground.pool.free_queue)[-3:] == [2, 1, 0]
 
@@ -80,7 +80,7 @@ def test_freeing_what_holds_nothing_is_told():
     append(playground, "A", 2)
     free(playground, "A")
     for request in "AB":
-        assert free(playground, request).startswith(f"{request} holds no blocks: there is nothing to free.")
+        assert free(playground, request).startswith(f"{request} owns no blocks: there is nothing to free.")
     assert len(playground.pool.free_queue) == 12
 
 

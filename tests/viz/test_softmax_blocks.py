@@ -242,7 +242,7 @@ def test_many_keys_and_values_are_cut_and_drawn_in_time():
     torch.manual_seed(0)
     steps = record_blocks(torch.randn(2000), torch.randn(2000, 64), 50)
     shown = texts(steps, 20)
-    assert "and 26 more in this block" in shown and "output, the first 6 of 64 numbers" in shown
+    assert "and 26 more in this block" in shown and "output, the first 6 of 64 components" in shown
     draws = []
     for i in (19, 20, 21):
         start = time.process_time()

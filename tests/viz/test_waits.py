@@ -122,7 +122,9 @@ def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
         "tier 1, 2,000 served: mean wait 40 s, of the first third 13.3 s, of the last third 66.7 s, longest 80 s"
         in picture.alt
     )
-    assert "line: mean of those who came then; pale band: from the mean to the longest wait" in texts(picture)
+    assert "line: mean of the requests that arrived then; pale band: from the mean to the longest wait" in texts(
+        picture
+    )
 
 
 def test_a_hundred_thousand_requests_are_drawn_within_a_tenth_of_a_second():
@@ -186,4 +188,4 @@ def test_all_runs_can_be_drawn_and_nothing_lies_outside_the_sheet(runs):
         for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", path.get("d")):
             assert 0 <= float(x) <= width and 0 <= float(y) <= height
     assert all(name in texts(picture) for name in runs)
-    assert picture.alt.count("nobody was served") == sum(not run.times for run in runs.values())
+    assert picture.alt.count("no request was served") == sum(not run.times for run in runs.values())

@@ -1,4 +1,4 @@
-"""One step of a ragged batch: who is in the row, the row token by token, and the mask of the pass under it."""
+"""One step of a ragged batch: the requests in the row, the row token by token, and the mask of the pass under it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
 def _title(step: PackedStep) -> str:
     prefills = sum(name in step.joined for name in step.names)
     kinds = ((prefills, "prefill"), (len(step.names) - prefills, "decode"))
-    told = " beside ".join(_count(count, kind) for count, kind in kinds if count)
+    told = " and ".join(_count(count, kind) for count, kind in kinds if count)
     return f"One row of {_count(len(step.packed.input_ids), 'token')}: {told or 'no request'}"
 
 
@@ -87,7 +87,7 @@ def _who(d: Drawing, step: PackedStep, y: float) -> float:
 def _named(d: Drawing, word: str, names: tuple[str, ...], x: float, y: float) -> float:
     """A word and request chips after it, ten at most. Returns the width."""
     start, most = x, 10
-    text = f"{word}:" if names else f"{word}: nobody"
+    text = f"{word}:" if names else f"{word}: none"
     d.text(x, y, text, 13, fill=SOFT_INK)
     x += 6.4 * len(text) + 8
     for name in names[:most]:
@@ -154,7 +154,7 @@ def _token_cell(
         width,
         _HEIGHT,
         fill,
-        title=f"place {place} of the row: '{token}', request {name}, position {position}{last}",
+        title=f"index {place} of the row: '{token}', request {name}, position {position}{last}",
     )
     if is_last:
         d.lines(f"M{number(x + 1)} {number(y + 1)}h{number(width - 2)}v{_HEIGHT - 2}h{number(2 - width)}z", INK, 2)
@@ -205,7 +205,7 @@ def _strip(d: Drawing, step: PackedStep, outputs: list[str], y: float) -> float:
     y += _OUTPUT
     for name, output, start, end in zip(step.names, outputs, bounds, bounds[1:]):
         x, size, fill = _LEFT + start * width, (end - start) * width, mix(color_of(name), "#FFFFFF", 0.35)
-        title = f"places {start} to {end - 1} of the row: request {name}, positions {positions[start]} to {positions[end - 1]}; new token '{output}'"
+        title = f"indices {start} to {end - 1} of the row: request {name}, positions {positions[start]} to {positions[end - 1]}; new token '{output}'"
         d.rect(x, y, size, _HEIGHT, fill, title=title)
         d.lines(f"M{number(x + size - 1)} {number(y)}v{_HEIGHT}", INK, min(2.0, width))
         if size > 8 * len(name) + 6:
@@ -232,15 +232,15 @@ def _describe(step: PackedStep, outputs: list[str]) -> str:
     for name, new, cached, start, output in zip(
         step.names, packed.new_lens, packed.cached_lens, packed.cu_seqlens_q.tolist(), outputs
     ):
-        places = f"place {start}" if new == 1 else f"places {start} to {start + new - 1}"
+        places = f"index {start}" if new == 1 else f"indices {start} to {start + new - 1}"
         kind = "prefill" if name in step.joined else "decode"
         leaves = ", then it leaves" if name in step.left else ""
         told.append(
-            f"{name}: {kind} of {_count(new, 'token')} in {places}, after {cached} in the cache, gives '{output}'{leaves}."
+            f"{name}: {kind} of {_count(new, 'token')} at {places}, after {cached} in the cache, gives '{output}'{leaves}."
         )
     bounds = ", ".join(map(str, packed.cu_seqlens_q.tolist()))
     admitted = f"In the next row: {', '.join(step.admitted)}. " if step.admitted else ""
-    return f"{' '.join(told)} Cumulative lengths {bounds}. {admitted}Waiting: {', '.join(step.waiting) or 'nobody'}."
+    return f"{' '.join(told)} Cumulative lengths {bounds}. {admitted}Waiting: {', '.join(step.waiting) or 'none'}."
 
 
 def _count(count: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The rows of a slot cache: what each holds for its request, what an earlier request left behind, what lies empty."""
+"""The rows of a slot cache: what each holds for its request, what an earlier request left behind, what is empty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEFT, _RIGHT, _ROW, _GAP = 72, 16, 30, 8
 class SlotRow:
     """One row of the cache after a step.
 
-    request    who sits there, or None
+    request    the request in it, or None
     used       columns that hold its keys, from column 0
     left_over  (request, end column) of earlier requests whose keys still lie beyond them, nearest first
     """
@@ -60,7 +60,7 @@ def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
     d.text(
         16,
         20,
-        f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} places in use, {share_text(reserved - used, reserved)} not",
+        f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} cache slots in use, {share_text(reserved - used, reserved)} not",
         15,
         bold=True,
     )
@@ -144,6 +144,4 @@ def _describe(rows: list[SlotRow], i: int, steps: int, max_seq_len: int) -> str:
         old = "".join(f", then what {name} left up to column {end - 1}" for name, end in row.left_over)
         told.append(f"Slot {slot}: {own}{old}.")
     head = f"KV cache of {len(rows)} slots with {max_seq_len} columns each after step {i + 1} of {steps}."
-    return (
-        f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} places, {share_text(reserved - used, reserved)} not."
-    )
+    return f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} cache slots, {share_text(reserved - used, reserved)} not."

@@ -1,4 +1,4 @@
-"""One request, step by step: what goes in, what lies in the KV cache, what comes out."""
+"""One request, step by step: what goes in, what is in the KV cache, what comes out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache as one long row of places, cut into lines: what each request has reserved of it, and what it does with it."""
+"""The cache as one long row of slots, cut into lines: what each request has reserved of it, and what it does with it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _WORDS = {
     "tokens": "a token",
     "later": "reserved, used later",
     "never": "reserved, never used",
-    "gaps": "nobody's, in a gap",
+    "gaps": "unowned, in a gap",
 }
 
 
 @dataclass(frozen=True)
 class Part:
-    """Neighbouring places that do the same.
+    """Neighboring slots with the same use.
 
-    kind     "tokens", "later" or "never" of a request; "gaps": nobody's, between two regions
+    kind     "tokens", "later" or "never" of a request; "gaps": unowned, between two regions
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Part:
 
 
 def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", places: int | None = None) -> Picture:
-    """What lies where after step index i of a layout in one piece per request.
+    """What is where after step index i of a layout in one piece per request.
 
     Args:
         uses: see `contiguous_use`; all its steps are drawn on one scale.
@@ -62,9 +62,9 @@ def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", places: int 
     empty = use.places - use.tokens
     d.text(16, 20, head, 15, bold=True)
     total = (
-        f"{use.places:,} places taken up, {share_text(empty, use.places)} of them without a token"
+        f"{use.places:,} slots reserved, {share_text(empty, use.places)} of them without a token"
         if use.places
-        else "no place taken up"
+        else "no slot reserved"
     )
     d.text(WIDTH - _RIGHT, 20, total, 13, "end", bold=True)
     bottom = _strip(d, use, max(scale, 1), 40)
@@ -73,7 +73,7 @@ def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", places: int 
 
 
 def parts(use: MemoryUse) -> Iterator[Part]:
-    """All places that are taken up, from the first to the last."""
+    """All reserved slots, from the first to the last."""
     end = 0
     for region in use.regions:
         bounds = [
@@ -98,7 +98,7 @@ def places_per_line(scale: int) -> int:
 
 
 def _strip(d: Drawing, use: MemoryUse, scale: int, y: float) -> float:
-    """The lines of places. Returns the y under them."""
+    """The lines of slots. Returns the y under them."""
     per_line = places_per_line(scale)
     width = (WIDTH - _LEFT - _RIGHT) / per_line
     for line, first in enumerate(range(0, scale, per_line)):
@@ -149,7 +149,7 @@ def _frame(d: Drawing, request: str, x: float, y: float, width: float) -> None:
 
 
 def _legend(d: Drawing, use: MemoryUse, y: float) -> float:
-    """What the signs mean, and how many places each has. Returns the y under it."""
+    """What the signs mean, and how many slots each has. Returns the y under it."""
     d.lines(f"M16 {number(y)}H{WIDTH - _RIGHT}", EDGE)
     y += 14
     for n, (kind, words) in enumerate(_WORDS.items()):
@@ -169,12 +169,12 @@ def _amount(use: MemoryUse, kind: str) -> str:
 
 
 def _range(start: int, end: int) -> str:
-    return f"place {start:,}" if end == start + 1 else f"places {start:,} to {end - 1:,}"
+    return f"slot {start:,}" if end == start + 1 else f"slots {start:,} to {end - 1:,}"
 
 
 def _describe(use: MemoryUse) -> str:
     sums = "; ".join(f"{words}: {_amount(use, kind)}" for kind, words in _WORDS.items())
-    told = [f"{use.places:,} places taken up. {sums[0].upper()}{sums[1:]}."]
+    told = [f"{use.places:,} slots reserved. {sums[0].upper()}{sums[1:]}."]
     for region in use.regions:
         later, never = region.final_tokens - region.tokens, region.size - region.final_tokens
         told.append(

@@ -1,4 +1,4 @@
-"""Bars that lie, one under the other: times of one thing done in several ways, with long names."""
+"""Horizontal bars: times of one thing done in several ways, with long names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw_bars(
     Args:
         values: name -> 0 or more.
         unit: of the values, as "µs".
-        note: where the numbers come from, written under the picture: of recorded ones, their provenance.
+        note: the source of the figures, written under the picture; for recorded ones, their provenance.
         own: the names whose bars stand out.
         limit: (name, value) of a line across all bars.
         most: longer bars are cut here, and show it; their numbers stay whole.

@@ -36,7 +36,7 @@ class _Plane:
     top: float
 
     def x(self, seconds: float) -> float:
-        """What is less than the axis has lies on its left edge."""
+        """Values left of the axis are drawn on its left edge."""
         share = math.log(max(seconds, self.low) / self.low) / math.log(self.high / self.low)
         return _LEFT + share * (WIDTH - _LEFT - _RIGHT)
 
@@ -121,7 +121,7 @@ def _curves(d: Drawing, plane: _Plane, curves: dict[str, np.ndarray]) -> None:
         d.lines(f"{path}H{WIDTH - _RIGHT}", SERIES[index % len(SERIES)], 2.2)
         taken += [Box(x - 4, y - 4, x + 4, y + 4) for x, y in points[::6]]
         marks += [(index, name, percent, _percentile(ordered, percent)) for percent in _MARKED]
-    for index, name, percent, seconds in reversed(marks):  # the first curve lies on top
+    for index, name, percent, seconds in reversed(marks):  # the first curve is drawn on top
         draw_sign(
             d, plane.x(seconds), plane.y(percent / 100), index, f"{name}: {percent} % within {say_seconds(seconds)}"
         )

@@ -69,7 +69,7 @@ def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str 
     Each point is labelled with its case and with the share of what the machine allows that it reaches; hover texts give all numbers.
 
     Args:
-        note: where the numbers come from, written under the picture: of recorded ones, their provenance.
+        note: the source of the figures, written under the picture; for recorded ones, their provenance.
 
     Raises:
         ValueError: a point took no time, or had nothing to do.
@@ -206,7 +206,7 @@ def _points(
         end = box.left - 2 if box.left > x else box.right + 2
         if abs(end - x) > 16 or abs(middle - y) > 8:
             d.lines(f"M{number(x)} {number(y)}L{number(end)} {number(middle)}", SOFT_INK, 1.2)
-    for point in reversed(points):  # the first series lies on top
+    for point in reversed(points):  # the first series is drawn on top
         draw_sign(d, *place(point), series.index(point.series), _hover(point, machine))
     for (x, _), box, label in zip(places, boxes, labels):
         is_right = box.left > x
@@ -221,7 +221,7 @@ def _points(
 
 
 def _groups(points: Sequence[RooflinePoint], place) -> list[list[RooflinePoint]]:
-    """Points of one series that lie on each other share a label. The fastest of a group comes first."""
+    """Overlapping points of one series share a label. The fastest of a group comes first."""
     groups: list[list[RooflinePoint]] = []
     for point in sorted(points, key=lambda point: -point.flop_per_s):
         x, y = place(point)
@@ -235,7 +235,7 @@ def _groups(points: Sequence[RooflinePoint], place) -> list[list[RooflinePoint]]
 
 
 def _label(group: list[RooflinePoint], points: Sequence[RooflinePoint], machine: Machine) -> str:
-    """The case and what it reaches. A case is named once, at its fastest point, unless others lie at the same intensity."""
+    """The case and what it reaches. A case is named once, at its fastest point, unless others have the same intensity."""
     first, shares = group[0], [_share(point, machine) for point in group]
     if len(group) > 1:
         return f"{first.name} and {len(group) - 1} more: {_percent(min(shares))}–{_percent(max(shares))} %"

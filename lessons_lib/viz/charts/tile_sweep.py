@@ -21,7 +21,7 @@ def draw_sweep(tiles: Sequence[dict], note: str = "", title: str = "", chosen: d
 
     Args:
         tiles: "rows", "keys", "warps", "stages" and microseconds "us" of each combination; None where it can't run.
-        note: where the numbers come from, written under the picture: of recorded ones, their provenance.
+        note: the source of the figures, written under the picture; for recorded ones, their provenance.
         chosen: "rows", "keys", "warps" and "stages" of the combination that is in use.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which token comes next, and how likely, under several settings: the same tokens beside each other, a column of bars for each."""
+"""Which token comes next, and how likely, under several settings: the same tokens side by side, a column of bars for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show
 
 _ROW, _BAR, _SIZE, _HEAD = 26, 18, 13, 26
 _GAP = 18
-_MOST_COLUMNS = 5  # beside each other; more go below
+_MOST_COLUMNS = 5  # side by side; more go below
 _MOST_NAME = 22  # characters
 _OTHERS = "all others"
 _ROUNDING = 1e-6  # what a sum of float32 may lack of 1

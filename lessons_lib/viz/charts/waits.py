@@ -39,7 +39,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class _Panel:
-    """Where one run lies: arrival times to the right, queue times upwards."""
+    """The panel of one run: arrival times to the right, queue times upwards."""
 
     left: float
     right: float
@@ -137,7 +137,7 @@ def _head(d: Drawing, name: str, by_tier: dict[int, np.ndarray], left: float, y:
         f"tier {tier}: mean {say_seconds(_mean(points))}, longest {say_seconds(_longest(points))}"
         for tier, points in by_tier.items()
     )
-    d.text(left, y + 24, "; ".join(told) or "nobody was served", 12, fill=SOFT_INK)
+    d.text(left, y + 24, "; ".join(told) or "no request was served", 12, fill=SOFT_INK)
 
 
 def _axes(d: Drawing, panel: _Panel) -> None:
@@ -157,7 +157,7 @@ def _axes(d: Drawing, panel: _Panel) -> None:
 
 
 def _draw_points(d: Drawing, panel: _Panel, by_tier: dict[int, np.ndarray]) -> None:
-    for tier, points in reversed(by_tier.items()):  # the best tier lies on top
+    for tier, points in reversed(by_tier.items()):  # the best tier is drawn on top
         for arrival, wait in points.tolist():
             draw_sign(
                 d,
@@ -196,7 +196,7 @@ def _legend(d: Drawing, tiers: list[int], is_binned: bool, y: float) -> float:
         d.text(x + 26, y + 8, f"tier {tier}" + (", the best" if tier == 0 else ""), 12)
         x += 60 + sans_width(f"tier {tier}, the best", 12)
     how = (
-        "line: mean of those who came then; pale band: from the mean to the longest wait"
+        "line: mean of the requests that arrived then; pale band: from the mean to the longest wait"
         if is_binned
         else "queue time, each request"
     )
@@ -223,5 +223,5 @@ def _describe(title: str, waits: dict[str, dict[int, np.ndarray]]) -> str:
                 f"tier {tier}, {len(points):,} served: mean wait {say_seconds(_mean(points))}, of the first third {first}, "
                 f"of the last third {last}, longest {say_seconds(_longest(points))}"
             )
-        told.append(f"{name}: {'; '.join(parts) or 'nobody was served'}.")
+        told.append(f"{name}: {'; '.join(parts) or 'no request was served'}.")
     return " ".join(told if waits else [*told, "There are no runs."])

@@ -1,4 +1,4 @@
-"""A dashboard beside a running engine: its figures, its last steps, and the answers as they grow."""
+"""A dashboard next to a running engine: its figures, its last steps, and the answers as they grow."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Dashboard(widgets.VBox):
         self.is_running = False
         self._task: asyncio.Task | None = None
         self._drawn_at = float("-inf")
-        self.step_button = _button("step", "make one step of the engine")
-        self.run_button = _button("run", "make step after step until nobody is left, or stop doing so")
+        self.step_button = _button("step", "run one step of the engine")
+        self.run_button = _button("run", "run step after step until no request is left, or stop doing so")
         self.prompt = widgets.Text(
             value="The old dog", description="story", style={"description_width": "initial"},
             layout=widgets.Layout(flex="1 1 200px", margin="0 0 0 16px"),
             continuous_update=True,  # else the text and the click on the button would leave the page at once, and might change places
         )  # fmt: skip
-        self.add_button = _button("add", "put a request in that goes on with this story")
+        self.add_button = _button("add", "add a request that continues this story")
         self.message = widgets.HTML(layout=widgets.Layout(min_height="24px", max_width="900px"))
         self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
         self.texts = widgets.HTML(layout=widgets.Layout(max_width="900px"))
@@ -80,12 +80,12 @@ class Dashboard(widgets.VBox):
         """Put the story in the field in as a request."""
         try:
             self._say(f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step.")
-        except Exception as error:  # what an engine refuses, a reader shall read
+        except Exception as error:  # show the learner what the engine refuses
             self._say(f"Refused. {type(error).__name__}: {error}")
         self.redraw()
 
     def run(self) -> None:
-        """Make steps until nobody is left, between whatever else the kernel has to do. Without an event loop: at once."""
+        """Make steps until no request is left, between whatever else the kernel has to do. Without an event loop: at once."""
         self._set_running(True)
         try:
             self._task = asyncio.get_running_loop().create_task(self._keep_stepping())
@@ -107,11 +107,9 @@ class Dashboard(widgets.VBox):
         super().close()
 
     async def _keep_stepping(self) -> None:
-        while (
-            self.is_running and asyncio.current_task() is self._task
-        ):  # whoever pauses and runs again starts a new task
+        while self.is_running and asyncio.current_task() is self._task:  # pausing and running again starts a new task
             self._step()
-            await asyncio.sleep(0.001)  # the kernel looks at clicks
+            await asyncio.sleep(0.001)  # lets the kernel handle clicks
         self.redraw()
 
     def _step(self) -> None:
@@ -123,7 +121,7 @@ class Dashboard(widgets.VBox):
             return
         self.outputs += ended
         if ended:
-            self._say(" ".join(f"Request {output.request_id} has ended: {_reason(output)}." for output in ended[-3:]))
+            self._say(" ".join(f"Request {output.request_id} finished: {_reason(output)}." for output in ended[-3:]))
         if not self.engine.has_unfinished():
             self._set_running(False)
 
@@ -151,7 +149,7 @@ class Dashboard(widgets.VBox):
             return f"The engine could not be drawn. {type(error).__name__}: {error}"
 
     def _answers(self) -> str:
-        """The texts of those who are served, and of the last who have ended."""
+        """The texts of running requests and of the last ones that finished."""
         served = [(request.id, answer) for request in list(self.engine.requests.values()) for answer in request.answers]
         lines = [_line(name, self._text_of(answer), "") for name, answer in served if answer.sequence.output_ids][
             :_MOST_TEXTS

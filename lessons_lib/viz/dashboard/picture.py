@@ -1,4 +1,4 @@
-"""An engine at work, in one picture: what it gives, who runs and waits, how full it is."""
+"""An engine at work, in one picture: throughput, running and waiting requests, utilization."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _gauges(snapshot: Mapping, steps: Sequence[EngineStep]) -> list[tuple[str, i
     """(what, used, limit, mean share over all steps, when it was used so) of each. Blocks are counted when the step has given some back."""
     last = steps[-1] if steps else None
     return [
-        ("places", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilisation"], "in"),
+        ("slots", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilisation"], "in"),
         (
             "token budget",
             last.tokens if last else 0,

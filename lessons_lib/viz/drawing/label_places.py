@@ -1,4 +1,4 @@
-"""Where the labels of points go, so that none lies on a point, on another label or outside the chart."""
+"""Where the labels of points go, so that none covers a point, another label or the chart's edge."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place_labels(
     taken: Sequence[Box] = (),
     radius: float = 0,
 ) -> list[Box]:
-    """A box for each label: beside its point, as near as there is room; first right of it, then left, then above and below these.
+    """A box for each label: next to its point, as near as there is room; first right of it, then left, then above and below these.
 
     Args:
         points: (x, y) of each.

@@ -1,4 +1,4 @@
-"""Small print under a picture: where its numbers come from."""
+"""Small print under a picture: where its figures come from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EM = 0.53  # width of an average character, in font sizes
 
 
 def sans_width(text: str, size: float) -> float:
-    """About how wide text is, in pixels. The font is the reader's own, so nobody knows exactly."""
+    """About how wide text is, in pixels. The font is the reader's own, so this is an estimate."""
     return 0.56 * size * len(text)
 
 

@@ -1,7 +1,7 @@
 """A sheet of paper to draw on: cells, labels, hatching, hover texts, legends.
 
 Just enough SVG for grids of cells. Coordinates are pixels from the top left corner at full size; the sheet is
-900 wide, about the width of a notebook, and shrinks with it. What is drawn later lies on top.
+900 wide, about the width of a notebook, and shrinks with it. Later drawings cover earlier ones.
 """
 
 from __future__ import annotations

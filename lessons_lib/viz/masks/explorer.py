@@ -163,7 +163,7 @@ class MaskExplorer(widgets.VBox):
         """The picture, or a sentence that says why there is none."""
         queries, keys = self.tags
         if not len(queries):
-            return "There are no new tokens, so nobody asks and there is no mask. Give a sequence a new token."
+            return "There are no new tokens, so there are no queries and no mask. Give a sequence a new token."
         if len(keys) > LARGEST:
             return (
                 f"{len(keys)} keys, of which {len(keys) - len(queries)} are cached; at most {LARGEST} can be drawn. "

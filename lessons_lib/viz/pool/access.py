@@ -192,7 +192,7 @@ def _footer(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
     colour, cells = color_of(sample), not drawn_as_squares(step)
     signs = [("written by this row", colour), ("read", mix(colour, PAPER, READ))]
     signs += [("holds a token, not read", mix(colour, PAPER, NOT_READ))] * (reader is not None)
-    signs += [("held, but empty", "none")] * cells + [("free", "none")]
+    signs += [("allocated, empty", "none")] * cells + [("free", "none")]
     for text, fill in signs:
         d.cell(
             x,
@@ -200,7 +200,7 @@ def _footer(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
             18,
             16,
             fill,
-            hatched=float(text.startswith("held")),
+            hatched=float(text == "allocated, empty"),
             pale=mix(colour, PAPER, HELD),
             framed=text.startswith("written"),
         )

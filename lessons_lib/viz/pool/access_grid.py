@@ -24,8 +24,8 @@ _TALLEST = 620  # a pool whose grid would be taller has a square for each block
 class _Block:
     """A block of the pool.
 
-    held     who holds it, and with how many tokens; if several do, the reader
-    names    all who hold it
+    held     its owner, and how many tokens it has there; of several owners, the reader
+    names    all owners
     written  the offsets that the row writes
     titles   hover texts of its cells, if they are large enough to have some
     """
@@ -62,7 +62,7 @@ def draw_access_grid(d: Drawing, step: PagedStep, reader: str | None, x: float, 
     """All blocks of the pool. Returns the height taken.
 
     Args:
-        reader: who reads; all requests if None.
+        reader: the request that reads; all requests if None.
     """
     lot, squares = lay_out(step.num_blocks, step.block_size), drawn_as_squares(step)
     blocks = _blocks(step, reader, with_cells=lot.cell >= _HOVER_CELL and not squares)

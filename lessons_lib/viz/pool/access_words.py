@@ -25,8 +25,8 @@ def title(step: PagedStep, reader: str | None) -> str:
     if held == written:
         return f"{told} Nothing was there before."
     if held - written == 1:
-        return f"{told} The one that was there before stays where it lies."
-    return f"{told} The {held - written:,} that were there before stay where they lie."
+        return f"{told} The one cached before stays where it is."
+    return f"{told} The {held - written:,} cached before stay where they are."
 
 
 def run_title(step: PagedStep, name: str, position: int, slots: tuple[int, ...]) -> str:

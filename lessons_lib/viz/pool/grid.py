@@ -1,7 +1,7 @@
-"""A block pool as a parking lot: a bay a block, the block tables beside it, the free queue below.
+"""A block pool as a parking lot: a bay a block, the block tables next to it, the free queue below.
 
 A cell has room for one token. A colour is a request; what a request holds and has not filled is hatched; free blocks are
-empty. A dark frame marks the blocks that have just been handed out or given back.
+empty. A dark frame marks the blocks that have just been allocated or freed.
 """
 
 from __future__ import annotations
@@ -207,10 +207,10 @@ def _tables(d: Drawing, state: PoolState, y: float) -> float:
 
 
 def _queue(d: Drawing, state: PoolState, y: float) -> float:
-    """The free queue, the block handed out next first. Returns the y under it."""
+    """The free queue, the block allocated next first. Returns the y under it."""
     queue, width = state.free_queue, _chip_width(state)
     words = (
-        f", {count(len(queue), 'block')}: {queue[0]} is handed out next; those that come back join the end"
+        f", {count(len(queue), 'block')}: {queue[0]} is allocated next; freed blocks join the end"
         if queue
         else ": empty"
     )
@@ -250,10 +250,10 @@ def _footer(d: Drawing, state: PoolState, y: float) -> float:
     d.text(_LEFT, y, sums(state), 13, bold=True)
     y += 22
     x = float(_LEFT)
-    for text in ("token stored", "held, but empty", "free", "just handed out or given back"):
+    for text in ("token stored", "allocated, empty", "free", "just allocated or freed"):
         if text == "token stored":
             d.rect(x, y - 8, 18, 16, color_of("A"))
-        elif text.startswith("held"):
+        elif text == "allocated, empty":
             d.cell(x, y - 8, 18, 16, PAPER, hatched=1.0, pale=tint(color_of("A")))
         else:
             stroke, line = (EDGE, 1) if text == "free" else (INK, 3)

@@ -24,7 +24,7 @@ class PoolPlayground(widgets.VBox):
     new_table  makes the block table of a request, given the pool
     names      the requests that may be chosen
 
-    `pool` and `tables` (request -> its table) are what is shown, to be looked at from other cells.
+    `pool` and `tables` (request -> its table) are what is shown, for inspection from other cells.
     Keyboard: Tab from one control to the next, Enter for a button.
     Where no kernel runs (GitHub, an exported page) the last picture is seen.
     """
@@ -87,11 +87,11 @@ class PoolPlayground(widgets.VBox):
     def _free(self) -> Outcome:
         name = self.request.value
         if name not in self.tables:
-            return f"{name} holds no blocks: there is nothing to free. Append tokens to it first.", ()
+            return f"{name} owns no blocks: there is nothing to free. Append tokens to it first.", ()
         blocks = tuple(self.tables[name].blocks)
         self.tables[name].release()
         del self.tables[name]
-        return f"{name} gives back {named_blocks(blocks)}.", blocks
+        return f"{name} frees {named_blocks(blocks)}.", blocks
 
     def _attempt(self, act: Callable[[], Outcome]) -> None:
         """Do it, or say why it was refused; then show what is there."""

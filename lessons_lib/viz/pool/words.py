@@ -1,4 +1,4 @@
-"""A block pool in words: who holds which block, what is odd about it, and the alternative text of its picture."""
+"""A block pool in words: which request owns which block, what is odd about it, and the alternative text of its picture."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def ordinal(n: int) -> str:
 def block_title(block: int, held: Holding | None, place: int | None, block_size: int) -> str:
     """What a block is, for the mouse.
 
-    held    who holds it, if anybody does
+    held    its owner, if it has one
     place   its index in the free queue, if it is there
     """
     if held is None:
         return f"block {block}: " + (
-            "handed out, in no table" if place is None else f"free, {ordinal(place + 1)} in the queue"
+            "allocated, in no table" if place is None else f"free, {ordinal(place + 1)} in the queue"
         )
     empty = block_size - held.tokens
     stored = _positions(held.start, held.tokens) if held.tokens else "no token yet"
@@ -79,7 +79,7 @@ def unused_cells(table: TableState, block_size: int) -> int:
 
 
 def faults(state: PoolState) -> list[str]:
-    """What cannot be in a sound pool, a sentence each: a picture of a wrong pool shall not look right."""
+    """What cannot be in a sound pool, a sentence each: a picture of a wrong pool must not look right."""
     told = []
     held, queue = holdings(state), set(state.free_queue)
     for block, owners in held.items():
@@ -103,15 +103,15 @@ def faults(state: PoolState) -> list[str]:
 
 
 def loose_blocks(state: PoolState) -> list[int]:
-    """Blocks that are handed out and in no table."""
+    """Blocks that are allocated and in no table."""
     known = {*holdings(state), *state.free_queue}
     return [block for block in range(state.num_blocks) if block not in known]
 
 
 def sums(state: PoolState) -> str:
-    """How much of the pool is handed out, and how much of what the tables hold is empty."""
+    """How much of the pool is allocated, and how much of what the tables hold is empty."""
     used = state.num_blocks - len(set(state.free_queue))
-    told = [f"{used:,} of {count(state.num_blocks, 'block')} handed out ({share_text(used, state.num_blocks)})"]
+    told = [f"{used:,} of {count(state.num_blocks, 'block')} allocated ({share_text(used, state.num_blocks)})"]
     cells = sum(len(table.blocks) for table in state.tables) * state.block_size
     empty = sum(unused_cells(table, state.block_size) for table in state.tables)
     if cells:
@@ -143,6 +143,6 @@ def describe(state: PoolState) -> str:
     queue = f"{named_blocks(state.free_queue)}, the first of them next" if state.free_queue else "empty"
     told.append(f"Free queue: {queue}.")
     if state.changed:
-        told.append(f"Just handed out or given back: {named_blocks(state.changed)}.")
+        told.append(f"Just allocated or freed: {named_blocks(state.changed)}.")
     told.append(f"{sums(state)}.")
     return " ".join([*told, *faults(state)])

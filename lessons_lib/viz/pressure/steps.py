@@ -44,9 +44,7 @@ def draw_pressure(step: MemoryStep) -> Picture:
     )
     y = 118 + draw_bays(d, step, _LEFT, 118) + 18
     if step.num_swap_blocks:
-        d.text(
-            _LEFT, y, f"swap space, in CPU memory: {count(step.num_swap_blocks, 'block')}", 12, fill=SOFT_INK
-        )
+        d.text(_LEFT, y, f"swap space, in CPU memory: {count(step.num_swap_blocks, 'block')}", 12, fill=SOFT_INK)
         y += 12 + draw_swap_space(d, step, _LEFT, y + 12) + 12
     else:
         d.text(_LEFT, y, "no swap space", 12, fill=SOFT_INK)

@@ -54,9 +54,7 @@ def block_title(step: MemoryStep, block: int) -> str:
     owners, size = step.owners.get(block, ()), step.block_size
     if owners:
         who = (
-            owners[0]
-            if len(owners) == 1
-            else f"{', '.join(owners[:-1])} and {owners[-1]}, one block for {len(owners)}"
+            owners[0] if len(owners) == 1 else f"{', '.join(owners[:-1])} and {owners[-1]}, one block for {len(owners)}"
         )
         return f"block {block}: {who}; {step.filled.get(block, 0)} of {count(size, 'token')}"
     if block in step.cached:
@@ -110,9 +108,7 @@ def describe(step: MemoryStep) -> str:
         + "."
     ]
     happened = [f"{name} {what}" if name else what for name, what in events(step)]
-    told.append(
-        "; ".join(happened)[:1].upper() + "; ".join(happened)[1:] + "." if happened else "No changes."
-    )
+    told.append("; ".join(happened)[:1].upper() + "; ".join(happened)[1:] + "." if happened else "No changes.")
     told.append(
         f"Pool of {count(step.num_blocks, 'block')} of {count(step.block_size, 'token')}: {sums(step)}; {lost(step)}."
     )

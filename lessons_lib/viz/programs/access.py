@@ -12,7 +12,7 @@ from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 from lessons_lib.viz.pool.words import count
 from lessons_lib.viz.programs.cells import PALE, draw_cache, draw_cell, draw_rows, draw_vector
-from lessons_lib.viz.programs.touched_places import Run, Touched, touched
+from lessons_lib.viz.programs.touched_cells import Run, Touched, touched
 from lessons_lib.viz.programs.words import bytes_text, ids_text, program_name, sentences
 
 _LEFT, _RIGHT = 146, 16
@@ -24,9 +24,9 @@ _GRID_WIDTH, _GRID_HEIGHT = 250.0, 66.0
 def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None = None) -> Picture:
     """Program i of a recording: all tensors that the kernel touches, coloured where this program loads and stores.
 
-    Tensors that no program touches are named at the end. Caches of which the program touches the same places, such as keys and
+    Tensors that no program touches are named at the end. Caches of which the program touches the same cells, such as keys and
     values, are drawn once. A tensor is taken for a cache if its parameter's name has "cache" in it and it has the shape
-    [blocks, slots, KV heads, numbers] or [blocks, slots, numbers].
+    [blocks, slots, KV heads, elements] or [blocks, slots, elements].
 
     Args:
         recording: from `record_kernel`.
@@ -82,7 +82,7 @@ def _groups(found: dict[str, Touched]) -> list[tuple[list[str], Touched]]:
 def _tensor(
     d: Drawing, recording: KernelRecording, program: ProgramRun, names: list[str], of: Touched, y: float
 ) -> float:
-    """A tensor with its name, what is done with it in words, and its places. Returns the y under it."""
+    """A tensor with its name, what is done with it in words, and its cells. Returns the y under it."""
     layout = recording.tensors[names[0]]
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     y += 13
@@ -117,7 +117,7 @@ def _shape_words(of: Touched) -> list[str]:
     if of.kind == "cache":
         blocks, slots, heads = of.shape
         return [f"{count(blocks, 'block')} of {count(slots, 'slot')}"] + [f"with {heads} KV heads each"] * (heads > 1)
-    return [f"a cell: {count(of.numbers, 'number')}"] if of.kind == "rows" else []
+    return [f"a cell: {count(of.elements, 'element')}"] if of.kind == "rows" else []
 
 
 def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[str] | None) -> float:
@@ -175,7 +175,7 @@ def _legend(d: Drawing, of: list[Touched], y: float) -> float:
         d.rect(x, y - 6.5, 14, 13, INK, radius=6.5)
         d.text(x + 7, y, "1", 10, "middle", bold=True, fill="#FFFFFF")
         heads = "; in a slot KV head 0 on top" if caches[0].shape[2] > 1 else ""
-        d.text(x + 20, y, f"turn of the loop in which a block is loaded{heads}", 12, fill=SOFT_INK)
+        d.text(x + 20, y, f"iteration in which a block is loaded{heads}", 12, fill=SOFT_INK)
     return y + 18
 
 
@@ -187,8 +187,8 @@ def _describe(
     untouched: list[str],
 ) -> str:
     grid = " × ".join(map(str, recording.grid))
-    who = f"{recording.kernel}, grid of {grid}, {program_name(program)}" + (f": {ids}" if ids else "")
-    told = [f"{who}. {bytes_text(recording, program)}"]
+    kernel_and_program = f"{recording.kernel}, grid of {grid}, {program_name(program)}" + (f": {ids}" if ids else "")
+    told = [f"{kernel_and_program}. {bytes_text(recording, program)}"]
     for names, of in groups:
         told += [f"{program_name(program).capitalize()}: {sentence}." for sentence in sentences(of, names)]
     idle = [name for names, of in groups if not len(of.index) for name in names]

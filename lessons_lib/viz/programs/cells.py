@@ -1,4 +1,4 @@
-"""Tensors as a kernel sees them: a strip of numbers, a grid of rows, or the blocks of a cache; what a program touches is coloured.
+"""Tensors as a kernel sees them: a strip of elements, a grid of rows, or the blocks of a cache; what a program touches is coloured.
 
 Every function draws one tensor from x on, at most `room` wide, and returns the y under it.
 """
@@ -11,12 +11,12 @@ import numpy as np
 
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, mix, text_on
 from lessons_lib.viz.drawing.svg import Drawing, number
-from lessons_lib.viz.programs.touched_places import Run, Touched
-from lessons_lib.viz.programs.words import done, place_title
+from lessons_lib.viz.programs.touched_cells import Run, Touched
+from lessons_lib.viz.programs.words import done, cell_title
 
 LOADED, STORED, PALE = SERIES[3], SERIES[4], mix(EDGE, PAPER, 0.62)
 _CELL = 26.0  # the widest cell
-_LABEL = 17.0  # narrower cells have no number in them
+_LABEL = 17.0  # narrower cells have no index in them
 _HEIGHT = 18.0
 _MOST_LINES = 4  # of a vector; a longer one is drawn as one bar
 _MOST_ROWS = 24  # of a matrix; of a larger one only those rows are drawn that the program touches
@@ -25,10 +25,10 @@ _MOST_HOVERS = 2500
 _HEAD, _GAP = 17.0, 5.0  # of a block: above its slots, and between two
 
 
-def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: Run, numbers: int = 1) -> None:
-    """A place, or neighbours drawn as one: loaded, stored, or both, side by side. Of a place touched in part, that part is coloured."""
+def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: Run, elements: int = 1) -> None:
+    """A cell, or neighbors drawn as one: loaded, stored, or both, side by side. Of a cell touched in part, that part is coloured."""
     size = width / 2 if run.loaded and run.stored else width
-    begin, size = run.first / numbers * size, (run.last + 1 - run.first) / numbers * size
+    begin, size = run.first / elements * size, (run.last + 1 - run.first) / elements * size
     if run.loaded:
         d.rect(x + begin, y, size, height, LOADED)
     if run.stored:
@@ -54,19 +54,19 @@ def draw_vector(d: Drawing, of: Touched, name: str, x: float, y: float, room: fl
     if lines > _MOST_LINES:
         return _bar(d, of, name, x, y, room)
     width = min(_CELL, room / columns)
-    by_place = {place: run for run in of.runs for place in range(run.start, run.end)}
+    by_cell = {place: run for run in of.runs for place in range(run.start, run.end)}
     for line in range(lines):
-        places = range(line * columns, min((line + 1) * columns, length))
+        cells_touched = range(line * columns, min((line + 1) * columns, length))
         top = y + line * (_HEIGHT + 3)
-        _pale_row(d, x, top, width, len(places), _HEIGHT)
-        for place in places:
-            left, run = x + (place - places.start) * width, by_place.get(place)
+        _pale_row(d, x, top, width, len(cells_touched), _HEIGHT)
+        for place in cells_touched:
+            left, run = x + (place - cells_touched.start) * width, by_cell.get(place)
             if run:
                 draw_cell(d, left, top, width - 1, _HEIGHT, run)
             if width >= _LABEL:
-                _place_number(d, str(place), left + (width - 1) / 2, top, width, run)
+                _cell_index(d, str(place), left + (width - 1) / 2, top, width, run)
         d.hover_grid(
-            x, top, width, _HEIGHT, [[place_title(of, name, (place,), by_place.get(place)) for place in places]]
+            x, top, width, _HEIGHT, [[cell_title(of, name, (place,), by_cell.get(place)) for place in cells_touched]]
         )
     y += lines * (_HEIGHT + 3) - 3
     return y if width >= _LABEL else _ticks(d, length, width, x, y)
@@ -104,20 +104,20 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
                 fill=INK if line in own else SOFT_INK,
             )
         _pale_row(d, left, y, width, columns, height)
-        by_place: dict[int, Run] = {}
+        by_cell: dict[int, Run] = {}
         for run in own.get(line, []):
             cells = range(run.start, run.end) if width >= 4 else (run.start,)
             size = width - 1 if width >= 4 else width * (run.end - run.start)
             for place in cells:
-                draw_cell(d, left + place * width, y, size, height, run, of.numbers)
-            by_place.update(dict.fromkeys(range(run.start, run.end), run))
+                draw_cell(d, left + place * width, y, size, height, run, of.elements)
+            by_cell.update(dict.fromkeys(range(run.start, run.end), run))
         if hovers:
             d.hover_grid(
                 left,
                 y,
                 width,
                 height,
-                [[place_title(of, name, (*row, place), by_place.get(place)) for place in range(columns)]],
+                [[cell_title(of, name, (*row, place), by_cell.get(place)) for place in range(columns)]],
             )
         y += height + 2
     if len(shown) < lines:
@@ -170,12 +170,12 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
             mono=True,
             bold=is_touched,
         )
-        _turn_chip(d, of.turns["load"].get(block, []), left + width, top)
+        _iteration_chip(d, of.iterations["load"].get(block, []), left + width, top)
         d.lines(f"M{number(left)} {number(top)}{pale}", "none", fill=PALE)
         marks = {(run.row[1], head): run for run in own.get(block, []) for head in range(run.start, run.end)}
         for (slot, head), run in marks.items():
             draw_cell(
-                d, left + corners[slot][0], top + corners[slot][1] + head * mark, cell - 1, mark - 1, run, of.numbers
+                d, left + corners[slot][0], top + corners[slot][1] + head * mark, cell - 1, mark - 1, run, of.elements
             )
         for line in range(slot_lines if hovers else 0):
             own_slots = range(line * per_line, min((line + 1) * per_line, slots))
@@ -198,7 +198,7 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
 
 
 def _boxes(corners: list[tuple[float, float]], width: float, height: float) -> str:
-    """A path of boxes, each begun from where the last one ended, so that it can be drawn from any place."""
+    """A path of boxes, each begun from where the last one ended, so that it can be drawn from anywhere."""
     path, last = "", (0.0, 0.0)
     for x, y in corners:
         path += f"m{number(x - last[0])} {number(y - last[1])}h{number(width)}v{number(height)}h{number(-width)}z"
@@ -219,39 +219,39 @@ def _slot_width(blocks: int, slots: int, slot_height: float, room: float) -> flo
     return 0.0
 
 
-def _turn_chip(d: Drawing, turns: list[int], right: float, y: float) -> None:
-    """The turns in which a block is loaded, at the right end of its head."""
-    if not turns:
+def _iteration_chip(d: Drawing, iterations: list[int], right: float, y: float) -> None:
+    """The iterations in which a block is loaded, at the right end of its head."""
+    if not iterations:
         return
     text = (
-        str(turns[0])
-        if len(turns) == 1
-        else f"{turns[0]}, {turns[1]}"
-        if len(turns) == 2
-        else f"{turns[0]} … {turns[-1]}"
+        str(iterations[0])
+        if len(iterations) == 1
+        else f"{iterations[0]}, {iterations[1]}"
+        if len(iterations) == 2
+        else f"{iterations[0]} … {iterations[-1]}"
     )
     width = max(14.0, 6.2 * len(text) + 6)
     d.rect(right - width - 2, y + 2, width, 13, INK, radius=6.5)
     d.text(right - 2 - width / 2, y + 8.5, text, 10, "middle", bold=True, fill=PAPER)
 
 
-def _turns_text(turns: list[int]) -> str:
-    return f"loaded in turn{'s' * (len(turns) > 1)} {', '.join(map(str, turns))}" if turns else ""
+def _iterations_text(iterations: list[int]) -> str:
+    return f"loaded in iteration{'s' * (len(iterations) > 1)} {', '.join(map(str, iterations))}" if iterations else ""
 
 
 def _block_title(of: Touched, name: str, block: int) -> str:
-    told = [_turns_text(of.turns["load"].get(block, [])), "stored" if block in of.turns["store"] else ""]
+    told = [_iterations_text(of.iterations["load"].get(block, [])), "stored" if block in of.iterations["store"] else ""]
     return f"{name}: block {block}, {', '.join(filter(None, told)) or 'not touched'}"
 
 
 def _mark_title(of: Touched, name: str, block: int, slot: int, head: int, run: Run | None) -> str:
-    turns = of.turns["load"].get(block, [])
-    in_turn = f", in turn {turns[0]}" if run and run.loaded and len(turns) == 1 else ""
-    return place_title(of, name, (block, slot, head), run) + in_turn
+    iterations = of.iterations["load"].get(block, [])
+    in_iteration = f", in iteration {iterations[0]}" if run and run.loaded and len(iterations) == 1 else ""
+    return cell_title(of, name, (block, slot, head), run) + in_iteration
 
 
 def _pale_row(d: Drawing, x: float, y: float, width: float, count: int, height: float) -> None:
-    """A line of cells that nobody touches; the gaps between them are cut out where they can be seen."""
+    """A row of cells that no program touches; the gaps between them are cut out where they can be seen."""
     if width < 4:
         d.rect(x, y, width * count, height, PALE)
         return
@@ -262,7 +262,7 @@ def _pale_row(d: Drawing, x: float, y: float, width: float, count: int, height: 
     d.lines(path, "none", fill=PALE)
 
 
-def _place_number(d: Drawing, text: str, x: float, y: float, width: float, run: Run | None) -> None:
+def _cell_index(d: Drawing, text: str, x: float, y: float, width: float, run: Run | None) -> None:
     fill = SOFT_INK
     if run:
         fill = text_on(STORED if run.stored and not run.loaded else LOADED)
@@ -273,7 +273,7 @@ def _place_number(d: Drawing, text: str, x: float, y: float, width: float, run: 
 def _bar(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
     """A vector too long for cells."""
     width = room / of.shape[0]
-    d.rect(x, y, room, _HEIGHT, PALE, title=f"{name}: {of.shape[0]:,} numbers")
+    d.rect(x, y, room, _HEIGHT, PALE, title=f"{name}: {of.shape[0]:,} elements")
     for run in of.runs[:_MOST_HOVERS]:
         size = max(width * (run.end - run.start), 1.5)
         draw_cell(d, x + run.start * width, y, size, _HEIGHT, run)

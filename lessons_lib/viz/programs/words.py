@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from lessons_lib.recording.kernel_accesses import KernelRecording, ProgramRun
 from lessons_lib.viz.pool.words import count
-from lessons_lib.viz.programs.touched_places import Run, Touched
+from lessons_lib.viz.programs.touched_cells import Run, Touched
 
 _MOST_BLOCKS, _MOST_SPANS, _MOST_ROWS = 12, 6, 3
 
@@ -28,7 +28,7 @@ def bytes_text(recording: KernelRecording, program: ProgramRun) -> str:
 
 
 def sentences(of: Touched, names: Sequence[str]) -> list[str]:
-    """What a program does with these tensors, of which it does the same with each: "loads numbers 4 to 7 of x", one for each kind."""
+    """What a program does with these tensors, of which it does the same with each: "loads elements 4 to 7 of x", one for each kind."""
     told = []
     for verb, counts in (("loads", of.loaded), ("stores", of.stored)):
         if counts.any():
@@ -36,7 +36,7 @@ def sentences(of: Touched, names: Sequence[str]) -> list[str]:
             told.append(f"{verb} {_what(of, names[0], verb)}{_repeats(of) if verb == 'loads' else ''}{same}")
     if of.astray:
         told.append(
-            f"touches {count(of.astray, 'number')} between those of {names[0]}, which is a view: look at the strides"
+            f"touches {count(of.astray, 'element')} between those of {names[0]}, which is a view: look at the strides"
         )
     return told
 
@@ -60,8 +60,8 @@ def spans(values: Iterable[int], most: int = _MOST_SPANS) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def place_title(of: Touched, name: str, index: tuple[int, ...], run: Run | None) -> str:
-    """One place, for the mouse."""
+def cell_title(of: Touched, name: str, index: tuple[int, ...], run: Run | None) -> str:
+    """One cell, for the mouse."""
     if of.kind == "cache":
         block, slot, head = index
         where = f"{name}: block {block}, slot {slot}" + (f", KV head {head}" if of.shape[2] > 1 else "")
@@ -71,13 +71,13 @@ def place_title(of: Touched, name: str, index: tuple[int, ...], run: Run | None)
 
 
 def done(of: Touched, run: Run | None) -> str:
-    """What is done with each place of a run: "loaded", "loaded 2 times, stored", "not touched"."""
+    """What is done with each cell of a run: "loaded", "loaded 2 times, stored", "not touched"."""
     if run is None:
         return "not touched"
     told = []
-    for word, numbers, times in (("loaded", run.loaded, run.times), ("stored", run.stored, 1)):
-        if numbers:
-            part = f"{numbers} of {of.numbers} numbers " if numbers < of.numbers else ""
+    for word, elements, times in (("loaded", run.loaded, run.times), ("stored", run.stored, 1)):
+        if elements:
+            part = f"{elements} of {of.elements} elements " if elements < of.elements else ""
             told.append(f"{part}{word}" + (f" {times} times" if times > 1 else ""))
     return ", ".join(told)
 
@@ -92,13 +92,13 @@ def _what(of: Touched, name: str, verb: str) -> str:
     inner = {(run.first, run.last) for run in own}
     if of.kind == "vector":
         columns = rows[()]
-        return f"number{'s' * (len(columns) > 1)} {spans(columns)} of {name}"
+        return f"element{'s' * (len(columns) > 1)} {spans(columns)} of {name}"
     if of.kind == "matrix":
         return _matrix_words(of, name, rows)
     total = sum((run.loaded if verb == "loads" else run.stored) * (run.end - run.start) for run in own)
     first, last = min(inner)
-    is_part = len(inner) == 1 and last + 1 - first < of.numbers
-    return f"{_indexed(name, rows, f', {spans(range(first, last + 1))}' if is_part else '')}, {count(total, 'number')}"
+    is_part = len(inner) == 1 and last + 1 - first < of.elements
+    return f"{_indexed(name, rows, f', {spans(range(first, last + 1))}' if is_part else '')}, {count(total, 'element')}"
 
 
 def _indexed(name: str, rows: dict[tuple[int, ...], list[int]], inner: str) -> str:
@@ -126,13 +126,13 @@ def _matrix_words(of: Touched, name: str, rows: dict[tuple[int, ...], list[int]]
 
 
 def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
-    """Blocks in the order of the turns, their slots, and the KV heads."""
+    """Blocks in the order of the iterations, their slots, and the KV heads."""
     slots: dict[int, dict[int, None]] = {}
     heads: dict[int, None] = {}
     for run in own:
         slots.setdefault(run.row[0], {})[run.row[1]] = None
         heads.update(dict.fromkeys(range(run.start, run.end)))
-    order = list(of.turns["load" if verb == "loads" else "store"])
+    order = list(of.iterations["load" if verb == "loads" else "store"])
     shown = order if len(order) <= _MOST_BLOCKS else order[: _MOST_BLOCKS - 2]
     more = f" and {len(order) - len(shown)} more" if len(order) > len(shown) else ""
     words = f"{'into ' if verb == 'stores' else ''}{count(len(order), 'block')} of {name}: {', '.join(map(str, shown))}{more}"
@@ -140,11 +140,11 @@ def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
     if of.shape[2] > 1:
         words += f", KV head{'s' * (len(heads) > 1)} {spans(sorted(heads))}"
     counts = {run.loaded if verb == "loads" else run.stored for run in own}
-    if counts != {of.numbers}:
+    if counts != {of.elements}:
         words += (
-            f", {min(counts)} of {of.numbers} numbers"
+            f", {min(counts)} of {of.elements} elements"
             if len(counts) == 1
-            else f", not all {of.numbers} numbers of each"
+            else f", not all {of.elements} elements of each"
         )
     return words
 

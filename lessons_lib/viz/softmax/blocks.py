@@ -195,7 +195,7 @@ def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
     width = _ROOM / (_MOST_VALUES + 1)
     y += 16
     d.text(_LEFT + width / 2, y, "sum", 12, "middle", bold=True)
-    head = "output" if dims == len(step.output) else f"output, the first {dims} of {len(step.output)} numbers"
+    head = "output" if dims == len(step.output) else f"output, the first {dims} of {len(step.output)} components"
     d.text(_LEFT + width * (1 + dims / 2), y, head, 12, "middle", bold=True)
     rows: list[tuple[str, str, float, tuple[float, ...]]] = []
     if step.block:

@@ -30,7 +30,7 @@ _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
 _NARROW = 7  # pixels; narrower chunks of a prefill share a frame
 _MOST_TOLD = 12  # sequences of which the words tell everything
 _GRID = "#E6E6E6"
-_BESIDE = 24  # pixels beside a name, for its tier and whether somebody reads along
+_BESIDE = 24  # pixels beside a name, for its tier and whether it is interactive
 _SIGNS = {
     WAITING: "waits",
     PREFILL: "prefill",
@@ -42,7 +42,7 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where the rows of one run lie."""
+    """Where the rows of one run are."""
 
     left: float
     right: float
@@ -81,7 +81,7 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, reque
     Args:
         runs: name -> run, simulated with `keep_steps=True`.
         upto: nothing that happens later, in seconds, is drawn; the axes stay as they are.
-        requests: those that were served; if given, their tiers stand beside the names, and a dot if somebody reads along.
+        requests: those that were served; if given, their tiers stand beside the names, and a dot if interactive.
     """
     asked = {request.id: request for request in requests}
     charts = {name: gantt_rows(run) for name, run in runs.items()}
@@ -123,7 +123,7 @@ def _heading(name: str, rows: list[Row], upto: float | None) -> str:
 def _frame(
     rows: list[Row], left: float, right: float, most_rows: int, seconds: float, asked: Mapping[str, Arrival]
 ) -> _Frame:
-    """Rows as high as fit; `most_rows` lie below each other."""
+    """Rows as high as fit; `most_rows` are stacked."""
     room = _TALLEST / max(most_rows, 1)
     row = min(max(room - 3, _LOWEST_ROW), _HIGHEST_ROW)
     widest = max((_label_width(row_.name) for row_ in rows), default=0)
@@ -245,7 +245,7 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
     y += 24 * (places[-1][0] + 1)
     if asked:
         d.rect(_MARGIN + 9, y + 6, 6, 6, INK, radius=3)
-        d.text(_MARGIN + 30, y + 9, "somebody reads along; the number beside a name is the tier", 12, fill=SOFT_INK)
+        d.text(_MARGIN + 30, y + 9, "interactive; the number next to a name is its tier", 12, fill=SOFT_INK)
         y += 24
     return y + 6
 

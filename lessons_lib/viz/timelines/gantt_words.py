@@ -28,12 +28,12 @@ def latency_words(rows: list[Row], upto: float | None) -> str:
 
 
 def say_request(request: Arrival) -> str:
-    """Who it is, for a policy."""
-    return f"{request.id}, tier {request.tier}{', somebody reads along' if request.is_interactive else ''}"
+    """What a policy knows of a request."""
+    return f"{request.id}, tier {request.tier}{', interactive' if request.is_interactive else ''}"
 
 
 def describe_requests(requests: Iterable[Arrival]) -> list[str]:
-    """Who is of which tier, and with whom somebody reads along: a sentence each. Empty if there are no requests."""
+    """Who is of which tier, and with whom interactive: a sentence each. Empty if there are no requests."""
     requests = list(requests)
     tiers = {
         tier: [request.id for request in requests if request.tier == tier]
@@ -41,7 +41,7 @@ def describe_requests(requests: Iterable[Arrival]) -> list[str]:
     }
     told = [f"Tier {tier}: {_names(own)}." for tier, own in tiers.items()]
     return (
-        [*told, f"Somebody reads along with {_names([request.id for request in requests if request.is_interactive])}."]
+        [*told, f"Interactive: {_names([request.id for request in requests if request.is_interactive])}."]
         if requests
         else []
     )
@@ -56,23 +56,23 @@ def describe_row(row: Row) -> str:
             tokens = f", {sum(span.tokens for span in spans)} tokens" if any(span.tokens for span in spans) else ""
             told.append(f"{state} {say_seconds(sum(span.end - span.start for span in spans))}{tokens}")
     end = f"finished at {say_seconds(row.finished)}" if row.finished is not None else "not finished"
-    return f"{row.name} comes at {say_seconds(row.arrival)}: {'; '.join([*told, end])}."
+    return f"{row.name} arrives at {say_seconds(row.arrival)}: {'; '.join([*told, end])}."
 
 
 def describe_moment(rows: list[Row], seconds: float, upto: float | None) -> str:
-    """Who does what at a time; at the end, who finished in which order."""
+    """What each request does at a time; at the end, the order in which they finished."""
     if not rows:
         return "Nothing has run yet."
     if upto is None or upto >= seconds:
         order = sorted((row for row in rows if row.finished is not None), key=lambda row: row.finished)
         rest = [row.name for row in rows if row.finished is None]
         missing = f" Not finished: {_names(rest)}." if rest else ""
-        return f"Over after {say_seconds(seconds)}. Finished in this order: {_names([row.name for row in order])}.{missing}"
+        return f"Finished after {say_seconds(seconds)}. Finished in this order: {_names([row.name for row in order])}.{missing}"
     doing: dict[str, list[str]] = {state: [] for state in _DOES}
     for row in rows:
         doing.setdefault(row.state_at(upto), []).append(row.name)
     told = [f"{words}: {_names(doing[state])}" for state, words in _DOES.items() if doing[state]]
-    return f"At {say_seconds(upto)}: {'; '.join(told) or 'nobody is here'}."
+    return f"At {say_seconds(upto)}: {'; '.join(told) or 'no request is in the system'}."
 
 
 def say_span(span: Span) -> str:
@@ -85,4 +85,4 @@ def say_span(span: Span) -> str:
 
 def _names(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more if names else "nobody"
+    return ", ".join(names[:_MOST_NAMES]) + more if names else "none"

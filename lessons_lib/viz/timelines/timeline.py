@@ -1,4 +1,4 @@
-"""Slots against steps: who sat in which slot, when, and what was computed for nothing.
+"""Slots against steps: which request had which slot, when, and what was computed for nothing.
 
 A row is a slot, a column a step, a colour a request. A dark frame marks prefill. Hatching covers that share of a
 cell that was computed but not needed: padding at the top of a wave, rows that have finished, empty slots computed along.
@@ -122,7 +122,7 @@ def _cell(
 ) -> None:
     steps = f"step {start + 1}" if length == 1 else f"steps {start + 1} to {start + length}"
     hover = f"slot {slot}, {steps}: {_say(work)}" + (" in each" if length > 1 else "")
-    if work.computed == 0:  # no forward pass touched the row: empty, or waiting for its turn
+    if work.computed == 0:  # no forward pass touched the row: empty, or waiting
         d.rect(
             x, y, width * length, height, PAPER if work.request is None else tint(color_of(work.request)), title=hover
         )
@@ -186,13 +186,13 @@ def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
 
 
 def _summary(d: Drawing, trace: Trace, shown: int, y: float) -> None:
-    """Left: who waits. Right: the sums so far."""
+    """Left: the requests that wait. Right: the sums so far."""
     computed, useful = _sums(trace, shown)
     share = share_text(computed - useful, computed)
     sums = f"{useful:,} useful of {computed:,} computed, {computed - useful:,} wasted ({share})"
     d.text(WIDTH - _RIGHT, y, sums, 13, "end", bold=True)
     waiting = trace.steps[shown - 1].waiting
-    d.text(16, y, f"waiting in step {shown}:" if waiting else f"waiting in step {shown}: nobody", 13, fill=SOFT_INK)
+    d.text(16, y, f"waiting in step {shown}:" if waiting else f"waiting in step {shown}: none", 13, fill=SOFT_INK)
     x, end = 150.0, 470.0
     for n, name in enumerate(waiting):
         if x > end - 30:
@@ -264,7 +264,7 @@ def _describe_slot(steps: list[Step], slot: int) -> str:
 
 def _some(words: list[str] | tuple[str, ...], most: int = 12) -> str:
     more = [f"and {len(words) - most} more"] if len(words) > most else []
-    return ", ".join([*words[:most], *more]) or "nobody"
+    return ", ".join([*words[:most], *more]) or "none"
 
 
 def _count(n: int, noun: str) -> str:
