@@ -22,7 +22,8 @@ from time import perf_counter
 import torch
 from IPython.display import display
 
-from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, batch_generate, decode_all, forward, static_generate
+from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, batch_generate, decode_all, static_generate
+from lessons_lib.batching.continuous_batching import forward
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
