@@ -703,9 +703,9 @@ print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.
 
 # %% [markdown]
 """
-The last number of each row is the ceiling: what batching could give on this machine if every row were useful all the
-time. Now we multiply it out. Only some of the rows that the decode passes computed gave a token, and every prompt
-takes a pass of its own.
+The last number on each decode line is the ceiling: what batching could give on this machine if every row were useful
+all the time. Now we multiply it out. Only some of the rows that the decode passes computed gave a token, and every
+prompt takes a pass of its own.
 """
 
 # %% tags=["measured"]
@@ -836,7 +836,7 @@ for name, run in (("six stories, 4 slots", continuous), ("workload, 8 slots", ru
 """
 **A step with a prefill makes two forward passes**, one for the rectangle and one for the chunk, so the weights are
 read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes
-and chunks into that row: one pass, no idle cells.
+and chunks into that row: one pass, no idle slots.
 
 ## Quiz
 """

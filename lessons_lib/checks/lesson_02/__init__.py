@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 02: the request, the slots, the mask, one prefill chunk, one step of the loop."""
+"""The exercises and the quiz of lesson 02: request, slots, mask, one prefill chunk, one step of the loop."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_02.chunk import check_prefill_chunk
