@@ -2,13 +2,14 @@
 """
 # 02 · Continuous batching with slots
 
-**Can a new request take a place in the batch while the others go on?**
+**Can a new request join the batch while the others keep running?**
 
-90 minutes · difficulty: medium · routes: ideas, serving · you need first: lesson 00 (prefill, decode, KV cache) and lesson 01
-(static batching, masks, positions)
+90 minutes · difficulty: medium · routes: ideas, serving · you need first: lesson 00 (prefill, decode, KV cache) and
+lesson 01 (static batching, masks, positions)
 
-In lesson 01 a wave of requests went through the model together, and all of them left together. In this lesson you build the loop that
-serving systems use instead. A request leaves in the step after its last token, and the next one takes its place at once.
+In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
+that serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the
+queue takes over right away.
 """
 
 # %%
@@ -21,7 +22,8 @@ from time import perf_counter
 import torch
 from IPython.display import display
 
-from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, batch_generate, decode_all, forward, static_generate
+from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, batch_generate, decode_all, static_generate
+from lessons_lib.batching.continuous_batching import forward
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
@@ -31,15 +33,15 @@ from lessons_lib.viz.charts import bar_chart
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare, draw_timeline
 
-model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
+model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 
 # %% [markdown]
 """
-## The problem: a place that nobody uses
+## The problem: a slot that sits idle
 
-Here are the six stories again, in waves of four. Look at slot 3, which belongs to D in the first wave.
+Here are the six stories again, served in waves of four. Look at slot 3, which D occupies in the first wave.
 """
 
 # %%
@@ -49,106 +51,126 @@ draw_timeline(static.trace, title="Static batching, waves of four")
 # %%
 times = request_times(static.trace, in_steps=True)
 Table(
-    columns=["request", "steps waited", "last token in step", "answer handed over in step", "held back, steps"],
+    columns=["request", "steps in the queue", "last token in step", "answer returned in step", "steps held back"],
     rows=[[name, t.admitted, t.done, t.returned, t.held_back] for name, t in times.items()],
-    caption="Static batching: when each request begins, ends, and leaves",
+    caption="Static batching: when each request starts, finishes, and leaves",
 )
 
 # %%
-print(f"D has its last token in step {times['D'].done}. Its slot stays taken until step {times['D'].returned}.")
-print(f"E and F wait in the queue for {times['E'].admitted} steps. From step {times['D'].done} on there is a row that E could use.")
-print(f"Of all token positions computed, {static.trace.waste:.0%} were for nobody.")
+print(f"D gets its last token in step {times['D'].done}. Its slot stays occupied until step {times['D'].returned}.")
+print(f"E and F wait in the queue for {times['E'].admitted} steps.")
+print(f"From step {times['D'].done + 1} on, E could use D's row.")
+print(f"Of all token positions computed, {static.trace.waste:.0%} were wasted.")
 
 # %% [markdown]
 """
-Two things hold E back. The wave has one shape, made when it began: its padding and its cache fit these four prompts. And a wave ends as a
-whole. That was the batch barrier of lesson 01.
+Two things keep E out. First, the shape of a wave is fixed when it starts: its padding and its cache fit these four
+prompts. Second, a wave ends as a whole. That's the batch barrier of lesson 01.
 
 ## Predict
 
-We take the barrier away. There are four **slots**. In each step
-- every request whose prompt is done gets one token, and
-- at most 64 prompt tokens of *one* request are computed, the one that has been in its slot longest. The chunk that completes a prompt
-  gives the first token of the answer.
+Now we remove the barrier. The batch has four **slots**, one row each. In every step:
 
-A slot whose request has ended goes to the next in the queue in the following step. The caps are A 30, B 60, C 100, D 20, E 80, F 40.
-Each prompt fits in one chunk. Assume that every request runs to its cap.
+- each request whose prompt is done gets one token;
+- the model also computes one *chunk*: up to 64 prompt tokens of *one* request, the one that has been in its slot
+  longest. The chunk that completes a prompt also gives that request its first token.
+
+When a request finishes, the next one in the queue gets its slot in the following step. Every prompt here fits in one
+chunk. The answers are limited to 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Assume that every request
+reaches its limit.
 """
 
 # %%
 print("prompt tokens:", {name: len(ids) for name, ids in prompt_ids.items()})
 print(f"Static batching took {len(static.trace.steps)} steps.")
-predict("02.a", ...)  # How many steps do the six stories take with four slots? One step = one turn as described above.
+predict("02.a", ...)  # How many steps, as described above, do the six stories take with four slots?
 
 # %% [markdown]
 """
-Each slot gets a row of cache with 256 places, whoever sits in it. So 4 × 256 = 1,024 places are reserved all the time. In every step, some
-of them hold a key and a value that a request still needs.
+Each slot has a row of cache with room for 256 tokens, whichever request is in it. So room for 4 × 256 = 1,024 tokens
+is reserved all the time. In any step, only part of it holds keys and values that a request still needs.
 """
 
 # %%
-predict("02.b", ...)  # Averaged over the steps, what share of the 1,024 places is in use? In per cent; guess to within ten.
+predict("02.b", ...)  # Averaged over the steps, what percentage of this room is in use? Within ten points is fine.
 
 # %% [markdown]
 """
 ## The idea
 
-> **continuous batching**: batching in which requests join and leave the batch between any two steps, each on its own, instead of as a wave.
+> **continuous batching**: batching in which each request joins and leaves the batch on its own, between any two
+> steps, instead of together with a wave.
 
-> **slot**: a place in the batch, that is, one row of the tensors and one row of the KV cache. It belongs to one request at a time.
+> **batch slot**: one row of the batch, that is, one row of the input tensors and one row of the KV cache. It belongs
+> to one request at a time.
 
-A small case first: three stories, D, B and F, and two slots. Above, static batching; below, the same requests with slots. Step through it
-and watch the queue under each timeline.
+In this lesson, *slot* always means a batch slot.
+
+Start with a small case: three stories, D, B and F, and two slots. The top timeline shows static batching, the bottom
+one the same requests with slots. Step through it and watch the queue under each timeline.
 """
 
 # %%
 three = [STORIES[NAMES.index(name)] for name in "DBF"]
-THREE = dict(prompts=[s.prompt for s in three], max_new_tokens=[s.max_new_tokens for s in three], names="DBF", batch_size=2)
-waves = static_generate(model, tokenizer, **THREE)
-slots = batch_generate(model, tokenizer, **THREE, prefill_step=16)
+THREE = dict(prompts=[s.prompt for s in three], max_new_tokens=[s.max_new_tokens for s in three], names="DBF")
+waves = static_generate(model, tokenizer, **THREE, batch_size=2)
+slots = batch_generate(model, tokenizer, **THREE, batch_size=2, prefill_step=16)
 Stepper(lambda i: draw_compare(waves.trace, slots.trace, i), count=len(waves.trace.steps))
 
 # %% [markdown]
 """
-In the upper half, D's row is hatched from the end of D's answer to the end of the wave: computed, not needed. F waits for B.
+**Top (static).** Once D's answer is done, D's row is hatched until the wave ends: computed, but not needed. F waits
+for B.
 
-In the lower half, F takes D's slot in the step after D's last token. The framed cells are its prefill, in chunks of 16 tokens. B gets a token
-in every one of those steps; it does not stop for F.
+**Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are F's prefill, in
+chunks of 16 tokens. B gets a token in every one of those steps; it doesn't stop for F.
 
-At the start, B's cells are pale, without hatching, for two steps. B has its slot and waits: a step computes a chunk of one prompt only, and D's
-comes first. No pass touched B's row in those steps.
+Three details are worth a look:
 
-At the end, slot 0 is hatched in grey. Nobody sits there, yet the decode pass goes over both rows, so it is computed along. So there are two kinds of
-hatching: in a request's colour, a row whose request did not need what was computed; in grey, a row without a request.
+- **Pale, not hatched: B's first two steps.** B has its slot but waits, because a step computes a chunk of only one
+  prompt, and D's comes first. No forward pass touches B's row in those steps.
+- **Gray hatching: slot 0 at the end.** No request is left in this slot, but the decode pass covers both rows, so the
+  row is computed anyway. Hatching in a request's color means something else: the row has a request, which didn't need
+  what was computed.
+- **Too small to see:** the decode pass also covers a row that is still prefilling. That costs one position next to a
+  chunk of 16.
 
-The decode pass also goes over a row that is still prefilling. That costs one position beside a chunk of 16, too little to see in the picture.
+You'll build this from five parts: a request that tracks its own progress, a slot manager, a mask for rows of unequal
+length, the chunk, and the step.
+"""
 
-Five parts make this work, and you write each of them: a request that knows how far it has come, a manager of the slots, a mask for rows
-of unequal length, the chunk, and the step.
-
+# %% [markdown]
+"""
 ## Build 1: a request and its states
 
-Static batching needed no notion of *where a request stands*: all rows of a wave stood at the same place. Now they differ. One waits, one is in the
-middle of its prompt, one decodes. The loop asks every request for its state, so the state must never be wrong.
+In static batching, all rows of a wave are at the same stage. Now each request has its own: one waits, one is in the
+middle of its prompt, one is decoding. The loop acts on these states, so they must always be correct.
 
 ```
 waiting ──▶ prefilling ──▶ decoding ──▶ finished
                  └──────────────────────────▲
 ```
 
-`NEXT_STATES` says which states may follow which: `NEXT_STATES[RequestState.WAITING]` is the set `{RequestState.PREFILLING}`, and
-`NEXT_STATES[RequestState.FINISHED]` is the empty set: nothing follows. The way from prefilling straight to finished is for an answer of one token: the
-prefill gives that token.
+`NEXT_STATES` maps each state to the set of states that may follow it: `NEXT_STATES[RequestState.WAITING]` is
+`{RequestState.PREFILLING}`, and `NEXT_STATES[RequestState.FINISHED]` is the empty set. A request can go straight from
+prefilling to finished, because the prefill gives the first token of the answer, which may also be the last.
+"""
 
-**Your task: the two methods.** The fields are there. `move_to(state)` makes an allowed move, and refuses every other with
-`IllegalTransition`. A refused call changes nothing: the caller can catch the error, and the request is as it was.
+# %% [markdown]
+"""
+**Exercise 02.1.** Write the two methods of `Request`. The fields are given.
 
-`append_token(token)` takes a new token and settles what follows from it. Example: E has cap 80, end token 0, 79 tokens, and is decoding.
-`E.append_token(5)` makes 80 tokens; E is now finished, with `finish_reason == "length"`. Had the token been 0, the reason would be `"stop"`, and 0
-would be the last token of the answer, as `generate` does it. A token that changes nothing else leaves E decoding.
+- `move_to(state)` makes an allowed transition and refuses any other with `IllegalTransition`. A refused call changes
+  nothing, so the caller can catch the error, and the request is as it was.
+- `append_token(token)` adds a token to the answer and makes the transition that follows from it, if any.
 
-A waiting or finished request takes no token at all. You need no test of your own for that: such a request would have to move to decoding or finished, which
-`move_to` refuses. Call it before you change anything.
+Example: E has a limit of 80 tokens, the end token is 0, and E is decoding with 79 tokens so far. `E.append_token(5)`
+makes it 80 tokens; E is now finished, with `finish_reason == "length"`. Had the token been 0, the reason would be
+`"stop"`, and 0 would be the last token of the answer, as in `generate`. A token that is neither the end token nor the
+last one allowed leaves E decoding.
+
+A waiting or finished request accepts no token at all. You don't need a test for that: the token would move such a
+request to decoding or finished, and `move_to` refuses both. So call `move_to` before you change anything else.
 """
 
 # %% exercise="02.1"
@@ -160,7 +182,7 @@ from lessons_lib.batching.request import Request
 
 # %% [markdown]
 """
-A walk through the life of D with a cap of 3. The tokens are made up; the states are yours.
+Let's walk through the life of D with a limit of 3 tokens. The tokens are made up; the states come from your class.
 """
 
 # %%
@@ -178,18 +200,24 @@ print(d.output_ids)
 
 # %% [markdown]
 """
-## Build 2: who sits where
+## Build 2: the slot manager
 
-A slot number is a row of the cache. Two requests with one row would overwrite each other's keys, and both would go on writing, fluently, the
-wrong text. A slot that nobody gives back is lost until the server restarts. So one small class keeps the books and refuses
-what cannot be right.
+A slot is an index: the row of the batch and of the cache. If two requests got the same row, they would overwrite each
+other's keys, and both would keep producing fluent but wrong text. A slot that is never released is lost until the
+server restarts. So one small class keeps track of the slots and refuses anything that can't be right.
 
-`free` is the list of free slots, `slot_of` the request id → slot of those taken. `acquire("A")` takes a slot out of `free`, notes it in
-`slot_of`, and returns its number. `release("A")` does the reverse.
+`free` is the list of free slots. `slot_of` maps request id → slot for the slots in use. `acquire("A")` removes a slot
+from `free`, records it in `slot_of`, and returns it. `release("A")` does the reverse.
 
-**Your task: `acquire` and `release`**, with the three refusals in their docstrings. Any free slot will do; the numbers here are those of the reference,
-which takes the last of `free`. With two slots: `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`. After
-`release("A")`, `acquire("C")` returns the slot that A had. A second `release("A")` raises `ValueError`. As above: a refused call changes nothing.
+**Exercise 02.2.** Write `acquire` and `release`, with the three refusals in their docstrings. As before, a refused
+call changes nothing. An example with two slots:
+
+- `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`.
+- After `release("A")`, `acquire("C")` returns the slot that A had.
+- A second `release("A")` raises `ValueError`.
+
+You may pick any free slot. The indices in this example are those of the reference, which takes the last element of
+`free`.
 """
 
 # %% exercise="02.2" given="__init__"
@@ -209,31 +237,36 @@ print("D has left; E gets slot", manager.acquire("E"))
 
 # %% [markdown]
 """
-## The cache: one row a slot
+## The cache: one row per slot
 
-In lesson 01 the cache grew by one column a step, for all rows together. That cannot work here, since the rows are not equally long. So the whole
-cache is reserved at the start, and never moves: in every layer one tensor for keys and one for values, of shape
-`[slots, KV heads, max_seq_len, head size]`. Column *c* of a row holds the token at position *c* of the request in that slot. No padding, and no
-copying when a row grows.
+In lesson 01, the cache grew by one column per step, for all rows at once. That can't work here, because the rows have
+different lengths. So we reserve the whole cache at the start and never move it. Each layer has one tensor for the
+keys and one for the values, of shape `[slots, KV heads, max_seq_len, head size]`. Column *c* of a row holds the token
+at position *c* of the request in that slot. There is no padding, and nothing is copied when a row grows.
 """
 
 # %%
 cache = SlotCache(model, num_slots=4, max_seq_len=256)
 print("keys of one layer:", list(cache.layers[0].keys.shape), "(slots, KV heads, columns, head size)")
 megabytes = 4 * 256 * cache_bytes_per_token(model.config, model.dtype.itemsize) / 2**20
-print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f} MiB, before the first request has come")
+print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f} MiB, before the first request arrives")
 
 # %% [markdown]
 """
-How does the model come to use it? A Hugging Face model is handed a `Cache` and asks nothing about its insides. In every layer it computes the keys and
-values of the *new* tokens and calls `update` of that layer's cache. It computes attention over what `update` gives back. So `update` is the whole hook:
-ours writes the new keys to their rows and columns, and returns the columns that this pass looks at.
+How does the model use it? A Hugging Face model takes a `Cache` and doesn't care what is inside. In every layer it
+computes the keys and values of the *new* tokens, passes them to the `update` method of that layer's cache, and
+computes attention over whatever `update` returns. So `update` is all we need to implement: ours writes the new keys
+and values to their rows and columns, and returns the columns that this pass reads.
 
-Where that is, the loop notes in `view` before each pass: which rows take part (`view.rows`), where the new tokens go (`view.positions`), and how many
-columns the pass looks at (`view.num_keys`), which is as many as the longest running request needs.
+Before each pass, the loop sets `view`, which says
 
-The `transpose` in the source is for a habit of PyTorch. `keys[rows, :, positions]` picks single places by row and column, and PyTorch then puts the axis of
-the heads behind these two. The new keys come with the heads in front, so the two axes change places.
+- which rows take part: `view.rows`,
+- which columns the new tokens go to: `view.positions`,
+- how many columns the pass reads: `view.num_keys`, as many as its longest request needs.
+
+The `transpose` is there because of how PyTorch indexes. `keys[rows, :, positions]` selects single entries by row and
+column, and PyTorch then puts the axis of the heads after those two. The model's new keys have the heads before the
+tokens, so we swap these two axes.
 """
 
 # %%
@@ -241,10 +274,10 @@ print(inspect.getsource(SlotLayer.update))
 
 # %% [markdown]
 """
-Rows that are shorter than `view.num_keys` have something else in the last columns: zeros, or what an earlier request left there. Nobody clears a row when
-its request leaves.
+In rows shorter than `view.num_keys`, the last columns hold something else: zeros, or keys left by an earlier request.
+Nothing clears a row when its request leaves.
 
-Here is the cache of the three stories at two moments: when F has taken over D's row, slot 0, and ten steps later.
+Here is the cache of the three stories at two moments: shortly after F took over D's row, slot 0, and ten steps later.
 """
 
 # %%
@@ -253,25 +286,28 @@ for i in (22, 32):
 
 # %% [markdown]
 """
-In the first picture, row 0 holds F's columns in front, and behind them, hatched, still the end of D. (Here hatching means left over, not computed in vain.) F must
-not see that part. In the second, F has grown past it, and it is gone: written over, column by column.
+In the first picture, row 0 holds F's columns, followed by the end of D, hatched. (In this picture hatching means
+*left over*, not *computed in vain*.) F must not see that part. In the second picture, F has grown past it: D's
+columns have been overwritten, one after the other.
 
-Most of both rows is dashed: reserved, and not written. We come back to that at the end.
+Most of both rows is dashed: reserved but never written. We'll come back to that at the end.
 
-## Build 3: the mask of every row
+## Build 3: a mask for every row
 
-The rule is short. **A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and itself. Everything beyond
-is a later token of the same chunk, a leftover, or empty.
+The rule is short. **A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and
+itself. Everything beyond is a later token of the same chunk, a leftover, or empty.
 
-This one rule covers both kinds of pass. In a decode pass every row has one new token, at its own position, so each row sees a different number of
-columns. In a prefill pass one row has several new tokens, and each sees one column more than the one before.
+This one rule covers both kinds of pass. In a decode pass, every row has one new token, each at its own position, so
+each row sees a different number of columns. In a prefill pass, one row has several new tokens, and each sees one
+column more than the one before.
 
-**Your task: `cache_mask(positions, num_keys)`.** `positions` is an integer tensor `[rows, new tokens]`. Return a bool tensor
-`[rows, 1, new tokens, num_keys]`; True means "may look". The 1 stands for the attention heads, which all use the same mask.
+**Exercise 02.3.** Write `cache_mask(positions, num_keys)`. `positions` is an integer tensor of shape
+`[rows, new tokens]`. Return a bool tensor of shape `[rows, 1, new tokens, num_keys]`, where True means "may look".
+The 1 stands for the attention heads, which all use the same mask.
 
-Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For a chunk whose tokens stand
-at positions 3 and 4, `cache_mask(torch.tensor([[3, 4]]), 6)` is True at 0–3 for the first and at 0–4 for the second. Two lines are enough: comparison
-of tensors broadcasts.
+Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For
+a chunk with tokens at positions 3 and 4, `cache_mask(torch.tensor([[3, 4]]), 6)` is True at 0–3 for the first and at
+0–4 for the second. Two lines are enough, because tensor comparisons broadcast.
 """
 
 # %% exercise="02.3"
@@ -279,52 +315,66 @@ from lessons_lib.batching.slot_cache import cache_mask
 
 # %% [markdown]
 """
-Your mask on two passes. The first is a decode pass as it would be if A, B, C and D all stood right after their prompts: each has its prompt in the cache, and the
-token it feeds goes to the column after it. The second is the second chunk of F's prompt, with 8 tokens a chunk.
+Here is your mask on two passes. The first is a decode pass with A, B, C and D right after their prompts: each has its
+prompt in the cache, and the token it feeds goes to the next column. The second is the second chunk of F's prompt,
+with chunks of 8 tokens.
 """
 
 # %%
 def show_mask(mask, labels):
-    for label, line in zip(labels, mask.flatten(0, 2)):
-        print(f"{label:>14} ", "".join("#" if may else "." for may in line))
+    for label, row in zip(labels, mask.flatten(0, 2)):
+        print(f"{label:>14} ", "".join("#" if may else "." for may in row))
 
 
 lengths = [len(prompt_ids[name]) for name in "ABCD"]
 positions = torch.tensor([[length] for length in lengths])
-show_mask(cache_mask(positions, num_keys=max(lengths) + 1), [f"{name} at {length}" for name, length in zip("ABCD", lengths)])
-print("\nSecond chunk of F, 8 tokens a chunk:")
+labels = [f"{name} at {length}" for name, length in zip("ABCD", lengths)]
+show_mask(cache_mask(positions, num_keys=max(lengths) + 1), labels)
+print("\nSecond chunk of F, 8 tokens per chunk:")
 show_mask(cache_mask(torch.arange(8, 16)[None], num_keys=16), [f"F at {p}" for p in range(8, 16)])
 
 # %% [markdown]
 """
-Read the first block by rows: B sees all columns of this pass, because B is the longest. C sees few; the dots to its right are columns that
-C has not reached. Read the second block as a staircase that begins at column 8: every token of the second chunk sees the whole first chunk.
+Read the first block row by row. B is the longest, so it sees every column of this pass. C sees only a few; the dots
+to its right are columns that C hasn't reached. The second block is a staircase that starts at column 8: every token
+of the second chunk sees the whole first chunk.
 
 ## Build 4: one chunk of a prompt
 
-A long prompt could be computed in one pass, as in lesson 00. But all the others would wait for that pass, and see their text stop. So a prompt goes in
-by pieces, one piece a step, beside the decoding of the others.
+We could compute a long prompt in one pass, as in lesson 00. But all the other requests would wait for that pass, and
+their users would see the text freeze. So we split the prompt into chunks and compute one chunk per step, alongside
+the decoding of the other requests.
 
-> **chunked prefill**: computing a prompt in several passes, a limited number of tokens in each, so that other requests get their tokens in between.
+> **chunked prefill**: computing a prompt in several passes, each with a limited number of its tokens (a *chunk*), so
+> that other requests get tokens in between.
 
-Everything that the loop remembers is in one object, `batch`:
+One object, `batch`, holds everything that the loop has to remember:
 
 | field | what it is |
 |---|---|
 | `batch.waiting` | queue (`deque`) of requests without a slot |
-| `batch.running` | dict: slot → the request in it, in the order of admission |
+| `batch.running` | dict: slot → the request in it, in order of admission |
 | `batch.slots` | a `SlotManager` |
-| `batch.slots_in(state)` | list of the slots whose request is in that state, in the order of admission |
-| `batch.prefill_step` | the most prompt tokens computed in one step |
+| `batch.slots_in(state)` | list of the slots whose request is in that state, in order of admission |
+| `batch.prefill_step` | the largest number of prompt tokens computed in one step |
 
-And one function computes: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows; `tokens` and `positions` have one list for each of
-them; `num_keys` is how many columns the pass looks at. It returns the logits of each row's last token, `[slots, vocabulary]`. (Inside it calls
-`cache_mask`, then the model.)
+And one function computes: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows, `tokens`
+and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It returns the
+logits of each row's last token, of shape `[slots, vocabulary]`. (Internally it calls `cache_mask`, then the model.)
+"""
 
-**Your task: `prefill_chunk(batch)`.** Example: a request X has a prompt of 60 tokens, sits in slot 1, and `prefill_step` is 16. The first call computes its tokens
-0–15 with `forward(batch, range(1, 2), [tokens 0–15], [[0, ..., 15]], num_keys=16)` and sets `num_computed_tokens` to 16. The second computes 16–31, at
-positions 16–31, with 32 columns. The fourth computes the last 12, and only now do the logits mean something: their argmax, as an `int`, is X's
-first token, which goes to `append_token`. One call, one chunk, one request: the first of those that are prefilling. When nobody is prefilling, do nothing.
+# %% [markdown]
+"""
+**Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request, the first of those that
+are prefilling. If no request is prefilling, it does nothing.
+
+Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16.
+
+- The first call computes tokens 0–15 with `forward(batch, range(1, 2), [tokens 0–15], [[0, ..., 15]], num_keys=16)`
+  and sets `num_computed_tokens` to 16.
+- The second call computes tokens 16–31, at positions 16–31, with 32 columns.
+- The fourth call computes the last 12, and only now do the logits matter: their argmax, as an `int`, is X's first
+  token, which goes to `append_token`.
 """
 
 # %% exercise="02.4"
@@ -337,18 +387,21 @@ batch.running[1] = b
 b.move_to(RequestState.PREFILLING)
 while b.state is RequestState.PREFILLING:
     prefill_chunk(batch)
-    print(f"{b.num_computed_tokens:2} of {len(b.prompt_ids)} prompt tokens computed; {b.state.value}; answer {b.output_ids}")
+    computed = f"{b.num_computed_tokens} of {len(b.prompt_ids)} prompt tokens computed"
+    print(f"{computed}; {b.state.value}; answer {b.output_ids}")
 print("first token:", repr(tokenizer.decode(b.output_ids)))
 
 # %% [markdown]
 """
 ## Build 5: the step
 
-The decode pass is given. It goes over *all* slots at once, because a batch is a rectangle: slots that are empty or prefilling are computed too, with
-a made-up token, and what comes out for them is dropped. Read what it feeds: the last token of every decoding request, at the position `num_computed_tokens`.
+The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
+are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
+decoding request, at position `num_computed_tokens`.
 
-A made-up token leaves a key and a value in the cache too. In a prefilling row they go to column `num_computed_tokens`, where the next chunk begins; in an empty
-row, to column 0, where the next request begins. Either way they are written over before anybody may see them.
+A dummy token writes a key and a value to the cache as well. In a prefilling row they go to column
+`num_computed_tokens`, where the next chunk starts. In an empty row they go to column 0, where the next request
+starts. Either way, they are overwritten before any token may see them.
 """
 
 # %%
@@ -356,21 +409,23 @@ print(inspect.getsource(decode_all))
 
 # %% [markdown]
 """
-**Your task: `step(batch)`**, one turn of the loop. Four things:
+**Exercise 02.5.** Write `step(batch)`, one step of the loop. It does four things, in this order:
 
-1. **Release.** Every request that has finished leaves `batch.running`, and its slot goes back to `batch.slots`.
-2. **Admit.** As long as a slot is free and somebody waits: take the first of `batch.waiting`, acquire a slot, enter the request in `batch.running`
-   under that slot, and move it to prefilling.
+1. **Release.** Remove every finished request from `batch.running` and release its slot in `batch.slots`.
+2. **Admit.** While a slot is free and a request is waiting: take the first request of `batch.waiting`, acquire a
+   slot, put the request into `batch.running` under that slot, and move it to prefilling.
 3. **Decode.** `decode_all(batch)`.
 4. **One chunk.** `prefill_chunk(batch)`.
 
-Keep this order. Release and admit come first, so that who sits where stays the same for the whole step, and a slot that fell free works again in the very next
-step. Decoding comes before the chunk, so that nobody gets two tokens in one step. Another order can give the same tokens, in other steps: order is about when, not what.
+Why this order? With release and admit first, each slot has the same request for the whole step, and a slot that was
+freed is back at work in the very next step. With decoding before the chunk, no request gets two tokens in one step.
+Another order can produce the same tokens in other steps: the order decides when a token is computed, not which one.
 
 > **first come, first served**: the rule that requests are admitted in the order in which they arrived.
 
-Example: two slots, A with one token to go, B in the middle, C waiting. This step gives A its last token, and B one. In the next step A leaves, C gets A's
-slot and its first chunk, and B gets a token. What static batching did is one condition away: it admits only when *nobody* is left.
+Example: there are two slots. A needs one more token, B is in the middle of its answer, C is waiting. This step gives
+A its last token, and B one token. In the next step A leaves, C gets A's slot and its first chunk, and B gets a token.
+Static batching differs in one condition: it admits only when *no* request is left.
 """
 
 # %% exercise="02.5"
@@ -378,25 +433,31 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Your step, your chunk and your mask serve the six stories. `batch_generate` makes the requests, the cache and the slots, and calls `step` until
-nobody is left. (The requests and slots inside are those of `lessons_lib`, which do what yours do.)
+Now your step, your chunk and your mask serve the six stories. `batch_generate` creates the requests, the cache and
+the slots, and calls `step` until every request is finished. (It uses `Request` and `SlotManager` from `lessons_lib`,
+which do what yours do.)
 """
 
 # %%
-continuous = batch_generate(model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, step=step, mask=cache_mask)
+continuous = batch_generate(
+    model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, step=step, mask=cache_mask
+)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
 
 # %%
-def who(step, phase, useful=True):
-    return ", ".join(row.request for row in step.rows if row.phase == phase and bool(row.useful) == useful) or "–"
+def names_in(recorded, phase, useful=True):
+    return ", ".join(row.request for row in recorded.rows if row.phase == phase and bool(row.useful) == useful) or "–"
+
+
+def first_steps(count):
+    for n, s in enumerate(continuous.trace.steps[:count], start=1):
+        no_chunk_yet = names_in(s, "prefill", useful=False)
+        yield [str(n), names_in(s, "prefill"), names_in(s, "decode"), no_chunk_yet, ", ".join(s.waiting)]
 
 
 Table(
-    columns=["step", "chunk and first token", "a further token", "in a slot, no chunk yet", "queue"],
-    rows=[
-        [str(n), who(turn, "prefill"), who(turn, "decode"), who(turn, "prefill", useful=False), ", ".join(turn.waiting)]
-        for n, turn in enumerate(continuous.trace.steps[:6], start=1)
-    ],
+    columns=["step", "chunk and first token", "another token", "in a slot, no chunk yet", "queue"],
+    rows=list(first_steps(6)),
     caption="The first six steps, as recorded. Every prompt fits in one chunk.",
 )
 
@@ -405,8 +466,9 @@ Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(sta
 
 # %% [markdown]
 """
-In the lower half, compare slots 2 and 3 with the table. In step 1 they are pale: nobody decodes yet, so no pass touches them. In steps 2 and 3 slot 3 is hatched, and slot 2
-in step 2: D and C still wait for their chunks, but A decodes, and its pass goes over all four rows.
+In the lower timeline, compare slots 2 and 3 with the table. In step 1 they are pale: no request is decoding yet, so
+no pass touches them. In steps 2 and 3 slot 3 is hatched, and in step 2 slot 2 as well. D and C are still waiting for
+their chunks, but A is decoding, and its pass covers all four rows.
 """
 
 # %%
@@ -419,39 +481,42 @@ Table(
 
 # %% [markdown]
 """
-E begins when D has left, F when A has left. Nobody holds a finished answer back.
+E starts when D has left, F when A has left. No finished answer is held back.
 
-The end of the run is near its limit. C needs 100 steps for 100 tokens, however we batch, and got its first chunk only in step 3. E came in when D left, and ends one
-step after C. For B, C and D the answer itself comes a little later than its cap says, since the four prompts go in one after the other.
+The run can't get much shorter. C needs 100 steps for its 100 tokens however we batch, and got its first chunk only in
+step 3. E came in when D left, and finishes one step after C. B, C and D finish a few steps later than their token
+limits suggest, because the four prompts are prefilled one after the other.
 
 ## Prove it
 
-Requests come and go around each other, in rows with old keys in them. The claim is that none of them notices: every answer is token for token what
-Hugging Face `generate` gives for that prompt alone.
+Requests come and go around each other, in rows that still contain old keys. The claim is that none of this affects
+the answers: each is, token for token, what Hugging Face `generate` gives for that prompt alone.
 """
 
 # %%
 def alone(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    return out[0, ids.shape[1] :].tolist()
+    how = dict(max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    return model.generate(ids, attention_mask=torch.ones_like(ids), **how)[0, ids.shape[1] :].tolist()
 
 
 oracle = [alone(story.name, story.max_new_tokens) for story in STORIES]
 for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
     how = dict(batch_size=batch_size, prefill_step=prefill_step, step=step, mask=cache_mask)
     result = batch_generate(model, tokenizer, **SIX, **how)
-    same = sum(a == b for a, b in zip(result.outputs, oracle))
-    print(f"{batch_size} slots, chunks of {prefill_step:2}: {same} of 6 answers equal `generate`, in {len(result.trace.steps)} steps")
+    same, steps = sum(a == b for a, b in zip(result.outputs, oracle)), len(result.trace.steps)
+    print(f"{batch_size} slots, chunks of {prefill_step:2}: {same} of 6 answers equal `generate`, in {steps} steps")
 
 # %% [markdown]
 """
 ### What happens without the mask
 
-Now leave one rule out: in decode passes, every row sees all columns of the pass. Prompts are computed as before. Two slots; C runs for long in slot 0. In
-slot 1 sits a first tenant, then E. We run it twice, with two different first tenants. E's prompt is the same both times.
+Now we drop one rule: in decode passes, every row sees all columns of the pass. Prompts are computed as before. There
+are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this twice,
+with two different requests ahead of E. E's prompt is the same both times.
 
-> **cross-talk**: keys of one request influencing the answer to another, because that one could see columns that are not its own.
+> **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
+> aren't its own.
 """
 
 # %%
@@ -461,62 +526,66 @@ def careless_mask(positions, num_keys):
     return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)  # a decode pass: every column
 
 
-def answer_of_e(first_tenant, mask):
-    prompts = [PROMPTS[NAMES.index(name)] for name in ("C", first_tenant, "E")]
-    names = ["C", first_tenant, "E"]
-    run = batch_generate(model, tokenizer, prompts, max_new_tokens=[70, 3, 40], names=names, batch_size=2, step=step, mask=mask)
-    return tokenizer.decode(run.outputs[2])
+def answer_of_e(previous, mask):
+    names = ["C", previous, "E"]
+    prompts = [PROMPTS[NAMES.index(name)] for name in names]
+    how = dict(max_new_tokens=[70, 3, 40], names=names, batch_size=2, step=step, mask=mask)
+    return tokenizer.decode(batch_generate(model, tokenizer, prompts, **how).outputs[2])
 
 
-texts = {(mask, tenant): answer_of_e(tenant, mask) for mask in (cache_mask, careless_mask) for tenant in "BF"}
-for (mask, tenant), text in texts.items():
-    print(f"{mask.__name__}, slot used by {tenant} before:\n   {PROMPTS[4]}{text}\n")
+texts = {(mask, previous): answer_of_e(previous, mask) for mask in (cache_mask, careless_mask) for previous in "BF"}
+for (mask, previous), text in texts.items():
+    print(f"{mask.__name__}, slot used by {previous} before:\n   {PROMPTS[4]}{text}\n")
 for mask in (cache_mask, careless_mask):
     print(f"{mask.__name__}: E's answer is the same after B and after F: {texts[mask, 'B'] == texts[mask, 'F']}")
 
 # %% [markdown]
 """
-Nothing crashes, and no shape is wrong. With the mask, E's answer is the same whoever sat in the slot before. Without it, the answer depends on who sat there.
+Nothing crashes, and every shape is right. With the mask, E's answer doesn't depend on which request had the slot
+before. Without it, it does.
 
-The other text need not be quoted for that. E attends to foreign keys beside its own, the scores shift, one token comes out differently, and from there the story goes
-another way. A reader of one answer alone could not tell. On a server it would be another user's text that steers this user's answer.
+This doesn't show up as a quote from the other text. E attends to keys that aren't its own, the scores shift, one token
+comes out differently, and from there the story takes another path. You couldn't tell from one answer alone. On
+a server, one user's text would be steering another user's answer.
 
 ### What happens when a freed slot is not refilled
 
-One condition in the step brings the barrier back: as long as anybody is unfinished, neither release nor admit.
+One condition in the step brings the barrier back: while any request is unfinished, neither release nor admit.
 """
 
 # %%
 def step_with_barrier(batch):
     if len(batch.slots_in(RequestState.FINISHED)) == len(batch.running):
-        return step(batch)  # nobody is at work: clear all slots and take the next ones in
+        return step(batch)  # no request is at work: empty all slots and admit the next requests
     decode_all(batch)
     prefill_chunk(batch)
 
 
 barrier = batch_generate(model, tokenizer, **SIX, batch_size=4, step=step_with_barrier, mask=cache_mask)
 print(f"answers equal: {barrier.outputs == continuous.outputs}")
-print(f"steps: {len(continuous.trace.steps)} with refilling, {len(barrier.trace.steps)} without, {len(static.trace.steps)} in static waves")
+refilled, not_refilled = len(continuous.trace.steps), len(barrier.trace.steps)
+print(f"steps: {refilled} with refilling, {not_refilled} without, {len(static.trace.steps)} in static waves")
 
 # %% [markdown]
 """
-The answers are right all the same: this rule is about time, not about truth. The few steps more than static batching are the prompts, which go in one
-after the other here, and all at once there.
+The answers are still right: this rule affects when tokens are computed, not which ones. The few extra steps compared
+with static batching come from the prompts, which are prefilled one after the other here, and all at once there.
 
 ## Measure
 
-Four numbers describe a serving run. The first is the owner's, the second and third are the user's, the last says how well the machine is used.
+Four metrics describe a serving run. Throughput matters to the operator, latency and queue time to the user. Slot
+utilization says how well the machine is used.
 
-> **throughput**: answer tokens a second, over all requests together.
+> **throughput**: answer tokens per second, over all requests together.
 
-> **latency**: the time from a request's arrival until its whole answer is handed over.
+> **latency**: the time from a request's arrival until its whole answer is returned.
 
-> **queue time**: the time from a request's arrival until it gets its place in the batch.
+> **queue time**: the time from a request's arrival until it gets a slot in the batch.
 
-> **slot utilisation**: the share of slots × steps in which the slot computed something that a request needed.
+> **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
 
-The workload: sixteen requests cut from the stories, most with short answers, three with long ones, in an order drawn with a fixed seed. All arrive at
-once.
+The workload is sixteen requests cut from the stories. Most have short answers, three have long ones, in an order
+drawn with a fixed seed. All of them arrive at the start.
 """
 
 # %%
@@ -525,11 +594,18 @@ prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in 
 max_tokens_each = [60, 40, 30] + [rng.randint(6, 10) for _ in range(13)]
 rng.shuffle(max_tokens_each)
 WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
-methods = {"static": static_generate, "continuous": lambda *args, **how: batch_generate(*args, **how, step=step, mask=cache_mask)}
+
+
+def continuous_generate(*args, **how):
+    return batch_generate(*args, **how, step=step, mask=cache_mask)
+
+
+methods = {"static": static_generate, "continuous": continuous_generate}
 keys = [("static", 1), *((kind, n) for n in (2, 4, 8) for kind in methods)]
 runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
-print("caps:", max_tokens_each)
-print("all answers equal those of one at a time:", all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values()))
+print("max_new_tokens:", max_tokens_each)
+equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values())
+print("all answers equal those of one request at a time:", equal)
 
 # %%
 def in_steps(kind, n):
@@ -540,21 +616,23 @@ def in_steps(kind, n):
 
 
 Table(
-    columns=["batch size", "method", "steps", "forward passes", "mean queue time", "mean latency", "slot utilisation"],
+    columns=["batch size", "method", "steps", "forward passes", "mean queue time", "mean latency", "slot utilization"],
     rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)] for kind, n in runs],
     caption="Sixteen requests. Times in steps, which are the same on every machine.",
 )
 
 # %% [markdown]
 """
-Counted in steps, continuous batching is ahead at every batch size, and slot utilisation shows why. (With one slot it would be one request at a time again: nobody can
-join or leave beside anybody, so there is nothing to win.)
+Counted in steps, continuous batching is ahead at every batch size, and slot utilization shows why. (With one slot, it
+would serve one request at a time again, with nothing to gain.)
 
-At 8 slots, compare the steps with the largest cap: the longest request decides. More slots would not shorten the run; queue time and latency would still fall. And compare the
-forward passes with those of static batching: there are only two waves of eight, so little waiting can be saved, and the prompts that go in one by one cost
-more passes than were saved.
+At 8 slots, compare the number of steps with the largest `max_new_tokens`: the longest request sets the length of the
+run. More slots wouldn't shorten it, though queue time and latency would still drop. Then compare the forward passes
+with those of static batching. With only two waves of eight there is little waiting to save, and prefilling the
+prompts one by one costs more passes than were saved.
 
-A step is not a second, though. Now the clock: one more run of everything, and of the two the faster one. What disturbs a run can only make it slower.
+A step isn't a second, though. So now the clock: we run everything once more and take the faster of the two runs.
+Disturbances can only make a run slower.
 """
 
 # %% tags=["measured"]
@@ -563,44 +641,53 @@ for (kind, n), done in runs.items():
 
 
 def in_seconds(kind, n):
-    faster = max((batch_metrics(run.outputs, run.trace) for run in runs[kind, n]), key=lambda metrics: metrics.throughput)
+    both = [batch_metrics(run.outputs, run.trace) for run in runs[kind, n]]
+    faster = max(both, key=lambda metrics: metrics.throughput)
     return [faster.throughput, faster.mean_queue_time, faster.mean_latency]
 
 
 seconds = {key: in_seconds(*key) for key in runs}
 base = seconds["static", 1][0]
 Table(
-    columns=["batch size", "method", "tokens/s", "× one at a time", "× static", "mean queue time, s", "mean latency, s"],
-    rows=[[str(n), "one at a time" if n == 1 else k, s[0], s[0] / base, s[0] / seconds["static", n][0], s[1], s[2]] for (k, n), s in seconds.items()],
+    columns=["batch size", "method", "tokens/s", "× one at a time", "× static", "mean queue, s", "mean latency, s"],
+    rows=[
+        [str(n), "one at a time" if n == 1 else k, s[0], s[0] / base, s[0] / seconds["static", n][0], s[1], s[2]]
+        for (k, n), s in seconds.items()
+    ],
     caption="The faster of two runs on this machine",
 )
 
 # %% tags=["measured"]
 ratios = {kind: [seconds[kind, n][0] / base for n in (2, 4, 8)] for kind in methods}
 best = max(ratios["continuous"])
-print(f"Continuous batching, best batch size: {best:.1f} × one at a time; against static at the same size: "
+print(f"Continuous batching at its best batch size: {best:.1f} × one at a time. Against static at the same size: "
       + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"])))
+told = ", ".join(f"{kind} " + " ".join(f"{r:.2f}" for r in values) for kind, values in ratios.items())
 bar_chart(
     ["2", "4", "8"], ratios, ylabel="throughput, × one at a time", xlabel="batch size", value_format="{:.2f}",
-    alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {', '.join(f'{k} ' + ' '.join(f'{r:.2f}' for r in v) for k, v in ratios.items())}.",
+    alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
 )
 
 # %% [markdown]
 """
-With 8 slots one might hope for 8 times the tokens a second. Where does the rest go? First, time a pass by itself: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one
-prompt.
+With 8 slots you might hope for 8 times the tokens per second. Where does the rest go? To find out, we first time
+single passes: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one prompt.
 """
 
 # %% tags=["measured"]
 @torch.inference_mode()
-def pass_times(cases, times=41):
-    """Median seconds of a pass over so many rows with so many tokens each. In turns: a slow moment of the machine meets all alike."""
+def pass_times(cases, rounds=41):
+    """Median seconds of a forward pass for each (rows, new tokens per row).
+
+    The cases alternate, so that a slow moment of the machine affects all of them alike.
+    """
     seconds = {case: [] for case in cases}
-    batches = {case: SlotBatch(model, SlotCache(model, case[0], 256), SlotManager(case[0]), 64, deque()) for case in cases}
-    for _ in range(times):
+    batches = {(n, t): SlotBatch(model, SlotCache(model, n, 256), SlotManager(n), 64, deque()) for n, t in cases}
+    for _ in range(rounds):
         for rows, tokens in cases:
+            positions = list(range(100 - tokens, 100))
             started = perf_counter()
-            forward(batches[rows, tokens], range(rows), [[5] * tokens] * rows, [list(range(100 - tokens, 100))] * rows, num_keys=100)
+            forward(batches[rows, tokens], range(rows), [[5] * tokens] * rows, [positions] * rows, num_keys=100)
             seconds[rows, tokens].append(perf_counter() - started)
     return {case: median(taken) for case, taken in seconds.items()}
 
@@ -609,18 +696,21 @@ mean_prompt = round(mean(len(tokenizer(prompt).input_ids) for prompt in prompts)
 *decode_times, took_prefill = pass_times([(1, 1), (2, 1), (4, 1), (8, 1), (1, mean_prompt)]).values()
 took = dict(zip((1, 2, 4, 8), decode_times))
 for rows, t in took.items():
-    print(f"decode pass, {rows} rows: {1000 * t:5.1f} ms, {t / took[1]:.2f} × one row; with all rows in use {rows * took[1] / t:.1f} × the tokens a second")
-print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {took_prefill / took[1]:.2f} × a decode pass with one row")
+    print(f"decode pass, batch size {rows}: {1000 * t:5.1f} ms, {t / took[1]:.2f} × batch size 1; "
+          f"with all rows in use {rows * took[1] / t:.1f} × the tokens per second")
+ratio = took_prefill / took[1]
+print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.2f} × a decode pass with one row")
 
 # %% [markdown]
 """
-The last column is the ceiling: what batching could give on this machine if every row were useful all the time. Now multiply it out. Of the rows that the decode passes computed, only
-some gave a token. And every prompt takes a pass of its own.
+The last number on each decode line is the ceiling: what batching could give on this machine if every row were useful
+all the time. Now we multiply it out. Only some of the rows that the decode passes computed gave a token, and every
+prompt takes a pass of its own.
 """
 
 # %% tags=["measured"]
 def account(n):
-    """One row of the table: from n rows to the throughput that these passes should give."""
+    """One row of the table: the throughput that n slots should give, computed from these pass times."""
     trace = runs["continuous", n][0].trace
     useful = [row.phase for step in trace.steps for row in step.rows if row.useful]
     prefills, tokens = useful.count("prefill"), useful.count("decode")
@@ -628,34 +718,41 @@ def account(n):
     ceiling, in_use = n * took[1] / took[n], tokens / (n * decodes)
     one_at_a_time = tokens * took[1] + prefills * took_prefill
     expected = one_at_a_time / (decodes * took[n] + prefills * took_prefill)
-    return [str(n), ceiling, f"{in_use:.0%}", ceiling * in_use, prefills, decodes, expected, seconds["continuous", n][0] / base]
+    measured = seconds["continuous", n][0] / base
+    return [str(n), ceiling, f"{in_use:.0%}", ceiling * in_use, prefills, decodes, expected, measured]
 
 
 Table(
-    columns=["slots", "ceiling ×", "rows in use", "ceiling × rows in use", "prefill passes", "decode passes", "with prefill passes ×", "measured ×"],
+    columns=[
+        "slots", "ceiling ×", "rows in use", "ceiling × rows in use",
+        "prefill passes", "decode passes", "with prefill passes ×", "measured ×",
+    ],
     rows=[account(n) for n in (2, 4, 8)],
-    caption="Continuous batching against one at a time, multiplied out from the passes timed above",
-)
+    caption="Continuous batching against one at a time, computed from the pass times above",
+)  # fmt: skip
 
 # %% [markdown]
 """
-There are three losses, and they do not overlap:
+There are three separate losses:
 
-- **A pass with more rows costs more** than a pass with one. It makes the ceiling lower than the number of slots.
-- **Rows without a token.** A decode pass over 8 rows is paid for 8. At 8 slots more than half of the rows give none: the longest requests run on while the other
-  slots are empty.
-- **Prefill passes.** One at a time has them too, and batching does not make them fewer. What does not shrink counts for more when the rest has shrunk.
+- **A pass with more rows costs more** than a pass with one. That puts the ceiling below the number of slots.
+- **Rows without a token.** A decode pass over 8 rows costs 8 rows. At 8 slots, more than half of the rows give no
+  token: the longest requests run on while the other slots are empty.
+- **Prefill passes.** Serving one request at a time needs them too, and batching doesn't reduce their number. As the rest
+  shrinks, their share grows.
 
-The last two columns agree only roughly. The passes were timed apart from the runs, all with 100 columns; the runs add our own bookkeeping; and one at a time
-used the growing cache of lesson 01.
+The last two columns agree only roughly. The passes were timed outside of the runs, all with 100 columns; the runs add
+our own bookkeeping; and one at a time used the growing cache of lesson 01.
 
-Do not compare these numbers with those of papers without asking what they divide by. Orca reports 36.9 times the throughput of FasterTransformer at equal latency, for a model of 175 billion
-weights (Yu et al., 2022, abstract); vLLM reports 2 to 4 times that of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that batch already.
+When you compare these ratios with those in papers, check the baseline. Orca reports 36.9 times the throughput of
+FasterTransformer at equal latency, for a model with 175 billion weights (Yu et al., 2022, abstract). vLLM reports 2
+to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
+already batch.
 
 ### The size of a chunk
 
-How long does a decoding request wait for its next token? As long as a step takes. Here a prompt of 240 tokens is there from the start, behind A, C and E. Count the token positions of
-the largest step.
+How long does a decoding request wait for its next token? As long as a step takes. Here, a prompt of 240 tokens is
+present from the start, behind A, C and E. We count the token positions of the largest step.
 """
 
 # %%
@@ -669,7 +766,8 @@ for prefill_step in (16, 64, 240):
     steps = with_long_prompt(prefill_step)
     largest = max(s.tokens_computed for s in steps)
     first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
-    print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; the long prompt has its first token in step {first}")
+    print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
+          f"the long prompt gets its first token in step {first}")
 
 # %% tags=["measured"]
 for prefill_step in (16, 64, 240):
@@ -678,8 +776,8 @@ for prefill_step in (16, 64, 240):
 
 # %% [markdown]
 """
-Small chunks keep every step short, for those who are decoding. Large chunks bring the newcomer's first token sooner. That is a trade, and the owner
-of the server chooses.
+Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
+token sooner. That is a trade-off, and the operator of the server chooses.
 
 ### The ledger
 """
@@ -689,46 +787,56 @@ ledger(model, tokenizer, "02", with_cache_only=True)
 
 # %% [markdown]
 """
-Read the last row against the one above it. Fewer token positions are computed, more of them are useful, and nothing is copied: the cache stays where it is, and
-each step writes only its new keys. But look at "cache reserved": it is the largest of all rows.
+Compare the last row with the one above it. Fewer token positions are computed, more of them are useful, and nothing
+is copied: the cache stays where it is, and each step writes only its new keys and values. But look at "cache
+reserved": it is the largest of all rows.
 
 ## What production does
 
-- The paper behind this lesson is **Orca** (Yu et al., 2022). It calls the idea *iteration-level scheduling*: the scheduler decides before every iteration
-  of the model, not once for a batch. **Sarathi-Serve** (Agrawal et al., 2024) puts the chunk into the same batch as the decodes.
-- **vLLM** (version 1 of its engine) keeps `waiting` and `running` in the `Scheduler` of `vllm/v1/core/sched/scheduler.py`. It has no separate prefill and decode:
-  each request has `num_computed_tokens`, and gets as many new tokens as it lacks and the step's budget allows (`max_num_batched_tokens`). Our `batch_size` is its
-  `max_num_seqs`.
-- **Hugging Face transformers** has `generation/continuous_batching/`, with the states `PENDING`, `PREFILLING`, `DECODING`, `FINISHED` among those in `requests.py`.
-- Neither reserves whole rows of cache, as we do. Both cut the cache into blocks, for the reason that follows.
+- The paper behind this lesson is **Orca** (Yu et al., 2022). It calls the idea *iteration-level scheduling*: the
+  scheduler decides before every iteration of the model, not once per batch. **Sarathi-Serve** (Agrawal et al., 2024)
+  puts the chunk into the same batch as the decodes.
+- **vLLM** (version 1 of its engine) keeps `waiting` and `running` in the `Scheduler` of
+  `vllm/v1/core/sched/scheduler.py`. It doesn't separate prefill and decode: each request has `num_computed_tokens`,
+  and gets as many new tokens as it still needs and the step's budget allows (`max_num_batched_tokens`). Our
+  `batch_size` is its `max_num_seqs`.
+- **Hugging Face transformers** has `generation/continuous_batching/`. The states in its `requests.py` include
+  `PENDING`, `PREFILLING`, `DECODING` and `FINISHED`.
+- Neither reserves whole rows of cache, as we do. Both divide the cache into blocks, for the reason that follows.
 
 ## What is still wrong
 """
 
 # %%
 reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
-for name, run in (("six stories, 4 slots", continuous), ("workload, 4 slots", runs["continuous", 4][0]), ("workload, 8 slots", runs["continuous", 8][0])):
-    peak = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    print(f"{name}: {run.trace.cache_waste:.0%} of the reserved cache lay empty on average; {1 - peak:.0%} even in the fullest step")
+for name, run in (
+    ("six stories, 4 slots", continuous),
+    ("workload, 4 slots", runs["continuous", 4][0]),
+    ("workload, 8 slots", runs["continuous", 8][0]),
+):
+    fullest = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
+    print(f"{name}: {run.trace.cache_waste:.0%} of the reserved cache is empty on average, {1 - fullest:.0%} at best")
 
 # %% [markdown]
 """
-**Every slot reserves `max_seq_len` places, whoever sits in it.** We must reserve for the longest request that might come, and most are short. On a GPU the cache
-is what limits the number of slots, so most of the memory that could serve further requests lies empty. Lesson 03 hands out small blocks instead of rows.
+**Every slot reserves room for `max_seq_len` tokens, whichever request is in it.** We have to reserve for the longest
+request that might come, and most requests are short. On a GPU, the cache limits the number of slots, so most of the
+memory that could serve more requests stays empty. Lesson 03 allocates small blocks instead of whole rows.
 
 **Idle rows still cost.** The pass is a rectangle over all slots.
 """
 
 # %%
 for name, run in (("six stories, 4 slots", continuous), ("workload, 8 slots", runs["continuous", 8][0])):
-    wasted = run.trace.tokens_computed - run.trace.tokens_useful
-    two = sum(step.forward_calls == 2 for step in run.trace.steps)
-    print(f"{name}: {wasted} of {run.trace.tokens_computed} token positions computed for nobody; {two} of {len(run.trace.steps)} steps made two forward passes")
+    computed, wasted = run.trace.tokens_computed, run.trace.tokens_computed - run.trace.tokens_useful
+    steps, two = len(run.trace.steps), sum(step.forward_calls == 2 for step in run.trace.steps)
+    print(f"{name}: {wasted} of {computed} token positions wasted; {two} of {steps} steps made two forward passes")
 
 # %% [markdown]
 """
-**A step with a prefill makes two forward passes**, one for the rectangle and one for the chunk, and the weights are read twice. Lesson 04 builds the mask that lets
-tokens of different requests stand in one row, and lesson 05 packs decodes and chunks into that row: one pass, no idle cells.
+**A step with a prefill makes two forward passes**, one for the rectangle and one for the chunk, so the weights are
+read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes
+and chunks into that row: one pass, no idle slots.
 
 ## Quiz
 """
@@ -740,11 +848,13 @@ quiz("02")
 """
 ## References
 
-- G.-I. Yu, J. S. Jeong, G.-W. Kim, S. Kim, B.-G. Chun: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022, section 3.
-  <https://www.usenix.org/conference/osdi22/presentation/yu>
-- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024. <https://arxiv.org/abs/2403.02310>
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023, section 3 on reserved memory that lies
-  empty. <https://arxiv.org/abs/2309.06180>
+- G.-I. Yu, J. S. Jeong, G.-W. Kim, S. Kim, B.-G. Chun: *Orca: A Distributed Serving System for Transformer-Based
+  Generative Models*, OSDI 2022, section 3. <https://www.usenix.org/conference/osdi22/presentation/yu>
+- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024.
+  <https://arxiv.org/abs/2403.02310>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023,
+  section 3 on reserved memory that stays empty. <https://arxiv.org/abs/2309.06180>
 - vLLM: `vllm/v1/core/sched/scheduler.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: `src/transformers/generation/continuous_batching/`. <https://github.com/huggingface/transformers>
+- Hugging Face transformers: `src/transformers/generation/continuous_batching/`.
+  <https://github.com/huggingface/transformers>
 """

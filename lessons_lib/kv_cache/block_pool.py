@@ -1,4 +1,4 @@
-"""Lesson 03: a pool of blocks, and the table that says which of them belong to a request."""
+"""Lesson 03: a pool of blocks, and the block table that lists a request's blocks."""
 
 from collections import deque
 
@@ -8,27 +8,27 @@ from lessons_lib.models.loading import cache_bytes_per_token
 
 
 class OutOfBlocks(RuntimeError):
-    """More blocks were asked for than are free."""
+    """More blocks are needed than are free."""
 
 
 class TableFull(RuntimeError):
-    """A request has grown past the most blocks that its table may hold."""
+    """A request needs more blocks than its table may hold."""
 
 
 class BlockPool:
     """A fixed number of blocks, each with room for the keys and values of `block_size` tokens.
 
     Attributes:
-        num_blocks: how many there are; they are numbered from 0.
-        block_size: tokens of one block.
-        free_queue: the free blocks. The first is handed out next; blocks that come back join the end.
-        used: the blocks that are handed out.
+        num_blocks: number of blocks; their ids are 0 to num_blocks - 1.
+        block_size: tokens per block.
+        free_queue: ids of the free blocks. The first is allocated next; freed blocks go to the end.
+        used: ids of the allocated blocks.
     """
 
     def __init__(self, num_blocks, block_size):
         if num_blocks < 0 or block_size < 1:
             raise ValueError(
-                f"{num_blocks} blocks of {block_size} tokens; give 0 or more blocks, of at least 1 token each."
+                f"{num_blocks} blocks of {block_size} tokens: a pool needs 0 or more blocks of at least 1 token each."
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -36,17 +36,17 @@ class BlockPool:
         self.used = set()
 
     def allocate(self, count):
-        """Take `count` blocks off the front of the free queue: all of them or none.
+        """Allocate `count` blocks from the front of the free queue: all of them or none.
 
         Returns:
-            list of int: their numbers, in the order in which they left the queue.
+            list of int: their ids, in the order in which they left the queue.
 
         Raises:
-            OutOfBlocks: fewer are free; nothing changes.
+            OutOfBlocks: fewer blocks are free; nothing changes.
             ValueError: `count` is negative; nothing changes.
         """
         if count < 0:
-            raise ValueError(f"can't allocate {count} blocks; ask for 0 or more.")
+            raise ValueError(f"can't allocate {count} blocks; `count` must be at least 0.")
         if count > len(self.free_queue):
             raise OutOfBlocks(
                 f"{count} block{'s' if count != 1 else ''} needed, {len(self.free_queue)} free of {self.num_blocks}. "
@@ -57,49 +57,50 @@ class BlockPool:
         return blocks
 
     def free(self, blocks):
-        """Take a request's blocks back, given in the order of its tokens.
+        """Free a request's blocks, given in the order of its tokens.
 
-        They join the end of the queue last block first, so that the tail of a request is handed out again before its
-        beginning. Beginnings are what requests have in common: lesson 10 shares them, if they are still there.
+        They go to the end of the free queue, last block first, so that the tail of a request is reallocated before its
+        beginning. Requests often share a beginning: lesson 11 reuses its blocks if they are still intact.
 
         Raises:
-            ValueError: a block is not handed out (freed before, or not of this pool), or is named twice; nothing changes.
+            ValueError: a block is not allocated (freed before, or of another pool) or is listed twice; nothing changes.
         """
         for block in blocks:
             if block not in self.used:
                 raise ValueError(
-                    f"block {block!r} is not handed out; this pool has blocks 0 to {self.num_blocks - 1}, "
-                    f"{len(self.used)} of them in use. Free a block once, in the pool that it came from. Nothing was freed."
+                    f"block {block!r} is not allocated; this pool has blocks 0 to {self.num_blocks - 1}, "
+                    f"{len(self.used)} of them in use. Free each block once, in the pool that it came from. "
+                    "Nothing was freed."
                 )
         if len(set(blocks)) < len(blocks):
-            raise ValueError(f"a block is named twice in {list(blocks)}. Free a block once. Nothing was freed.")
+            raise ValueError(f"a block is listed twice in {list(blocks)}. Free each block once. Nothing was freed.")
         self.used.difference_update(blocks)
         self.free_queue.extend(reversed(blocks))
 
     @property
     def utilisation(self) -> float:
-        """Share of the blocks that are handed out, 0 to 1."""
+        """Fraction of the blocks that are allocated, 0 to 1."""
         return len(self.used) / self.num_blocks if self.num_blocks else 0.0
 
 
 def blocks_for(num_tokens, block_size):
-    """How many blocks hold `num_tokens` tokens: as many as are needed, and not one more.
+    """Number of blocks that `num_tokens` tokens need: as many as necessary, and not one more.
 
     Args:
         num_tokens: 0 or more.
-        block_size: tokens of one block, at least 1.
+        block_size: tokens per block, at least 1.
     """
     return (num_tokens + block_size - 1) // block_size
 
 
 class BlockTable:
-    """Which blocks one request holds: `blocks[i]` has its tokens i x block_size to (i + 1) x block_size - 1.
+    """The blocks of one request: `blocks[i]` holds its tokens at positions i x block_size to (i + 1) x block_size - 1.
 
     Attributes:
-        pool: where the blocks come from.
-        max_blocks: the most blocks that it may hold; without a limit if None.
-        blocks: numbers of its blocks, in the order of its tokens.
-        num_tokens: tokens stored so far.
+        pool: the `BlockPool` that the blocks come from.
+        max_blocks: the most blocks that the table may hold; None means no limit.
+        blocks: ids of its blocks, in the order of its tokens.
+        num_tokens: number of tokens stored so far.
     """
 
     def __init__(self, pool, max_blocks=None):
@@ -109,44 +110,45 @@ class BlockTable:
         self.num_tokens = 0
 
     def append(self, count=1):
-        """Make room for `count` more tokens. The last block is filled first; new ones are taken only for what is left.
+        """Make room for `count` more tokens. Fill the last block first, and allocate new blocks only for the rest.
 
         Raises:
             OutOfBlocks: the pool has too few free blocks; nothing changes.
-            TableFull: more than `max_blocks` blocks would be needed; nothing changes.
+            TableFull: the table would need more than `max_blocks` blocks; nothing changes.
             ValueError: `count` is negative; nothing changes.
         """
         if count < 0:
-            raise ValueError(f"can't append {count} tokens; append 0 or more.")
+            raise ValueError(f"can't append {count} tokens; `count` must be at least 0.")
         num_tokens = self.num_tokens + count
         needed = blocks_for(num_tokens, self.pool.block_size)
         if self.max_blocks is not None and needed > self.max_blocks:
             raise TableFull(
-                f"{num_tokens} tokens need {needed} blocks of {self.pool.block_size}; this table may hold {self.max_blocks}. "
-                "End the request here, or give it a longer table. Nothing was appended."
+                f"{num_tokens} tokens need {needed} blocks of {self.pool.block_size}; this table may hold "
+                f"{self.max_blocks}. Finish the request here, or raise `max_blocks`. Nothing was appended."
             )
         self.blocks += self.pool.allocate(needed - len(self.blocks))
         self.num_tokens = num_tokens
 
     def release(self):
-        """Give all blocks back to the pool. The table is empty afterwards, and may be filled again."""
+        """Return all blocks to the pool. The table is empty afterwards, and can be filled again."""
         self.pool.free(self.blocks)
         self.blocks = []
         self.num_tokens = 0
 
 
 def slot_of(blocks, block_size, position):
-    """Where the token at `position` of a request lies in the pool: its block's first place, plus the offset in the block.
+    """The cache slot of the token at `position`: the first slot of its block, plus the offset in the block.
 
     Args:
-        blocks: the request's blocks, in the order of its tokens.
-        position: 0 for its first token.
+        blocks: ids of the request's blocks, in the order of its tokens.
+        block_size: tokens per block.
+        position: index of the token in its sequence, from 0.
 
     Returns:
-        int: the slot, counted over all places of the pool.
+        int: the slot's index, counted over the whole pool.
 
     Raises:
-        IndexError: the position is negative, or beyond the last block.
+        IndexError: the position is negative or beyond the last block.
     """
     if not 0 <= position < len(blocks) * block_size:
         raise IndexError(
@@ -157,21 +159,23 @@ def slot_of(blocks, block_size, position):
 
 
 def slot_mapping(blocks, block_size, start, end):
-    """The slots of the tokens at positions start, start + 1, ..., end - 1, all at once.
+    """The cache slots of the tokens at positions start, start + 1, ..., end - 1, computed all at once.
 
     Args:
-        blocks: list of int, the request's blocks in the order of its tokens.
+        blocks: list of int, the ids of the request's blocks in the order of its tokens.
+        block_size: tokens per block.
         start, end: a range of positions, as in `range(start, end)`; it may be empty.
 
     Returns:
-        int64 tensor [end - start].
+        int64 tensor of shape [end - start].
 
     Raises:
-        IndexError: a position is negative, or beyond the last block.
+        IndexError: a position is negative or beyond the last block.
     """
     if start < 0 or end > len(blocks) * block_size:
         raise IndexError(
-            f"positions {start} to {end - 1} are asked for; {len(blocks)} blocks of {block_size} have positions 0 to {len(blocks) * block_size - 1}."
+            f"positions {start} to {end - 1} don't all have a slot; {len(blocks)} blocks of {block_size} "
+            f"have positions 0 to {len(blocks) * block_size - 1}."
         )
     positions = torch.arange(start, max(start, end))
     table = torch.tensor(blocks, dtype=torch.int64)
@@ -179,22 +183,23 @@ def slot_mapping(blocks, block_size, start, end):
 
 
 def block_bytes(config, block_size, bytes_per_element=4):
-    """Bytes of one block: the keys and values of `block_size` tokens in all layers.
+    """Size of one block in bytes: the keys and values of `block_size` tokens in all layers.
 
     Args:
         config: a Hugging Face model configuration.
+        block_size: tokens per block.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
     """
     return block_size * cache_bytes_per_token(config, bytes_per_element)
 
 
 def blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4):
-    """How many whole blocks fit in a memory budget.
+    """Number of whole blocks that fit in a memory budget.
 
     Args:
         config: a Hugging Face model configuration.
-        block_size: tokens of one block, at least 1.
-        budget_bytes: bytes that the cache may take.
+        block_size: tokens per block, at least 1.
+        budget_bytes: bytes that the cache may use.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
 
     Raises:

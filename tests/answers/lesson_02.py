@@ -77,7 +77,7 @@ class LeavesOutTheEndToken(Request):
             super().append_token(token)
 
 
-class NeverFinishesAtTheCap(Request):
+class NeverFinishesAtTheLimit(Request):
     def append_token(self, token):
         self.output_ids.append(token)
         if token == self.eos_token_id:
@@ -129,7 +129,7 @@ class TakesZeroForNoEndToken(Request):
         self.eos_token_id = end
 
 
-class CapBeforeEndToken(Request):
+class LimitBeforeEndToken(Request):
     def append_token(self, token):
         last = len(self.output_ids) + 1 == self.max_new_tokens
         super().append_token(token)
@@ -248,7 +248,7 @@ class LosesSlots(SlotManager):
         del self.slot_of[request_id]
 
 
-class KeepsTheHolder(SlotManager):
+class KeepsTheEntry(SlotManager):
     def release(self, request_id):
         self.free.append(self.slot_of[request_id])
 
@@ -478,7 +478,7 @@ def all_prompts(batch):
             other.state = PREFILLING
 
 
-def forgets_that_nobody_may_prefill(batch):
+def takes_the_first_of_none(batch):
     batch.slots_in(PREFILLING)[0]
     prefill_chunk(batch)
 
@@ -525,10 +525,10 @@ def release_finished(batch):
 
 def admit(batch):
     while batch.waiting and batch.slots.free:
-        seat(batch, batch.waiting.popleft())
+        admit_one(batch, batch.waiting.popleft())
 
 
-def seat(batch, request):
+def admit_one(batch, request):
     batch.running[batch.slots.acquire(request.id)] = request
     request.move_to(PREFILLING)
 
@@ -611,17 +611,17 @@ def all_prompts_in_one_step(batch):
         prefill_chunk(batch)
 
 
-def admits_one_a_step(batch):
+def admits_one_per_step(batch):
     release_finished(batch)
     if batch.waiting and batch.slots.free:
-        seat(batch, batch.waiting.popleft())
+        admit_one(batch, batch.waiting.popleft())
     compute(batch)
 
 
 def last_come_first_served(batch):
     release_finished(batch)
     while batch.waiting and batch.slots.free:
-        seat(batch, batch.waiting.pop())
+        admit_one(batch, batch.waiting.pop())
     compute(batch)
 
 
@@ -629,11 +629,11 @@ def looks_at_the_queue_without_taking(batch):
     release_finished(batch)
     for request in list(batch.waiting):
         if batch.slots.free:
-            seat(batch, request)
+            admit_one(batch, request)
     compute(batch)
 
 
-def keeps_the_seat(batch):
+def keeps_it_running(batch):
     for slot in batch.slots_in(FINISHED):
         if batch.running[slot].id in batch.slots.slot_of:
             batch.slots.release(batch.running[slot].id)
@@ -700,50 +700,50 @@ def step_that_releases_last(batch):
 
 WRONG = {
     "02.1": [
-        Wrong("allows any transition", AllowsEverything, says="Every pair that `NEXT_STATES` does not hold"),
+        Wrong("allows any transition", AllowsEverything, says="Refuse every pair that isn't in `NEXT_STATES`"),
         Wrong("ignores illegal moves silently", IgnoresIllegalMoves, says="nothing happened"),
-        Wrong("allows to stay where one is", AllowsToStay, says="no state may follow itself"),
-        Wrong("changes the state before it refuses", ChangesBeforeRefusing, says="Ask first, then change"),
+        Wrong("allows staying in a state", AllowsToStay, says="no state may follow itself"),
+        Wrong("changes the state before it refuses", ChangesBeforeRefusing, says="Check first, then change"),
         Wrong(
             "overwrites the state, then looks it up",
             OverwritesBeforeLookingUp,
-            says="Look up before you overwrite `self.state`",
+            says="Do the lookup before you overwrite `self.state`",
         ),
         Wrong("raises ValueError", RaisesValueError, says="yours raised ValueError"),
         Wrong(
-            "knows no way from prefilling to finished",
+            "forbids prefilling to finished",
             ForbidsFinishingFromPrefill,
             says="prefilling → finished is allowed",
         ),
         Wrong("refuses but never moves", NeverMoves, says="must store the new state"),
         Wrong("leaves out the end token", LeavesOutTheEndToken, says="The end token is part of the answer"),
-        Wrong("never finishes at the cap, or compares with >", NeverFinishesAtTheCap, says="one token too far"),
+        Wrong("never finishes at the limit, or compares with >", NeverFinishesAtTheLimit, says="one token too far"),
         Wrong("finishes one token early", OneTokenTooFew, says="one token too early"),
-        Wrong("sets a reason but stays decoding", StaysDecoding, says="left the state as it was"),
-        Wrong("goes to decoding from decoding", AlwaysMovesToDecoding, says="Move on only when the state changes"),
-        Wrong("stays prefilling after the first token", StaysPrefilling, says="With it the prompt is done"),
-        Wrong("takes end token 0 for none", TakesZeroForNoEndToken, says="Python takes it for False"),
-        Wrong("the cap hides the end token", CapBeforeEndToken, says="stopped by itself"),
-        Wrong("appends before it refuses", AppendsBeforeRefusing, says="Call `move_to` before you touch"),
-        Wrong("a waiting request takes tokens", WaitingTakesTokens, says="a waiting request takes no token"),
+        Wrong("sets a reason but stays decoding", StaysDecoding, says="left the state unchanged"),
+        Wrong("goes to decoding from decoding", AlwaysMovesToDecoding, says="Call `move_to` only if the state changes"),
+        Wrong("stays prefilling after the first token", StaysPrefilling, says="With it, the prompt is done"),
+        Wrong("takes end token 0 for none", TakesZeroForNoEndToken, says="it counts as False in Python"),
+        Wrong("the limit hides the end token", LimitBeforeEndToken, says="stopped by itself"),
+        Wrong("appends before it refuses", AppendsBeforeRefusing, says="Call `move_to` before you change"),
+        Wrong("a waiting request takes tokens", WaitingTakesTokens, says="a waiting request accepts no tokens"),
     ],
     "02.2": [
-        Wrong("hands out the same slot twice", SameSlotTwice, says="both got slot"),
-        Wrong("returns nothing", ReturnsNothing, says="should return the slot's number"),
+        Wrong("acquires the same slot twice", SameSlotTwice, says="both got slot"),
+        Wrong("returns nothing", ReturnsNothing, says="should return the slot, an int"),
         Wrong("returns None when full", ReturnsNoneWhenFull, says="yours returned None"),
         Wrong("IndexError when full", IndexErrorWhenFull, says="yours raised IndexError"),
-        Wrong("changes before it refuses", ChangesBeforeRefusingWhenFull, says="Do all your asking first"),
+        Wrong("changes before it refuses", ChangesBeforeRefusingWhenFull, says="Do all checks first"),
         Wrong("loses slots on release", LosesSlots, says="never neither"),
-        Wrong("keeps the holder after release", KeepsTheHolder, says="exactly the requests that have a slot now"),
+        Wrong("keeps the entry after release", KeepsTheEntry, says="exactly the requests that have a slot now"),
         Wrong(
             "accepts a double release",
             AcceptsDoubleRelease,
             says="releasing A a second time should raise ValueError; yours accepted it",
         ),
         Wrong("KeyError on a double release", KeyErrorOnDoubleRelease, says="yours raised KeyError"),
-        Wrong("frees a slot in a refused release", FreesOnRefusedRelease, says="`free` should hold the slots"),
-        Wrong("a second slot for one request", SecondSlotForOneRequest, says="nobody could release it"),
-        Wrong("releases the newest, whoever asks", ReleasesTheNewest, says="yours is {'A'"),
+        Wrong("frees a slot in a refused release", FreesOnRefusedRelease, says="`free` should contain the slots"),
+        Wrong("a second slot for one request", SecondSlotForOneRequest, says="could never be released"),
+        Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
         Wrong("< for <=", smaller_only, says="no token sees itself"),
@@ -754,7 +754,7 @@ WRONG = {
         Wrong(
             "positions without a last axis",
             columns_against_rows,
-            says="Two things. Every position must meet every column",
+            says="Two things. Compare every position with every column",
         ),
         Wrong(
             "positions without a last axis, with heads",
@@ -764,13 +764,13 @@ WRONG = {
         Wrong(
             "causal without the offset of a later chunk",
             causal_without_offset,
-            says="as if the sequence began with them",
+            says="as if the sequence started with them",
         ),
-        Wrong("causal, aligned to the last column", causal_from_the_right, says="wherever it stands"),
+        Wrong("causal, aligned to the last column", causal_from_the_right, says="whatever its position"),
         Wrong("not causal inside a chunk", end_of_chunk_for_all, says="sees the tokens after it"),
-        Wrong("inverted", inverted, says="turned round"),
-        Wrong("integers", ones_and_zeros, says="should hold bool"),
-        Wrong("a token sees only itself", only_itself, says="must read all the tokens before it"),
+        Wrong("inverted", inverted, says="True and False are swapped"),
+        Wrong("integers", ones_and_zeros, says="should have dtype bool"),
+        Wrong("a token sees only itself", only_itself, says="must see all the tokens before it"),
         Wrong("lists", as_lists, says="should be a torch tensor"),
     ],
     "02.4": [
@@ -779,54 +779,54 @@ WRONG = {
         Wrong(
             "positions restart in each chunk",
             chunked(positions=lambda chunk: list(range(len(chunk)))),
-            says="positions begin again at 0",
+            says="positions restart at 0",
         ),
         Wrong(
             "positions from 1",
             chunked(positions=lambda chunk: list(range(1, len(chunk) + 1))),
-            says="token number i has position i",
+            says="token at index i of the prompt has position i",
         ),
-        Wrong("looks only at the chunk's own columns", chunked(num_keys=len), says="not how long it is"),
+        Wrong("looks only at the chunk's own columns", chunked(num_keys=len), says="not its length"),
         Wrong("a token after every chunk", chunked(complete=lambda *_: True), says="guess at the next prompt token"),
         Wrong(
             "complete only after a short chunk",
             chunked(complete=lambda chunk, request, batch: len(chunk) < batch.prefill_step),
-            says="exactly `prefill_step` long",
+            says="A chunk of exactly `prefill_step` tokens",
         ),
         Wrong("num_computed_tokens not advanced", chunked(advance=False), says="num_computed_tokens should be"),
         Wrong("all chunks in one step", all_chunks_at_once, says="should make one forward pass"),
         Wrong("a chunk of every prompt", all_prompts, says="all three prompts got a chunk"),
         Wrong("the newest prompt", chunked(pick=-1), says="You took the newest"),
-        Wrong("the lowest slot", chunked(pick=min), says="not by number"),
+        Wrong("the lowest slot", chunked(pick=min), says="not in numerical order"),
         Wrong("row 0", chunked(slots=lambda batch: range(1)), says="A's row of the cache; yours computed slot 0."),
         Wrong("all rows", chunked(slots=lambda batch: range(batch.slots.num_slots)), says="yours computed slots 0, 1."),
-        Wrong("appends a tensor", tensor_in_the_answer, says="take the number out with `int(...)`"),
-        Wrong("appends by hand", chunked(append=append_by_hand), says="Use it in place of `output_ids.append`"),
+        Wrong("appends a tensor", tensor_in_the_answer, says="convert it with `int(...)`"),
+        Wrong("appends by hand", chunked(append=append_by_hand), says="Use it instead of `output_ids.append`"),
         Wrong(
-            "IndexError when nobody prefills",
-            forgets_that_nobody_may_prefill,
-            says="nobody is prefilling, so there is nothing to do",
+            "IndexError when no request is prefilling",
+            takes_the_first_of_none,
+            says="no request is prefilling, so there is nothing to do",
         ),
-        Wrong("computes nothing", lambda batch: None, says="no forward pass was made"),
+        Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
     "02.5": [
         Wrong("admits only when the batch is empty", with_barrier, says="batch barrier"),
-        Wrong("never releases", never_releases, says="A still sits in it"),
+        Wrong("never releases", never_releases, says="A still has it"),
         Wrong("admits before it releases", admits_before_releasing, says="its slot should go to B. It is empty"),
-        Wrong("never admits", never_admits, says="As long as somebody waits and a slot is free"),
+        Wrong("never admits", never_admits, says="While a request is waiting and a slot is free"),
         Wrong("decodes before it releases", decodes_before_releasing, says="in the same step"),
         Wrong("prefills before it decodes", prefills_before_decoding, says="decode after the chunk"),
-        Wrong("no decode while somebody prefills", no_decode_while_prefilling, says="Decode in every step"),
-        Wrong("no prefill while somebody decodes", no_prefill_while_decoding, says="Compute a chunk in every step"),
-        Wrong("a whole prompt in one step", whole_prompt_in_one_step, says="go on until the prompt is complete"),
-        Wrong("all prompts in one step", all_prompts_in_one_step, says="without a loop round it"),
-        Wrong("admits one request a step", admits_one_a_step, says="admit one request a step"),
+        Wrong("no decode while a request prefills", no_decode_while_prefilling, says="Decode in every step"),
+        Wrong("no prefill while a request decodes", no_prefill_while_decoding, says="Compute a chunk in every step"),
+        Wrong("a whole prompt in one step", whole_prompt_in_one_step, says="continue until the prompt is complete"),
+        Wrong("all prompts in one step", all_prompts_in_one_step, says="without a loop around it"),
+        Wrong("admits one request per step", admits_one_per_step, says="admit one request per step"),
         Wrong("last come, first served", last_come_first_served, says="takes from the front"),
-        Wrong("leaves admitted requests in the queue", looks_at_the_queue_without_taking, says="D alone should wait"),
-        Wrong("keeps a finished request in running", keeps_the_seat, says="the slot manager has"),
-        Wrong("forgets move_to(PREFILLING)", forgets_to_start_the_prefill, says="is still waiting"),
-        Wrong("releases a slot number", releases_slots, says="release takes the request's id"),
-        Wrong("acquires with the request", acquires_for_requests, says="acquire takes the request's id"),
+        Wrong("leaves admitted requests in the queue", looks_at_the_queue_without_taking, says="only D should be left in the queue"),
+        Wrong("keeps a finished request in running", keeps_it_running, says="the slot manager has"),
+        Wrong("forgets move_to(PREFILLING)", forgets_to_start_the_prefill, says="its state is still waiting"),
+        Wrong("releases a slot", releases_slots, says="`release` takes the request's id"),
+        Wrong("acquires with the request", acquires_for_requests, says="`acquire` takes the request's id"),
         Wrong("sorts the running by slot", sorts_the_running, says="keeps the order of admission"),
         Wrong("forgets the chunk", forgets_the_chunk, says="End the step with `prefill_chunk(batch)`"),
     ],

@@ -70,7 +70,7 @@ class KeepsOneInReserve(BlockPool):
         return super().allocate(count)
 
 
-class GivesWhatThereIs(BlockPool):
+class AllocatesWhatThereIs(BlockPool):
     def allocate(self, count):
         return super().allocate(min(count, len(self.free_queue)))
 
@@ -357,11 +357,11 @@ def always_sixteen(num_tokens, block_size):
     return blocks_for(num_tokens, 16)
 
 
-def adds_the_rest(num_tokens, block_size):
+def adds_the_remainder(num_tokens, block_size):
     return num_tokens // block_size + num_tokens % block_size
 
 
-def only_the_rest(num_tokens, block_size):
+def only_the_remainder(num_tokens, block_size):
     return num_tokens % block_size
 
 
@@ -455,7 +455,15 @@ def forgets_the_tokens(self, count=1):
     self.blocks += self.pool.allocate(blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks))
 
 
-def forgets_the_old_blocks(self, count=1):
+def replaces_the_old_blocks(self, count=1):
+    refuse_wrong(self, count)
+    self.num_tokens += count
+    missing = blocks_for(self.num_tokens, self.pool.block_size) - len(self.blocks)
+    if missing:
+        self.blocks = self.pool.allocate(missing)
+
+
+def new_blocks_in_front(self, count=1):
     refuse_wrong(self, count)
     self.num_tokens += count
     new = self.pool.allocate(blocks_for(self.num_tokens, self.pool.block_size) - len(self.blocks))
@@ -470,7 +478,7 @@ def a_list_in_the_list(self, count=1):
     self.num_tokens += count
 
 
-def past_the_books(self, count=1):
+def past_the_pool(self, count=1):
     refuse_wrong(self, count)
     missing = blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks)
     if missing > len(self.pool.free_queue):
@@ -479,7 +487,7 @@ def past_the_books(self, count=1):
     self.num_tokens += count
 
 
-def counts_before_asking(self, count=1):
+def counts_before_allocating(self, count=1):
     refuse_wrong(self, count)
     self.num_tokens += count
     self.blocks += self.pool.allocate(blocks_for(self.num_tokens, self.pool.block_size) - len(self.blocks))
@@ -559,7 +567,7 @@ def needs_an_argument(self, count):
     BlockTable.append(self, count)
 
 
-def turned_round(self):
+def reversed_twice(self):
     self.pool.free(self.blocks[::-1])
     self.blocks, self.num_tokens = [], 0
 
@@ -673,7 +681,7 @@ block_plus_offset = mapped(lambda t, p, size, start: t[p // size] + p % size)
 first_slots = mapped(lambda t, p, size, start: t[p // size] * size)
 offset_not_restarted = mapped(lambda t, p, size, start: t[p // size] * size + p)
 offset_from_start = mapped(lambda t, p, size, start: t[p // size] * size + (p - start) % size)
-block_numbers = mapped(lambda t, p, size, start: t[p // size])
+block_ids = mapped(lambda t, p, size, start: t[p // size])
 from_the_first_block = mapped(lambda t, p, size, start: t[(p - start) // size] * size + (p - start) % size)
 blocks_of_sixteen = mapped(lambda t, p, size, start: t[p // size] * 16 + p % 16)
 sorted_table = mapped(lambda t, p, size, start: t.sort().values[p // size] * size + p % size)
@@ -684,9 +692,10 @@ as_a_list = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).to
 
 as_short = mapped(lambda t, p, size, start: (t[p // size] * size + p % size).short())
 overflows = mapped(lambda t, p, size, start: t.short()[p // size] * size + p % size)
+short_index = mapped(lambda t, p, size, start: t[(p // size).short()] * size + p % size)
 
 
-def changed_places(blocks, block_size, start, end):
+def swapped(blocks, block_size, start, end):
     positions, table = checked(blocks, block_size, start, end)
     return table[positions % block_size] * block_size + positions // block_size
 
@@ -853,17 +862,17 @@ def budget_by_hand(config, block_size, budget_bytes, bytes_per_element=4):
 
 WRONG = {
     "03.1": [
-        Wrong("takes from the end of the queue", TakesFromTheEnd, says="the front of the queue; yours gave [2, 1]"),
+        Wrong("takes from the end of the queue", TakesFromTheEnd, says="the front of the queue; yours returned [2, 1]"),
         Wrong("returns nothing", ReturnsNothing, says="yours returned None"),
         Wrong("returns a number for one block", ReturnsOneNumber, says="`[0]`, not `0`"),
         Wrong("returns a set", ReturnsASet, says="A set has no order"),
-        Wrong("forgets to note what is used", ForgetsWhatIsUsed, says="exactly the blocks that are handed out now"),
+        Wrong("forgets to note what is used", ForgetsWhatIsUsed, says="exactly the blocks that are allocated now"),
         Wrong("looks at the queue without taking", LooksWithoutTaking, says="never in both, never in neither"),
-        Wrong("never gives the last block", KeepsOneInReserve, says="The last free block may be handed out too"),
+        Wrong("never allocates the last block", KeepsOneInReserve, says="The last free block can be allocated too"),
         Wrong(
-            "gives as many as there are",
-            GivesWhatThereIs,
-            says="asking for 3 blocks with 2 free should raise OutOfBlocks; yours returned",
+            "allocates as many as there are",
+            AllocatesWhatThereIs,
+            says="allocating 3 blocks with 2 free should raise OutOfBlocks; yours returned",
         ),
         Wrong(
             "IndexError when the queue runs dry",
@@ -883,26 +892,28 @@ WRONG = {
         Wrong(
             "does nothing for a negative count",
             TakesNegativeCounts,
-            says="asking for -1 blocks should raise ValueError",
+            says="allocating -1 blocks should raise ValueError",
         ),
         Wrong(
-            "returns them turned round",
+            "returns them reversed",
             CountsDown,
-            says="should give [0, 1], the front of the queue; yours gave [1, 0]",
+            says="should return [0, 1], the front of the queue; yours returned [1, 0]",
         ),
         Wrong("copies the queue", CopiesTheQueue, says="Don't copy or slice the queue"),
         Wrong(
             "frees in the order of the tokens",
             KeepsTheOrder,
-            says="the request's tail is handed out before its beginning",
+            says="the request's tail is reallocated before its beginning",
         ),
         Wrong(
-            "puts freed blocks in front", PutsThemInFront, says="They went to the front of the queue. They join the end"
+            "puts freed blocks in front",
+            PutsThemInFront,
+            says="You put them at the front of the queue. They go to the end",
         ),
-        Wrong("sorts the queue", SortsTheQueue, says="or it was sorted"),
-        Wrong("turns the caller's list round", ReversesInPlace, says="your code changed its argument `blocks`"),
+        Wrong("sorts the queue", SortsTheQueue, says="or sorted it"),
+        Wrong("reverses the caller's list", ReversesInPlace, says="your code changed its argument `blocks`"),
         Wrong("leaves freed blocks in used", StaysUsed, says="`used` should be {3}"),
-        Wrong("loses freed blocks", LosesBlocks, says="the free queue should hold [4, 2, 1, 0]; yours holds [4]"),
+        Wrong("loses freed blocks", LosesBlocks, says="the free queue should contain [4, 2, 1, 0]; yours contains [4]"),
         Wrong(
             "accepts a double free",
             AcceptsDoubleFree,
@@ -911,7 +922,7 @@ WRONG = {
         Wrong(
             "accepts the same block twice",
             AcceptsTheSameBlockTwice,
-            says="naming block 1 twice should raise ValueError",
+            says="listing block 1 twice should raise ValueError",
         ),
         Wrong("KeyError on a double free", KeyErrorOnDoubleFree, says="should raise ValueError; yours raised KeyError"),
         Wrong(
@@ -922,34 +933,34 @@ WRONG = {
             AcceptsForeignBlocks,
             says="freeing block 9, which this pool does not have,",
         ),
-        Wrong("searches the queue", SearchesTheQueue, says="To know whether a block is handed out"),
-        Wrong("rebuilds the queue", RebuildsTheQueue, says="Don't make another queue"),
-        Wrong("searches a list of the used blocks", SearchesAList, says="`free([0])` goes through `used`"),
-        Wrong("makes another set of the used blocks", SubtractsTheUsed, says="Don't make another set"),
-        Wrong("sorts the used blocks", SortsTheUsed, says="`allocate(1)` goes through `used`"),
+        Wrong("searches the queue", SearchesTheQueue, says="To see whether a block is allocated"),
+        Wrong("rebuilds the queue", RebuildsTheQueue, says="Don't build another queue"),
+        Wrong("searches a list of the used blocks", SearchesAList, says="`free([0])` iterates over `used`"),
+        Wrong("builds another set of the used blocks", SubtractsTheUsed, says="Don't build another set"),
+        Wrong("sorts the used blocks", SortsTheUsed, says="`allocate(1)` iterates over `used`"),
         Wrong("has another container", DropsTheQueue, says="the pool has no `free_queue`"),
     ],
     "03.2": [
-        Wrong("n // B + 1", plus_one, says="The last token is at position 127, the last cell of block 127 // 16 = 7"),
+        Wrong("n // B + 1", plus_one, says="The last token is at position 127, the last slot of block 127 // 16 = 7"),
         Wrong(
             "rounds down",
             rounds_down,
-            says="Position 128 is the first cell of block 128 // 16 = 8, the ninth. `//` rounds down",
+            says="Position 128 is the first slot of block 128 // 16 = 8, the ninth. `//` rounds down",
         ),
-        Wrong("rounds to the nearest", rounds, says="`round` goes to the nearest number"),
-        Wrong("a fraction", fraction, says="a block that is begun is a block"),
+        Wrong("rounds to the nearest", rounds, says="`round` goes to the nearest integer"),
+        Wrong("a fraction", fraction, says="a partly filled block counts"),
         Wrong("np.ceil", numpy_ceil, says="can't loop over `range(8.0)`"),
         Wrong("a fraction that is not whole", fraction_first, says="yours is the float 8.9375"),
         Wrong("at least one block", at_least_one, says="Without tokens there is nothing to store"),
         Wrong("blocks of 16 always", always_sixteen, says="the answer for blocks of 16"),
         Wrong(
             "a block for every token left over",
-            adds_the_rest,
-            says="127 tokens at 16 a block need 8 blocks; yours says 22",
+            adds_the_remainder,
+            says="127 tokens at 16 per block need 8 blocks; yours returns 22",
         ),
-        Wrong("the rest", only_the_rest, says="That is the rest"),
-        Wrong("adds B - 2", adds_two_less, says="a rest of one token must reach the next block too"),
-        Wrong("rounds up twice", adds_the_size, says="take place twice"),
+        Wrong("the remainder", only_the_remainder, says="That is the remainder"),
+        Wrong("adds B - 2", adds_two_less, says="a remainder of one token must reach the next block too"),
+        Wrong("rounds up twice", adds_the_size, says="Do you round up twice?"),
         Wrong("returns nothing", prints_it, says="yours is None"),
         Wrong("returns text", as_text, says="yours is str"),
     ],
@@ -968,13 +979,18 @@ WRONG = {
         ),
         Wrong("num_tokens not advanced", table_with(forgets_the_tokens), says="`num_tokens` should be 1; yours is 0"),
         Wrong(
-            "new blocks in front", table_with(forgets_the_old_blocks), says="blocks with tokens in them have changed"
+            "new blocks in front", table_with(new_blocks_in_front), says="blocks with tokens in them have changed"
         ),
-        Wrong("a list in the list", table_with(a_list_in_the_list), says="`+=` or `extend` adds what is in it"),
-        Wrong("takes blocks past the pool's books", table_with(past_the_books), says="the pool keeps the books"),
         Wrong(
-            "counts before the pool is asked",
-            table_with(counts_before_asking),
+            "new blocks replace the old ones",
+            table_with(replaces_the_old_blocks),
+            says="blocks with tokens in them have changed",
+        ),
+        Wrong("a list in the list", table_with(a_list_in_the_list), says="`+=` or `extend` adds its elements"),
+        Wrong("takes blocks from `free_queue` directly", table_with(past_the_pool), says="Change the pool only through"),
+        Wrong(
+            "counts before it allocates",
+            table_with(counts_before_allocating),
             says="now it has 129 tokens in 0 blocks",
         ),
         Wrong(
@@ -989,17 +1005,17 @@ WRONG = {
             says="should raise OutOfBlocks; yours returned False",
         ),
         Wrong(
-            "no limit", table_with(without_limit), says="growing to 3 blocks, with max_blocks 2, should raise TableFull"
+            "no limit", table_with(without_limit), says="growing to 3 blocks with max_blocks 2 should raise TableFull"
         ),
-        Wrong("the limit is not reached", table_with(limit_below), says="Refuse when *more* are needed"),
+        Wrong("the limit is not reached", table_with(limit_below), says="Refuse only if *more* are needed"),
         Wrong("blocks of 16 always", table_with(always_sixteen_a_block), says="`self.pool.block_size`, here 4"),
         Wrong(
             "frees one at a time, the first first",
             table_with(release=one_at_a_time),
-            says="one at a time, so there was nothing to turn",
+            says="one at a time, so there was nothing to reverse",
         ),
         Wrong(
-            "takes blocks, then looks at the limit",
+            "takes blocks, then checks the limit",
             table_with(limit_after_taking),
             says="now it has 32 tokens in 3 blocks",
         ),
@@ -1011,39 +1027,40 @@ WRONG = {
         ),
         Wrong("shrinks", table_with(shrinks), says="appending -5 tokens should raise ValueError"),
         Wrong("no default", table_with(needs_an_argument), says="TypeError"),
-        Wrong("turns the blocks round twice", table_with(release=turned_round), says="You turned them once more"),
+        Wrong("reverses the blocks twice", table_with(release=reversed_twice), says="You reversed them a second time"),
         Wrong("keeps the blocks", table_with(release=keeps_the_blocks), says="a released table should be empty"),
         Wrong("keeps the tokens", table_with(release=keeps_the_tokens), says="a released table should hold 0 tokens"),
-        Wrong("empties before it frees", table_with(release=empties_first), says="before the list is emptied"),
+        Wrong("empties before it frees", table_with(release=empties_first), says="before you empty the list"),
         Wrong(
-            "frees the last block only", table_with(release=only_the_last_block), says="the pool still misses [0, 1]"
+            "frees the last block only", table_with(release=only_the_last_block), says="in the pool, [0, 1] still are"
         ),
         Wrong(
             "an empty table can't be released",
             table_with(release=refuses_when_empty),
             says="releasing an empty table should do nothing",
         ),
-        Wrong("tables share one list", SharedBlocks, says="Do tables share something"),
+        Wrong("tables share one list", SharedBlocks, says="Do the tables share an object"),
     ],
     "03.4": [
         Wrong("the positions", the_positions, says="Those are the positions"),
         Wrong("block + offset", block_plus_offset, says="Multiply"),
         Wrong("no offset", first_slots, says="the first slot of each block"),
-        Wrong("position as the offset", offset_not_restarted, says="The offset begins at 0 again in every block"),
-        Wrong("offset counted from start", offset_from_start, says="not from `start`"),
-        Wrong("// and % changed", changed_places, says="`//` and `%` have changed places"),
-        Wrong("the block numbers", block_numbers, says="Those are the blocks"),
-        Wrong("begins at the first block", from_the_first_block, says="You begin at the table's first block"),
+        Wrong("position as the offset", offset_not_restarted, says="The offset starts at 0 again in every block"),
+        Wrong("offset counted from start", offset_from_start, says="not (position - `start`) % block size"),
+        Wrong("// and % swapped", swapped, says="`//` and `%` are swapped"),
+        Wrong("the block ids", block_ids, says="Those are the block ids"),
+        Wrong("starts at the first block", from_the_first_block, says="You start at the table's first block"),
         Wrong("blocks of 16 always", blocks_of_sixteen, says="right for blocks of 16"),
         Wrong("sorted table", sorted_table, says="You sorted the blocks"),
-        Wrong("floats", as_floats, says="slots are whole numbers"),
-        Wrong("16 bits", as_short, says="slots are int64, or int32; yours are int16"),
-        Wrong("overflows on the way", overflows, says="Make both tensors of int64"),
-        Wrong("a column", as_a_column, says="one slot a position"),
+        Wrong("floats", as_floats, says="slots should be integers"),
+        Wrong("16 bits", as_short, says="slots should be int64 (or int32); yours are int16"),
+        Wrong("overflows on the way", overflows, says="Use int64 for both tensors"),
+        Wrong("an index of 16 bits", short_index, says="torch can't index with that dtype"),
+        Wrong("a column", as_a_column, says="one slot per position"),
         Wrong("a list", as_a_list, says="should be a torch tensor"),
-        Wrong("end included", end_included, says="4 slots are asked for, [10, 11, 4, 5]; yours gave 5"),
+        Wrong("end included", end_included, says="the result should have 4 slots, [10, 11, 4, 5]; yours has 5"),
         Wrong("the whole table", whole_table, says="all slots of the table"),
-        Wrong("ignores start", from_zero_to_end, says="Those begin at position 0"),
+        Wrong("ignores start", from_zero_to_end, says="Yours start at position 0"),
         Wrong("refuses the empty range", refuses_the_empty_range, says="the range may be empty"),
         Wrong(
             "refuses the last position", refuses_the_last_position, says="these positions have slots, [10, 11, 4, 5]"
@@ -1051,12 +1068,12 @@ WRONG = {
         Wrong(
             "lets negative positions pass",
             lets_negative_positions_pass,
-            says="quietly becomes a cell of the last block",
+            says="silently becomes a slot of the last block",
         ),
         Wrong(
             "cuts at the end of the table",
             cuts_at_the_end,
-            says="positions without a cell should raise IndexError; yours returned",
+            says="positions without a slot should raise IndexError; yours returned",
         ),
         Wrong("ValueError", value_error, says="yours raised ValueError"),
         Wrong("a loop over the positions", one_after_the_other, says="one after the other"),
@@ -1068,8 +1085,8 @@ WRONG = {
         Wrong("keys only", keys_only, says="a key *and* a value"),
         Wrong("one layer", one_layer, says="in every layer"),
         Wrong("query heads instead of KV heads", all_query_heads, says="That counts the query heads"),
-        Wrong("rounds", budget_rounded, says="by however little"),
-        Wrong("rounds up", budget_rounded_up, says="A part of a block is no block: round down."),
+        Wrong("rounds", budget_rounded, says="however close it is"),
+        Wrong("rounds up", budget_rounded_up, says="part of a block is no block: round down."),
         Wrong("a fraction", budget_with_a_fraction, says="yours is float 10.0"),
         Wrong("a float for a float", budget_a_float, says="yours is float 90.0"),
         Wrong(

@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 02: the request, the slots, the mask, one prefill chunk, and one step of the loop."""
+"""The exercises and the quiz of lesson 02: request, slots, mask, one prefill chunk, one step of the loop."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_02.chunk import check_prefill_chunk
@@ -17,14 +17,15 @@ EXERCISES = [
         reference="lessons_lib.batching.request:Request",
         test=check_request,
         hints=(
-            "`move_to` asks one question: does the set `NEXT_STATES[self.state]` hold the new state? `append_token` asks two: is it the "
-            "end token, and is it the last one that the cap allows?",
-            "`move_to`: if the new state is not in the set, raise `IllegalTransition`; otherwise store it. `append_token`: answer both "
-            "questions first, while the token is not in the answer yet. Then move (to FINISHED, or to DECODING when the request is not "
-            "decoding already). The token goes into `output_ids` last.",
-            "`is_last = len(self.output_ids) + 1 == self.max_new_tokens`. If `is_end or is_last`: `self.move_to(RequestState.FINISHED)` and set "
-            "`finish_reason`. Otherwise, if `self.state is not RequestState.DECODING`: `self.move_to(RequestState.DECODING)`. A waiting or "
-            "finished request is refused by `move_to` without a line of yours.",
+            "`move_to` asks one question: is the new state in the set `NEXT_STATES[self.state]`? `append_token` asks "
+            "two: is this the end token, and is it the last token that `max_new_tokens` allows?",
+            "`move_to`: if the new state is not in the set, raise `IllegalTransition`; otherwise store it. "
+            "`append_token`: answer both questions before you append the token. Then move to FINISHED, or to DECODING "
+            "if the request isn't decoding yet. Append the token to `output_ids` last.",
+            "`is_last = len(self.output_ids) + 1 == self.max_new_tokens`. If `is_end or is_last`: "
+            "`self.move_to(RequestState.FINISHED)` and set `finish_reason`. Otherwise, if `self.state is not "
+            "RequestState.DECODING`: `self.move_to(RequestState.DECODING)`. `move_to` already refuses a waiting or "
+            "finished request.",
         ),
     ),
     Exercise(
@@ -33,12 +34,13 @@ EXERCISES = [
         reference="lessons_lib.batching.slots:SlotManager",
         test=check_slot_manager,
         hints=(
-            "Every slot is in one of two places: in `free`, or in `slot_of` under the request that holds it. Both methods move it from one "
-            "place to the other.",
-            "`acquire`: refuse a request that is in `slot_of`; refuse when `free` is empty; then take a slot out of `free`, note it, return it. "
-            "`release`: refuse a request that is not in `slot_of`; then the same way back.",
-            "`self.slot_of[request_id] = self.free.pop()` moves a slot one way; `self.free.append(self.slot_of.pop(request_id))` moves it back. "
-            "Before each: `if ...: raise`.",
+            "Every slot is either in `free`, or in `slot_of` under the id of its request. Each method moves a slot "
+            "from one container to the other.",
+            "`acquire`: refuse a request that is already in `slot_of`, and refuse if `free` is empty. Then take a slot "
+            "out of `free`, record it, and return it. `release`: refuse a request that is not in `slot_of`, then move "
+            "its slot back.",
+            "`self.slot_of[request_id] = self.free.pop()` moves a slot one way; "
+            "`self.free.append(self.slot_of.pop(request_id))` moves it back. Before each: `if ...: raise`.",
         ),
     ),
     Exercise(
@@ -47,10 +49,11 @@ EXERCISES = [
         reference="lessons_lib.batching.slot_cache:cache_mask",
         test=check_cache_mask,
         hints=(
-            "Column c of a row holds the token at position c of that row's request. A new token at position p may see the columns 0 to p. "
-            "That is the whole rule, for decode and for every chunk.",
-            "Compare two tensors that broadcast: the column numbers, [num_keys], and the positions with a last axis of size 1, [rows, new tokens, 1]. "
-            "The result is [rows, new tokens, num_keys]. Then put in the axis for the heads.",
+            "Column c of a row holds the token at position c of that row's request. A new token at position p may see "
+            "columns 0 to p. That is the whole rule, for decode passes and for every chunk.",
+            "Compare two tensors that broadcast: the column indices, [num_keys], and the positions with an extra last "
+            "axis of size 1, [rows, new tokens, 1]. The result is [rows, new tokens, num_keys]. Then insert the axis "
+            "for the heads.",
             "`torch.arange(num_keys) <= positions[:, :, None]`, and `[:, None]` on the result.",
         ),
         points=1,
@@ -61,11 +64,14 @@ EXERCISES = [
         reference="lessons_lib.batching.continuous_batching:prefill_chunk",
         test=check_prefill_chunk,
         hints=(
-            "`request.num_computed_tokens` is a bookmark in the prompt: the chunk begins there, and you move it to where the chunk ends.",
-            "Find the first prefilling slot, or return. Cut the chunk out of the prompt: at most `batch.prefill_step` tokens from the bookmark. "
-            "Call `forward` for that one slot. Move the bookmark. If it has reached the end of the prompt, append the token.",
-            "`start = request.num_computed_tokens`, `end = start + len(chunk)`, then `logits = forward(batch, range(slot, slot + 1), [chunk], "
-            "[list(range(start, end))], num_keys=end)`. The first token is `int(logits[0].argmax())`, when `end == len(request.prompt_ids)`.",
+            "`request.num_computed_tokens` is a bookmark in the prompt: the chunk starts there, and you move it to the "
+            "chunk's end.",
+            "Find the first prefilling slot, or return. Slice the chunk out of the prompt: at most "
+            "`batch.prefill_step` tokens from the bookmark. Call `forward` for that one slot. Move the bookmark. If it "
+            "has reached the end of the prompt, append the token.",
+            "`start = request.num_computed_tokens`, `end = start + len(chunk)`, then `logits = forward(batch, "
+            "range(slot, slot + 1), [chunk], [list(range(start, end))], num_keys=end)`. The first token is "
+            "`int(logits[0].argmax())`, if `end == len(request.prompt_ids)`.",
         ),
     ),
     Exercise(
@@ -74,11 +80,14 @@ EXERCISES = [
         reference="lessons_lib.batching.continuous_batching:step",
         test=check_step,
         hints=(
-            "Four things: release, admit, decode, one chunk. The last two are a call each. Who sits where is settled before anything is computed.",
-            "Release: for every slot whose request has finished, take the request out of `batch.running` and release its id. Admit: as long as "
-            "there is a free slot and somebody waits, take the first of the queue, acquire a slot, enter it in `batch.running`, move it to PREFILLING.",
-            "`for slot in batch.slots_in(RequestState.FINISHED): batch.slots.release(batch.running.pop(slot).id)`. Then `while batch.waiting and "
-            "batch.slots.free:` with `request = batch.waiting.popleft()` and `batch.running[batch.slots.acquire(request.id)] = request`.",
+            "Four things: release, admit, decode, one chunk. The last two are one call each. Which request is in which "
+            "slot is settled before anything is computed.",
+            "Release: for every slot whose request has finished, remove the request from `batch.running` and release "
+            "its id. Admit: while there is a free slot and a waiting request, take the first one from the queue, "
+            "acquire a slot, put the request into `batch.running`, and move it to PREFILLING.",
+            "`for slot in batch.slots_in(RequestState.FINISHED): batch.slots.release(batch.running.pop(slot).id)`. "
+            "Then `while batch.waiting and batch.slots.free:` with `request = batch.waiting.popleft()` and "
+            "`batch.running[batch.slots.acquire(request.id)] = request`.",
         ),
         points=3,
     ),

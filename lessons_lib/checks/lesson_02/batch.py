@@ -26,7 +26,7 @@ class SeenPass:
 
 @contextmanager
 def watch_slot_passes(batch: SlotBatch):
-    """Records the forward passes over a batch, whoever makes them."""
+    """Records the forward passes over a batch, however they are made."""
     seen: list[SeenPass] = []
 
     def before(module, args, kwargs) -> None:

@@ -8,7 +8,7 @@ from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone
 
 
 def check_prefill_chunk(attempt) -> None:
-    # (prompt tokens, prefill_step, cap)
+    # (prompt tokens, prefill_step, max_new_tokens)
     for prompt_length, prefill_step, max_tokens in (
         (3, 8, 4),
         (5, 2, 4),
@@ -20,49 +20,57 @@ def check_prefill_chunk(attempt) -> None:
     ):
         _check_one_prompt(attempt, prompt_length, prefill_step, max_tokens)
     _check_which_prompt(attempt)
-    _check_nobody_prefills(attempt)
+    _check_nothing_to_prefill(attempt)
 
 
 def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens: int) -> None:
     request = a_request("A", prompt_length, max_tokens)
-    # Slot 1 of 2, so that a row that is taken for granted shows.
+    # Slot 1 of 2, so that a hard-coded row is noticed.
     batch = make_batch(running={1: request}, num_slots=2, prefill_step=prefill_step)
     first_token = answer_alone(tuple(request.prompt_ids), max_tokens)[0]
     starts = range(0, prompt_length, prefill_step)
     for number, start in enumerate(starts, start=1):
-        case = f"A sits in slot 1 with a prompt of {prompt_length} tokens, prefill_step {prefill_step}; call {number} of {len(starts)}."
+        case = (
+            f"A is in slot 1 with a prompt of {prompt_length} tokens, prefill_step {prefill_step}; "
+            f"call {number} of {len(starts)}."
+        )
         end = min(start + prefill_step, prompt_length)
         with watch_slot_passes(batch) as seen:
             call(attempt, batch, case=case)
         _check_chunk_pass(seen, request, start, end, number, case)
-        _check_after_chunk(request, end, prompt_length, first_token, max_tokens, case)
+        _check_after_chunk(
+            request, end, prompt_length, first_token, max_tokens, case, is_full=end - start == prefill_step
+        )
 
 
 def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: int, number: int, case: str) -> None:
     prompt = request.prompt_ids
     if not seen:
         raise Mistake(
-            "a prompt is not complete yet, but no forward pass was made.",
+            "there are prompt tokens left to compute, but your code made no forward pass.",
             case=case,
-            idea="Take the next tokens of the prompt, call `forward` with them, and note in `num_computed_tokens` how far you came.",
+            idea="Take the next tokens of the prompt, call `forward` with them, and record in `num_computed_tokens` "
+            "how many are computed.",
         )
     if len(seen) > 1:
         raise Mistake(
             f"one call should make one forward pass; yours made {len(seen)}.",
             case=case,
-            idea="One chunk a call. The next chunk comes in the next step, so that the decoding requests get their turn between.",
+            idea="One chunk per call. The next chunk comes in the next step, so that decoding requests get a token in "
+            "between.",
         )
     fed = seen[0]
     if fed.slots != [1]:
         raise Mistake(
-            f"the pass should compute slot 1 alone, A's row of the cache; yours computed {_slots(fed.slots)}.",
+            f"the pass should compute only slot 1, A's row of the cache; yours computed {_slots(fed.slots)}.",
             case=case,
-            idea="Rows are slots: `range(slot, slot + 1)` is the one row in which this request sits.",
+            idea="Rows are slots: `range(slot, slot + 1)` is the one row of this request.",
         )
     tokens, want = fed.tokens[0], prompt[start:end]
     if tokens != want:
         raise Mistake(
-            f"call {number} should feed {len(want)} tokens, {short(want)}; yours fed {len(tokens)}, {short(tokens)}.",
+            f"call {number} should feed {_counted(len(want), 'token')}, {short(want)}; "
+            f"yours fed {len(tokens)}, {short(tokens)}.",
             case,
             _why_tokens(tokens, request, start, end),
         )
@@ -70,30 +78,38 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
     if positions != list(range(start, end)):
         restarted = start and positions == list(range(end - start))
         idea = (
-            "The positions begin again at 0. This chunk is a later part of the same sequence, and its keys would be written over the first ones."
+            "Your positions restart at 0. This chunk is a later part of the same sequence, and its keys would "
+            "overwrite the first ones."
             if restarted
-            else "A prompt's token number i has position i, counted from the start of the prompt."
+            else "The token at index i of the prompt has position i, counted from 0."
         )
         raise Mistake(
             f"the chunk's positions should be {list(range(start, end))}; yours are {short(positions)}.", case, idea
         )
     if fed.num_keys < end:
         raise Mistake(
-            f"the pass looks at {fed.num_keys} cache columns; this chunk must see {end}: all tokens of the prompt up to its own end.",
+            f"the pass reads {_counted(fed.num_keys, 'cache column')}; this chunk must see {end}: all tokens of the "
+            "prompt up to the chunk's end.",
             case=case,
-            idea="`num_keys` counts from column 0, so it is where the chunk ends, not how long it is.",
+            idea="`num_keys` counts from column 0: it is the end of the chunk, not its length.",
         )
 
 
 def _why_tokens(tokens: list[int], request: Request, start: int, end: int) -> str:
     prompt = request.prompt_ids
     if tokens == prompt and (start, end) != (0, len(prompt)):
-        return "That is the whole prompt. Feed at most `batch.prefill_step` tokens; the decoding requests wait for this pass."
+        return (
+            "That is the whole prompt. Feed at most `batch.prefill_step` tokens; decoding requests wait for this pass."
+        )
     if start and tokens == prompt[: end - start] or start and tokens == prompt[:start]:
-        return "That is the first chunk again. Begin at `request.num_computed_tokens`, and advance it after each chunk."
+        return "That is the first chunk again. Start at `request.num_computed_tokens`, and advance it after each chunk."
     if tokens == prompt[start:]:
-        return "That is all the rest of the prompt. Feed at most `batch.prefill_step` tokens."
-    return "The chunk begins at `num_computed_tokens` and is `prefill_step` long, or shorter at the end of the prompt."
+        return "That is the whole rest of the prompt. Feed at most `batch.prefill_step` tokens."
+    return "The chunk starts at `num_computed_tokens` and is `prefill_step` long, or shorter at the end of the prompt."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _slots(slots: list[int]) -> str:
@@ -101,55 +117,61 @@ def _slots(slots: list[int]) -> str:
 
 
 def _check_after_chunk(
-    request: Request, end: int, prompt_length: int, first_token: int, max_tokens: int, case: str
+    request: Request, end: int, prompt_length: int, first_token: int, max_tokens: int, case: str, is_full: bool
 ) -> None:
     if end < prompt_length and (request.output_ids or request.state is not RequestState.PREFILLING):
         raise Mistake(
-            f"{end} of {prompt_length} prompt tokens are computed; A should have no token yet and be prefilling. "
+            f"{end} of {prompt_length} prompt tokens are computed, so A should still be prefilling, with no token yet. "
             f"It has {short(request.output_ids)} and is {request.state.value}.",
             case=case,
-            idea="What comes out after a part of the prompt is the model's guess at the next prompt token, which you know already. "
-            "Only the chunk that completes the prompt gives a token.",
+            idea="After a part of the prompt, the logits are the model's guess at the next prompt token, which you "
+            "already know. Only the chunk that completes the prompt gives a token.",
         )
     if request.num_computed_tokens != end:
         raise Mistake(
-            f"num_computed_tokens should be {end}; it is {request.num_computed_tokens}.",
+            f"num_computed_tokens should be {end}; yours is {request.num_computed_tokens}.",
             case=case,
-            idea="It counts the tokens whose keys and values are in the cache. A chunk adds its own length.",
+            idea="It counts the tokens whose keys and values are in the cache. Each chunk adds its length.",
         )
     if end < prompt_length:
         return
     if not request.output_ids:
-        exact = end % prompt_length == 0 and "The chunk was exactly `prefill_step` long and still the last one. " or ""
+        exact = "A chunk of exactly `prefill_step` tokens can be the last one. " if is_full else ""
         raise Mistake(
-            f"all {prompt_length} prompt tokens are computed; A should have its first token. It has none.",
+            f"all {prompt_length} prompt tokens are computed, so A should have its first token. It has none.",
             case=case,
             idea=exact
-            + "The prompt is complete when as many tokens are computed as it has; then append the token that the logits name.",
+            + "The prompt is complete when `num_computed_tokens` equals its length; then append the argmax of the "
+            "logits.",
         )
     if list(request.output_ids) != [first_token]:
         raise Mistake(
             f"A's first token should be {first_token}; yours is {short(request.output_ids)}.",
             case=case,
-            idea="The first token is the argmax of the logits of the prompt's last token: `forward` returns them, one row for its one slot.",
+            idea="The first token is the argmax of the logits of the prompt's last token. `forward` returns one row of "
+            "logits for the one slot.",
         )
     if isinstance(request.output_ids[0], torch.Tensor):
         raise Mistake(
-            f"A's answer should be [{first_token}]; yours is [tensor({first_token})], a tensor in a list.",
+            f"A's answer should be [{first_token}]; yours is [tensor({first_token})], a list with a tensor in it.",
             case=case,
-            idea="A token id is a plain int. `argmax` gives a tensor without axes: take the number out with `int(...)` or `.item()`.",
+            idea="A token id is a plain int. `argmax` returns a tensor: convert it with `int(...)` or `.item()`.",
         )
     want = RequestState.FINISHED if max_tokens == 1 else RequestState.DECODING
     if request.state is not want:
         raise Mistake(
-            f"with its first token, of {max_tokens} allowed, A should be {want.value}; it is {request.state.value}.",
+            f"with its first token out of {max_tokens} allowed, A should be {want.value}; it is {request.state.value}.",
             case=case,
-            idea="`request.append_token(token)` takes the token and moves the request on. Use it in place of `output_ids.append`.",
+            idea="`request.append_token(token)` appends the token and updates the state. Use it instead of "
+            "`output_ids.append`.",
         )
 
 
 def _check_which_prompt(attempt) -> None:
-    case = "A was admitted first, into slot 1; then B, into slot 0; then C, into slot 2. All prompts have 5 tokens, prefill_step is 2."
+    case = (
+        "A was admitted first, into slot 1; then B, into slot 0; then C, into slot 2. All prompts have 5 tokens, "
+        "prefill_step is 2."
+    )
     first, second, third = (a_request(name, 5) for name in "ABC")
     batch = make_batch(running={1: first, 0: second, 2: third}, num_slots=3, prefill_step=2)
     with watch_slot_passes(batch) as seen:
@@ -159,21 +181,28 @@ def _check_which_prompt(attempt) -> None:
         raise Mistake(
             "all three prompts got a chunk; one call computes a chunk of one prompt.",
             case=case,
-            idea="Everybody who decodes waits for every chunk of this step. One a step keeps that wait short and known.",
+            idea="Every decoding request waits for all chunks of a step. One chunk per step keeps that wait short and "
+            "bounded.",
         )
     if done != {"A": 2, "B": 0, "C": 0}:
-        idea = "First come, first served. `batch.slots_in(RequestState.PREFILLING)` lists the slots in the order of admission, not by number."
+        idea = (
+            "First come, first served. `batch.slots_in(RequestState.PREFILLING)` lists the slots in order of "
+            "admission, not in numerical order."
+        )
         if done["C"]:
-            idea = "You took the newest. If newcomers go first, a prompt may never be completed. The first of `batch.slots_in(RequestState.PREFILLING)` is the oldest."
+            idea = (
+                "You took the newest request. If new requests always go first, an old prompt may never be completed. "
+                "The oldest is the first of `batch.slots_in(RequestState.PREFILLING)`."
+            )
         raise Mistake(
             f"A was admitted first and should get the chunk; computed tokens are {done}.", case=case, idea=idea
         )
     if any(fed.slots != [1] for fed in seen):
-        raise Mistake(f"A sits in slot 1; the pass computed {_slots(seen[0].slots)}.", case=case)
+        raise Mistake(f"A is in slot 1; your pass computed {_slots(seen[0].slots)}.", case=case)
 
 
-def _check_nobody_prefills(attempt) -> None:
-    case = "A, in slot 0, is decoding; slot 1 is free; nobody is prefilling."
+def _check_nothing_to_prefill(attempt) -> None:
+    case = "A, in slot 0, is decoding; slot 1 is free; no request is prefilling."
     request = a_request("A", 3)
     batch = make_batch(running={0: request}, num_slots=2)
     request.num_computed_tokens = 3
@@ -183,13 +212,13 @@ def _check_nobody_prefills(attempt) -> None:
             call(attempt, batch, case=case)
         except (IndexError, StopIteration, ValueError, TypeError) as error:
             raise Mistake(
-                f"nobody is prefilling, so there is nothing to do; yours raised {type(error).__name__}: {error}.",
+                f"no request is prefilling, so there is nothing to do; yours raised {type(error).__name__}: {error}.",
                 case=case,
-                idea="Look whether the list of prefilling slots is empty, and return.",
+                idea="If the list of prefilling slots is empty, return.",
             ) from None
     if seen or request.output_ids != [7] or request.num_computed_tokens != 3:
         raise Mistake(
-            "nobody is prefilling; nothing should have happened, but something was computed or A changed.",
+            "no request is prefilling, so nothing should happen; yours computed something or changed A.",
             case=case,
-            idea="Choose among the slots whose request is in the state PREFILLING, and return when there are none.",
+            idea="Choose among the slots whose request is in the state PREFILLING, and return if there are none.",
         )

@@ -5,7 +5,7 @@ import torch
 from lessons_lib.batching.slot_cache import cache_mask
 from lessons_lib.checks.exercise import Mistake, call
 
-# (positions, num_keys), smallest first. Row by row: what the row's new tokens are.
+# (positions, num_keys), smallest first. `positions` has one list per row: the positions of its new tokens.
 MASK_CASES = (
     ([[2]], 4),
     ([[0]], 1),
@@ -29,18 +29,18 @@ def check_cache_mask(attempt) -> None:
 
 
 def _mask_of(attempt, positions, num_keys: int, case: str):
-    """Call the attempt; sizes that do not fit are a mistake of their own."""
+    """Call the attempt; shapes that don't broadcast are a mistake of their own."""
     try:
         return call(attempt, positions, num_keys, case=case)
     except RuntimeError as error:
         if "must match" not in str(error):
             raise
-        raise Mistake(f"the sizes of two tensors do not fit: {error}", case=case, idea=_LAST_AXIS) from None
+        raise Mistake(f"two of your tensors don't broadcast: {error}", case=case, idea=_LAST_AXIS) from None
 
 
 _LAST_AXIS = (
-    "Every position must meet every column. The columns, [num_keys], take the last axis, so the positions need a last axis of size 1: "
-    "`positions[:, :, None]`, of shape [rows, new tokens, 1]."
+    "Compare every position with every column. The columns, [num_keys], take the last axis, so the positions need a "
+    "last axis of size 1: `positions[:, :, None]`, of shape [rows, new tokens, 1]."
 )
 
 
@@ -57,19 +57,25 @@ def _check_mask_kind(attempt, got, want, case: str) -> None:
         raise Mistake(
             f"the mask should be a torch tensor; yours is {type(got).__name__}.",
             case=case,
-            idea="Attention takes tensors.",
+            idea="The model's attention takes a tensor.",
         )
     if got.shape != want.shape:
-        idea = "The four sizes are [rows, 1, new tokens, num_keys]."
+        idea = "The shape is [rows, 1, new tokens, num_keys]."
         if got.shape == want[:, 0].shape:
-            idea = "The axis for the heads is missing. Put a 1 behind the rows: `mask[:, None]`."
+            idea = "The axis for the heads is missing. Insert an axis of size 1 after the rows: `mask[:, None]`."
             if _breaks_on_a_chunk(attempt):
-                idea = f"Two things. {_LAST_AXIS} (With one new token a row it goes well by chance; with two it breaks.) Then put in the axis for the heads: `mask[:, None]`."
+                idea = (
+                    f"Two things. {_LAST_AXIS} (With one new token per row it works by accident; with two it breaks.) "
+                    "Then insert the axis for the heads: `mask[:, None]`."
+                )
         raise Mistake(f"the shape should be {list(want.shape)}; yours is {list(got.shape)}.", case=case, idea=idea)
     if got.dtype != torch.bool:
-        idea = "With bool, True means may look. Numbers would be added to the attention scores instead, which hides nothing."
+        idea = (
+            "In a bool mask, True means that the token may look. Other dtypes mean something else: a float mask, for "
+            "example, is added to the attention scores."
+        )
         raise Mistake(
-            f"the mask should hold bool; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
+            f"the mask should have dtype bool; yours has {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
         )
 
 
@@ -79,16 +85,17 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
     own = positions[:, :, None]
     new = positions.shape[1]
     recognised = (
-        (~(columns <= own), "it is the right one turned round", "True means that the token may look."),
+        (~(columns <= own), "True and False are swapped", "True means that the token may look."),
         (
             columns < own,
             "no token sees itself",
-            "A token's own key lies in the column of its own position, and it reads that one too: `<=`, not `<`.",
+            "A token's own key is in the column of its own position, and it reads that one too: `<=`, not `<`.",
         ),
         (
             torch.ones_like(columns <= own),
             "every token sees every column",
-            "Columns beyond a row's own tokens hold keys of an earlier request, or nothing yet. Compare the column with the position.",
+            "Columns beyond a row's own tokens hold keys of an earlier request, or nothing yet. Compare the column "
+            "with the position.",
         ),
         (
             (columns <= positions.amax(dim=1)[:, None, None]).expand(len(positions), new, num_keys),
@@ -98,44 +105,48 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
         (
             (columns <= positions.max()).expand(len(positions), new, num_keys),
             "all rows see as much as the longest one",
-            "Every row has a length of its own. Compare the columns with the positions of that row.",
+            "Every row has its own length. Compare the columns with the positions of that row.",
         ),
         (
             (columns <= torch.arange(new)[:, None]).expand(len(positions), new, num_keys),
-            "the tokens of this chunk see as little as if the sequence began with them",
-            "A later chunk begins at a later position. Compare with `positions`, which count from the start of the sequence.",
+            "the tokens of this chunk see only as much as if the sequence started with them",
+            "A later chunk starts at a later position. Compare with `positions`, which count from the start of the "
+            "sequence.",
         ),
         (
             (columns <= torch.arange(new)[:, None] + num_keys - new).expand(len(positions), new, num_keys),
-            "the last token sees the last column, wherever it stands",
-            "The pass may look at more columns than this row has tokens. Where a token stands, only `positions` says.",
+            "the last token sees the last column, whatever its position",
+            "The pass may read more columns than this row has tokens. Only `positions` tells where a token is.",
         ),
         (
             (columns <= positions[0][:, None]).expand(len(positions), new, num_keys),
             "all rows have the mask of row 0",
-            "Keep the axis of the rows: `positions[:, :, None]` has one line for each token of each row.",
+            "Keep the axis of the rows: `positions[:, :, None]` has one entry for each token of each row.",
         ),
         (
             (columns == own),
             "a token sees only itself",
-            "It must read all the tokens before it as well.",
+            "It must see all the tokens before it as well.",
         ),
     )
     for wrong, what, idea in recognised:
         if torch.equal(got[:, 0], wrong):
             break
     else:
-        what, idea = "it differs", "True where column <= position, with the position of that token in that row."
+        what, idea = (
+            "some entries are wrong",
+            "An entry is True if column <= position, with the position of that token.",
+        )
     row, token = next((r, t) for r, t in torch.cartesian_prod(torch.arange(len(positions)), torch.arange(new)).tolist()
                       if not torch.equal(got[r, 0, t], columns <= own[r, t]))  # fmt: skip
     return Mistake(
-        f"in your mask {what}. Row {row}, token at position {int(positions[row, token])}: it should be "
+        f"in your mask, {what}. Row {row}, token at position {int(positions[row, token])}: it should be "
         f"`{_drawn(columns <= own[row, token])}`; yours is `{_drawn(got[row, 0, token])}` (# may look, . may not).",
         case=case,
         idea=idea,
     )
 
 
-def _drawn(line) -> str:
-    text = "".join("#" if may else "." for may in line.tolist())
+def _drawn(row) -> str:
+    text = "".join("#" if may else "." for may in row.tolist())
     return text if len(text) <= 48 else text[:45] + "..."

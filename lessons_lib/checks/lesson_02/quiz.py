@@ -4,78 +4,89 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Two slots, requests with answers of 10, 2 and 8 tokens, prompts that fit in one chunk. When does the third request get its slot?",
+        text="There are two slots, and three requests with answers of 10, 2 and 8 tokens. Each prompt fits in one "
+        "chunk. When does the third request get its slot?",
         choices=(
             Choice(
-                "After step 10, when both have ended.",
+                "After step 10, when both others have finished.",
                 "That is static batching: the free slot waits for the longest answer of the wave.",
             ),
             Choice(
                 "In the step after the second request's last token.",
-                "The slot is released at the start of the next step and given away at once, while the first request goes on.",
+                "The slot is released at the start of the next step and assigned again right away, while the first "
+                "request goes on.",
                 right=True,
             ),
             Choice(
                 "In step 1; the batch grows.",
-                "The cache has two rows. A third request needs one of them, and both are taken.",
+                "The cache has two rows. The third request needs one of them, and both are taken.",
             ),
         ),
     ),
     Question(
-        text="A slot is given to a new request. Why need the old keys and values in its row not be erased?",
+        text="A slot goes to a new request. Why don't we have to erase the old keys and values in its row?",
         choices=(
             Choice(
                 "They are zero by then.",
-                "Nothing sets them to zero. They are there until something is written over them.",
+                "Nothing sets them to zero. They stay until they are overwritten.",
             ),
             Choice(
-                "The mask shows a token only the columns up to its own position, and those have been written over.",
-                "A row's own tokens fill the columns 0, 1, 2, ... in order. Whatever lies beyond belongs to nobody and never counts.",
+                "The mask lets a token see only the columns up to its own position, and those have been overwritten.",
+                "A row's own tokens fill columns 0, 1, 2, ... in order. Anything beyond them is masked and never "
+                "contributes.",
                 right=True,
             ),
             Choice(
                 "They are similar to the new ones, so they do little harm.",
-                "They are keys of another text. Without the mask they change the answer, as the lesson shows.",
+                "They are the keys of another text. Without the mask they change the answer, as the lesson shows.",
             ),
         ),
     ),
     Question(
-        text="A prompt of 300 tokens arrives while three requests decode. What does a smaller `prefill_step` change?",
+        text="A prompt of 300 tokens arrives while three requests are decoding. What does a smaller `prefill_step` "
+        "change?",
         choices=(
             Choice(
                 "The prompt's first token comes sooner.",
-                "It comes later: the same tokens take more steps, and every step decodes as well.",
+                "It comes later: the same tokens take more steps, and every step also decodes.",
             ),
             Choice(
-                "Each step is shorter, so the three requests wait less for each of their tokens; the prompt takes more steps.",
-                "A step lasts as long as its decode pass and its chunk. Chunking trades the newcomer's wait against everybody else's.",
+                "Each step is shorter, so the three requests wait less for each of their tokens; the prompt takes more "
+                "steps.",
+                "A step lasts as long as its decode pass plus its chunk. Chunking trades the new request's wait "
+                "against that of all the others.",
                 right=True,
             ),
             Choice(
                 "The answers change slightly.",
-                "Each token sees the same earlier tokens whichever chunk it is in, so the scores are the same up to rounding. The lesson compares the answers token for token.",
+                "Each token sees the same earlier tokens, whichever chunk it is in, so the scores are the same up to "
+                "rounding. The lesson compares the answers token for token.",
             ),
         ),
     ),
     Question(
-        text="Which input does a chunk that starts at position 64 need, beside its tokens?",
+        text="What does a chunk that starts at position 64 need, besides its tokens?",
         choices=(
             Choice(
                 "The positions 64, 65, ..., and a mask that lets each token see columns 0 to its own position.",
-                "Positions count from the start of the sequence. The mask `column <= position` is then right for every chunk.",
+                "Positions count from the start of the sequence. With them, the mask `column <= position` is right for "
+                "every chunk.",
                 right=True,
             ),
             Choice(
                 "The positions 64, 65, ..., and the mask of the first chunk, since it has as many tokens.",
-                "That mask lets the first token see one column. This chunk's first token must see 65: all of the first chunk, and itself.",
+                "That mask lets the first token see one column. This chunk's first token must see 65: the whole first "
+                "chunk, and itself.",
             ),
             Choice(
                 "The positions 0, 1, 2, ..., and a mask that lets each token see the first 64 columns too.",
-                "Positions say where the keys are written. They would go over those of the first chunk, which the mask then shows.",
+                "Positions determine where the keys are written. These would overwrite the keys of the first chunk, "
+                "which the mask then exposes.",
             ),
             Choice(
                 "The positions 64, 65, ..., and a mask that lets all its tokens see columns 0 to the chunk's end.",
-                "Then a token would see those that come after it. Whoever decodes alone never does, so the answers would differ.",
+                "Then a token would see the tokens after it. That never happens when a prompt is computed alone, so "
+                "the answers would differ.",
             ),
         ),
     ),
@@ -86,31 +97,34 @@ QUIZ = [
                 "Nothing; an empty row is skipped.", "The batch is a rectangle. The model computes all of its rows."
             ),
             Choice(
-                "As much as a row in use, which is little here; only the result is thrown away.",
-                "The timeline hatches it. Lesson 05 packs only the tokens that are needed into one row, so that an empty slot costs nothing.",
+                "As much as a row in use, which is little here; only the result is discarded.",
+                "The timeline shows it hatched. Lesson 05 packs only the tokens that are needed into one row, so an "
+                "empty slot costs nothing.",
                 right=True,
             ),
             Choice(
                 "A wrong token in the other rows.",
-                "Rows never see each other. An idle row wastes work and disturbs nobody.",
+                "Rows never see each other. An idle row wastes work, but affects no other row.",
             ),
         ),
     ),
     Question(
-        text="Every slot reserves `max_seq_len` places of cache. You double `max_seq_len` for one long request. What happens?",
+        text="Every slot reserves room for `max_seq_len` tokens in the cache. You double `max_seq_len` for one long "
+        "request. What happens?",
         choices=(
             Choice(
-                "All slots take twice the memory, and most of it lies empty.",
-                "The reservation is the same for every slot, whoever sits in it. Lesson 03 reserves a small block at a time.",
+                "All slots take twice the memory, and most of it is empty.",
+                "The reservation is the same for every slot, whichever request is in it. Lesson 03 allocates one small "
+                "block at a time.",
                 right=True,
             ),
             Choice(
                 "Only the slot of the long request grows.",
-                "All rows of one tensor are equally long. A slot of its own length needs another layout.",
+                "All rows of a tensor have the same length. Slots of different lengths need another layout.",
             ),
             Choice(
                 "Every decode step takes twice as long.",
-                "A step looks only at as many columns as its longest running request has. It is memory that is lost here, not time.",
+                "A step reads only as many columns as its longest running request needs. The cost is memory, not time.",
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Judges 02.1, `Request`: which states may follow each other, and when an answer ends."""
+"""Judges 02.1, `Request`: which states may follow each other, and when an answer finishes."""
 
 from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -7,8 +7,8 @@ WAITING, PREFILLING, DECODING, FINISHED = RequestState
 
 
 def check_request(attempt) -> None:
-    _check_allowed_moves(attempt)
-    _check_refused_moves(attempt)
+    _check_allowed_transitions(attempt)
+    _check_refused_transitions(attempt)
     _check_first_tokens(attempt)
     _check_endings(attempt)
     _check_refused_tokens(attempt)
@@ -24,7 +24,7 @@ def _request_in(attempt, state: RequestState, answer=(), max_tokens: int = 4, eo
     return request
 
 
-def _check_allowed_moves(attempt) -> None:
+def _check_allowed_transitions(attempt) -> None:
     for before, nexts in NEXT_STATES.items():
         for after in sorted(nexts, key=lambda state: state.value):
             case = f"request A is {before.value}; `A.move_to(RequestState.{after.name})`."
@@ -34,26 +34,28 @@ def _check_allowed_moves(attempt) -> None:
             except IllegalTransition:
                 if request.state is after:
                     raise Mistake(
-                        f"{before.value} → {after.value} is allowed; yours refused it, and the request is {after.value} all the same.",
+                        f"{before.value} → {after.value} is allowed; yours refused it, yet the request is now "
+                        f"{after.value}.",
                         case=case,
-                        idea="You seem to store the new state first, and then ask what may follow *it*. Look up before you overwrite `self.state`.",
+                        idea="You seem to store the new state first and then look up what may follow *it*. "
+                        "Do the lookup before you overwrite `self.state`.",
                     ) from None
                 raise Mistake(
                     f"{before.value} → {after.value} is allowed; yours refused it.",
                     case=case,
-                    idea="Look the present state up in `NEXT_STATES`: it gives the set of states that may follow.",
+                    idea="Look up the current state in `NEXT_STATES`: it maps to the set of states that may follow.",
                 ) from None
             if request.state is not after:
                 raise Mistake(
-                    f"after an allowed move the state should be {after.value}; yours is {_word(request.state)}.",
+                    f"after an allowed transition the state should be {after.value}; yours is {_word(request.state)}.",
                     case=case,
                     idea="`move_to` must store the new state in `self.state`.",
                 )
 
 
-def _check_refused_moves(attempt) -> None:
+def _check_refused_transitions(attempt) -> None:
     pairs = [(before, after) for before in RequestState for after in RequestState if after not in NEXT_STATES[before]]
-    # Moves to another state first: staying is the subtler mistake.
+    # Transitions to another state first: staying is the subtler mistake.
     for before, after in sorted(pairs, key=lambda pair: pair[0] is pair[1]):
         case = f"request A is {before.value}; `A.move_to(RequestState.{after.name})`."
         request = _request_in(attempt, before)
@@ -62,30 +64,34 @@ def _check_refused_moves(attempt) -> None:
         except IllegalTransition:
             if request.state is not before:
                 raise Mistake(
-                    f"the move was refused, but the request is {_word(request.state)} now; it should still be {before.value}.",
+                    f"the transition was refused, but the request is now {_word(request.state)}; it should still be "
+                    f"{before.value}.",
                     case=case,
-                    idea="You seem to change the state before you decide. Ask first, then change: look up before you overwrite `self.state`.",
+                    idea="You seem to change the state before you decide. Check first, then change `self.state`.",
                 ) from None
             continue
         except NotImplementedError:
             raise
         except (AssertionError, ValueError, RuntimeError, KeyError) as error:
             raise Mistake(
-                f"an illegal move should raise IllegalTransition; yours raised {type(error).__name__}.",
+                f"an illegal transition should raise IllegalTransition; yours raised {type(error).__name__}.",
                 case=case,
-                idea="The caller must be able to tell this refusal from every other error: `raise IllegalTransition(...)`.",
+                idea="The caller must be able to tell this refusal from any other error: `raise "
+                "IllegalTransition(...)`.",
             ) from None
         if request.state is before:
             what, idea = (
                 "nothing happened",
-                "A refusal that nobody hears hides the mistake in the caller. Raise `IllegalTransition`.",
+                "A silent refusal hides the mistake in the caller. Raise `IllegalTransition`.",
             )
             if before is after:
-                idea = "Staying where one is counts as a move too, and no state may follow itself. Raise `IllegalTransition`."
+                idea = (
+                    "Staying in a state is a transition too, and no state may follow itself. Raise `IllegalTransition`."
+                )
         else:
             what, idea = (
-                "yours made the move",
-                "Every pair that `NEXT_STATES` does not hold must be refused, not only some of them.",
+                "yours allowed it",
+                "Refuse every pair that isn't in `NEXT_STATES`, not just some of them.",
             )
         raise Mistake(
             f"{before.value} → {after.value} is illegal and should raise IllegalTransition; {what}.",
@@ -95,14 +101,14 @@ def _check_refused_moves(attempt) -> None:
 
 
 def _append(request, token: int, before: str):
-    """append_token of a request that may take a token; returns the case."""
+    """append_token on a request that accepts tokens; returns the case."""
     case = f"{before}; `A.append_token({token})`."
     try:
         call(request.append_token, token, case=case)
     except IllegalTransition:
-        idea = "Move on only when the state changes: from prefilling to decoding, or to finished."
+        idea = "Call `move_to` only if the state changes: from prefilling to decoding, or to finished."
         raise Mistake(
-            "`append_token` raised IllegalTransition on a request that may take a token.", case=case, idea=idea
+            "`append_token` raised IllegalTransition on a request that should accept the token.", case=case, idea=idea
         ) from None
     return case
 
@@ -110,27 +116,28 @@ def _append(request, token: int, before: str):
 def _check_first_tokens(attempt) -> None:
     for state in (PREFILLING, DECODING):
         request = _request_in(attempt, state)
-        case = _append(request, 7, f"request A is {state.value} with an empty answer, cap 4, end token 9")
+        case = _append(request, 7, f"request A is {state.value} with an empty answer, max_new_tokens 4, end token 9")
         if list(request.output_ids) != [7]:
             raise Mistake(
-                f"the answer should be [7]; yours is {short(request.output_ids)}.",
+                f"`output_ids` should be [7]; yours is {short(request.output_ids)}.",
                 case=case,
-                idea="Every token goes to the end of `output_ids`, once.",
+                idea="Append every token to `output_ids`, once.",
             )
         if request.state is not DECODING:
             idea = (
-                "The first token comes from the prefill. With it the prompt is done, and the request goes on decoding."
+                "The first token comes from the prefill. With it, the prompt is done and the request starts decoding."
                 if state is PREFILLING
-                else "Neither the end token nor the cap has come."
+                else "This is neither the end token nor the last token allowed."
             )
             raise Mistake(f"A should be decoding; it is {_word(request.state)}.", case=case, idea=idea)
         if request.finish_reason is not None:
             raise Mistake(
-                f"A has not finished; its finish_reason should be None and is {request.finish_reason!r}.", case=case
+                f"A has not finished, so its finish_reason should be None; yours is {request.finish_reason!r}.",
+                case=case,
             )
 
 
-# (state, answer so far, cap, end token, token, reason)
+# (state, answer so far, max_new_tokens, end token, token, reason)
 ENDINGS = (
     (DECODING, [7, 7], 4, 9, 8, None),
     (DECODING, [7], 4, 9, 9, "stop"),
@@ -147,14 +154,17 @@ def _check_endings(attempt) -> None:
     for state, answer, max_tokens, eos, token, reason in ENDINGS:
         request = _request_in(attempt, state, answer, max_tokens, eos)
         case = _append(
-            request, token, f"request A is {state.value} with the answer {answer}, cap {max_tokens}, end token {eos}"
+            request,
+            token,
+            f"request A is {state.value} with the answer {answer}, max_new_tokens {max_tokens}, end token {eos}",
         )
         if reason is None:
             if request.state is not DECODING:
                 raise Mistake(
-                    f"A has 3 of 4 tokens and no end token; it should be decoding and is {_word(request.state)}.",
+                    f"A has 3 of 4 tokens and no end token; it should be decoding, but is {_word(request.state)}.",
                     case=case,
-                    idea="You seem to finish one token too early. Count the new token, then compare with the cap.",
+                    idea="You seem to finish one token too early. Count the answer with its new token, then compare "
+                    "with `max_new_tokens`.",
                 )
             continue
         _check_ending(request, answer, max_tokens, eos, token, reason, case)
@@ -166,26 +176,36 @@ def _check_ending(request, answer, max_tokens, eos, token, reason, case) -> None
         idea = (
             "The end token is part of the answer, as in `generate`. Append it, then finish."
             if left_out
-            else "The token that finishes a request goes into `output_ids` too, once."
+            else "The token that finishes a request is appended to `output_ids` too, once."
         )
         raise Mistake(
-            f"the answer should be {[*answer, token]}; yours is {short(request.output_ids)}.", case=case, idea=idea
+            f"`output_ids` should be {[*answer, token]}; yours is {short(request.output_ids)}.", case=case, idea=idea
         )
     if request.state is not FINISHED:
         if eos == 0 and token == 0:
-            idea = "0 is a token id like any other, but Python takes it for False. Compare with `==`; do not ask `if self.eos_token_id`."
+            idea = (
+                "0 is a token id like any other, but it counts as False in Python. Compare with `==`; don't write "
+                "`if self.eos_token_id`."
+            )
         elif request.finish_reason is not None:
-            idea = f"You set finish_reason to {request.finish_reason!r} but left the state as it was. Only `move_to(RequestState.FINISHED)` frees the slot."
+            idea = (
+                f"You set finish_reason to {request.finish_reason!r} but left the state unchanged. "
+                "The loop releases the slot only of a request in the state FINISHED: call "
+                "`move_to(RequestState.FINISHED)`."
+            )
         elif reason == "length":
-            idea = f"With this token the answer holds {max_tokens} of {max_tokens} tokens. If you ask whether there are more than the cap allows, the request runs one token too far."
+            idea = (
+                f"With this token the answer has {max_tokens} of {max_tokens} tokens. If you test for *more* than "
+                "`max_new_tokens`, the request runs one token too far."
+            )
         else:
-            idea = "The token is the end token. Compare it with `self.eos_token_id`."
+            idea = "This is the end token. Compare the token with `self.eos_token_id`."
         raise Mistake(f"A should be finished; it is {_word(request.state)}.", case=case, idea=idea)
     if request.finish_reason != reason:
         idea = (
-            "When the last token that the cap allows is the end token, the model has stopped by itself: that comes first."
+            'If the last token allowed is also the end token, the model stopped by itself: the reason is "stop".'
             if len(answer) + 1 == max_tokens and token == eos
-            else '"stop" is for the end token, "length" for the cap.'
+            else '"stop" is for the end token, "length" for the token limit.'
         )
         raise Mistake(f"finish_reason should be {reason!r}; yours is {request.finish_reason!r}.", case=case, idea=idea)
 
@@ -195,20 +215,24 @@ def _check_refused_tokens(attempt) -> None:
         request = _request_in(attempt, state, answer)
         request.finish_reason = "stop" if state is FINISHED else None
         before = request.finish_reason
-        case = f"request A is {state.value} with the answer {answer}, cap 4, end token 9; `A.append_token({token})`."
+        case = (
+            f"request A is {state.value} with the answer {answer}, max_new_tokens 4, end token 9; "
+            f"`A.append_token({token})`."
+        )
         try:
             call(request.append_token, token, case=case)
         except IllegalTransition:
             if list(request.output_ids) != answer or request.state is not state or request.finish_reason != before:
                 raise Mistake(
-                    f"the token was refused, but the request changed: answer {short(request.output_ids)}, {_word(request.state)}, "
-                    f"finish_reason {request.finish_reason!r}.",
+                    f"the token was refused, but the request changed: answer {short(request.output_ids)}, "
+                    f"{_word(request.state)}, finish_reason {request.finish_reason!r}.",
                     case=case,
-                    idea="Call `move_to` before you touch anything else. When it refuses, nothing has happened yet.",
+                    idea="Call `move_to` before you change anything else. If it refuses, nothing has changed yet.",
                 ) from None
             continue
         raise Mistake(
-            f"a {state.value} request takes no token; `append_token` should raise IllegalTransition, and did not.",
+            f"a {state.value} request accepts no tokens; `append_token` should raise IllegalTransition, but didn't.",
             case=case,
-            idea="A request that is not decoding yet must move to DECODING with its token. From here `move_to` refuses that by itself.",
+            idea="A request that isn't decoding yet has to move to DECODING with its token. In this state, `move_to` "
+            "refuses that.",
         )

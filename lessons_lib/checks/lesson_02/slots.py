@@ -1,4 +1,4 @@
-"""Judges 02.2, `SlotManager`: a slot is free or held by one request, and a refusal changes nothing."""
+"""Judges 02.2, `SlotManager`: a slot is free or belongs to one request, and a refusal changes nothing."""
 
 from random import Random
 
@@ -7,9 +7,9 @@ from lessons_lib.checks.exercise import Mistake, call, short
 
 
 def check_slot_manager(attempt) -> None:
-    _check_handing_out(attempt)
+    _check_acquire(attempt)
     _check_full(attempt)
-    _check_taking_back(attempt)
+    _check_release(attempt)
     _check_refusals(attempt)
     _check_long_run(attempt)
 
@@ -19,37 +19,38 @@ def _acquire(manager, request_id: str, case: str) -> int:
         slot = call(manager.acquire, request_id, case=case)
     except (NoFreeSlot, ValueError, KeyError, IndexError) as error:
         raise Mistake(
-            f"`acquire({request_id!r})` raised {type(error).__name__}; there is a free slot for it.",
+            f"`acquire({request_id!r})` raised {type(error).__name__}, although a slot is free.",
             case=case,
-            idea="A slot that was released goes back into `free`, and the request out of `slot_of`.",
+            idea="`release` puts the slot back into `free` and removes the request from `slot_of`.",
         ) from None
     if isinstance(slot, bool) or not hasattr(slot, "__index__"):
         raise Mistake(
-            f"`acquire({request_id!r})` should return the slot's number, an int; yours returned {short(slot)}.",
+            f"`acquire({request_id!r})` should return the slot, an int; yours returned {short(slot)}.",
             case=case,
-            idea="The caller needs the number: it is the row of the batch. Return it.",
+            idea="The caller needs the slot: it is the request's row in the batch. Return it.",
         )
     return int(slot)
 
 
 def _check_consistent(manager, slots: dict[str, int], num_slots: int, case: str) -> None:
-    """`slot_of` and `free` agree with who holds what."""
+    """`slot_of` and `free` agree with `slots`, request id -> slot."""
     if dict(manager.slot_of) != slots:
         raise Mistake(
             f"`slot_of` should be {slots}; yours is {short(manager.slot_of)}.",
             case=case,
-            idea="`slot_of` holds exactly the requests that have a slot now: acquire puts one in, release takes it out.",
+            idea="`slot_of` contains exactly the requests that have a slot now: `acquire` adds one, `release` removes "
+            "it.",
         )
     free = sorted(set(range(num_slots)) - set(slots.values()))
     if sorted(manager.free) != free:
         raise Mistake(
-            f"`free` should hold the slots {free}; yours holds {sorted(manager.free)}.",
+            f"`free` should contain the slots {free}; yours contains {sorted(manager.free)}.",
             case=case,
-            idea="A slot is either in `free` or held by one request, never both, never neither.",
+            idea="A slot is either in `free` or assigned to one request in `slot_of`, never both, never neither.",
         )
 
 
-def _check_handing_out(attempt) -> None:
+def _check_acquire(attempt) -> None:
     case = 'manager = SlotManager(2); `manager.acquire("A")`, then `manager.acquire("B")`.'
     manager = attempt(2)
     slots = {name: _acquire(manager, name, case) for name in "AB"}
@@ -57,10 +58,11 @@ def _check_handing_out(attempt) -> None:
         raise Mistake(
             f"A and B both got slot {slots['A']}; a slot belongs to one request at a time.",
             case=case,
-            idea="A slot that is handed out must leave `free`. `list.pop()` gives one and removes it; `free[-1]` only looks.",
+            idea="An acquired slot must leave `free`. `list.pop()` returns a slot and removes it; `free[-1]` only "
+            "reads it.",
         )
     if not set(slots.values()) <= {0, 1}:
-        raise Mistake(f"2 slots are numbered 0 and 1; yours gave {slots}.", case=case)
+        raise Mistake(f"the two slots are 0 and 1; yours returned {slots}.", case=case)
     _check_consistent(manager, slots, 2, case)
 
 
@@ -75,14 +77,15 @@ def _check_full(attempt) -> None:
         return
     except (IndexError, ValueError, KeyError, AssertionError, StopIteration) as error:
         raise Mistake(
-            f"with no slot free, acquire should raise NoFreeSlot; yours raised {type(error).__name__}: {error}.",
+            f"with no free slot, `acquire` should raise NoFreeSlot; yours raised {type(error).__name__}: {error}.",
             case=case,
-            idea="Ask whether `self.free` is empty before you take from it, and say what is wrong in your own words.",
+            idea="Check whether `self.free` is empty before you take a slot from it, and raise NoFreeSlot yourself.",
         ) from None
     raise Mistake(
-        f"with no slot free, acquire should raise NoFreeSlot; yours returned {short(got)}.",
+        f"with no free slot, `acquire` should raise NoFreeSlot; yours returned {short(got)}.",
         case=case,
-        idea="A caller that gets no slot and no error goes on with a row that is not there, or that somebody else sits in.",
+        idea="A caller that gets neither a slot nor an error goes on with a row that doesn't exist, or with another "
+        "request's row.",
     )
 
 
@@ -93,11 +96,11 @@ def _check_unchanged(manager, slots: dict[str, int], num_slots: int, case: str) 
         raise Mistake(
             f"the call was refused, but it changed something: {mistake.what}",
             case=case,
-            idea="Do all your asking first. Change `free` and `slot_of` only when nothing can go wrong any more.",
+            idea="Do all checks first. Change `free` and `slot_of` only once the call can no longer be refused.",
         ) from None
 
 
-def _check_taking_back(attempt) -> None:
+def _check_release(attempt) -> None:
     case = 'manager = SlotManager(2); acquire A and B; `manager.release("A")`; then acquire C.'
     manager = attempt(2)
     slots = {name: _acquire(manager, name, case) for name in "AB"}
@@ -106,7 +109,7 @@ def _check_taking_back(attempt) -> None:
     _check_consistent(manager, slots, 2, case)
     got = _acquire(manager, "C", case)
     if got != freed:
-        raise Mistake(f"A gave back slot {freed}, the only free one; C got slot {got}.", case=case)
+        raise Mistake(f"A released slot {freed}, the only free one, so C should get it; C got slot {got}.", case=case)
 
 
 def _check_refusals(attempt) -> None:
@@ -123,7 +126,8 @@ def _check_refusals(attempt) -> None:
         slots,
         twice,
         "releasing A a second time",
-        "Its slot would stand in `free` twice, and two requests would get the same row. Look whether the request holds a slot.",
+        "Its slot would be in `free` twice, and two requests would get the same row. Check whether the request has a "
+        "slot.",
     )
     unknown = manager_case + '`manager.release("Z")`; Z never had a slot.'
     _expect_value_error(
@@ -133,7 +137,7 @@ def _check_refusals(attempt) -> None:
         slots,
         unknown,
         "releasing a request without a slot",
-        "Look it up in `slot_of` first.",
+        "Check `slot_of` first.",
     )
     again = manager_case + '`manager.acquire("B")`; B has a slot already.'
     _expect_value_error(
@@ -142,8 +146,8 @@ def _check_refusals(attempt) -> None:
         manager,
         slots,
         again,
-        "acquiring a slot for B, which has one,",
-        "The entry of B's first slot in `slot_of` would be lost, and with it the slot: nobody could release it.",
+        "acquiring a second slot for B",
+        "It would overwrite the entry of B's first slot in `slot_of`, and that slot could never be released.",
     )
 
 
@@ -158,7 +162,8 @@ def _expect_value_error(method, request_id: str, manager, slots, case: str, doin
         raise Mistake(
             f"{doing} should raise ValueError; yours raised {type(error).__name__}.",
             case=case,
-            idea="Ask before you look up, and raise a ValueError that names the request. " + idea,
+            idea="Test for this case before you look anything up, and raise a ValueError that names the request. "
+            + idea,
         ) from None
     else:
         raise Mistake(f"{doing} should raise ValueError; yours accepted it.", case=case, idea=idea)
@@ -166,13 +171,13 @@ def _expect_value_error(method, request_id: str, manager, slots, case: str, doin
 
 def _check_long_run(attempt) -> None:
     rng, manager, slots = Random(2), attempt(5), {}
-    for number in range(200):
+    for index in range(200):
         if slots and (len(slots) == 5 or rng.random() < 0.5):
             name = rng.choice(sorted(slots))
-            case = f"turn {number} of a long run with 5 slots; held: {slots}; release {name!r}."
+            case = f"call {index} of a long run with 5 slots; in use: {slots}; release {name!r}."
             call(manager.release, name, case=case)
             del slots[name]
         else:
-            case = f"turn {number} of a long run with 5 slots; held: {slots}; acquire {str(number)!r}."
-            slots[str(number)] = _acquire(manager, str(number), case)
+            case = f"call {index} of a long run with 5 slots; in use: {slots}; acquire {str(index)!r}."
+            slots[str(index)] = _acquire(manager, str(index), case)
         _check_consistent(manager, slots, 5, case)

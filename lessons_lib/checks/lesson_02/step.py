@@ -1,4 +1,4 @@
-"""Judges 02.5, `step`: release, admit, decode, one chunk, in every step and in this order."""
+"""Judges 02.5, `step`: release, admit, decode, one chunk, in this order, in every step."""
 
 from contextlib import contextmanager
 from random import Random
@@ -14,8 +14,8 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 def check_step(attempt) -> None:
     _check_first_step(attempt)
     _check_all_slots_filled(attempt)
-    _check_slot_changes_hands(attempt)
-    _check_slot_falls_free(attempt)
+    _check_slot_is_refilled(attempt)
+    _check_slot_is_released(attempt)
     _check_chunk_beside_decode(attempt)
     _check_no_barrier(attempt)
     _check_order_of_admission(attempt)
@@ -24,16 +24,18 @@ def check_step(attempt) -> None:
 
 @contextmanager
 def _watch_ids(batch: SlotBatch, case: str):
-    """Names a slot number or a whole request handed to the slot manager, which takes ids."""
+    """Catches a slot or a whole request passed to the slot manager, which takes request ids."""
     manager = batch.slots
     acquire, release = manager.acquire, manager.release
 
     def check_id(method: str, value) -> None:
         if not isinstance(value, str):
             got = f"the request {value.id} itself" if isinstance(value, Request) else f"{short(value)}"
-            what = f"{method} takes the request's id, a string such as 'A'; yours gave it {got}."
+            what = f"`{method}` takes the request's id, a string such as 'A'; yours passed {got}."
             raise Mistake(
-                what, case=case, idea=f"The slot manager finds the slot by the id: `batch.slots.{method}(request.id)`."
+                what,
+                case=case,
+                idea=f"The slot manager finds a slot by its request's id: `batch.slots.{method}(request.id)`.",
             )
 
     def watched_acquire(request_id):
@@ -51,135 +53,157 @@ def _watch_ids(batch: SlotBatch, case: str):
         del manager.acquire, manager.release
 
 
-def _turn(attempt, batch: SlotBatch, case: str) -> list[SeenPass]:
+def _run_step(attempt, batch: SlotBatch, case: str) -> list[SeenPass]:
     """One step; afterwards slots and running requests must agree."""
     with watch_slot_passes(batch) as seen, _watch_ids(batch, case):
         call(attempt, batch, case=case)
-    seated = {request.id: slot for slot, request in batch.running.items()}
-    if dict(batch.slots.slot_of) != seated:
+    running = {request.id: slot for slot, request in batch.running.items()}
+    if dict(batch.slots.slot_of) != running:
         raise Mistake(
-            f"`batch.running` seats {seated}, but the slot manager has {batch.slots.slot_of}.",
+            f"`batch.running` has the slots {running}, but the slot manager has {batch.slots.slot_of}.",
             case=case,
-            idea="Both must change together: admitting is `acquire` and an entry in `batch.running`; releasing is `release` and taking that entry out.",
+            idea="Change both together. To admit: `acquire`, and add the request to `batch.running`. To release: "
+            "`release`, and remove it from `batch.running`.",
         )
     for request in batch.running.values():
         if request.state is RequestState.WAITING:
             raise Mistake(
-                f"{request.id} sits in slot {seated[request.id]} and is still waiting.",
+                f"{request.id} has slot {running[request.id]}, but its state is still waiting.",
                 case=case,
-                idea="A request that gets a slot begins to prefill: `request.move_to(RequestState.PREFILLING)`. Nothing else will ever pick it up.",
+                idea="A request that gets a slot starts to prefill: `request.move_to(RequestState.PREFILLING)`. "
+                "Otherwise it is never computed.",
             )
     return seen
 
 
 def _check_first_step(attempt) -> None:
-    case = "one slot, A waits with a prompt of 3 tokens, prefill_step 4; the first step."
+    case = "one slot, prefill_step 4; A is waiting with a prompt of 3 tokens; the first step."
     request = a_request("A", 3)
     batch = make_batch([request], num_slots=1)
-    _turn(attempt, batch, case)
+    _run_step(attempt, batch, case)
     if not batch.running:
         raise Mistake(
-            "a slot is free and A waits; after the step A should have it.",
+            "a slot is free and A is waiting, so A should have the slot after this step. It doesn't.",
             case=case,
-            idea="As long as somebody waits and a slot is free: take the first of `batch.waiting`, and give it the slot.",
+            idea="While a request is waiting and a slot is free, take the first request of `batch.waiting` and acquire "
+            "a slot for it.",
         )
     if len(request.output_ids) > 1:
         raise Mistake(
             f"A should have 1 token after the first step; it has {len(request.output_ids)}.",
             case=case,
-            idea="You seem to decode after the chunk: a request whose prompt is completed gets two tokens in one step. Decode first, then compute the chunk.",
+            idea="You seem to decode after the chunk, so a request whose prompt was just completed gets two tokens in "
+            "one step. Decode first, then compute the chunk.",
         )
     if not request.output_ids:
         raise Mistake(
-            f"A's whole prompt fits in one chunk, so A should have its first token; it has none and {request.num_computed_tokens} computed tokens.",
+            f"A's whole prompt fits in one chunk, so A should have its first token. It has none, and "
+            f"{request.num_computed_tokens} of its 3 prompt tokens are computed.",
             case=case,
-            idea="End the step with `prefill_chunk(batch)`; a request that was admitted in this step already gets its chunk.",
+            idea="End the step with `prefill_chunk(batch)`. A request can get its first chunk in the step that admits "
+            "it.",
         )
 
 
 def _check_all_slots_filled(attempt) -> None:
-    case = "three slots; A, B, C, D wait, in this order; the first step."
+    case = "three slots; A, B, C and D are waiting, in this order; the first step."
     batch = make_batch([a_request(name, 3) for name in "ABCD"], num_slots=3)
-    _turn(attempt, batch, case)
-    seated = [request.id for request in batch.running.values()]
-    if len(seated) < 3:
+    _run_step(attempt, batch, case)
+    admitted = [request.id for request in batch.running.values()]
+    if len(admitted) < 3:
         raise Mistake(
-            f"three slots are free, and A, B and C should sit in them; yours seated {', '.join(seated)}.",
+            f"three slots are free, so A, B and C should be admitted; yours admitted {', '.join(admitted)}.",
             case=case,
-            idea="You seem to admit one request a step. Go on as long as there is a free slot and somebody waits.",
+            idea="You seem to admit one request per step. Keep admitting while a slot is free and a request is "
+            "waiting.",
         )
-    if sorted(seated) != ["A", "B", "C"]:
+    if sorted(admitted) != ["A", "B", "C"]:
         raise Mistake(
-            f"A, B and C came first; yours seated {', '.join(seated)}.",
+            f"A, B and C arrived first; yours admitted {', '.join(admitted)}.",
             case=case,
-            idea="First come, first served: `batch.waiting.popleft()` takes from the front of the queue; `pop()` takes from its end.",
+            idea="First come, first served: `batch.waiting.popleft()` takes from the front of the queue; `pop()` takes "
+            "from its end.",
         )
     if [request.id for request in batch.waiting] != ["D"]:
         raise Mistake(
-            f"D alone should wait; yours has {[request.id for request in batch.waiting]} in the queue.", case=case
+            f"only D should be left in the queue; yours has {[request.id for request in batch.waiting]}.",
+            case=case,
+            idea="An admitted request must leave `batch.waiting`: `popleft()` returns it and removes it.",
         )
 
 
-def _check_slot_changes_hands(attempt) -> None:
-    case = "one slot; A (cap 2) and B wait, prompts of 3 tokens. A has its second and last token after step 2; then step 3."
+def _check_slot_is_refilled(attempt) -> None:
+    case = (
+        "one slot; A (max_new_tokens 2) and B are waiting, with prompts of 3 tokens. A gets its second and last token "
+        "in step 2; then step 3."
+    )
     first, second = a_request("A", 3, max_tokens=2), a_request("B", 3)
     batch = make_batch([first, second], num_slots=1)
-    _turn(attempt, batch, case)
-    _turn(attempt, batch, case)
+    _run_step(attempt, batch, case)
+    _run_step(attempt, batch, case)
     if len(first.output_ids) != 2:
         raise Mistake(
             f"A was decoding before step 2 and should have 2 tokens; it has {len(first.output_ids)}.",
             case=case,
-            idea="Every decoding request gets one token in every step: `decode_all(batch)`.",
+            idea="Every decoding request gets one token in every step: call `decode_all(batch)`.",
         )
     if second.state is not RequestState.WAITING:
         raise Mistake(
-            "A decoded in step 2 and B took its slot in the same step.",
+            "A decoded in step 2, and B took its slot in the same step.",
             case=case,
-            idea="Settle who sits where before anything is computed: release and admit first, then decode and prefill. "
-            "One row of the batch then belongs to one request in one step.",
+            idea="Release and admit before anything is computed, then decode and prefill. Each row of the batch then "
+            "belongs to one request for the whole step.",
         )
-    _turn(attempt, batch, case)
+    _run_step(attempt, batch, case)
     if second.state is RequestState.WAITING:
-        left = "A still sits in it." if batch.running else "It is empty."
+        left = "A still has it." if batch.running else "It is empty."
         raise Mistake(
             f"A has finished; in step 3 its slot should go to B. {left}",
             case=case,
-            idea="Release before you admit: for every slot in `batch.slots_in(RequestState.FINISHED)`, take the request out of `batch.running` and "
-            "`batch.slots.release` its id.",
+            idea="Release before you admit: for every slot in `batch.slots_in(RequestState.FINISHED)`, remove the "
+            "request from `batch.running` and pass its id to `batch.slots.release`.",
         )
     if not second.output_ids:
         raise Mistake(
-            f"B took the slot in step 3 but got no chunk; it has {second.num_computed_tokens} computed tokens.",
+            f"B took the slot in step 3 but has no first token; {second.num_computed_tokens} of its 3 prompt tokens "
+            "are computed.",
             case=case,
+            idea="Call `prefill_chunk(batch)` after you admit.",
         )
 
 
-def _check_slot_falls_free(attempt) -> None:
-    case = "two slots; A (cap 1) and B (cap 9) wait, prompts of 3 tokens. A ends with step 1; then step 2. Nobody else comes."
+def _check_slot_is_released(attempt) -> None:
+    case = (
+        "two slots; A (max_new_tokens 1) and B (max_new_tokens 9) are waiting, with prompts of 3 tokens. A finishes in "
+        "step 1; then step 2. No other request comes."
+    )
     batch = make_batch([a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=9)], num_slots=2)
-    _turn(attempt, batch, case)
-    _turn(attempt, batch, case)
-    seated = [request.id for request in batch.running.values()]
-    if seated != ["B"]:
+    _run_step(attempt, batch, case)
+    _run_step(attempt, batch, case)
+    running = [request.id for request in batch.running.values()]
+    if running != ["B"]:
         raise Mistake(
-            f"B alone should sit in a slot; yours has {', '.join(seated) or 'nobody'}.",
+            f"only B should have a slot after step 2; yours has {', '.join(running) or 'no request'} in "
+            "`batch.running`.",
             case=case,
-            idea="A finished request leaves, whether somebody waits or not.",
+            idea="Release the slot of a finished request even if no request is waiting for it.",
         )
 
 
 def _check_no_barrier(attempt) -> None:
-    case = "two slots; A (cap 9), B (cap 2) and C wait, prompts of 3 tokens. B ends after step 3; then step 4, with A in the middle of its answer."
+    case = (
+        "two slots; A (max_new_tokens 9), B (max_new_tokens 2) and C are waiting, with prompts of 3 tokens. B finishes "
+        "in step 3; then step 4, with A in the middle of its answer."
+    )
     requests = [a_request("A", 3, max_tokens=9), a_request("B", 3, max_tokens=2), a_request("C", 3)]
     batch = make_batch(requests, num_slots=2)
     for _ in range(4):
-        _turn(attempt, batch, case)
+        _run_step(attempt, batch, case)
     if requests[2].state is RequestState.WAITING:
         raise Mistake(
-            "B's slot is free from step 4 on, and C waits; C should be in it while A goes on. It still waits.",
+            "B's slot is free from step 4 on, so C should be in it while A goes on. C is still waiting.",
             case=case,
-            idea="That is the batch barrier of static batching. Admit whenever a slot is free, not when all are.",
+            idea="That is the batch barrier of static batching. Admit whenever a slot is free, not only when all are.",
         )
     if len(requests[0].output_ids) != 4:
         raise Mistake(f"A should have 4 tokens after 4 steps; it has {len(requests[0].output_ids)}.", case=case)
@@ -187,50 +211,61 @@ def _check_no_barrier(attempt) -> None:
 
 def _check_order_of_admission(attempt) -> None:
     case = (
-        "two slots, prefill_step 2; A (prompt of 2 tokens, cap 1), B and C (prompts of 6) wait. A ends with step 1; in step 2 C takes A's slot, 0. "
-        "B, in slot 1, was admitted before C."
+        "two slots, prefill_step 2; A (prompt of 2 tokens, max_new_tokens 1), B and C (prompts of 6) are waiting. A "
+        "finishes in step 1; in step 2, C takes A's slot, 0. B, in slot 1, was admitted before C."
     )
     first, second, third = a_request("A", 2, max_tokens=1), a_request("B", 6), a_request("C", 6)
     batch = make_batch([first, second, third], num_slots=2, prefill_step=2)
-    _turn(attempt, batch, case)
-    _turn(attempt, batch, case)
+    _run_step(attempt, batch, case)
+    _run_step(attempt, batch, case)
     if (second.num_computed_tokens, third.num_computed_tokens) != (2, 0):
         raise Mistake(
-            f"step 2 should compute a chunk of B and none of C; computed tokens are {second.num_computed_tokens} and {third.num_computed_tokens}.",
+            f"step 2 should compute a chunk of B and none of C; yours has computed {second.num_computed_tokens} tokens "
+            "of B and "
+            f"{third.num_computed_tokens} of C.",
             case=case,
-            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first. Put newcomers at its end; do not sort it by slot or build it anew.",
+            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
+            "request in it. Add new requests at its end; don't sort it by slot.",
         )
 
 
 def _check_chunk_beside_decode(attempt) -> None:
-    case = "two slots, prefill_step 2; A (prompt of 2 tokens) and B (prompt of 6) wait. After step 1 A decodes; then step 2."
+    case = (
+        "two slots, prefill_step 2; A (prompt of 2 tokens) and B (prompt of 6) are waiting. After step 1, A is "
+        "decoding; then step 2."
+    )
     first, second = a_request("A", 2, max_tokens=9), a_request("B", 6)
     batch = make_batch([first, second], num_slots=2, prefill_step=2)
-    _turn(attempt, batch, case)
+    _run_step(attempt, batch, case)
     if (first.num_computed_tokens, second.num_computed_tokens) != (2, 0):
         raise Mistake(
-            f"step 1 should compute A's prompt and nothing of B's; computed tokens are {first.num_computed_tokens} and {second.num_computed_tokens}.",
+            f"step 1 should compute A's prompt and nothing of B's; yours has computed {first.num_computed_tokens} "
+            "tokens of A and "
+            f"{second.num_computed_tokens} of B.",
             case=case,
-            idea="One chunk a step: call `prefill_chunk` once, without a loop round it.",
+            idea="One chunk per step: call `prefill_chunk` once, without a loop around it.",
         )
-    _turn(attempt, batch, case)
+    _run_step(attempt, batch, case)
     if len(first.output_ids) != 2:
         raise Mistake(
-            f"A decodes while B prefills; after step 2 A should have 2 tokens. It has {len(first.output_ids)}.",
+            f"A decodes while B prefills, so A should have 2 tokens after step 2. It has {len(first.output_ids)}.",
             case=case,
-            idea="Decode in every step, whether somebody prefills or not. Otherwise a long prompt stops all the others.",
+            idea="Decode in every step, even if a request is prefilling. Otherwise a long prompt stalls all the "
+            "others.",
         )
     if second.num_computed_tokens == 0:
         raise Mistake(
-            "step 2 should compute 2 tokens of B's prompt beside A's decoding; it computed none.",
+            "step 2 should compute 2 tokens of B's prompt while A decodes; yours computed none.",
             case=case,
-            idea="Compute a chunk in every step, whether somebody decodes or not. Otherwise a newcomer waits until all the others are done.",
+            idea="Compute a chunk in every step, even if a request is decoding. Otherwise a new request waits until "
+            "all the others are done.",
         )
     if second.num_computed_tokens != 2:
         raise Mistake(
-            f"step 2 should compute 2 tokens of B's prompt; {second.num_computed_tokens} are computed.",
+            f"step 2 should compute 2 tokens of B's prompt; yours computed {second.num_computed_tokens}.",
             case=case,
-            idea="You seem to go on until the prompt is complete. One chunk a step: A waits for every one of them.",
+            idea="You seem to continue until the prompt is complete. Compute one chunk per step: A waits for every one "
+            "of them.",
         )
 
 
@@ -239,18 +274,19 @@ def _check_answers(attempt) -> None:
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 3, 8, 9)))] for _ in range(7)]
     max_tokens_each = [rng.choice((1, 2, 5, 9)) for _ in prompts]
     model, tokenizer = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=None)
-    case = f"seven requests with caps {max_tokens_each} in three slots, prefill_step 4."
+    case = f"seven requests in three slots, prefill_step 4, max_new_tokens {max_tokens_each}."
     settings = dict(max_seq_len=32, batch_size=3, prefill_step=4, max_new_tokens=max_tokens_each)
     got = call(batch_generate, model, tokenizer, prompts, case=case, step=attempt, **settings)
     for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got.outputs)):
         want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
             raise Mistake(
-                f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}.",
+                f"request {name} should get {short(want)}, the same as alone; it got {short(answer)}.",
                 case=case,
-                idea="Batching changes when a token is computed, never which one. Did a request lose its slot before it had finished?",
+                idea="Batching changes when a token is computed, never which one. Did a request lose its slot before "
+                "it finished?",
             )
     expected = len(batch_generate(model, tokenizer, prompts, **settings).trace.steps)
     if len(got.trace.steps) > expected:
-        what = f"all answers are right, after {len(got.trace.steps)} steps; {expected} are enough."
-        raise Mistake(what, case=case, idea="Is a slot left empty while somebody waits?")
+        what = f"all answers are right, but took {len(got.trace.steps)} steps; {expected} are enough."
+        raise Mistake(what, case=case, idea="Is a slot left empty while a request is waiting?")

@@ -1,4 +1,4 @@
-"""What the checks of the pool and of the table share: what is in a pool's books, and how a refusal is judged."""
+"""What the checks of the pool and of the table share: reading the pool's containers, and judging a refusal."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks, TableFull
 REFUSALS = (OutOfBlocks, TableFull, ValueError, LookupError, ArithmeticError, AssertionError, TypeError, AttributeError)
 
 
-def counted(number: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     """ "1 block", "2 blocks"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def is_whole(value: object) -> bool:
-    """An int of any kind, numpy's and torch's too, but no bool."""
+    """An int of any kind, numpy's and torch's included, but not a bool."""
     return (
         hasattr(value, "__index__")
         and type(value).__name__ not in ("bool", "bool_", "Tensor")
@@ -38,8 +38,8 @@ def _part(pool, name: str):
     part = getattr(pool, name, None)
     if part is None:
         raise Mistake(
-            f"the pool has no `{name}` any more.",
-            idea="Keep the two containers of the given `__init__`: `free_queue` and `used`.",
+            f"the pool has no `{name}` anymore.",
+            idea="Keep the two containers from the given `__init__`: `free_queue` and `used`.",
         )
     return part
 
@@ -47,10 +47,10 @@ def _part(pool, name: str):
 def refused(
     error: type[Exception], method: Callable, *args, doing: str, case: str, idea: str, unchanged: Callable[[], None]
 ) -> None:
-    """The call must raise `error`, and `unchanged` must find everything as it was.
+    """The call must raise `error`, and `unchanged` must find everything as it was before.
 
     Args:
-        doing: the call in words, such as "asking for 3 blocks when 2 are free".
+        doing: the call in words, such as "allocating 3 blocks with 2 free".
         idea: why it must be refused.
         unchanged: raises `Mistake` when something has changed.
     """
@@ -64,7 +64,7 @@ def refused(
         raise Mistake(
             f"{doing} should raise {name}; yours raised {type(other).__name__}: {str(other)[:120]}",
             case=case,
-            idea=f"Ask before you do it, and raise {name} in your own words. {idea}",
+            idea=f"Test for this case first, and raise {name} yourself. {idea}",
         ) from None
     raise Mistake(f"{doing} should raise {name}; yours returned {short(got)}.", case=case, idea=idea)
 
@@ -76,5 +76,5 @@ def _unchanged(unchanged: Callable[[], None], case: str) -> None:
         raise Mistake(
             f"the call was refused, but it changed something: {mistake.what}",
             case=case,
-            idea="Do all your asking first. Change something only when nothing can go wrong any more.",
+            idea="Do all checks first. Change something only once the call can no longer be refused.",
         ) from None

@@ -10,7 +10,7 @@ from lessons_lib.models.tiny_models import tiny_model
 
 
 def check_blocks_in_budget(attempt) -> None:
-    # Layers, query heads and KV heads all differ, so that each mistake gives a number of its own.
+    # Layers, query heads and KV heads all differ, so that each mistake gives its own result.
     config = LlamaConfig(hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=8)
     one = block_bytes(config, 16)
     for budget in (10 * one, 10 * one + 1, 10 * one - 1, one, one - 1, 0):
@@ -25,9 +25,9 @@ def check_blocks_in_budget(attempt) -> None:
     for size, budget in ((0, one), (-1, one), (16, -1)):
         refused(
             ValueError, attempt, config, size, budget,
-            doing=f"block size {size} with a budget of {budget} bytes",
+            doing=f"block size {size} with a budget of {counted(budget, 'byte')}",
             case=f"`blocks_in_budget(config, {size}, {budget})`.",
-            idea="A block has at least 1 token, and a budget at least 0 bytes.",
+            idea="A block holds at least 1 token, and a budget is at least 0 bytes.",
             unchanged=lambda: None,
         )  # fmt: skip
 
@@ -35,9 +35,8 @@ def check_blocks_in_budget(attempt) -> None:
 def _check_one(attempt, config, size: int, budget, bytes_per_element: int) -> None:
     one = block_bytes(config, size, bytes_per_element)
     case = (
-        f"a model with {cache_bytes_per_token(config, bytes_per_element)} cache bytes a token at {bytes_per_element} bytes a "
-        f"number, block size {size}: "
-        f"{one} bytes a block; a budget of {budget} bytes."
+        f"a model with {cache_bytes_per_token(config, bytes_per_element)} cache bytes per token at bytes_per_element "
+        f"{bytes_per_element}, block size {size}: {one} bytes per block; a budget of {budget} bytes."
     )
     arguments = (config, size, budget) if bytes_per_element == 4 else (config, size, budget, bytes_per_element)
     want = blocks_in_budget(config, size, budget, bytes_per_element)
@@ -47,12 +46,16 @@ def _check_one(attempt, config, size: int, budget, bytes_per_element: int) -> No
         raise Mistake(
             f"the answer should be {want}; yours raised ValueError: {str(error)[:120]}",
             case=case,
-            idea="Refuse a block size below 1 and a budget below 0, nothing else. A budget may be 0, or less than one block: no block fits.",
+            idea="Refuse a block size below 1 and a budget below 0, nothing else. A budget may be 0, or smaller than "
+            "one block: then 0 blocks fit.",
         ) from None
     if got is None:
-        raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number.")
+        raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number of blocks.")
     if not is_whole(got):
-        idea = "Whole blocks only: `//` rounds down. When the budget is a float, `//` gives a float too: make an int of it."
+        idea = (
+            "Whole blocks only: `//` rounds down. If the budget is a float, `//` gives a float too: convert it to an "
+            "int."
+        )
         raise Mistake(
             f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case, idea=idea
         )
@@ -65,20 +68,25 @@ def _why(got: int, want: int, config, size: int, budget, bytes_per_element: int)
     one = block_bytes(config, size, bytes_per_element)
     query_heads = one // kv_head_size(config)[0] * config.num_attention_heads
     recognised = (
-        (one // size, "That is how many tokens fit. A block has `block_size` of them."),
-        (block_bytes(config, size), "That counts 4 bytes a number. Pass `bytes_per_element` on to `block_bytes`."),
-        (one // 2, "A token leaves a key *and* a value, in every layer. `block_bytes` counts both."),
-        (one // config.num_hidden_layers, "Every block is there in every layer. `block_bytes` counts all of them."),
+        (one // size, "That is how many tokens fit. A block holds `block_size` tokens."),
+        (block_bytes(config, size), "That assumes 4 bytes per element. Pass `bytes_per_element` on to `block_bytes`."),
+        (one // 2, "A token has a key *and* a value, in every layer. `block_bytes` counts both."),
+        (one // config.num_hidden_layers, "A block takes memory in every layer. `block_bytes` counts all of them."),
         (
             query_heads,
-            "That counts the query heads. Only KV heads leave something in the cache, and this model has fewer of them.",
+            "That counts the query heads. Only KV heads are cached, and this model has fewer of them.",
         ),
     )
     for wrong, why in recognised:
         if got == int(budget // wrong) != want:
             return why
     if got == want + 1 and 2 * (budget % one) > one:
-        return "`round` goes up as well as down. The last one does not fit whole, by however little: round down."
+        return (
+            "`round` can go up as well as down. The last block doesn't fit completely, however close it is: round down."
+        )
     if got == want + 1:
-        return "The last one does not fit whole. A part of a block is no block: round down."
-    return "Divide the budget by the bytes of one block, which `block_bytes(config, block_size, bytes_per_element)` gives, and round down."
+        return "The last block doesn't fit completely, and part of a block is no block: round down."
+    return (
+        "Divide the budget by the size of one block, `block_bytes(config, block_size, bytes_per_element)`, and round "
+        "down."
+    )

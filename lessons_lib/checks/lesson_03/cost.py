@@ -1,4 +1,4 @@
-"""Judges what the pool of 03.1 costs: neither container is gone through to move one block."""
+"""Judges the cost of the pool of 03.1: moving one block must not iterate over either container."""
 
 from collections import deque
 
@@ -6,7 +6,7 @@ from lessons_lib.checks.exercise import Mistake, call
 
 
 class _WatchedQueue(deque):
-    """Counts the blocks that somebody looks at on the way to the one that is wanted."""
+    """Counts the blocks that are looked at on the way to the one that is wanted."""
 
     looked_at = 0
 
@@ -41,7 +41,7 @@ class _WatchedQueue(deque):
 
 
 def _whole(name: str):
-    """The set's own method, which goes through all of it."""
+    """The set's own method, which iterates over all of it."""
     own = getattr(set, name)
 
     def method(self, *args):
@@ -52,7 +52,7 @@ def _whole(name: str):
 
 
 class _WatchedSet(set):
-    """Counts the blocks that somebody goes through, to find one or to make another set."""
+    """Counts the blocks that are looked at, to find one or to build another set."""
 
     looked_at = 0
 
@@ -77,11 +77,11 @@ for _name in (
 
 
 def check_cost(attempt) -> None:
-    """Five hundred free blocks and as many used ones make neither method slower. Counted, not timed."""
+    """With 500 free blocks and 500 used ones, neither method gets slower. Counted, not timed."""
     for method in ("allocate", "free"):
         pool = attempt(1000, 16)
         call(pool.allocate, 500, case="")
-        queue = used = None  # other containers than the given ones are not watched
+        queue = used = None  # containers other than the given ones are not watched
         if type(pool.free_queue) is deque:
             queue = pool.free_queue = _WatchedQueue(pool.free_queue)
         if type(pool.used) is set:
@@ -89,12 +89,12 @@ def check_cost(attempt) -> None:
         if method == "allocate":
             call(pool.allocate, 1, case="")
             whole_queue = search = (
-                "`popleft()` takes the front without looking at the rest. Don't copy or slice the queue."
+                "`popleft()` takes the first block without looking at the rest. Don't copy or slice the queue."
             )
         else:
             call(pool.free, [0], case="")
-            whole_queue = "Don't make another queue: `extend` adds at the end of the one that is there."
-            search = "To know whether a block is handed out, ask `used`: a set finds it without a search."
+            whole_queue = "Don't build another queue: `extend` adds at the end of the existing one."
+            search = "To see whether a block is allocated, look in `used`: a set finds it without a search."
         doing = "`allocate(1)`" if method == "allocate" else "`free([0])`"
         if queue is not None:
             rebuilt = pool.free_queue is not queue
@@ -106,16 +106,18 @@ def check_cost(attempt) -> None:
             )
         if used is not None:
             rebuilt = pool.used is not used
-            idea = "Ask `block in self.used`: a set finds a block without a search. Don't make a list or a copy of it."
+            idea = "Use `block in self.used`: a set finds a block without a search. Don't make a list or a copy of it."
             if rebuilt:
-                idea = "Don't make another set: `update` and `difference_update` change the one that is there, block by block."
+                idea = (
+                    "Don't build another set: `update` and `difference_update` change the existing one, block by block."
+                )
             _refuse_walk(rebuilt or used.looked_at > 10, doing, "`used`, 500 blocks", idea)
 
 
 def _refuse_walk(walked: bool, doing: str, what: str, idea: str) -> None:
     if walked:
         raise Mistake(
-            f"your pool keeps its books well, but slowly: {doing} goes through {what}, to move one.",
-            case=f"pool = BlockPool(1000, 16), 500 of them handed out; {doing}.",
+            f"your pool is correct but slow: {doing} iterates over {what}, to move one.",
+            case=f"pool = BlockPool(1000, 16) with 500 blocks allocated; {doing}.",
             idea=idea + " The time must not depend on the size of the pool.",
         )

@@ -5,7 +5,7 @@ from random import Random
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_whole
 
-# (tokens, block size). The boundary of the lesson's example comes first: it is what this exercise is about.
+# (tokens, block size). The boundary from the lesson's example comes first: that's what this exercise is about.
 CASES = [
     *((tokens, 16) for tokens in (128, 129, 127, 0, 1, 15, 16, 17, 13, 62, 3)),
     *((5, 1), (7, 4), (8, 4), (9, 4), (0, 1)),
@@ -25,69 +25,83 @@ def check_blocks_for(attempt) -> None:
 
 
 def _gives(attempt, num_tokens: int) -> object:
-    """What the attempt says for another number of tokens, to tell one mistake from another."""
+    """What the attempt returns for another number of tokens, to tell one mistake from another."""
     try:
         return attempt(num_tokens, 16)
-    except Exception:  # noqa: BLE001 - it is wrong already
+    except Exception:  # noqa: BLE001 - the attempt is already known to be wrong
         return None
 
 
 def _check_kind(attempt, got, want: int, case: str) -> None:
     if got is None:
-        raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number.")
+        raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number of blocks.")
     if isinstance(got, float) or type(got).__name__ in ("float64", "float32"):
         further = _gives(attempt, 129)
         if got == int(got) and isinstance(further, float) and further != int(further):
             got, want, case = further, 9, "`blocks_for(129, 16)`."
         if got == int(got):
             idea = (
-                "A count is an int: the pool can't loop over `range(8.0)`. Use `//`, or `int(...)` on the whole number."
+                "A count is an int: the pool can't loop over `range(8.0)`. Use `//`, or convert the result with "
+                "`int(...)`."
             )
         else:
-            idea = "`/` gives a fraction, but a request holds whole blocks: a block that is begun is a block. Round up, with whole numbers."
+            idea = (
+                "`/` gives a fraction, but a request holds whole blocks: a partly filled block counts. Round up, in "
+                "integers."
+            )
         raise Mistake(f"the answer should be the int {want}; yours is the float {float(got):g}.", case=case, idea=idea)
     if not is_whole(got):
         raise Mistake(f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case)
 
 
 def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size: int, case: str) -> Mistake:
-    what = f"{counted(num_tokens, 'token')} at {block_size} a block need {counted(want, 'block')}; yours says {got}."
+    needs = "needs" if num_tokens == 1 else "need"
+    what = (
+        f"{counted(num_tokens, 'token')} at {block_size} per block {needs} {counted(want, 'block')}; yours returns "
+        f"{got}."
+    )
     full, rest = divmod(num_tokens, block_size)
     last = num_tokens - 1
     if num_tokens == 0:
-        idea = "Without tokens there is nothing to store: no block. A request that waits takes no memory."
+        idea = "Without tokens there is nothing to store, so no block is needed. A waiting request takes no memory."
     elif rest == 0 and got == want + 1:
         idea = (
-            f"{num_tokens} is {full} × {block_size}: the blocks are exactly full. The last token is at position {last}, the last cell of block "
-            f"{last} // {block_size} = {last // block_size}. You take a block for a token that has not come; add a block only for a rest."
+            f"{num_tokens} is {full} × {block_size}: the blocks are exactly full. The last token is at position "
+            f"{last}, the last slot of block {last} // {block_size} = {last // block_size}. You count a block for a "
+            "token that isn't there yet; add one only if there is a remainder."
         )
     elif rest == 1 and got == want - 1:
-        idea = f"Position {last} is the first cell of block {last} // {block_size} = {full}, the {_nth(full + 1)}. {_why_down(attempt)}"
-    elif rest and got == want - 1:
-        idea = f"{full} blocks hold {full * block_size} tokens. The other {rest} need a block too, though it does not get full."
-    elif rest and got == want + 1:
         idea = (
-            f"{want} blocks hold {want * block_size} tokens, which is enough. Does your rounding up take place twice?"
+            f"Position {last} is the first slot of block {last} // {block_size} = {full}, the {_nth(full + 1)}. "
+            f"{_why_down(attempt)}"
         )
+    elif rest and got == want - 1:
+        idea = (
+            f"{counted(full, 'full block')} {'holds' if full == 1 else 'hold'} {full * block_size} tokens. The rest "
+            "needs a block too, even if it doesn't fill it."
+        )
+    elif rest and got == want + 1:
+        idea = f"{counted(want, 'block')} can hold {want * block_size} tokens, which is enough. Do you round up twice?"
     elif got == rest:
-        idea = "That is the rest, `%`: the tokens in the last block. How many blocks are there?"
+        idea = "That is the remainder, `%`: the tokens in the last block. How many blocks are there?"
     elif got == -(-num_tokens // 16):
         idea = "That is the answer for blocks of 16. Use `block_size`."
     else:
-        idea = "Count them: one block for every `block_size` tokens, and one more if some are left over."
+        idea = "Count one block for every `block_size` tokens, and one more if there is a remainder."
     return Mistake(what, case=case, idea=idea)
 
 
 def _why_down(attempt) -> str:
     if _gives(attempt, 130) == 9:
         return (
-            "You seem to add a little too little before you divide: a rest of one token must reach the next block too."
+            "You seem to add slightly too little before you divide: a remainder of one token must reach the next block "
+            "too."
         )
     if _gives(attempt, 143) == 9:
-        return "`round` goes to the nearest number, down as well as up: always round up."
-    return "`//` rounds down and drops the block that is not full: round up."
+        return "`round` goes to the nearest integer, down as well as up: always round up."
+    return "`//` rounds down and drops the block that isn't full: round up."
 
 
 def _nth(number: int) -> str:
     words = {1: "first", 2: "second", 3: "third", 9: "ninth"}
-    return words.get(number, f"number {number} counted from 1")
+    return words.get(number, f"number {number}, counting from 1")

@@ -1,4 +1,4 @@
-"""Judges 03.4, `slot_mapping`: block number times block size plus offset, for all positions at once."""
+"""Judges 03.4, `slot_mapping`: block id times block size plus offset, for all positions at once."""
 
 from collections.abc import Iterable
 from random import Random
@@ -6,6 +6,7 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import slot_of
 
 # (blocks, block size, start, end), smallest first.
@@ -39,16 +40,20 @@ def check_slot_mapping(attempt) -> None:
         try:
             got = call(attempt, list(blocks), size, start, end, case=case)
         except IndexError as error:
-            asked = (
-                f"these positions have slots, {short(want)}"
-                if want
-                else "no position is asked for, so the answer is empty"
+            if "used as indices" in str(error):
+                raise Mistake(
+                    f"torch can't index with that dtype: {str(error)[:120]}",
+                    case=case,
+                    idea="Use int64 for the positions: `torch.arange(start, end)` already is.",
+                ) from None
+            expected = (
+                f"these positions have slots, {short(want)}" if want else "the range is empty, so the result is empty"
             )
             raise Mistake(
-                f"{asked}; yours raised IndexError: {str(error)[:120]}",
+                f"{expected}; yours raised IndexError: {str(error)[:120]}",
                 case=case,
-                idea="`end` itself is not asked for, as in `range(start, end)`, and the range may be empty. `//` says which "
-                "block of the table, `%` which cell.",
+                idea="`end` is excluded, as in `range(start, end)`, and the range may be empty. `//` gives the index "
+                "of the block in the table, `%` the offset in the block.",
             ) from None
         _check_kind(got, want, case)
         if got.tolist() != want:
@@ -62,21 +67,25 @@ def _check_kind(got, want: list[int], case: str) -> None:
         raise Mistake(
             f"the answer should be a torch tensor; yours is {type(got).__name__}.",
             case=case,
-            idea="The slots are used to index the cache, which is a tensor.",
+            idea="The slots are used to index the cache, so they must be a tensor.",
         )
     if got.dim() != 1:
-        raise Mistake(f"the shape should be [{len(want)}], one slot a position; yours is {list(got.shape)}.", case=case)
+        raise Mistake(
+            f"the shape should be [{len(want)}], one slot per position; yours is {list(got.shape)}.", case=case
+        )
     if got.is_floating_point() or got.dtype == torch.bool:
         raise Mistake(
-            f"slots are whole numbers, int64; yours are {str(got.dtype).removeprefix('torch.')}: {short(got)}.",
+            f"slots should be integers, int64; yours are {str(got.dtype).removeprefix('torch.')}: {short(got)}.",
             case=case,
-            idea="`/` gives fractions, `//` whole numbers. And a tensor made from an empty list holds floats, unless you say `dtype=torch.int64`.",
+            idea="`/` gives floats, `//` integers. And a tensor made from an empty list has a float dtype, unless you "
+            "pass `dtype=torch.int64`.",
         )
     if got.dtype.itemsize < 4:
         raise Mistake(
-            f"slots are int64, or int32; yours are {str(got.dtype).removeprefix('torch.')}.",
+            f"slots should be int64 (or int32); yours are {str(got.dtype).removeprefix('torch.')}.",
             case=case,
-            idea=f"{8 * got.dtype.itemsize} bits hold {2 ** (8 * got.dtype.itemsize):,} different numbers, and a large pool has more slots than that.",
+            idea=f"{8 * got.dtype.itemsize} bits can represent {2 ** (8 * got.dtype.itemsize):,} different values, and "
+            "a large pool has more slots than that.",
         )
 
 
@@ -95,11 +104,12 @@ def _name_wrong_slots(
     recognised = (
         (
             list(positions),
-            "Those are the positions. The table says where each block lies: position // block size is the *place in the table*.",
+            "Those are the positions. Look up each block in the table: position // block size is the *index in the "
+            "table*.",
         ),
         (
             formula(lambda p: blocks[p // size] + p % size),
-            "A block number is no slot: the blocks before it have `block_size` slots each. Multiply.",
+            "A block id is not a slot: each block before it has `block_size` slots. Multiply.",
         ),
         (
             formula(lambda p: blocks[p // size] * size),
@@ -107,28 +117,29 @@ def _name_wrong_slots(
         ),
         (
             formula(lambda p: blocks[p // size] * size + p),
-            "The offset begins at 0 again in every block: position % block size, not the position.",
+            "The offset starts at 0 again in every block: use position % block size, not the position.",
         ),
         (
             formula(lambda p: blocks[p // size] * size + (p - start) % size),
-            "The offset counts from the start of the request, not from `start`.",
+            "The offset follows from the position in the sequence: position % block size, not (position - `start`) % "
+            "block size.",
         ),
         (
             formula(lambda p: blocks[p % size] * size + p // size),
-            "`//` and `%` have changed places: `//` says which block, `%` which cell in it.",
+            "`//` and `%` are swapped: `//` gives the index of the block in the table, `%` the offset in the block.",
         ),
         (
             formula(lambda p: slot_of(blocks, size, p - start)),
-            "You begin at the table's first block. Position `start` may lie further on.",
+            "You start at the table's first block. Position `start` may be in a later one.",
         ),
         (
             formula(lambda p: blocks[p // size]),
-            "Those are the blocks. Which slot of the block? Block × block size + offset.",
+            "Those are the block ids. Which slot in the block? Block id × block size + offset.",
         ),
         (formula(lambda p: blocks[p // size] * 16 + p % 16), "That is right for blocks of 16. Use `block_size`."),
         (
             formula(lambda p: sorted(blocks)[p // size] * size + p % size),
-            "You sorted the blocks. Their order is the order of the request's tokens.",
+            "You sorted the blocks. Their order in the table is the order of the request's tokens.",
         ),
     )
     idea = next((why for wrong, why in recognised if got == wrong), "")
@@ -137,15 +148,15 @@ def _name_wrong_slots(
         and max(want, default=0) >= 2**15
         and any(mine != right and (mine - right) % 2**16 == 0 for mine, right in zip(got, want))
     ):
-        idea = "Does it overflow on the way? Make both tensors of int64."
+        idea = "Does it overflow along the way? Use int64 for both tensors."
     if len(got) != len(want) and not idea:
-        idea = "`end` is not asked for, as in `range(start, end)`; `start` is."
+        idea = "`start` is included and `end` is excluded, as in `range(start, end)`."
         if len(got) == end:
-            idea = "Those begin at position 0. Only the positions from `start` on are asked for."
+            idea = "Yours start at position 0. Return only the slots of positions `start` to `end - 1`."
         elif len(got) == len(blocks) * size:
-            idea = "Those are all slots of the table. Only the positions from `start` to `end - 1` are asked for."
+            idea = "Those are all slots of the table. Return only the slots of positions `start` to `end - 1`."
         return Mistake(
-            f"{len(want)} slots are asked for, {short(want)}; yours gave {len(got)}: {short(got)}.",
+            f"the result should have {counted(len(want), 'slot')}, {short(want)}; yours has {len(got)}: {short(got)}.",
             case=case,
             idea=idea,
         )
@@ -155,19 +166,19 @@ def _name_wrong_slots(
         f"position {p} should get slot {want[first]}: block {blocks[p // size]} × {size} + offset {p % size}. Yours is "
         f"{got[first]}; all: {short(got)}.",
         case=case,
-        idea=idea or "position // block size says which block of the table, position % block size which cell in it.",
+        idea=idea or "position // block size is the index in the table, position % block size the offset in the block.",
     )
 
 
 def _check_refusals(attempt) -> None:
-    beyond = "Look at `end` before you compute: the table may lack the block."
+    beyond = "Check `end` before you compute anything: the table may not have that block."
     below = (
-        "Python and torch count negative indexes from the end, so -1 quietly becomes a cell of the last block. "
-        "Look at `start` yourself."
+        "In Python and torch, negative indices count from the end, so -1 silently becomes a slot of the last block. "
+        "Check `start` yourself."
     )
     cases = (
-        (0, 9, "the last position with a cell is 7", beyond),
-        (8, 9, "the last position with a cell is 7", beyond),
+        (0, 9, "the last position with a slot is 7", beyond),
+        (8, 9, "the last position with a slot is 7", beyond),
         (-1, 3, "no position is negative", below),
     )
     for start, end, why, idea in cases:
@@ -180,12 +191,12 @@ def _check_refusals(attempt) -> None:
             if isinstance(error, NotImplementedError):
                 raise
             raise Mistake(
-                f"positions without a cell should raise IndexError; yours raised {type(error).__name__}.",
+                f"positions without a slot should raise IndexError; yours raised {type(error).__name__}.",
                 case=case,
                 idea=idea,
             ) from None
         raise Mistake(
-            f"positions without a cell should raise IndexError; yours returned {short(got)}.", case=case, idea=idea
+            f"positions without a slot should raise IndexError; yours returned {short(got)}.", case=case, idea=idea
         )
 
 
@@ -203,13 +214,15 @@ class _WatchedList(list):
 
 
 def _check_no_loop(attempt) -> None:
-    """Looking up the table once a position is a Python loop. Counted, not timed."""
+    """One table lookup per position is a Python loop. Counted, not timed."""
     _WatchedList.lookups = 0
     blocks = _WatchedList(range(8))
     attempt(blocks, 16, 0, 128)
     if _WatchedList.lookups >= 128:
         raise Mistake(
-            f"the slots are right, but your code looks into the table {_WatchedList.lookups} times for 128 positions: one after the other.",
+            f"the slots are right, but your code reads the table {_WatchedList.lookups} times for 128 positions, one "
+            "after the other.",
             case="`slot_mapping([0, 1, 2, 3, 4, 5, 6, 7], 16, 0, 128)`.",
-            idea="Make a tensor of the positions and one of the table, and index the second with `positions // block_size`: all of them at once.",
+            idea="Make one tensor of the positions and one of the table, and index the table with `positions // "
+            "block_size`: one lookup for all positions.",
         )

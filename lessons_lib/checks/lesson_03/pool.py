@@ -1,4 +1,4 @@
-"""Judges 03.1, `BlockPool`: every block is free or handed out, the order is kept, and a refusal changes nothing."""
+"""Judges 03.1, `BlockPool`: every block is free or allocated, the order is kept, and a refusal changes nothing."""
 
 from collections import deque
 from random import Random
@@ -10,34 +10,37 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks
 
 
 def check_block_pool(attempt) -> None:
-    _check_handing_out(attempt)
+    _check_allocate(attempt)
     _check_too_many(attempt)
-    _check_taking_back(attempt)
+    _check_free(attempt)
     _check_refusals(attempt)
     _check_long_run(attempt)
     check_cost(attempt)
 
 
 def _allocate(pool, count: int, case: str) -> list[int]:
-    """Hand out blocks that are there, and compare with the front of the queue as it was."""
+    """Allocate blocks that are free, and compare with the front of the queue as it was."""
     free, used = queue_of(pool), used_of(pool)
     try:
         got = call(pool.allocate, count, case=case)
     except (OutOfBlocks, ValueError) as error:
         raise Mistake(
-            f"`allocate({count})` raised {type(error).__name__}; {counted(len(free), 'block')} free.",
+            f"`allocate({count})` raised {type(error).__name__}, with {counted(len(free), 'block')} free.",
             case=case,
-            idea="Refuse only when more are asked for than are free. The last free block may be handed out too, and 0 blocks always.",
+            idea="Refuse only if `count` exceeds the number of free blocks. The last free block can be allocated too, "
+            "and 0 blocks always can.",
         ) from None
     _check_answer(got, count, free, case)
     blocks = [int(block) for block in got]
     if blocks != free[:count]:
         raise Mistake(
-            f"`allocate({count})` should give {free[:count]}, the front of the queue; yours gave {short(blocks)}.",
+            f"`allocate({count})` should return {free[:count]}, the front of the queue; yours returned "
+            f"{short(blocks)}.",
             case=case,
-            idea="Take from the front: `popleft()`. What comes back joins the end, so the block that has been free longest goes first.",
+            idea="Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free "
+            "longest is allocated first.",
         )
-    _check_books(pool, free[count:], used | set(blocks), case)
+    _check_containers(pool, free[count:], used | set(blocks), case)
     return blocks
 
 
@@ -46,7 +49,7 @@ def _check_answer(got, count: int, free: list[int], case: str) -> None:
         raise Mistake(
             f"`allocate({count})` should return the list {short(free[:count])}; yours returned None.",
             case=case,
-            idea="The caller needs the numbers: they go into its block table.",
+            idea="The caller needs the block ids for its block table.",
         )
     if not isinstance(got, (list, tuple, deque)):
         idea = (
@@ -55,31 +58,36 @@ def _check_answer(got, count: int, free: list[int], case: str) -> None:
             else ""
         )
         raise Mistake(
-            f"`allocate({count})` should return a list, {short(free[:count])}; yours returned {type(got).__name__}: {short(got)}.",
+            f"`allocate({count})` should return a list, {short(free[:count])}; yours returned {type(got).__name__}: "
+            f"{short(got)}.",
             case=case,
-            idea=idea or "A list always, for one block too: `[0]`, not `0`.",
+            idea=idea or "Always return a list, even for one block: `[0]`, not `0`.",
         )
     if len(got) != count:
         raise Mistake(
-            f"`allocate({count})` should return {counted(count, 'block')}; yours returned {len(got)}: {short(list(got))}.",
+            f"`allocate({count})` should return {counted(count, 'block')}; yours returned {len(got)}: "
+            f"{short(list(got))}.",
             case=case,
         )
     if not all(is_whole(block) for block in got):
-        raise Mistake(f"a block is an int, its number; yours returned {short(list(got))}.", case=case)
-
-
-def _check_books(pool, free: list[int], used: set[int], case: str) -> None:
-    """`free_queue` and `used` hold what they should, the queue in its order."""
-    queue, out = queue_of(pool), used_of(pool)
-    if out != used:
         raise Mistake(
-            f"`used` should be {short(used)}; yours is {short(out)}.",
+            f"`allocate` should return block ids, which are ints; yours returned {short(list(got))}.", case=case
+        )
+
+
+def _check_containers(pool, free: list[int], used: set[int], case: str) -> None:
+    """`free_queue` and `used` contain what they should, the queue in its order."""
+    queue, in_use = queue_of(pool), used_of(pool)
+    if in_use != used:
+        raise Mistake(
+            f"`used` should be {short(used)}; yours is {short(in_use)}.",
             case=case,
-            idea="`used` holds exactly the blocks that are handed out now: allocate puts them in, free takes them out.",
+            idea="`used` contains exactly the blocks that are allocated now: `allocate` adds them, `free` removes "
+            "them.",
         )
     if sorted(queue) != sorted(free):
         raise Mistake(
-            f"the free queue should hold {short(free)}; yours holds {short(queue)}.",
+            f"the free queue should contain {short(free)}; yours contains {short(queue)}.",
             case=case,
             idea="A block is either in `free_queue` or in `used`, never in both, never in neither.",
         )
@@ -87,7 +95,7 @@ def _check_books(pool, free: list[int], used: set[int], case: str) -> None:
         raise Mistake(f"the free queue should be {short(free)}, in this order; yours is {short(queue)}.", case=case)
 
 
-def _check_handing_out(attempt) -> None:
+def _check_allocate(attempt) -> None:
     pool = attempt(3, 16)
     case = "pool = BlockPool(3, 16); `pool.allocate(2)`."
     _allocate(pool, 2, case)
@@ -97,87 +105,84 @@ def _check_handing_out(attempt) -> None:
 
 
 def _check_too_many(attempt) -> None:
-    for out, count in ((2, 3), (4, 1), (0, 5)):
+    for first, count in ((2, 3), (4, 1), (0, 5)):
         pool = attempt(4, 16)
-        case = f"pool = BlockPool(4, 16); `pool.allocate({out})`, then `pool.allocate({count})`."
-        used = set(_allocate(pool, out, case))
+        case = f"pool = BlockPool(4, 16); `pool.allocate({first})`, then `pool.allocate({count})`."
+        used = set(_allocate(pool, first, case))
         refused(
             OutOfBlocks, pool.allocate, count,
-            doing=f"asking for {counted(count, 'block')} with {4 - out} free",
+            doing=f"allocating {counted(count, 'block')} with {4 - first} free",
             case=case,
-            idea="All or none: with some of its blocks a request can do nothing, and the others would lack them. Compare with "
-            "`len(self.free_queue)` first.",
-            unchanged=lambda pool=pool, used=used, case=case: _check_books(pool, [b for b in range(4) if b not in used], used, case),
+            idea="All or none: a request can do nothing with only some of its blocks, and other requests would be "
+            "missing them. Compare with `len(self.free_queue)` first.",
+            unchanged=lambda pool=pool, used=used, case=case: _check_containers(
+                pool, [block for block in range(4) if block not in used], used, case
+            ),
         )  # fmt: skip
     pool = attempt(4, 16)
     case = "pool = BlockPool(4, 16); `pool.allocate(-1)`."
     refused(
         ValueError, pool.allocate, -1,
-        doing="asking for -1 blocks",
+        doing="allocating -1 blocks",
         case=case,
-        idea="A loop over `range(-1)` does nothing, without a word, and the caller's mistake shows up somewhere else.",
-        unchanged=lambda: _check_books(pool, [0, 1, 2, 3], set(), case),
+        idea="A loop over `range(-1)` silently does nothing, and the caller's mistake shows up somewhere else.",
+        unchanged=lambda: _check_containers(pool, [0, 1, 2, 3], set(), case),
     )  # fmt: skip
 
 
-def _check_taking_back(attempt) -> None:
+def _check_free(attempt) -> None:
     pool = attempt(5, 16)
-    case = "pool = BlockPool(5, 16); `allocate(3)` gives [0, 1, 2], `allocate(1)` gives [3]; `pool.free([0, 1, 2])`."
+    case = (
+        "pool = BlockPool(5, 16); `allocate(3)` returns [0, 1, 2], `allocate(1)` returns [3]; `pool.free([0, 1, 2])`."
+    )
     _allocate(pool, 3, case)
     _allocate(pool, 1, case)
     call(pool.free, [0, 1, 2], case=case)
     _name_wrong_order(queue_of(pool), case)
-    _check_books(pool, [4, 2, 1, 0], {3}, case)
+    _check_containers(pool, [4, 2, 1, 0], {3}, case)
     _allocate(pool, 2, case + " Then `allocate(2)`.")
     call(pool.free, [], case=case + " Then `allocate(2)`, then `free([])`, which changes nothing.")
-    _check_books(pool, [1, 0], {2, 3, 4}, case + " Then `allocate(2)`, then `free([])`, which changes nothing.")
-    call(pool.free, (3,), case=case + " Then `allocate(2)`, then `free((3,))`: a tuple does as well.")
-    _check_books(pool, [1, 0, 3], {2, 4}, case + " Then `allocate(2)`, then `free((3,))`: a tuple does as well.")
+    _check_containers(pool, [1, 0], {2, 3, 4}, case + " Then `allocate(2)`, then `free([])`, which changes nothing.")
+    call(pool.free, (3,), case=case + " Then `allocate(2)`, then `free((3,))`: a tuple is fine, too.")
+    _check_containers(pool, [1, 0, 3], {2, 4}, case + " Then `allocate(2)`, then `free((3,))`: a tuple is fine, too.")
 
 
 def _name_wrong_order(queue: list[int], case: str) -> None:
-    """Recognise the order in which the three blocks were put back."""
-    recognised = {
+    """Recognize the order in which the three blocks were put back."""
+    recognised = (
         (
-            4,
-            0,
-            1,
-            2,
-        ): "The blocks come in the order of the request's tokens. Put them back from the last to the first, `reversed(blocks)`, so that "
-        "the request's tail is handed out before its beginning.",
+            [4, 0, 1, 2],
+            "The blocks are listed in the order of the request's tokens. Put them back last to first, "
+            "`reversed(blocks)`, so that the request's tail is reallocated before its beginning.",
+        ),
         (
-            2,
-            1,
-            0,
-            4,
-        ): "They went to the front of the queue. They join the end, behind block 4, which has been free for longer.",
+            [2, 1, 0, 4],
+            "You put them at the front of the queue. They go to the end, after block 4, which has been free longer.",
+        ),
         (
-            0,
-            1,
-            2,
-            4,
-        ): "They went to the front of the queue, or it was sorted. They join the end, behind block 4, last block first.",
-    }
-    if tuple(queue) in recognised:
-        raise Mistake(
-            f"the free queue should be [4, 2, 1, 0]; yours is {queue}.", case=case, idea=recognised[tuple(queue)]
-        )
+            [0, 1, 2, 4],
+            "You put them at the front of the queue, or sorted it. They go to the end, after 4, last block first.",
+        ),
+    )
+    for wrong, idea in recognised:
+        if queue == wrong:
+            raise Mistake(f"the free queue should be [4, 2, 1, 0]; yours is {queue}.", case=case, idea=idea)
 
 
 def _check_refusals(attempt) -> None:
-    begin = "pool = BlockPool(5, 16); `allocate(3)` gives [0, 1, 2]; "
-    lost = "It would stand in the queue twice, and two requests would get it: each would write over the other's keys."
-    both = "Both are in `used` when you ask, so ask this too: do the blocks differ, `len(set(blocks)) == len(blocks)`? "
+    begin = "pool = BlockPool(5, 16); `allocate(3)` returns [0, 1, 2]; "
+    lost = "It would be in the queue twice, and two requests would get it: each would overwrite the other's keys."
+    both = "Both times it is still in `used`, so also check that the blocks differ: `len(set(blocks)) == len(blocks)`. "
     cases = (
         ([4], "freeing block 4, which is free,", lost),
-        ([0, 4], "freeing block 0 and, with it, block 4, which is free,", lost),
-        ([1, 1], "naming block 1 twice", both + lost),
+        ([0, 4], "freeing block 0 together with block 4, which is free,", lost),
+        ([1, 1], "listing block 1 twice", both + lost),
         (
             [2, 9],
             "freeing block 9, which this pool does not have,",
-            "It belongs to another pool, or to none. Look whether it is in `used`.",
+            "It belongs to another pool, or to none. Check whether it is in `used`.",
         ),
-        ([-1], "freeing block -1", "No block has that number. Look whether it is in `used`."),
+        ([-1], "freeing block -1", "No block has that id. Check whether it is in `used`."),
     )
     for blocks, doing, idea in cases:
         pool = attempt(5, 16)
@@ -185,32 +190,30 @@ def _check_refusals(attempt) -> None:
         _allocate(pool, 3, case)
         refused(
             ValueError, pool.free, blocks, doing=doing, case=case, idea=idea,
-            unchanged=lambda pool=pool, case=case: _check_books(pool, [3, 4], {0, 1, 2}, case),
+            unchanged=lambda pool=pool, case=case: _check_containers(pool, [3, 4], {0, 1, 2}, case),
         )  # fmt: skip
     pool = attempt(5, 16)
-    case = begin + "`free([0, 1, 2])`, and the same once more."
+    case = begin + "`free([0, 1, 2])`, and then the same call again."
     _allocate(pool, 3, case)
     call(pool.free, [0, 1, 2], case=case)
     refused(
         ValueError, pool.free, [0, 1, 2], doing="freeing blocks a second time", case=case, idea=lost,
-        unchanged=lambda: _check_books(pool, [3, 4, 2, 1, 0], set(), case),
+        unchanged=lambda: _check_containers(pool, [3, 4, 2, 1, 0], set(), case),
     )  # fmt: skip
 
 
 def _check_long_run(attempt) -> None:
     rng, pool = Random(3), attempt(12, 4)
     held: list[list[int]] = []
-    for number in range(300):
+    for index in range(300):
         free = queue_of(pool)
         if held and rng.random() < 0.45:
             blocks = held.pop(rng.randrange(len(held)))
-            case = f"turn {number} of a long run with 12 blocks; queue {free}; `free({blocks})`."
+            case = f"call {index} of a long run with 12 blocks; queue {free}; `free({blocks})`."
             call(pool.free, list(blocks), case=case)
-            _check_books(pool, free + blocks[::-1], {block for piece in held for block in piece}, case)
+            _check_containers(pool, free + blocks[::-1], {block for others in held for block in others}, case)
         else:
             count = rng.randint(0, min(4, len(free)))
             held.append(
-                _allocate(
-                    pool, count, f"turn {number} of a long run with 12 blocks; queue {free}; `allocate({count})`."
-                )
+                _allocate(pool, count, f"call {index} of a long run with 12 blocks; queue {free}; `allocate({count})`.")
             )

@@ -4,110 +4,115 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="An oracle says how long each answer will be, and the system reserves exactly that, in one piece. Why is much of "
-        "the memory empty all the same?",
+        text="An oracle tells the system how long each answer will be, and the system reserves exactly that, in one "
+        "piece. Why is much of the memory still empty?",
         choices=(
             Choice(
                 "The oracle reserves for the longest possible answer, so the end of each reservation is never used.",
-                "It reserves exactly what the request will need. No place stays empty to the end.",
+                "It reserves exactly what the request will need. Every reserved cache slot is used in the end.",
             ),
             Choice(
-                "Places are reserved at once and filled one by one; and gaps of the wrong size are left.",
-                "While an answer grows, on average about half of what is reserved for it is still to come. That is reservation; "
-                "the gaps are external fragmentation.",
+                "All cache slots are reserved at the start but filled one by one, and gaps of the wrong size remain.",
+                "While an answer grows, about half of its reservation is still empty on average. "
+                "The gaps are external fragmentation.",
                 right=True,
             ),
             Choice(
-                "Keys and values of finished requests stay in their places, and nobody else can use these.",
-                "What lies there is free to be written over. It is no waste as long as somebody else may have the place.",
+                "Keys and values of finished requests stay in their cache slots, and no other request can use these.",
+                "They may be overwritten. That isn't waste, because other requests can use the slots.",
             ),
         ),
     ),
     Question(
-        text="Block size 16. A request has 144 tokens in its table and gets one more. What happens?",
+        text="The block size is 16. A request has 144 tokens in its table and gets one more. What happens?",
         choices=(
             Choice("Nothing is allocated: its ninth block has room.", "144 = 9 × 16: the ninth block is exactly full."),
             Choice(
                 "It takes a tenth block.",
-                "Position 144 is the first cell of block 144 // 16 = 9 of its table, the tenth.",
+                "Position 144 is the first slot of block 144 // 16 = 9 of its table, the tenth.",
                 right=True,
             ),
             Choice(
-                "It took its tenth block with the token before.",
-                "Position 143 is the last cell of the ninth block. A table takes a block when a token needs it, not before.",
+                "It took its tenth block with the previous token.",
+                "Position 143 is the last slot of the ninth block. A table takes a block when a token needs it, not "
+                "before.",
             ),
         ),
     ),
     Question(
-        text="A request's table is [7, 2, 5], the block size is 4. Where do the key and value of position 6 go?",
+        text="A request's table is [7, 2, 5], and the block size is 4. Where do the key and value of position 6 go?",
         choices=(
             Choice(
-                "To slot 10.", "6 // 4 = 1 is the second block of the table, number 2. 2 × 4 + 6 % 4 = 10.", right=True
+                "To slot 10.",
+                "6 // 4 = 1 is the second entry of the table, block 2. 2 × 4 + 6 % 4 = 10.",
+                right=True,
             ),
             Choice(
                 "To slot 6.",
-                "That is the position in the request. The table says where the request's second block lies in the pool.",
+                "That is the position in the sequence. The table says where the request's second block is in the pool.",
             ),
             Choice(
                 "To slot 4.",
-                "That is 2 + 2, the block's number and the offset. There are two blocks of 4 slots before block 2: multiply by the block size.",
+                "That is 2 + 2, the block id plus the offset. Two blocks of 4 slots come before block 2: multiply by "
+                "the block size.",
             ),
-            Choice("To slot 22.", "That takes block 5, the third. Positions 4 to 7 lie in the second."),
+            Choice("To slot 22.", "That takes block 5, the third. Positions 4 to 7 are in the second."),
         ),
     ),
     Question(
-        text="Why does the pool take a request's blocks back last block first?",
+        text="Why does the pool put a request's blocks back last block first?",
         choices=(
             Choice(
-                "It is faster: the end of the queue is nearer to the last block.",
-                "Both ways put the same number of blocks at the end of the queue.",
+                "It is faster: the end of the queue is closer to the last block.",
+                "Both orders append the same number of blocks to the queue.",
             ),
             Choice(
-                "Otherwise the free blocks would not lie next to each other, and no long request would fit.",
-                "They need not. That is the point of the table: any free block will do.",
+                "Otherwise the free blocks would not be next to each other, and no long request would fit.",
+                "They don't have to be. That is the point of the table: any free block will do.",
             ),
             Choice(
-                "The tail is then written over first, and the beginning stays whole for longest.",
-                "A later request with the same beginning could use those keys, if they are still there. A tail without its "
-                "beginning is of use to nobody.",
+                "The tail is then overwritten first, and the beginning stays intact longest.",
+                "A later request with the same beginning can reuse those keys if they are still there. A tail without "
+                "its beginning is useless.",
                 right=True,
             ),
         ),
     ),
     Question(
-        text="Requests of about 1,000 tokens, all different. You change the block size from 16 to 64. What happens to the share "
-        "of the memory that is wasted?",
+        text="Requests hold about 1,000 tokens, all of different lengths. You change the block size from 16 to 64. "
+        "What happens to the percentage of memory that is wasted?",
         choices=(
             Choice(
                 "It becomes about four times as large.",
-                "About half a block a request: from 8 to 32 places beside 1,000 tokens.",
+                "About half a block per request is empty: 8 slots before and 32 now, compared with 1,000 tokens.",
                 right=True,
             ),
             Choice(
-                "It stays as it is, since the requests are the same.",
-                "The last block of each request is half empty on average, and it is four times as large now.",
+                "It stays the same, because the requests do.",
+                "The last block of each request is half empty on average, and it is now four times as large.",
             ),
             Choice(
-                "It falls, since there are fewer blocks.",
-                "There are fewer entries in the tables. The cells of the last block that lie empty become more.",
+                "It falls, because there are fewer blocks.",
+                "The tables have fewer entries, but the last blocks have more empty slots.",
             ),
         ),
     ),
     Question(
-        text="A pool of 20 blocks. A asks for 3 blocks, and 2 are free. Why does `allocate` refuse instead of giving the 2?",
+        text="A pool has 20 blocks. A needs 3 blocks, and 2 are free. Why does `allocate` refuse instead of returning "
+        "the 2?",
         choices=(
             Choice(
-                "Two blocks are too few to be worth a call: each call takes time between two steps.",
-                "A call for one block is the usual one, while a request decodes.",
+                "Two blocks aren't worth a call: each call takes time between two steps.",
+                "While a request decodes, a call for one block is the usual case.",
             ),
             Choice(
-                "A could not take its step with two, and others that could would lack them.",
-                "All or nothing: a refused call leaves everything as it was, and the caller can decide who waits.",
+                "A couldn't take its step with two, and other requests would be missing them.",
+                "All or nothing: a refused call changes nothing, and the caller can decide which request waits.",
                 right=True,
             ),
             Choice(
-                "The two and the third, once it is free, would not lie next to each other.",
-                "They never need to: the table says where each of them lies.",
+                "The two would not be next to the third, once it is free.",
+                "They never have to be: the table says where each of them is.",
             ),
         ),
     ),

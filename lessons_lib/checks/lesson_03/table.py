@@ -1,4 +1,4 @@
-"""Judges 03.3, `BlockTable`: a block more only at a boundary, all or nothing, and everything given back."""
+"""Judges 03.3, `BlockTable`: a new block only at a boundary, all or nothing, and everything returned to the pool."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ def check_block_table(attempt) -> None:
 
 
 def _append(table, count: int | None, tokens: int, case: str) -> None:
-    """Append what there is room for; afterwards the table must hold `tokens` tokens. None: without an argument."""
+    """Append where there is room; afterwards the table must hold `tokens` tokens. None: without an argument."""
     before = _blocks_of(table, case)
     arguments = () if count is None else (count,)
     try:
@@ -30,14 +30,14 @@ def _append(table, count: int | None, tokens: int, case: str) -> None:
             case=case,
             idea=WHY_REFUSED.get(type(error), WHY_REFUSED[ValueError]),
         ) from None
-    _check_table(table, tokens, case, len(before))
     after = _blocks_of(table, case)
     if after[: len(before)] != before:
         raise Mistake(
-            f"`blocks` was {short(before)} and is {short(after)}: blocks with tokens in them have changed.",
+            f"`blocks` was {short(before)} and is now {short(after)}: blocks with tokens in them have changed.",
             case=case,
-            idea="Keep the blocks that are there, in their order, and put the new ones behind them.",
+            idea="Keep the existing blocks, in their order, and add the new ones after them.",
         )
+    _check_table(table, tokens, case, len(before))
 
 
 def _blocks_of(table, case: str) -> list[int]:
@@ -47,9 +47,10 @@ def _blocks_of(table, case: str) -> list[int]:
     blocks = list(blocks)
     if not all(is_whole(block) for block in blocks):
         raise Mistake(
-            f"`blocks` should hold block numbers, such as [0, 1]; yours is {short(blocks)}.",
+            f"`blocks` should be a list of block ids, such as [0, 1]; yours is {short(blocks)}.",
             case=case,
-            idea="`allocate` returns a list. `self.blocks.append(...)` would put that list inside; `+=` or `extend` adds what is in it.",
+            idea="`allocate` returns a list. `self.blocks.append(...)` would nest that list; `+=` or `extend` adds its "
+            "elements.",
         )
     return [int(block) for block in blocks]
 
@@ -59,7 +60,8 @@ def _check_table(table, tokens: int, case: str, blocks_before: int = 0) -> None:
     want = blocks_for(tokens, size)
     if len(blocks) != want:
         raise Mistake(
-            f"after {counted(tokens, 'token')} the table should hold {counted(want, 'block')}; yours holds {len(blocks)}.",
+            f"after {counted(tokens, 'token')} the table should hold {counted(want, 'block')}; yours holds "
+            f"{len(blocks)}.",
             case=case,
             idea=why_count(len(blocks), want, tokens, size, was_enough=0 < want <= blocks_before),
         )
@@ -67,31 +69,34 @@ def _check_table(table, tokens: int, case: str, blocks_before: int = 0) -> None:
         raise Mistake(
             f"`num_tokens` should be {tokens}; yours is {short(table.num_tokens)}.",
             case=case,
-            idea="It counts all tokens stored so far. Add `count` to it in every call that succeeds.",
+            idea="It counts all tokens stored so far. Add `count` to it in every successful call.",
         )
     if len(set(blocks)) < len(blocks):
-        raise Mistake(f"a block is in the table twice: {short(blocks)}.", case=case)
+        raise Mistake(f"the table contains a block twice: {short(blocks)}.", case=case)
     _check_pool(table.pool, [table], case)
 
 
 def _check_same(table, tokens: int, case: str) -> None:
-    """After a refused call: the blocks that `tokens` tokens need, and not one more."""
+    """After a refused call: the blocks that `tokens` tokens need, and no more."""
     held, want = len(_blocks_of(table, case)), blocks_for(tokens, table.pool.block_size)
     if held != want or table.num_tokens != tokens:
         raise Mistake(
-            f"the table had {tokens} tokens in {want} blocks; now it has {short(table.num_tokens)} tokens in {held} blocks."
+            f"the table had {counted(tokens, 'token')} in {counted(want, 'block')}; now it has "
+            f"{short(table.num_tokens)} tokens in {counted(held, 'block')}."
         )
     _check_pool(table.pool, [table], case)
 
 
 def _check_pool(pool: BlockPool, tables: list, case: str) -> None:
-    """The pool has handed out exactly what the tables hold."""
+    """The pool has allocated exactly what the tables hold."""
     held = {block for table in tables for block in _blocks_of(table, case)}
     if used_of(pool) != held or set(queue_of(pool)) & held:
         raise Mistake(
-            f"the tables hold the blocks {short(sorted(held))}, but the pool counts {short(sorted(used_of(pool)))} as handed out.",
+            f"the tables hold blocks {short(sorted(held))}, but in the pool {short(sorted(used_of(pool)))} are "
+            "allocated.",
             case=case,
-            idea="Take blocks with `self.pool.allocate(...)` and give them back with `self.pool.free(...)`, nothing else: the pool keeps the books.",
+            idea="Change the pool only through `self.pool.allocate(...)` and `self.pool.free(...)`, which keep "
+            "`free_queue` and `used` consistent.",
         )
 
 
@@ -118,8 +123,8 @@ def _check_prompts(attempt) -> None:
 
 def _check_no_block_left(attempt) -> None:
     idea = (
-        "All or nothing: ask the pool for all missing blocks in one call, and change `num_tokens` only after it. "
-        "If the pool refuses, nothing has happened."
+        "All or nothing: allocate all missing blocks in one call, and change `num_tokens` only after it. "
+        "If the pool refuses, nothing has changed."
     )
     for blocks, stored, count in ((8, 0, 129), (2, 20, 20), (4, 20, 45), (2, 32, 1)):
         pool = BlockPool(blocks, 16)
@@ -129,7 +134,8 @@ def _check_no_block_left(attempt) -> None:
         missing = blocks_for(stored + count, 16) - blocks_for(stored, 16)
         refused(
             OutOfBlocks, table.append, count,
-            doing=f"appending {counted(count, 'token')}, for which {counted(missing, 'block')} more must be had and {len(pool.free_queue)} are free,",
+            doing=f"appending {counted(count, 'token')}, which needs {counted(missing, 'more block')} with "
+            f"{len(pool.free_queue)} free,",
             case=case,
             idea=idea,
             unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
@@ -139,17 +145,18 @@ def _check_no_block_left(attempt) -> None:
 def _check_limit(attempt) -> None:
     table = attempt(BlockPool(9, 16), 2)
     _append(table, 32, 32, "block size 16, max_blocks 2, an empty table; `append(32)`: exactly what fits.")
-    idea = (
-        "Compare the blocks needed with `self.max_blocks` before you ask the pool. None means that there is no limit."
-    )
+    idea = "Compare the blocks needed with `self.max_blocks` before you allocate. None means no limit."
     for limit, stored, count in ((2, 32, 1), (2, 0, 33), (0, 0, 1)):
         table = attempt(BlockPool(9, 16), max_blocks=limit)
-        case = f"a pool of 9 free blocks of 16; a table with max_blocks {limit}, {stored} tokens stored; `append({count})`."
+        case = (
+            f"a pool of 9 free blocks of 16; a table with max_blocks {limit}, {stored} tokens stored; "
+            f"`append({count})`."
+        )
         _append(table, stored, stored, case)
-        zero = "0 is a limit too, though Python takes it for False: compare with `is not None`." if limit == 0 else idea
+        zero = "0 is a limit too, although it counts as False in Python: use `is not None`." if limit == 0 else idea
         refused(
             TableFull, table.append, count,
-            doing=f"growing to {counted(blocks_for(stored + count, 16), 'block')}, with max_blocks {limit},",
+            doing=f"growing to {counted(blocks_for(stored + count, 16), 'block')} with max_blocks {limit}",
             case=case,
             idea=zero,
             unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
@@ -160,7 +167,7 @@ def _check_wrong_count(attempt) -> None:
     table = attempt(BlockPool(4, 16))
     case = "block size 16, 20 tokens stored; `append(-5)`."
     _append(table, 20, 20, case)
-    idea = "A table only grows, until it is released. With 15 tokens left it would hold a block too many."
+    idea = "A table only grows, until it is released. With 15 tokens it would hold one block too many."
     refused(
         ValueError,
         table.append,
@@ -190,32 +197,33 @@ def _check_release(attempt) -> None:
     call(table.release, case=case)
     if used_of(pool):
         raise Mistake(
-            f"after the release no block should be handed out; the pool still misses {short(sorted(used_of(pool)))}.",
+            f"after the release no block should be allocated; in the pool, {short(sorted(used_of(pool)))} still are.",
             case=case,
-            idea="Give all of them back with `self.pool.free(...)`, before the list is emptied.",
+            idea="Return all of them with `self.pool.free(...)`, before you empty the list.",
         )
     if queue_of(pool) == [3, 4, 0, 1, 2]:
         raise Mistake(
             "the free queue should be [3, 4, 2, 1, 0] afterwards; yours is [3, 4, 0, 1, 2].",
             case=case,
-            idea="`pool.free` takes the blocks in the order of the tokens and turns them round itself. "
+            idea="`pool.free` takes the blocks in the order of the tokens and reverses them itself. "
             + (
-                "You gave them back one at a time, so there was nothing to turn: give it the whole list."
+                "You freed them one at a time, so there was nothing to reverse: pass the whole list."
                 if pool.calls > 1
-                else "You turned them once more."
+                else "You reversed them a second time."
             ),
         )
     if _blocks_of(table, case):
         raise Mistake(
             f"a released table should be empty; yours still lists {short(_blocks_of(table, case))}.",
             case=case,
-            idea="The blocks belong to somebody else soon. A table that still names them would read and write foreign keys.",
+            idea="Another request will get these blocks. A table that still lists them would read and overwrite that "
+            "request's keys.",
         )
     if table.num_tokens != 0:
         raise Mistake(
             f"a released table should hold 0 tokens; yours says {short(table.num_tokens)}.",
             case=case,
-            idea="With the blocks the tokens are gone. The next `append` would count from the old number.",
+            idea="Without its blocks the table has no tokens. The next `append` would start from the old count.",
         )
     _append(table, 17, 17, case + " Then `append(17)`.")
     call(table.release, case=case)
@@ -232,18 +240,19 @@ def _check_long_run(attempt) -> None:
     rng, pool = Random(7), BlockPool(10, 4)
     tables = {name: attempt(pool) for name in "ABC"}
     tokens = dict.fromkeys(tables, 0)
-    for number in range(200):
+    for index in range(200):
         name = rng.choice("ABC")
         table, count = tables[name], rng.choice((1, 1, 1, 3, 9))
         held = {other: tokens[other] for other in tables}
         if rng.random() < 0.15:
-            case = (
-                f"turn {number} of a long run, three tables on 10 blocks of 4, holding {held} tokens; release {name}."
-            )
+            case = f"call {index} of a long run, three tables on 10 blocks of 4, holding {held} tokens; release {name}."
             call(table.release, case=case)
             tokens[name] = 0
         else:
-            case = f"turn {number} of a long run, three tables on 10 blocks of 4, holding {held} tokens; {name} appends {count}."
+            case = (
+                f"call {index} of a long run, three tables on 10 blocks of 4, holding {held} tokens; {name} appends "
+                f"{count}."
+            )
             try:
                 call(table.append, count, case=case)
                 tokens[name] += count
@@ -253,9 +262,10 @@ def _check_long_run(attempt) -> None:
         for other, each in tables.items():
             if len(_blocks_of(each, case)) != blocks_for(tokens[other], 4) or each.num_tokens != tokens[other]:
                 raise Mistake(
-                    f"{other} should have {tokens[other]} tokens in {blocks_for(tokens[other], 4)} blocks; it has {short(each.num_tokens)} "
-                    f"in {short(_blocks_of(each, case))}.",
+                    f"{other} should have {counted(tokens[other], 'token')} in "
+                    f"{counted(blocks_for(tokens[other], 4), 'block')}; it has {short(each.num_tokens)} in "
+                    f"{short(_blocks_of(each, case))}.",
                     case=case,
-                    idea="Do tables share something that each should have for itself?",
+                    idea="Do the tables share an object, such as the list of blocks, that each should have of its own?",
                 )
         _check_pool(pool, list(tables.values()), case)

@@ -1,11 +1,12 @@
-"""Why an answer to 03.3 is wrong: a refusal that was not due, or a wrong number of blocks."""
+"""Why an answer to 03.3 is wrong: a refusal without a reason, or a wrong number of blocks."""
 
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import OutOfBlocks, TableFull, blocks_for
 
 WHY_REFUSED = {
-    TableFull: "The table may hold `max_blocks` blocks, that many too. Refuse when *more* are needed; None means that there is no limit.",
-    OutOfBlocks: "Only the missing blocks must be free: those that all tokens need, less those that the table has. Exactly as many as are free will do.",
+    TableFull: "The table may hold up to `max_blocks` blocks. Refuse only if *more* are needed; None means no limit.",
+    OutOfBlocks: "Only the missing blocks have to be free: those that all tokens need, minus those that the table has. "
+    "It's fine to take the last free block.",
     ValueError: "Refuse a negative `count`, nothing else. `append(0)` is allowed, and changes nothing.",
 }
 
@@ -13,24 +14,26 @@ WHY_REFUSED = {
 def why_count(got: int, want: int, tokens: int, size: int, was_enough: bool) -> str:
     last = tokens - 1
     if size != 16 and got == blocks_for(tokens, 16):
-        return f"That is right for blocks of 16. The pool says how large they are: `self.pool.block_size`, here {size}."
+        return f"That would be right for blocks of 16. The block size is in `self.pool.block_size`, here {size}."
     if got < want and last % size == 0:
         return (
-            f"Position {last} is the first cell of block {last} // {size} = {last // size} of this table. You seem to grow when a "
+            f"Position {last} is the first slot of block {last} // {size} = {last // size} of this table. You seem to "
+            "grow when a "
             f"block is over-full; "
             "grow when the next position *starts* a block."
         )
     if got < want:
         return (
-            f"{counted(got, 'block')} of {size} {'has' if got == 1 else 'have'} {got * size} cells, and {tokens} tokens are in. "
-            "How many blocks `tokens + count` tokens need, `blocks_for` says."
+            f"{counted(got, 'block')} of {size} {'has' if got == 1 else 'have'} {got * size} slots, too few for "
+            f"{counted(tokens, 'token')}. "
+            "`blocks_for` tells you how many blocks `num_tokens + count` tokens need."
         )
     if tokens % size == 0 and not was_enough:
         return (
-            f"Position {last} is the last cell of a block: all blocks are exactly full, and no token is without a place. "
+            f"Position {last} is the last slot of a block: all blocks are exactly full, and every token has a slot. "
             "Grow when the next token comes, not before."
         )
     return (
-        "The last block has cells left. Fill it first: take only as many new blocks as `blocks_for` of *all* tokens says, "
-        "less those that the table has."
+        "The last block has room left. Fill it first: allocate only `blocks_for` of *all* tokens, minus the blocks "
+        "that the table has."
     )
