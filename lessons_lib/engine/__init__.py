@@ -19,11 +19,12 @@ from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.engine.sampling import SamplingParams, draw, random_number, token_probabilities
 
 __all__ = [
-    "EngineConfig",
     "FEW_TOKENS",
+    "EngineConfig",
     "GPUModelRunner",
     "GraphKey",
     "GraphStore",
+    "IncrementalDetokenizer",
     "LLMEngine",
     "ModelRunner",
     "NewToken",
@@ -31,11 +32,10 @@ __all__ = [
     "OverlappedSteps",
     "RequestOutput",
     "SamplingParams",
-    "IncrementalDetokenizer",
+    "captured_batch_sizes",
     "draw",
     "fused_runner",
     "gpu_model_runner",
-    "ladder",
     "next_size",
     "prometheus_text",
     "random_number",

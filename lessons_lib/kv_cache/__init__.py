@@ -22,9 +22,9 @@ from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, block_hash
 
 __all__ = [
     "COPY",
-    "Move",
     "SWAP_IN",
     "SWAP_OUT",
+    "BlockCopy",
     "BlockPool",
     "BlockTable",
     "LruQueue",
@@ -32,12 +32,12 @@ __all__ = [
     "PagedKVCache",
     "PrefixCache",
     "TableFull",
-    "copy_blocks",
     "audit",
     "block_bytes",
     "block_hash",
     "blocks_for",
     "blocks_in_budget",
+    "copy_blocks",
     "slot_mapping",
     "slot_of",
 ]
