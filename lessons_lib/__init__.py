@@ -1,11 +1,11 @@
-"""Reference code of the course: one module a lesson.
+"""Reference code of the course, one folder per subject.
 
 Importing the package loads nothing heavy; torch and transformers are loaded by the modules that use them.
 """
 
 import os
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Before torch is imported. Its threads wait for each other by spinning; if another program needs a core, every operation
 # then waits for the thread that lost its turn. So one core stays free, and threads spin only briefly before they sleep.

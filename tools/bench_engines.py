@@ -1,4 +1,4 @@
-"""Part of `make bench`: the engine beside the designs it grew from and beside Hugging Face's own ways, on the same requests.
+"""Part of `make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same requests.
 
 Every turn of every way is a process of its own. In one process that goes on, a way is slower after others have run, some more than others.
 """

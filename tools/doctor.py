@@ -155,7 +155,7 @@ def check_triton(
 
 
 def check_machine(cores: int, memory_gb: float | None, disk_gb: float) -> Finding:
-    """memory_gb: total, None when unknown; disk_gb: free where the course lies."""
+    """memory_gb: total, None when unknown; disk_gb: free on the disk of the course."""
     memory = "memory unknown" if memory_gb is None else f"{memory_gb:.1f} GB memory"
     found = f"{cores} core{'s' if cores != 1 else ''}, {memory}, {disk_gb:.1f} GB disk free"
     if disk_gb < 0.2:

@@ -108,7 +108,7 @@ def _probes(lesson: Lesson) -> dict[str, str]:
     """Code that fails the build when a learner could not solve an exercise as the reference does.
 
     Before the exercise is judged, every name that its code takes from its module must exist in the notebook; after,
-    the check must have handed back the notebook's own object, which it does only for a right one.
+    the check must have returned the notebook's own object, which it does only for a correct one.
     """
     probes = {}
     for id, reference in lesson.references.items():

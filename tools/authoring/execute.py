@@ -32,7 +32,7 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
     """Environment variables under which outputs are repeatable: no network, no GPU, no files of the user.
 
     Args:
-        folder: an empty folder for what a run writes beside its outputs.
+        folder: an empty folder for files that a run writes next to its outputs.
         python_path: further folders to import from.
     """
     environment = {
@@ -75,7 +75,7 @@ def execute(
     """
     notebook = nbformat.from_dict(notebook)
     with tempfile.TemporaryDirectory() as folder:
-        # Far from the repository: a cell that reads a file beside it works only there.
+        # Far from the repository: a cell that reads a file of the repository would work only there.
         workplace = Path(folder) / "notebooks"
         workplace.mkdir()
         client = NotebookClient(

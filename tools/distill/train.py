@@ -82,7 +82,7 @@ class Rows:
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packed_mask=None, **_):
-    """Attention of packed rows: query [B, 4, T, 64], key and value [B, 2, T, 64]; packed_mask says who sees whom."""
+    """Attention of packed rows: query [B, 4, T, 64], key and value [B, 2, T, 64]; packed_mask says which token sees which."""
     query, key = query.to(value.dtype), key.to(value.dtype)
     if query.is_cuda:
         mixed = flex_attention(query, key, value, block_mask=packed_mask, scale=scaling, enable_gqa=True)
@@ -97,7 +97,7 @@ AttentionInterface.register("packed", packed_attention)
 def document_mask(documents):
     """Mask of rows [B, T]: a token sees itself and what came before it in its own document.
 
-    On a GPU a block mask, which lets FlexAttention skip what nobody sees; on a CPU a plain one, [B, 1, T, T].
+    On a GPU a block mask, which lets FlexAttention skip what no query sees; on a CPU a plain one, [B, 1, T, T].
     """
 
     def may_see(batch, head, query, key):

@@ -1,1 +1,1 @@
-"""What the attention kernels take on a GPU, beside what PyTorch has; `python -m tools.gpu_bench --record FILE` keeps the results."""
+"""The attention kernels on a GPU, compared with PyTorch's; `python -m tools.gpu_bench --record FILE` keeps the results."""
