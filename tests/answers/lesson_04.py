@@ -65,7 +65,7 @@ def ids_from_one(lengths, starts=None):
     return Tags(tags.seq_ids + 1, tags.positions)
 
 
-def numbers_only_the_filled(lengths, starts=None):
+def skips_empty_sequences(lengths, starts=None):
     return Tags(
         torch.tensor(ids_of([n for n in lengths if n]), dtype=torch.int64), tag_tokens(lengths, starts).positions
     )
@@ -117,9 +117,9 @@ def interleaved(lengths, starts=None):
 
 
 def eats_the_lengths(lengths, starts=None):
-    count, seq_ids, positions = len(lengths), [], []
-    starts = starts or [0] * count
-    for index in range(count):
+    num_seqs, seq_ids, positions = len(lengths), [], []
+    starts = starts or [0] * num_seqs
+    for index in range(num_seqs):
         length = lengths.pop(0)
         seq_ids += [index] * length
         positions += range(starts[index], starts[index] + length)
@@ -204,12 +204,12 @@ def up_to_the_own_sequence(queries, keys):
     return token(queries, keys) & past(queries, keys) & (keys.seq_ids <= queries.seq_ids[:, None])
 
 
-def places_in_the_row(queries, keys):
-    place = torch.arange(len(keys.seq_ids)) <= torch.arange(len(queries.seq_ids))[:, None]
-    return token(queries, keys) & own(queries, keys) & place
+def indices_in_the_row(queries, keys):
+    before = torch.arange(len(keys.seq_ids)) <= torch.arange(len(queries.seq_ids))[:, None]
+    return token(queries, keys) & own(queries, keys) & before
 
 
-def places_from_the_end(queries, keys):
+def indices_from_the_end(queries, keys):
     ones = torch.ones(len(queries.seq_ids), len(keys.seq_ids), dtype=torch.bool)
     return token(queries, keys) & own(queries, keys) & ones.tril(len(keys.seq_ids) - len(queries.seq_ids))
 
@@ -273,7 +273,7 @@ def mask_by_loops(queries, keys):
     return mask
 
 
-def mask_that_asks_the_query(queries, keys):
+def mask_that_checks_the_query(queries, keys):
     real = queries.seq_ids.unsqueeze(1) >= 0
     difference = queries.positions.unsqueeze(1) - keys.positions.unsqueeze(0)
     return real.logical_and(torch.eq(queries.seq_ids.unsqueeze(1), keys.seq_ids.unsqueeze(0))).logical_and(
@@ -284,8 +284,8 @@ def mask_that_asks_the_query(queries, keys):
 # 04.3 additive_mask
 
 
-def filled_with(number):
-    return lambda mask, dtype=torch.float32: torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, number)
+def filled_with(value):
+    return lambda mask, dtype=torch.float32: torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, value)
 
 
 def always_float32(mask, dtype=torch.float32):
@@ -328,7 +328,7 @@ def with_heads(mask, dtype=torch.float32):
     return additive_mask(mask, dtype)[None]
 
 
-def numbers_in_lists(mask, dtype=torch.float32):
+def values_in_lists(mask, dtype=torch.float32):
     return additive_mask(mask, dtype).tolist()
 
 
@@ -345,35 +345,35 @@ def additive_by_where(mask, dtype=torch.float32):
 
 
 def additive_by_index(mask, dtype=torch.float32):
-    numbers = torch.zeros_like(mask, dtype=dtype)
-    numbers[~mask] = torch.finfo(dtype).min
-    return numbers
+    values = torch.zeros_like(mask, dtype=dtype)
+    values[~mask] = torch.finfo(dtype).min
+    return values
 
 
-# 04.4 packed_logits: parts of the pass may be given wrongly
+# 04.4 packed_logits: each mistake changes one input or the split
 
 
 def one_pass(model, sequences, mask, positions=None, attention=None):
-    """Logits [T, vocabulary] of one pass. `positions` and `attention` change what the model is given."""
+    """Logits [T, vocabulary] of one pass. `positions` and `attention` change the inputs of the model."""
     tags = tag_tokens([len(sequence) for sequence in sequences])
-    given = {"position_ids": tags.positions[None], "attention_mask": mask(tags, tags)[None, None]}
+    inputs = {"position_ids": tags.positions[None], "attention_mask": mask(tags, tags)[None, None]}
     if positions is not None:
-        given["position_ids"] = positions(tags)
+        inputs["position_ids"] = positions(tags)
     if attention is not None:
-        given["attention_mask"] = attention(given["attention_mask"])
-    given = {name: value for name, value in given.items() if value is not None}
+        inputs["attention_mask"] = attention(inputs["attention_mask"])
+    inputs = {name: value for name, value in inputs.items() if value is not None}
     return model(
-        input_ids=torch.tensor([[token for sequence in sequences for token in sequence]]), use_cache=False, **given
+        input_ids=torch.tensor([[token for sequence in sequences for token in sequence]]), use_cache=False, **inputs
     ).logits[0]
 
 
-def packed(positions=None, attention=None, cut=None):
-    """packed_logits with one part done otherwise."""
+def packed(positions=None, attention=None, split=None):
+    """`packed_logits` with one part done differently."""
 
     def attempt(model, sequences, mask=block_diagonal_mask):
         lengths = [len(sequence) for sequence in sequences]
         logits = one_pass(model, sequences, mask, positions, attention)
-        return list(logits.split(lengths)) if cut is None else cut(logits, lengths)
+        return list(logits.split(lengths)) if split is None else split(logits, lengths)
 
     return attempt
 
@@ -398,7 +398,7 @@ def without_mask(model, sequences, mask=block_diagonal_mask):
     )
 
 
-def ignores_the_mask_it_is_given(model, sequences, mask=block_diagonal_mask):
+def ignores_the_given_mask(model, sequences, mask=block_diagonal_mask):
     return packed_logits(model, sequences)
 
 
@@ -428,7 +428,7 @@ def without_a_batch_axis(model, sequences, mask=block_diagonal_mask):
     )
 
 
-def calls_the_mask_and_drops_it(model, sequences, mask=block_diagonal_mask):
+def calls_the_mask_and_ignores_it(model, sequences, mask=block_diagonal_mask):
     tags = tag_tokens([len(sequence) for sequence in sequences])
     mask(tags, tags)
     return packed_logits(model, sequences)
@@ -436,14 +436,14 @@ def calls_the_mask_and_drops_it(model, sequences, mask=block_diagonal_mask):
 
 def sorts_by_length(model, sequences, mask=block_diagonal_mask):
     same_length = [i for i in range(len(sequences)) if len(sequences[i]) == len(sequences[0])]
-    pieces = packed_logits(model, sequences, mask)
+    parts = packed_logits(model, sequences, mask)
     for i, j in zip(same_length, reversed(same_length)):
         if i < j:
-            pieces[i], pieces[j] = pieces[j], pieces[i]
-    return pieces
+            parts[i], parts[j] = parts[j], parts[i]
+    return parts
 
 
-def packed_with_numbers(model, sequences, mask=block_diagonal_mask):
+def packed_with_an_additive_mask(model, sequences, mask=block_diagonal_mask):
     lengths = [len(sequence) for sequence in sequences]
     logits = one_pass(model, sequences, mask, attention=additive_mask)
     bounds = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
@@ -464,73 +464,73 @@ def packed_by_concatenation(model, sequences, mask=block_diagonal_mask):
 
 WRONG = {
     "04.1": [
-        Wrong("positions run on through the row", positions_run_on, says="go on through the row"),
-        Wrong("starts left out", ignores_starts, says="You leave `starts` out"),
+        Wrong("positions run on through the row", positions_run_on, says="run on through the whole row"),
+        Wrong("ignores starts", ignores_starts, says="You ignore `starts`"),
         Wrong("counts from start up to length", counts_up_to_the_length, says="start + length - 1"),
-        Wrong("positions from 1", positions_from_one, says="one too far"),
-        Wrong("the first start for all", one_start_for_all, says="the start of the first"),
-        Wrong("one position too many", one_too_many, says="One too many for each sequence"),
-        Wrong("tags the tokens in the cache", tags_the_cache_too, says="the tokens in the cache as well"),
+        Wrong("positions from 1", positions_from_one, says="off by one"),
+        Wrong("the first start for all", one_start_for_all, says="the start of the first sequence for all"),
+        Wrong("one position too many", one_too_many, says="one position too many"),
+        Wrong("tags the tokens in the cache", tags_the_cache_too, says="You also tag the tokens in the cache"),
         Wrong("one position for a whole sequence", one_position_a_sequence, says="share one position"),
-        Wrong("ids from 1", ids_from_one, says="number the sequences from 1"),
-        Wrong("an empty sequence gets no number", numbers_only_the_filled, says="keeps its number all the same"),
+        Wrong("ids from 1", ids_from_one, says="count the sequences from 1"),
+        Wrong("an empty sequence gets no id", skips_empty_sequences, says="It still uses up its id"),
         Wrong("one id for all", one_id_for_all, says="as if they were one story"),
-        Wrong(
-            "one id for each sequence, not for each token", one_id_a_sequence, says="repeat the number of the sequence"
-        ),
-        Wrong("ids and positions swapped", swapped, says="changed places"),
-        Wrong("float32 when there is nothing", float_when_empty, says="nothing to tell the type from"),
-        Wrong("float32", float_always, says="Both are whole numbers"),
-        Wrong("lists in place of tensors", lists_in_tags, says="should be a tensor; yours is list"),
-        Wrong("a pair in place of Tags", a_pair, says="it should return `Tags`"),
+        Wrong("one id for each sequence, not for each token", one_id_a_sequence, says="repeat the id of the sequence"),
+        Wrong("ids and positions swapped", swapped, says="ids and the positions are swapped"),
+        Wrong("float32 when there are no tokens", float_when_empty, says="no element to infer the dtype from"),
+        Wrong("float32", float_always, says="Ids and positions are integers"),
+        Wrong("lists instead of tensors", lists_in_tags, says="should be a tensor; yours is list"),
+        Wrong("a pair instead of Tags", a_pair, says="it should return `Tags`"),
         Wrong("a batch axis", a_row_of_one, says="should have one axis"),
-        Wrong("interleaved", interleaved, says="One whole sequence lies behind the other"),
+        Wrong("interleaved", interleaved, says="right positions in a different order"),
         Wrong("empties its argument", eats_the_lengths, says="your code changed its argument `lengths`"),
         Wrong("returns nothing", lambda lengths, starts=None: None, says="yours returned None"),
     ],
     "04.2": [
         Wrong("no mask", everything, says="everything is allowed"),
-        Wrong("joined by |", any_rule, says="not by `|`"),
+        Wrong("joined by |", any_rule, says="combine them with `&`, not `|`"),
         Wrong("no padding rule", no_padding_rule, says="padding attends to padding"),
         Wrong("no causal rule", no_causal_rule, says="The causal rule is missing"),
-        Wrong("no sequence rule", no_sequence_rule, says="The rule of the sequence is missing"),
-        Wrong("the sequence rule alone", sequence_rule_only, says="the causal one and that of padding"),
-        Wrong("the causal rule alone", causal_rule_only, says="that of the sequence and that of padding"),
+        Wrong("no sequence rule", no_sequence_rule, says="The sequence rule is missing"),
+        Wrong("the sequence rule alone", sequence_rule_only, says="the causal rule and the padding rule"),
+        Wrong("the causal rule alone", causal_rule_only, says="the sequence rule and the padding rule"),
         Wrong("< for <=", strictly_before, says="no token attends to itself"),
         Wrong(">= for <=", later_only, says="the wrong way round"),
-        Wrong("== for <=", same_position_only, says="to itself alone"),
-        Wrong("<= for == of sequences", up_to_the_own_sequence, says="names, not sizes"),
-        Wrong("compares places in the row", places_in_the_row, says="places in the row are compared. "),
-        Wrong("compares places from the end of the row", places_from_the_end, says="counted from its end"),
-        Wrong("a lower triangle", lower_triangle, says="the mask of one single text"),
-        Wrong("takes sequence 0 for padding", zero_is_padding, says="sequence 0 is taken for padding"),
-        Wrong("padding sees itself", padding_sees_itself, says="False throughout"),
-        Wrong("a row for each key", rows_are_keys, says="You have a row for each key"),
-        Wrong("no new axis", no_new_axis, says="Every query must meet every key"),
-        Wrong("a square of the queries", square_of_queries, says="a square of the queries"),
-        Wrong("axes for batch and heads", with_batch_and_heads, says="put in later"),
-        Wrong("`and` for `&`", uses_and, says="`and` and `or` can't compare"),
-        Wrong("integers", ones_and_zeros, says="should hold bool"),
+        Wrong("== for <=", same_position_only, says="attends only to itself"),
+        Wrong("<= for == of sequences", up_to_the_own_sequence, says="labels without an order"),
+        Wrong("compares indices in the row", indices_in_the_row, says="indices in the row are compared. "),
+        Wrong(
+            "compares indices aligned at the end of the row", indices_from_the_end, says="aligned at the end of the row"
+        ),
+        Wrong("a lower triangle", lower_triangle, says="the causal mask of a single text"),
+        Wrong("treats sequence 0 as padding", zero_is_padding, says="sequence 0 is treated as padding"),
+        Wrong("padding sees itself", padding_sees_itself, says="is all False"),
+        Wrong("a row for each key", rows_are_keys, says="You have one row per key"),
+        Wrong("no new axis", no_new_axis, says="Compare every query with every key"),
+        Wrong("a square of the queries", square_of_queries, says="Your mask is square"),
+        Wrong("axes for batch and heads", with_batch_and_heads, says="adds the axes for batch and heads later"),
+        Wrong("`and` for `&`", uses_and, says="`and` and `or` can't combine"),
+        Wrong("integers", ones_and_zeros, says="should be bool; yours is int64"),
         Wrong("lists", a_list, says="should be a tensor; yours is list"),
-        Wrong("inverted", turned_round, says="everything is turned round"),
+        Wrong("inverted", turned_round, says="every cell is inverted"),
         Wrong("changes the tags", shifts_the_positions, says="changed the tags"),
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
     ],
     "04.3": [
         Wrong("minus infinity", filled_with(-math.inf), says="0 / 0 in the softmax"),
-        Wrong("a constant", filled_with(-1e9), says="A constant of your own"),
+        Wrong("a constant", filled_with(-1e9), says="A fixed constant"),
         Wrong("minus one", filled_with(-1.0), says="hardly changes a score"),
-        Wrong("float32 whatever is asked for", always_float32, says="should hold float16; yours holds float32"),
-        Wrong("float32's minimum for all dtypes", minimum_of_float32, says="that of the dtype itself"),
+        Wrong("float32 for every dtype", always_float32, says="should be float16; yours is float32"),
+        Wrong("float32's minimum for all dtypes", minimum_of_float32, says="the minimum of the dtype itself"),
         Wrong("float16's minimum for all dtypes", minimum_of_float16, says="yours is -65504"),
-        Wrong("inverted", inverted, says="turned round"),
-        Wrong("1 where allowed", one_where_allowed, says="where the mask is True the number should be 0"),
+        Wrong("inverted", inverted, says="It is inverted"),
+        Wrong("1 where allowed", one_where_allowed, says="where the mask is True, the value should be 0"),
         Wrong("0 everywhere", zero_where_forbidden, says="yours is 0."),
-        Wrong("the smallest number above 0", smallest_positive, says="`tiny` is the smallest above 0"),
+        Wrong("the smallest positive value", smallest_positive, says="`tiny` is the smallest positive value"),
         Wrong("0 times infinity", times_infinity, says="0 times infinity is NaN"),
-        Wrong("the mask as it is", as_it_is, says="yours holds True and False"),
-        Wrong("one axis more", with_heads, says="the shape should be that of the mask"),
-        Wrong("lists", numbers_in_lists, says="it should return a tensor"),
+        Wrong("the mask as it is", as_it_is, says="yours is bool"),
+        Wrong("one axis too many", with_heads, says="should have the shape of the mask"),
+        Wrong("lists", values_in_lists, says="it should return a tensor"),
         Wrong("inverts its argument", inverts_in_place, says="your code changed its argument `mask`"),
         Wrong(
             "float32's minimum filled into float16",
@@ -558,88 +558,88 @@ WRONG = {
             "the mask with two axes", packed(attention=lambda mask: mask[0, 0]), says="takes it for the padding mask"
         ),
         Wrong("the mask with three axes", packed(attention=lambda mask: mask[0]), says="has four axes"),
-        Wrong("the mask turned round", packed(attention=lambda mask: ~mask), says="It is turned round"),
+        Wrong("the mask inverted", packed(attention=lambda mask: ~mask), says="It is inverted"),
         Wrong(
             "an ordinary causal mask",
             packed(attention=lambda mask: torch.ones_like(mask).tril()),
-            says="the mask of one single text",
+            says="the causal mask of a single text",
         ),
         Wrong("the mask transposed", packed(attention=lambda mask: mask.mT), says="It is transposed"),
         Wrong(
             "1 and 0 added to the scores",
             packed(attention=lambda mask: mask.float()),
-            says="Numbers are added to the scores",
+            says="A float mask is added to the scores",
         ),
         Wrong(
             "0 and 1 added to the scores",
             packed(attention=lambda mask: (~mask).float()),
-            says="None of them is low enough",
+            says="None of these values is low enough",
         ),
         Wrong("-1 added to the scores", packed(attention=lambda mask: -(~mask).float()), says="-1"),
-        Wrong("the mask as integers", packed(attention=lambda mask: mask.long()), says="yours holds int64"),
-        Wrong(
-            "its own mask in place of that given", ignores_the_mask_it_is_given, says="not with `block_diagonal_mask`"
-        ),
-        Wrong("calls the mask and drops it", calls_the_mask_and_drops_it, says="not those of that mask"),
+        Wrong("the mask as integers", packed(attention=lambda mask: mask.long()), says="yours is int64"),
+        Wrong("its own mask instead of the given one", ignores_the_given_mask, says="not with `block_diagonal_mask`"),
+        Wrong("calls the mask and ignores it", calls_the_mask_and_ignores_it, says="not those of that mask"),
         Wrong("a loop over the sequences", a_loop, says="A loop over the sequences"),
-        Wrong("a padded rectangle", a_rectangle, says="the rectangle of lesson 01"),
+        Wrong("a padded rectangle", a_rectangle, says="the padded rectangle of lesson 01"),
         Wrong("the last sequence first", back_to_front, says="in the order of the list"),
         Wrong(
-            "no batch axis", without_a_batch_axis, says="The model wants a batch axis in front: `torch.tensor([row])`"
-        ),
-        Wrong("does not cut", packed(cut=lambda logits, lengths: logits), says="Cut the row's logits into pieces"),
-        Wrong(
-            "cuts into single tokens",
-            packed(cut=lambda logits, lengths: list(logits)),
-            says="You have one for each token",
+            "no batch axis", without_a_batch_axis, says="The model expects a batch axis in front: `torch.tensor([row])`"
         ),
         Wrong(
-            "cuts into equal pieces",
-            packed(cut=lambda logits, lengths: list(logits.chunk(len(lengths)))),
-            says="as long as the sequences",
+            "does not split", packed(split=lambda logits, lengths: logits), says="Split the row's logits by sequence"
+        ),
+        Wrong(
+            "splits into single tokens",
+            packed(split=lambda logits, lengths: list(logits)),
+            says="You have one per token",
+        ),
+        Wrong(
+            "splits into equal parts",
+            packed(split=lambda logits, lengths: list(logits.chunk(len(lengths)))),
+            says="Split by the lengths of the sequences",
         ),
         Wrong(
             "the last token only",
-            packed(cut=lambda logits, lengths: [piece[-1] for piece in logits.split(lengths)]),
-            says="the last token's logits alone",
+            packed(split=lambda logits, lengths: [part[-1] for part in logits.split(lengths)]),
+            says="You keep only the last token's logits",
         ),
         Wrong(
             "keeps the batch axis",
-            packed(cut=lambda logits, lengths: [piece[None] for piece in logits.split(lengths)]),
+            packed(split=lambda logits, lengths: [part[None] for part in logits.split(lengths)]),
             says="The batch axis is still there",
         ),
         Wrong(
-            "cuts along the vocabulary",
-            packed(cut=lambda logits, lengths: list(logits[:, : sum(lengths)].split(lengths, dim=1))),
-            says="along the vocabulary",
+            "splits along the vocabulary",
+            packed(split=lambda logits, lengths: list(logits[:, : sum(lengths)].split(lengths, dim=1))),
+            says="You split along the vocabulary",
         ),
         Wrong(
             "the whole row each time",
-            packed(cut=lambda logits, lengths: [logits for _ in lengths]),
-            says="Each piece is the whole row",
+            packed(split=lambda logits, lengths: [logits for _ in lengths]),
+            says="Each tensor covers the whole row",
         ),
         Wrong(
             "probabilities",
-            packed(cut=lambda logits, lengths: list(logits.softmax(-1).split(lengths))),
+            packed(split=lambda logits, lengths: list(logits.softmax(-1).split(lengths))),
             says="These are probabilities",
         ),
         Wrong(
             "shifted by one",
-            packed(cut=lambda logits, lengths: list(logits.roll(1, 0).split(lengths))),
+            packed(split=lambda logits, lengths: list(logits.roll(1, 0).split(lengths))),
             says="shifted by one token",
         ),
         Wrong("another order", sorts_by_length, says="the logits of another sequence"),
         Wrong(
             "lists",
-            packed(cut=lambda logits, lengths: [piece.tolist() for piece in logits.split(lengths)]),
-            says="Leave the pieces tensors",
+            packed(split=lambda logits, lengths: [part.tolist() for part in logits.split(lengths)]),
+            says="Keep them as tensors",
         ),
     ],
 }
 
 RIGHT = {
     "04.1": [tags_of_tensors, tags_by_concatenation],
-    "04.2": [mask_by_loops, mask_that_asks_the_query],
+    "04.2": [mask_by_loops, mask_that_checks_the_query],
     "04.3": [additive_by_multiplication, additive_by_where, additive_by_index],
-    "04.4": [packed_with_numbers, packed_by_concatenation],
+    "04.4": [packed_with_an_additive_mask, packed_by_concatenation],
 }

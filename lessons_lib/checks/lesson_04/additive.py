@@ -27,24 +27,28 @@ def check_additive_mask(attempt) -> None:
         mask = torch.tensor(rows)
         given = () if dtype is None else (dtype,)
         case = f"additive_mask(torch.tensor({rows}){'' if dtype is None else f', {dtype}'})"
-        got = _numbers_of(attempt, mask, given, case)
+        got = _call(attempt, mask, given, case)
         want = additive_mask(mask, *given)
         _check_kind(got, mask, want, case)
         if not torch.equal(got.cpu(), want):
-            raise _name_wrong_numbers(got.cpu(), mask, want, case)
+            raise _name_wrong_values(got.cpu(), mask, want, case)
 
 
-def _numbers_of(attempt, mask, given, case: str):
+def _call(attempt, mask, given, case: str):
     try:
         return call(attempt, mask, *given, case=case)
     except (RuntimeError, OverflowError) as error:
         if "without overflow" not in str(error):
             raise
         raise Mistake(
-            f"your number does not fit into {given[0] if given else torch.float32}: {error}.",
+            f"your value does not fit into {given[0] if given else torch.float32}: {error}.",
             case=case,
-            idea="Each dtype has a range of its own. `torch.finfo(dtype).min` is the lowest number of that dtype.",
+            idea="Each dtype has its own range. `torch.finfo(dtype).min` is the lowest value of that dtype.",
         ) from None
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _check_kind(got, mask, want, case: str) -> None:
@@ -52,67 +56,78 @@ def _check_kind(got, mask, want, case: str) -> None:
         raise Mistake(
             f"it should return a tensor; yours returned {kind(got)}.",
             case=case,
-            idea="It is added to the scores, which are a tensor.",
+            idea="The mask is added to the scores, and those are a tensor.",
         )
     if got.shape != mask.shape:
         raise Mistake(
-            f"the shape should be that of the mask, {list(mask.shape)}; yours is {list(got.shape)}.",
+            f"the result should have the shape of the mask, {list(mask.shape)}; yours has {list(got.shape)}.",
             case=case,
-            idea="One number for each cell, whatever axes the mask has.",
+            idea="There is one value per cell, whatever axes the mask has.",
         )
     if got.dtype == torch.bool:
         raise Mistake(
-            "it should hold numbers; yours holds True and False.",
+            f"the dtype should be {_dtype_name(want)}; yours is bool.",
             case=case,
-            idea="Added to a score, True counts as 1 and False as 0: both leave it nearly as it was.",
+            idea="Added to a score, True counts as 1 and False as 0. Neither changes the score by much.",
         )
     if got.dtype != want.dtype:
-        names = [str(dtype).removeprefix("torch.") for dtype in (want.dtype, got.dtype)]
         raise Mistake(
-            f"it should hold {names[0]}; yours holds {names[1]}.",
+            f"the dtype should be {_dtype_name(want)}; yours is {_dtype_name(got)}.",
             case=case,
-            idea="Make the zeros in the dtype that is asked for: `torch.zeros(mask.shape, dtype=dtype)`. A Python number such as 0.0 alone "
-            "gives float32.",
+            idea="Make the zeros in the requested dtype: `torch.zeros(mask.shape, dtype=dtype)`. A plain Python "
+            "float such as 0.0 gives float32.",
         )
 
 
-def _name_wrong_numbers(got, mask, want, case: str) -> Mistake:
+def _name_wrong_values(got, mask, want, case: str) -> Mistake:
     lowest = torch.finfo(want.dtype).min
     if got.isnan().any():
         return Mistake(
             f"it should be {short(want)}; yours is {short(got)}.",
             case,
-            "0 times infinity is NaN. Don't multiply; choose between two numbers: `masked_fill` or `torch.where`.",
+            "0 times infinity is NaN. Don't multiply. Pick one of two values per cell, with `masked_fill` or "
+            "`torch.where`.",
         )
     if (mask.any() or lowest in got) and torch.equal(got, torch.where(mask, lowest, 0.0).to(want.dtype)):
         return Mistake(
             f"it should be {short(want)}; yours is {short(got)}.",
             case,
-            "It is turned round. True means allowed, and there the score stays as it is: add 0.",
+            "It is inverted. True means allowed, and an allowed score stays as it is: add 0.",
         )
     allowed, forbidden = set(got[mask].tolist()), set(got[~mask].tolist())
     if allowed - {0.0}:
         return Mistake(
-            f"where the mask is True the number should be 0; yours is {allowed.pop():g}.",
+            f"where the mask is True, the value should be 0; yours is {allowed.pop():g}.",
             case,
-            "An allowed score stays as it is, so add 0 to it.",
+            "An allowed score should stay as it is, so add 0.",
         )
-    number = forbidden.pop()
-    what = f"where the mask is False the number should be {lowest:g}, the lowest of {str(want.dtype).removeprefix('torch.')}; yours is {number:g}."
-    if number == -math.inf and want.dtype != torch.float32:
+    value = forbidden.pop()
+    what = (
+        f"where the mask is False, the value should be {lowest:g}, the lowest {_dtype_name(want)}; yours is {value:g}."
+    )
+    if value == -math.inf and want.dtype != torch.float32:
         idea = (
-            "The lowest number of another dtype does not fit here and turns to minus infinity. Ask for that of the dtype itself, "
+            "The lowest value of another dtype doesn't fit into this one and becomes minus infinity. Use the minimum "
+            "of the dtype itself, `torch.finfo(dtype).min`."
+        )
+    elif value == -math.inf:
+        idea = (
+            "With minus infinity, a row in which everything is forbidden gives 0 / 0 in the softmax, which is NaN. "
+            "With the dtype's minimum the weights are equal: useless, but finite."
+        )
+    elif value in (0.0, -1.0, 1.0):
+        idea = (
+            "A value of that size hardly changes a score. It must be so low that the weight becomes 0: "
             "`torch.finfo(dtype).min`."
         )
-    elif number == -math.inf:
+    elif value > 0:
         idea = (
-            "With minus infinity, a row in which everything is forbidden gives 0 / 0 in the softmax: NaN. The lowest number gives equal "
-            "weights: useless, but numbers."
+            "`torch.finfo(dtype)` has several attributes: `tiny` is the smallest positive value, `max` the largest "
+            "value. The lowest value is `min`, far below 0."
         )
-    elif number in (0.0, -1.0, 1.0):
-        idea = "A number of that size hardly changes a score. It must be so low that nothing is left of the weight: `torch.finfo(dtype).min`."
-    elif number > 0:
-        idea = "`torch.finfo(dtype)` has several entries: `tiny` is the smallest above 0, `max` the largest. The lowest is `min`, far below 0."
     else:
-        idea = "A constant of your own is too small for one dtype and too large for another. `torch.finfo(dtype).min` always fits."
+        idea = (
+            "A fixed constant is too small for one dtype and too large for another. `torch.finfo(dtype).min` always "
+            "fits."
+        )
     return Mistake(what, case=case, idea=idea)

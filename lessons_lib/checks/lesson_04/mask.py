@@ -1,4 +1,4 @@
-"""Judges 04.2, `block_diagonal_mask`: own sequence, not in the future, no padding."""
+"""Judges 04.2, `block_diagonal_mask`: own sequence, not in the future, not padding."""
 
 from dataclasses import dataclass
 from random import Random
@@ -35,29 +35,30 @@ def _sequence(seq_id: int, *positions: int) -> tuple[tuple[int, int], ...]:
     return tuple((seq_id, position) for position in positions)
 
 
-def _square(*pieces) -> tuple:
-    row = tuple(pair for piece in pieces for pair in piece)
+def _square(*sequences) -> tuple:
+    row = tuple(pair for sequence in sequences for pair in sequence)
     return row, row
 
 
 A3, B2 = _sequence(0, 0, 1, 2), _sequence(1, 0, 1)
 PAD2 = _sequence(PADDING, 0, 1)
 
-# Smallest first. The first has fewer queries than keys, so that rows and columns can't be mixed up.
+# Smallest first. The first case has fewer queries than keys, so rows and columns can't be mixed up.
 MASK_CASES = (
-    MaskCase(_sequence(0, 1), A3, "one query, A at position 1; keys are A at 0, 1, 2."),
+    MaskCase(_sequence(0, 1), A3, "one query, A at position 1; the keys are A at 0, 1, 2."),
     MaskCase(*_square(A3), "queries and keys are the same three tokens, A at 0, 1, 2."),
     MaskCase(
         _sequence(0, 2) + _sequence(1, 1),
         A3 + B2,
-        "two decodes: queries are A at 2 and B at 1; keys are A at 0, 1, 2 and B at 0, 1.",
+        "two decodes: the queries are A at 2 and B at 1; the keys are A at 0, 1, 2 and B at 0, 1.",
     ),
     MaskCase(*_square(A3, B2), "queries and keys are A at 0, 1, 2 and B at 0, 1."),
     MaskCase(*_square(B2, A3), "queries and keys are B at 0, 1 and A at 0, 1, 2; B comes first in the row."),
     MaskCase(
         _sequence(0, 2) + _sequence(1, 1),
         _sequence(0, 0, 1) + _sequence(1, 0) + _sequence(0, 2) + _sequence(1, 1),
-        "two decodes: queries are A at 2 and B at 1; keys are A at 0, 1 and B at 0 in the cache, then the new ones, A at 2 and B at 1.",
+        "two decodes: the queries are A at 2 and B at 1; the keys are the cached A at 0, 1 and B at 0, then the new "
+        "A at 2 and B at 1.",
     ),
     MaskCase(*_square(_sequence(0, 0), PAD2), "queries and keys are A at 0 and two padding tokens."),
     MaskCase(*_square(PAD2, _sequence(0, 0, 1)), "queries and keys are two padding tokens, then A at 0 and 1."),
@@ -73,7 +74,7 @@ def check_block_diagonal_mask(attempt) -> None:
 
 
 def _random_case(rng: Random) -> MaskCase:
-    """Up to five sequences with some tokens in the cache and some new ones, padding at both, and the keys shuffled."""
+    """Up to five sequences with cached and new tokens, padding among queries and keys, and the keys shuffled."""
     cached, new = [], []
     for seq_id in range(rng.randint(1, 5)):
         start, length = rng.randrange(6), rng.randint(1, 4)
@@ -84,7 +85,7 @@ def _random_case(rng: Random) -> MaskCase:
     return MaskCase(
         tuple(queries),
         tuple(keys),
-        f"{len(queries)} queries and {len(keys)} keys of several sequences, keys in any order.",
+        f"{len(queries)} queries and {len(keys)} keys of several sequences, with the keys in random order.",
     )
 
 
@@ -97,9 +98,9 @@ def _check_case(attempt, case: MaskCase) -> None:
         for old, new in zip(before, (queries.seq_ids, queries.positions, keys.seq_ids, keys.positions))
     ):
         raise Mistake(
-            "your code changed the tags that it was given.",
+            "your code changed the tags it was given.",
             case=str(case),
-            idea="The model needs the same positions. Compare tensors without writing to them.",
+            idea="The model uses the same positions. Compare tensors without writing to them.",
         )
     want = combine(RULES, queries, keys)
     _check_kind(attempt, got, want, queries, keys, str(case))
@@ -107,23 +108,26 @@ def _check_case(attempt, case: MaskCase) -> None:
         raise _name_wrong_mask(attempt, got.cpu(), want, case)
 
 
-_MEET = "Every query must meet every key: `queries.positions[:, None]` has shape [queries, 1], and compared with [keys] it gives [queries, keys]."
+_EVERY_PAIR = (
+    "Compare every query with every key: `queries.positions[:, None]` has shape [queries, 1], and comparing it with "
+    "[keys] gives [queries, keys]."
+)
 
 
 def _mask_of(attempt, queries: Tags, keys: Tags, case: MaskCase):
-    """Call the attempt; two errors that PyTorch words for experts are mistakes of their own."""
+    """Call the attempt, and explain two PyTorch errors that are hard to read for a beginner."""
     try:
         return call(attempt, queries, keys, case=str(case))
     except RuntimeError as error:
         if "ambiguous" in str(error):
             raise Mistake(
-                "Python tried to make one True or False of a whole tensor.",
+                "Python tried to turn a whole tensor into a single True or False.",
                 case=str(case),
-                idea="`and` and `or` can't compare tensors cell by cell; `&` can. And `&` binds more tightly than `==`, so put brackets round "
-                "each comparison: `(a == b) & (c <= d)`.",
+                idea="`and` and `or` can't combine tensors elementwise; `&` can. `&` binds more tightly than `==`, "
+                "so put parentheses around each comparison: `(a == b) & (c <= d)`.",
             ) from None
         if "must match" in str(error):
-            raise Mistake(f"the sizes of two tensors do not fit: {error}", case=str(case), idea=_MEET) from None
+            raise Mistake(f"the shapes of two tensors don't match: {error}", case=str(case), idea=_EVERY_PAIR) from None
         raise
 
 
@@ -135,50 +139,50 @@ def _check_kind(attempt, got, want, queries: Tags, keys: Tags, case: str) -> Non
             idea="Comparing two tensors gives a tensor of True and False.",
         )
     if got.shape != want.shape:
-        idea = f"The shape is [queries, keys]. {_MEET}"
+        idea = f"The shape is [queries, keys]. {_EVERY_PAIR}"
         if got.shape == want.T.shape:
             idea = (
-                "You have a row for each key. A row is a query, a column is a key: the new axis belongs to the queries, `[:, None]`, and the "
-                "keys stay as they are."
+                "You have one row per key. A row is a query and a column is a key: add the new axis to the queries, "
+                "`[:, None]`, and leave the keys as they are."
             )
         elif list(got.shape)[-2:] == list(want.shape):
-            idea = (
-                "The axes for the batch and the heads are put in later, by `packed_logits`. Here it is [queries, keys]."
-            )
+            idea = "`packed_logits` adds the axes for batch and heads later. Here the mask is just [queries, keys]."
         elif list(got.shape) == [len(queries)] * 2:
-            idea = "You make a square of the queries. With a cache there are more keys than queries."
+            idea = "Your mask is square, queries by queries. With a cache there are more keys than queries."
         raise Mistake(
             f"the shape should be [{len(queries)}, {len(keys)}], queries by keys; yours is {list(got.shape)}.",
             case=case,
             idea=idea,
         )
     if got.dtype != torch.bool:
-        idea = (
-            "True means may attend. Numbers come in the next exercise, where they mean something else: 0 for allowed."
-        )
+        idea = "True means may attend. The additive mask comes in the next exercise, and there 0 means allowed."
         raise Mistake(
-            f"the mask should hold bool; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
+            f"the dtype of the mask should be bool; yours is {str(got.dtype).removeprefix('torch.')}.",
+            case=case,
+            idea=idea,
         )
 
 
 def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
-    """Name the mistake by the wrong rule that gives the same masks, if possible in all cases."""
+    """Name the mistake by a known wrong mask that equals this one, if possible in all cases."""
     queries, keys = case.tags()
     here = [known for known in KNOWN if torch.equal(got, known.mask(queries, keys))]
     everywhere = [known for known in here if all(_agrees(attempt, known, other) for other in MASK_CASES)]
     known = next(iter(everywhere + here), UNKNOWN)
+    idea = known.idea if everywhere else UNKNOWN.idea  # a match in this case alone may have another cause
     query, key = (got != want).nonzero()[0].tolist()
     names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)
     return Mistake(
         f"in your mask {known.what}. For example: {read_pair(queries, keys, query, key, names)} "
-        f"Yours {'allows' if got[query, key] else 'forbids'} it. The row of this query should be `{drawn(want[query])}`; yours is `{drawn(got[query])}` (# attends, . blocked).",
+        f"Yours {'allows' if got[query, key] else 'forbids'} it. The row of this query should be "
+        f"`{drawn(want[query])}`; yours is `{drawn(got[query])}` (# attends, . blocked).",
         case=str(case),
-        idea=known.idea,
+        idea=idea,
     )
 
 
 def _agrees(attempt, known: WrongRule, case: MaskCase) -> bool:
     try:
         return torch.equal(torch.as_tensor(attempt(*case.tags())).cpu(), known.mask(*case.tags()))
-    except Exception:  # noqa: BLE001 - whatever it is, it does not agree
+    except Exception:  # noqa: BLE001 - an attempt that raises does not agree
         return False

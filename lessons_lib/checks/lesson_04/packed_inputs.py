@@ -1,4 +1,4 @@
-"""What the one pass over a packed row was given, and what is wrong with it."""
+"""The inputs of the one pass over a packed row, and what is wrong with them."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_01.words import count, kind
 from lessons_lib.checks.lesson_04.rows import drawn
 
-# A number that is added to a score leaves a weight worth speaking of if it is above this.
+# Values below this, added to a score, leave a negligible weight.
 _HIDES = -20.0
 
 
 @dataclass
 class Seen:
-    """What the model was given in each pass: tensors, or whatever came."""
+    """The inputs of each pass: tensors, or whatever was passed."""
 
     passes: list[dict] = field(default_factory=list)
 
@@ -38,12 +38,12 @@ def recorded(model):
 
 
 def name_wrong_row(seen: Seen, sequences: list[list[int]], case: str) -> None:
-    """Raise when the one row of tokens is not what it should be."""
+    """Raise if the row of tokens is wrong."""
     row = [token for sequence in sequences for token in sequence]
     ids = seen.passes[0]["input_ids"]
     if not isinstance(ids, torch.Tensor):
         raise Mistake(
-            f"the model should be given a tensor `input_ids`; it was given {kind(ids)}.",
+            f"`input_ids` should be a tensor; the model was given {kind(ids)}.",
             case=case,
             idea="`input_ids=torch.tensor([row])`.",
         )
@@ -51,12 +51,12 @@ def name_wrong_row(seen: Seen, sequences: list[list[int]], case: str) -> None:
         raise Mistake(
             f"`input_ids` should be one row of {count(len(row), 'token')}; yours has {len(ids)} rows.",
             case=case,
-            idea="That is the rectangle of lesson 01, with its padding. Here the sequences lie one behind the other in one row.",
+            idea="That is the padded rectangle of lesson 01. Here the sequences go one after another in a single row.",
         )
     if list(ids.shape) != [1, len(row)]:
-        idea = "All tokens of all sequences, and nothing else."
+        idea = "The row has all tokens of all sequences, and nothing else."
         if list(ids.shape) == [len(row)]:
-            idea = "The model wants a batch axis in front: `torch.tensor([row])`."
+            idea = "The model expects a batch axis in front: `torch.tensor([row])`."
         raise Mistake(
             f"`input_ids` should have shape [1, {len(row)}]; yours has {list(ids.shape)}.", case=case, idea=idea
         )
@@ -64,18 +64,18 @@ def name_wrong_row(seen: Seen, sequences: list[list[int]], case: str) -> None:
         raise Mistake(
             f"the row should be {short(row)}; yours is {short(ids[0])}.",
             case=case,
-            idea="One whole sequence behind the other, in the order of the list.",
+            idea="Put one whole sequence after another, in the order of the list.",
         )
 
 
 def name_wrong_inputs(seen: Seen, sequences: list[list[int]], case: str) -> None:
-    """Raise for a fault in what the one pass was given; return when none is found."""
+    """Raise if an input of the pass is wrong; return if all are right."""
     if not seen.passes:
         return
     name_wrong_row(seen, sequences, case)
-    given, total = seen.passes[0], sum(map(len, sequences))
-    fault = _wrong_positions(given.get("position_ids"), sequences, total) or _wrong_mask(
-        given.get("attention_mask"), sequences, total
+    inputs, total = seen.passes[0], sum(map(len, sequences))
+    fault = _wrong_positions(inputs.get("position_ids"), sequences, total) or _wrong_mask(
+        inputs.get("attention_mask"), sequences, total
     )
     if fault:
         raise Mistake(fault[0], case=case, idea=fault[1])
@@ -85,22 +85,23 @@ def _wrong_positions(positions, sequences: list[list[int]], total: int):
     want = tag_tokens([len(sequence) for sequence in sequences]).positions.tolist()
     if positions is None:
         return (
-            "the model was given no `position_ids`, so it counts through the whole row.",
-            f"Pass the positions of the tags, `tags.positions[None]`; here that is {short([want])}.",
+            "the model was given no `position_ids`, so it counts positions through the whole row.",
+            f"Pass the positions from the tags, `tags.positions[None]`; here that is {short([want])}.",
         )
     got = positions.reshape(-1).tolist() if isinstance(positions, torch.Tensor) else positions
     if got == want:
         if list(positions.shape) == [1, total]:
             return None
         what = f"`position_ids` should have shape [1, {total}]; yours has {list(positions.shape)}."
-        return what, "The model wants a batch axis in front: `tags.positions[None]`."
-    idea = "Each token stands at a position of its own sequence: `tags.positions`, with a batch axis in front."
+        return what, "The model expects a batch axis in front: `tags.positions[None]`."
+    idea = "Positions are counted within each sequence: `tags.positions`, with a batch axis in front."
     if got == list(range(total)):
-        idea = "They go on through the row, as if it were one text. In every sequence they begin at 0 again, as `tags.positions` has them."
-    return (
-        f"the positions should be {short([want])}; yours are {kind(positions) if not isinstance(positions, torch.Tensor) else short(positions)}.",
-        idea,
-    )
+        idea = (
+            "They run on through the row, as if it were one text. In each sequence they start at 0 again, as in "
+            "`tags.positions`."
+        )
+    shown = short(positions) if isinstance(positions, torch.Tensor) else kind(positions)
+    return f"the positions should be {short([want])}; yours are {shown}.", idea
 
 
 def _wrong_mask(mask, sequences: list[list[int]], total: int):
@@ -109,30 +110,35 @@ def _wrong_mask(mask, sequences: list[list[int]], total: int):
     if mask is None:
         return (
             "the model was given no `attention_mask`.",
-            "Without it all tokens of the row are one text. Pass `mask(tags, tags)`, with two axes in front.",
+            "Without it the whole row is one text. Pass `mask(tags, tags)`, with two axes in front.",
         )
     if not isinstance(mask, torch.Tensor):
         return (
             f"`attention_mask` should be a tensor; yours is {kind(mask)}.",
-            "Call `mask` with the tags of queries and keys: `mask(tags, tags)`.",
+            "Call `mask` with the tags of the queries and the keys: `mask(tags, tags)`.",
         )
     if list(mask.shape) != [1, 1, total, total]:
-        idea = "A mask of pairs has four axes: batch, heads, queries, keys. Put two in front: `mask(tags, tags)[None, None]`."
+        idea = (
+            "The mask has four axes here: batch, heads, queries, keys. Add two in front: `mask(tags, tags)[None, "
+            "None]`."
+        )
         if mask.dim() == 2:
-            idea += " With two axes the model takes it for the padding mask of lesson 01, [rows, tokens]."
+            idea += " With two axes, the model takes it for the padding mask of lesson 01, [rows, tokens]."
         return f"`attention_mask` should have shape [1, 1, {total}, {total}]; yours has {list(mask.shape)}.", idea
     if mask.dtype not in (torch.bool, torch.float32):
         dtype = str(mask.dtype).removeprefix("torch.")
         return (
-            f"`attention_mask` should hold bool, or float32 as `additive_mask` makes it; yours holds {dtype}.",
-            "Pass on what `mask(tags, tags)` gives.",
+            f"the dtype of `attention_mask` should be bool, or float32 as from `additive_mask`; yours is {dtype}.",
+            "Pass the result of `mask(tags, tags)` unchanged.",
         )
     got = mask[0, 0].cpu()
     if mask.dtype == torch.float32 and got.min() > _HIDES:
-        what = f"the first row of `attention_mask` holds the numbers {short(got[0])}. None of them is low enough to hide a key."
+        what = (
+            f"the first row of `attention_mask` is {short(got[0])}. None of these values is low enough to hide a key."
+        )
         return what, (
-            "Numbers are added to the scores, so 1 and 0 change them hardly at all. The form of the mask must suit the function: pass the "
-            "bool mask as it is, or `additive_mask` of it."
+            "A float mask is added to the scores, and 1 or 0 hardly changes them. The form of the mask must match the "
+            "attention function: pass the bool mask as it is, or `additive_mask` of it."
         )
     return _wrong_cells(got if mask.dtype == torch.bool else got > _HIDES, want, tags)
 
@@ -142,22 +148,23 @@ def _wrong_cells(allowed, want, tags: Tags):
         return None
     query = (allowed != want).any(dim=1).nonzero()[0].item()
     what = (
-        f"the mask is not that of the packed row. The row of query {query} should be `{drawn(want[query])}`; yours is `{drawn(allowed[query])}` "
-        "(# attends, . blocked)."
+        f"the model was given the wrong mask. The row of query {query} should be `{drawn(want[query])}`; yours is "
+        f"`{drawn(allowed[query])}` (# attends, . blocked)."
     )
     for wrong, idea in (
-        (~want, "It is turned round. True means may attend."),
-        (want.T, "It is transposed. A row is a query, a column is a key, as `mask(tags, tags)` gives them."),
-        (combine([not_in_the_future], tags, tags), "Sequences see each other. The rule of the sequence is missing."),
+        (~want, "It is inverted. True means may attend."),
+        (want.T, "It is transposed. A row is a query and a column is a key, as in `mask(tags, tags)`."),
+        (combine([not_in_the_future], tags, tags), "Sequences see each other. The sequence rule is missing."),
         (combine([same_sequence], tags, tags), "Tokens see later tokens. The causal rule is missing."),
         (
             torch.ones_like(want).tril(),
-            "That is the mask of one single text. The tags tell the sequences apart: `mask(tags, tags)`.",
+            "That is the causal mask of a single text. Build the mask from the tags: `mask(tags, tags)`.",
         ),
     ):
         if torch.equal(allowed, wrong):
             return what, idea
     return (
         what,
-        "Pass on what `mask(tags, tags)` gives. Queries and keys are the same tokens here, so both get the same tags.",
+        "Pass the result of `mask(tags, tags)` unchanged. Queries and keys are the same tokens here, so both have "
+        "the same tags.",
     )

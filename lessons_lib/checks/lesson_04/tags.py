@@ -1,4 +1,4 @@
-"""Judges 04.1, `tag_tokens`: which sequence a token belongs to, and where it stands in it."""
+"""Judges 04.1, `tag_tokens`: the sequence each token belongs to, and its position in that sequence."""
 
 from random import Random
 
@@ -35,14 +35,14 @@ def _check_case(attempt, lengths: list[int], starts: list[int] | None) -> None:
     case = f"tag_tokens({lengths}{'' if starts is None else f', starts={starts}'})"
     tags = call(attempt, list(lengths), case=case, **given)
     starts = [0] * len(lengths) if starts is None else starts
-    seq_ids, positions = (_numbers(tags, name, case) for name in ("seq_ids", "positions"))
+    seq_ids, positions = (_field(tags, name, case) for name in ("seq_ids", "positions"))
     want_ids = [index for index, length in enumerate(lengths) for _ in range(length)]
-    want_positions = [start + place for length, start in zip(lengths, starts) for place in range(length)]
+    want_positions = [start + offset for length, start in zip(lengths, starts) for offset in range(length)]
     if seq_ids != want_ids and seq_ids == want_positions and positions == want_ids:
         raise Mistake(
-            "the sequence ids and the positions have changed places.",
+            "the sequence ids and the positions are swapped.",
             case=case,
-            idea="`Tags(seq_ids, positions)`: the sequence comes first.",
+            idea="It's `Tags(seq_ids, positions)`: the sequence ids come first.",
         )
     if positions != want_positions:
         if len(positions) == len(want_positions):
@@ -52,7 +52,8 @@ def _check_case(attempt, lengths: list[int], starts: list[int] | None) -> None:
                 idea=_why_positions(positions, lengths, starts),
             )
         raise Mistake(
-            f"there should be {count(len(want_positions), 'position')}, one for each token; yours has {len(positions)}: {short(positions)}.",
+            f"there should be {count(len(want_positions), 'position')}, one per token; yours has {len(positions)}: "
+            f"{short(positions)}.",
             case=case,
             idea=_why_count(positions, lengths, starts),
         )
@@ -64,82 +65,90 @@ def _check_case(attempt, lengths: list[int], starts: list[int] | None) -> None:
         )
 
 
-def _numbers(tags, name: str, case: str) -> list[int]:
+def _field(tags, name: str, case: str) -> list[int]:
     """One of the two tensors as a list."""
     if not hasattr(tags, name):
         raise Mistake(
             f"it should return `Tags`; yours returned {kind(tags)}.",
             case=case,
-            idea="`Tags(seq_ids, positions)` puts the two tensors together, and the functions to come read them by name.",
+            idea="`Tags(seq_ids, positions)` holds the two tensors, and the functions that follow access them by name.",
         )
     tensor = getattr(tags, name)
     if not isinstance(tensor, torch.Tensor):
         raise Mistake(
             f"`{name}` should be a tensor; yours is {kind(tensor)}.",
             case=case,
-            idea="`torch.tensor(..., dtype=torch.int64)` makes one of a list.",
+            idea="`torch.tensor(..., dtype=torch.int64)` turns a list into a tensor.",
         )
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
-        idea = "Both are whole numbers. Say `dtype=torch.int64`."
+        idea = "Ids and positions are integers. Pass `dtype=torch.int64`."
         if not len(tensor):
-            idea = "`torch.tensor([])` has nothing to tell the type from and makes float32. Say `dtype=torch.int64`."
+            idea = (
+                "`torch.tensor([])` has no element to infer the dtype from, so it is float32. Pass `dtype=torch.int64`."
+            )
         raise Mistake(
-            f"`{name}` should hold int64; yours holds {str(tensor.dtype).removeprefix('torch.')}.", case=case, idea=idea
+            f"the dtype of `{name}` should be int64; yours is {str(tensor.dtype).removeprefix('torch.')}.",
+            case=case,
+            idea=idea,
         )
     if tensor.dim() != 1:
         raise Mistake(
-            f"`{name}` should have one axis, a number for each token; yours has shape {list(tensor.shape)}.",
+            f"`{name}` should have one axis, with one element per token; yours has shape {list(tensor.shape)}.",
             case=case,
-            idea="The sequences lie one behind the other in one row.",
+            idea="There is a single row, so no batch axis is needed here.",
         )
     return tensor.tolist()
 
 
 def _why_positions(positions: list[int], lengths: list[int], starts: list[int]) -> str:
-    total, pieces = sum(lengths), list(zip(lengths, starts))
-    want = [start + place for length, start in pieces for place in range(length)]
+    total, pairs = sum(lengths), list(zip(lengths, starts))
+    want = [start + offset for length, start in pairs for offset in range(length)]
     if positions == list(range(total)) and not any(starts):
-        return "Your positions go on through the row. Every sequence counts its own tokens, from 0."
+        return "Your positions run on through the whole row. Count each sequence's own tokens, from 0."
     if positions == list(range(starts[0], starts[0] + total)):
-        return "Your positions go on from one sequence to the next. Every sequence begins at its own start."
-    if positions == [place for length, _ in pieces for place in range(length)]:
-        return "You leave `starts` out. The tokens before these lie in the cache, so the first one here has position `start`."
-    if positions == [start + 1 + place for length, start in pieces for place in range(length)]:
+        return "Your positions run on from one sequence to the next. Each sequence begins at its own start."
+    if positions == [offset for length, _ in pairs for offset in range(length)]:
         return (
-            "Your first token is one too far. Positions begin at 0, or at `start`: with 3 tokens in the cache, at 0, 1 and 2, the next one "
-            "has position 3."
+            "You ignore `starts`. The tokens before these are in the cache, so the first one in the row has position "
+            "`start`."
         )
-    if positions == [starts[0] + place for length, _ in pieces for place in range(length)]:
-        return "You give all sequences the start of the first. `starts` has one for each."
-    if positions == [start for length, start in pieces for _ in range(length)]:
-        return "All tokens of a sequence share one position. Each is one further than the one before."
+    if positions == [start + 1 + offset for length, start in pairs for offset in range(length)]:
+        return (
+            "Your positions are off by one. They begin at 0, or at `start`: with 3 tokens in the cache, at 0, 1 and 2, "
+            "the next one has position 3."
+        )
+    if positions == [starts[0] + offset for length, _ in pairs for offset in range(length)]:
+        return "You use the start of the first sequence for all of them. `starts` has one per sequence."
+    if positions == [start for length, start in pairs for _ in range(length)]:
+        return "All tokens of a sequence share one position. Each token's position is one more than the previous one's."
     if sorted(positions) == sorted(want):
-        return "These are the right numbers in another order. One whole sequence lies behind the other."
-    return "Sequence i has the positions starts[i], starts[i] + 1, ..., as many as lengths[i]."
+        return "These are the right positions in a different order. Put all of one sequence before the next one."
+    return "Sequence i has the positions starts[i], starts[i] + 1, ..., lengths[i] of them."
 
 
 def _why_count(positions: list[int], lengths: list[int], starts: list[int]) -> str:
-    if positions == [place for length, start in zip(lengths, starts) for place in range(start, length)]:
+    if positions == [position for length, start in zip(lengths, starts) for position in range(start, length)]:
         return (
-            "You count from `start` up to `length`. A sequence has `length` tokens in the row, whatever its start: the last has position "
-            "start + length - 1."
+            "You count from `start` to `length`. A sequence has `length` tokens in the row, whatever its start, so the "
+            "last one has position start + length - 1."
         )
     if len(positions) == sum(lengths) + len(lengths):
-        return "One too many for each sequence. `range(start, start + length)` stops before its end by itself."
+        return "Each sequence has one position too many. `range(start, start + length)` already excludes its end."
     if len(positions) == sum(lengths) + sum(starts):
-        return (
-            "You tag the tokens in the cache as well. They aren't in this row; `starts` only says how many there are."
-        )
-    return "A sequence adds as many tags as it has tokens in the row."
+        return "You also tag the tokens in the cache. They aren't in this row; `starts` only says how many there are."
+    return "Each sequence needs one tag per token that it has in the row."
 
 
 def _why_ids(seq_ids: list[int], lengths: list[int]) -> str:
     if len(seq_ids) != sum(lengths):
-        return "Every token has a sequence id: repeat the number of the sequence as often as it has tokens."
+        return "Every token needs a sequence id: repeat the id of the sequence once per token."
     if seq_ids == [index + 1 for index, length in enumerate(lengths) for _ in range(length)]:
-        return "You number the sequences from 1. Sequence i of the list has the id i, so the first has 0."
+        return "You count the sequences from 1. Sequence i of the list has id i, so the first one has id 0."
     if seq_ids == [index for index, length in enumerate(filter(None, lengths)) for _ in range(length)]:
-        return "You leave out a sequence without tokens when you number them. It keeps its number all the same, so that the others keep theirs."
+        return (
+            "You skip a sequence that has no tokens when you assign the ids. It still uses up its id, so that the "
+            "other sequences keep theirs."
+        )
     if len(set(seq_ids)) == 1 and len(lengths) > 1:
-        return "All tokens have one id, as if they were one story."
-    return "Sequence i has the id i on each of its tokens."
+        return "All tokens have the same id, as if they were one story."
+    return "Every token of sequence i has the id i."
