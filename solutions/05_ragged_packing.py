@@ -2,13 +2,14 @@
 """
 # 05 · Ragged packing
 
-**Can one forward pass compute what is needed for all requests, and nothing else?**
+**Can one forward pass compute what all requests need, and nothing else?**
 
-75 minutes · difficulty: medium · routes: ideas, serving · you need first: lesson 02 (states of a request, the step). Lesson 04 (tags and masks)
-helps; what we need of it is said again here
+75 minutes · difficulty: medium · routes: ideas, serving · you need first: lesson 02 (request states, the step).
+Lesson 04 (tags and masks) helps, but what we need from it is repeated here
 
-In lesson 02 requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you lay all that is new into one row,
-without padding. A long prompt and the single tokens of running answers go through the model together. Each request gets the same tokens as alone.
+In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put
+all new tokens into one row, without padding. A long prompt and the single tokens of running answers go through the
+model together, and each request gets the same tokens as it would alone.
 """
 
 # %%
@@ -53,7 +54,7 @@ from lessons_lib.viz.batches import draw_packed_step
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
+model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 
@@ -61,73 +62,83 @@ prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES
 """
 ## The problem: what is left of the rectangle
 
-Here are the six stories once more in four slots, as in lesson 02. For some of the steps, the table says what was computed for each slot.
+Here are the six stories again in four slots, as in lesson 02. For some of the steps, the table shows what was
+computed in each slot.
 """
 
 # %%
 slots = batch_generate(model, tokenizer, **SIX, batch_size=4)
 
 
-def row_of_the_table(number):
-    step = slots.trace.steps[number - 1]
-    computed = " · ".join(f"{row.request or 'nobody'} {row.computed}" for row in step.rows)
-    return [str(number), step.forward_calls, computed, step.tokens_computed, step.tokens_useful]
+def table_row(step_number):
+    step = slots.trace.steps[step_number - 1]
+    computed = " · ".join(f"{row.request or 'empty'} {row.computed}" for row in step.rows)
+    return [str(step_number), step.forward_calls, computed, step.tokens_computed, step.tokens_useful]
 
 
 Table(
-    columns=["step", "forward passes", "token positions of each slot", "together", "needed"],
-    rows=[row_of_the_table(number) for number in (1, 2, 3, 4, 5, 24, 80)],
+    columns=["step", "forward passes", "token positions in each slot", "total", "needed"],
+    rows=[table_row(step_number) for step_number in (1, 2, 3, 4, 5, 24, 80)],
     caption="Some steps of lesson 02's loop",
 )
 
 # %%
 wasted = slots.trace.tokens_computed - slots.trace.tokens_useful
-two = sum(step.forward_calls == 2 for step in slots.trace.steps)
-print(f"{slots.trace.tokens_computed} token positions computed, {wasted} of them for nobody")
-print(f"{slots.trace.forward_calls} forward passes in {len(slots.trace.steps)} steps; {two} steps made two")
+two_passes = sum(step.forward_calls == 2 for step in slots.trace.steps)
+print(f"{slots.trace.tokens_computed} token positions computed, {wasted} of them wasted")
+print(f"{slots.trace.forward_calls} forward passes in {len(slots.trace.steps)} steps; {two_passes} steps made two")
 
 # %% [markdown]
 """
-Look at step 2. One pass goes over all four slots, one token each, because a decode pass is a rectangle; only A needs it. B's prompt of 62 tokens does
-not fit into a rectangle one token wide, so a second pass computes it. B's 63 are these 62 and the one of the rectangle. The model's weights are read
-twice. C and D have their slots and wait, because a step computes one prompt only. In step 80 two slots have no request, and are computed as well.
+Look at step 2. One pass covers all four slots with one token each, because a decode pass is a rectangle, but only A
+needs it. B's prompt of 62 tokens doesn't fit into a rectangle one token wide, so a second pass computes it. (B's 63
+are those 62 plus its one cell in the rectangle.) The model's weights are read twice. C and D have slots but have to
+wait, because a step computes only one prompt. In step 80, two slots have no request and are computed anyway.
 
-All of this comes from the shape: the rows of a tensor are equally long. With a single row there is nothing to be equal to.
+All of this comes from the shape: the rows of a tensor all have the same length. With a single row, that constraint is
+gone.
 
 ## Predict
 
-From now on, each step makes one pass. It computes the whole prompt of every request that has just come, and one token of each of the others. At most
-four requests run. A request whose answer ends leaves in that very step, so the prompt of the next in the queue is computed in the following step. The
-caps are A 30, B 60, C 100, D 20, E 80, F 40. Assume that every request runs to its cap.
+From now on, each step makes one pass. It computes the whole prompt of each request that was just admitted, and one
+token of every other running request. At most four requests run at a time. A request leaves in the same step in which
+it finishes, so the next prompt in the queue is computed in the following step. The limits (`max_tokens`) are A 30, B
+60, C 100, D 20, E 80, F 40. Assume that every request reaches its limit.
+
+How many forward passes do the six stories take now?
 """
 
 # %%
 print(f"In four slots: {slots.trace.forward_calls} forward passes")
-predict("05.a", ...)  # How many forward passes do the six stories take now?
+predict("05.a", ...)  # forward passes
 
 # %% [markdown]
 """
-There is a price. A request may leave at any time, so each has a KV cache of its own. But a pass takes one cache. So before every pass the caches of
-the running requests are joined into one: a copy of all that is cached. During the pass the model adds the new tokens; a `DynamicCache` does that by
-making a larger tensor, and copies everything again. After the pass the cache is taken apart: a third copy.
+This has a price. A request may leave at any time, so each one has its own KV cache, but a pass takes a single cache.
+So before every pass, we join the caches of the running requests into one: that copies everything cached. During the
+pass, the model appends the new tokens; a `DynamicCache` does this by allocating a larger tensor and copies everything
+again. After the pass, we split the cache by request: a third copy.
+
+Take the whole run of the six stories and count all three copies. Per computed token, how many tokens' keys and values
+are copied?
 """
 
 # %%
 print("tokens of the prompts:", {name: len(ids) for name, ids in prompt_ids.items()})
-# Take the whole run of the six stories. For each token computed, how many tokens' keys and values are copied, in all three copies together?
-predict("05.b", ...)
+predict("05.b", ...)  # tokens copied per computed token
 
 # %% [markdown]
 """
 ## The idea
 
-> **packed batch**: the new tokens of several sequences in one row, with the numbers that say whose each token is, where it stands in its own
-> sequence, and where each sequence's piece of the row ends.
+> **packed batch**: the new tokens of several sequences in one row, together with the indices that say which sequence
+> each token belongs to, what its position in that sequence is, and where each sequence's part of the row ends.
 
-A sequence is what one request has so far, prompt and answer.
+A sequence is everything a request has so far, prompt and answer.
 
-A small case first: C, E and A with short answers, and at most two requests at a time. Step through it. In the first step the row holds two prompts.
-Then every request has one token in the row. When C has its last token it leaves, and the next row holds one token of E and, behind it, A's prompt.
+We start with a small case: C, E and A with short answers, and at most two requests at a time. Step through it. In the
+first step, the row holds two prompts. After that, each request has one token in the row. When C gets its last token,
+it leaves, and the next row holds one token of E followed by A's prompt.
 """
 
 # %%
@@ -138,12 +149,13 @@ Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len
 
 # %% [markdown]
 """
-On top are the tokens of the row, each with its tag: the request and the position. From the last token of each request comes its next token. Below is
-the mask of the pass, which says what token may attend to what key. It has one line for each token of the row, and one column for each key: first what
-is in the cache of each request, then the new tokens.
+At the top are the tokens of the packed row, each with its tag: request and position. Above the last token of each
+request is the new token that comes out of it. Below is the mask of the pass, which says which token may attend to
+which key. It has one row per token of the packed row and one column per key: first the cached keys of all requests,
+then the new ones.
 
-Here is the fourth step by itself, and in characters, for a terminal or a screen reader. `#` means that the token of this line attends to the key of
-this column. The bar `|` parts the cached keys from the new ones.
+Here is the fourth step on its own, and again as text, for terminals and screen readers. `#` means that the token of
+this row attends to the key of this column. The bar `|` separates the cached keys from the new ones.
 """
 
 # %%
@@ -152,39 +164,43 @@ print(packed_text(small.packed[3]))
 
 # %% [markdown]
 """
-Why does nobody notice the others? Almost everything in the model works on each token by itself: the embedding, the large matrices, the logits. Only
-attention brings tokens together, and there the rule of lesson 04 holds. Every token carries two numbers, its sequence and its position. **A token
-attends to keys of its own sequence, at its own position or before**, and to no others. And positions are counted in the sequence, not in the row.
+Why don't the requests affect each other? Almost everything in the model works on each token separately: the
+embedding, the large matrix products, the logits. Only attention combines tokens, and there the rule of lesson 04
+applies. Every token carries its sequence id and its position. **A token attends to keys of its own sequence, at its
+own position or earlier**, and to nothing else. Positions are counted within the sequence, not along the row.
 
-Four parts make this work, and you write each of them: the row, the caches taken apart, the pass, and the step.
+You'll build four parts: the packed row, splitting the cache, the pass, and the step.
 
-## Build 1: the row
+## Build 1: the packed row
 
-A `PackedBatch` has six tensors. T is the number of tokens in the row, and B the number of sequences, whatever the stories are called.
+A `PackedBatch` has six tensors. T is the number of tokens in the row, and N is the number of sequences.
 
-| field | shape | what it says |
+| field | shape | meaning |
 |---|---|---|
-| `input_ids` | [T] | the new tokens, one sequence behind the other |
-| `positions` | [T] | position of each in its own sequence |
-| `seq_ids` | [T] | number of its sequence in the row, 0 to B − 1 |
-| `cu_seqlens_q` | [B + 1] | where each sequence begins in the row, and at the end T |
-| `context_lens` | [B] | tokens of each sequence after this pass, cached and new |
-| `logits_index` | [B] | place in the row of each sequence's last token |
+| `input_ids` | [T] | the new tokens, one sequence after another |
+| `positions` | [T] | each token's position in its own sequence |
+| `seq_ids` | [T] | each token's sequence id, 0 to N − 1 |
+| `cu_seqlens_q` | [N + 1] | the index in the row where each sequence begins, and finally T |
+| `context_lens` | [N] | each sequence's tokens after this pass, cached and new |
+| `logits_index` | [N] | the index in the row of each sequence's last token |
 
-> **cumulative lengths**: the lengths of the pieces of a row, added up from the left, with a 0 in front. Counted from 0, piece *i* begins at the place
-> that entry *i* names, and ends before the place that entry *i* + 1 names. Their usual name is `cu_seqlens`; the `q` in `cu_seqlens_q` stands for
-> queries, that is, new tokens.
+> **cumulative lengths**: the running sum of the lengths of a row's parts, starting with 0. Part *i* begins at the
+> index in entry *i* and ends before the index in entry *i* + 1. The usual name is `cu_seqlens`; the `q` in
+> `cu_seqlens_q` stands for queries, that is, new tokens.
 
-Example: `pack([[7], [5, 6, 8], [9]], cached_lens=[2, 0, 4])` is one new token of a sequence that has 2 tokens in its cache, a prompt of three tokens,
-and one new token after 4 cached ones. Its `input_ids` are [7, 5, 6, 8, 9] and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]:
-the prompt lies at the places 1, 2 and 3 of the row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
+Example: `pack([[7], [5, 6, 8], [9]], cached_lens=[2, 0, 4])` packs one new token of a sequence with 2 cached tokens,
+a prompt of three tokens, and one new token of a sequence with 4 cached tokens. Its `input_ids` are [7, 5, 6, 8, 9]
+and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]: the prompt is at indices 1, 2 and 3 of the
+row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
-**Your task: `pack(new_tokens, cached_lens)`.** It returns `PackedBatch(input_ids=..., positions=..., ...)`, with all six fields by name. Each is a
-tensor of integers with one axis. You may use `tag_tokens(lengths, starts)` of lesson 04: `tag_tokens([1, 3, 1], starts=[2, 0, 4])` gives an object
-with two such tensors, `.positions` with the numbers 2, 0, 1, 2, 4 and `.seq_ids` with 0, 1, 1, 1, 2. Or make them yourself.
+**Exercise 05.1.** Write `pack(new_tokens, cached_lens)`. It returns `PackedBatch(input_ids=..., positions=..., ...)`
+with all six fields passed by name. Each field is a one-dimensional integer tensor. You can use `tag_tokens(lengths,
+starts)` of lesson 04: `tag_tokens([1, 3, 1], starts=[2, 0, 4])` returns an object with two such tensors, `.positions`
+with the values 2, 0, 1, 2, 4 and `.seq_ids` with 0, 1, 1, 1, 2. Or build them yourself.
 
-Refuse with a `ValueError`: not as many cached lengths as sequences, a sequence without a new token, a negative cached length. Two empty lists are no
-mistake; they give empty tensors, but for `cu_seqlens_q`, which is [0]. Say `dtype=torch.int64`: of an empty list PyTorch would make floats.
+Raise a `ValueError` if the number of cached lengths differs from the number of sequences, if a sequence has no new
+token, or if a cached length is negative. Two empty lists are valid: all tensors are then empty, except
+`cu_seqlens_q`, which is [0]. Pass `dtype=torch.int64`, because PyTorch makes a float tensor from an empty list.
 """
 
 # %% exercise="05.1"
@@ -192,10 +208,11 @@ from lessons_lib.attention.packing import pack
 
 # %% [markdown]
 """
-Your row on real stories. D has left, and E has come with its prompt. A, B and C have 20 tokens each of their answers. The newest of the 20 is not
-computed yet: it is what the request brings. So its prompt and 19 tokens are in its cache.
+Your packed row with real stories. D has left, and E has just arrived with its prompt. A, B and C have 20 answer
+tokens each. The newest of these 20 isn't computed yet: it's the one that goes into the row. So each cache holds the
+prompt and 19 answer tokens.
 
-`unpack` takes a row apart again. It is given: `row[start:end]` for each pair of neighbours in `cu_seqlens_q`.
+`unpack` splits a row again. It's provided, and does `row[start:end]` for each pair of neighbors in `cu_seqlens_q`.
 """
 
 # %%
@@ -204,17 +221,18 @@ new_tokens = [*([answer[name][19]] for name in "ABC"), prompt_ids["E"]]
 packed = pack(new_tokens, cached_lens=[*(len(prompt_ids[name]) + 19 for name in "ABC"), 0])
 for name in ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens", "logits_index"):
     print(f"{name:>13}  {getattr(packed, name).tolist()}")
-pieces = unpack(packed, packed.input_ids)
-print("taken apart: ", [tokenizer.decode(piece) for piece in pieces])
-print("round trip:  ", [piece.tolist() for piece in pieces] == new_tokens)
+parts = unpack(packed, packed.input_ids)
+print("unpacked:    ", [tokenizer.decode(part) for part in parts])
+print("round trip:  ", [part.tolist() for part in parts] == new_tokens)
 
 # %% [markdown]
 """
-## Build 2: the caches taken apart
+## Build 2: splitting the cache
 
-A `DynamicCache` holds, for every layer, keys and values of shape `[rows, KV heads, tokens, head size]`. Each request has one, with a single row.
-Joining them means: in every layer, put the tokens of all requests one behind the other. That is given, and so is `cache_of`, which makes a cache out
-of keys and values. Read both. A `DynamicLayer` is the part of a `DynamicCache` for one layer; `lazy_initialization` tells it their dtype and device.
+For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request
+has its own, with a single row. To join them, concatenate the tokens of all requests in every layer. The function for
+that is provided, and so is `cache_of`, which makes a cache from existing keys and values. Read both. A `DynamicLayer`
+is one layer of a `DynamicCache`; `lazy_initialization` tells it the dtype and device.
 """
 
 # %%
@@ -236,25 +254,28 @@ print("layers:", len(joined.layers))
 
 # %% [markdown]
 """
-Nothing in these tensors says where C ends and E begins. That is written in the `PackedBatch`: `packed.cached_lens` are the lengths before the pass.
+Nothing in these tensors says where C ends and E begins. That information is in the `PackedBatch`:
+`packed.cached_lens` are the lengths before the pass.
 
-In the pass, the model hands each layer's cache the keys and values of the new tokens, and the cache puts them at the end. So after a pass with one
-more token of C and two of E the order is this, with a letter and a position for each token:
+During the pass, the model gives each layer's cache the keys and values of the new tokens, and the cache appends them.
+So after a pass with one more token of C and two of E, the order is this, with a letter and a position for each token:
 
 ```
 C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
-└────── cached of all ─┘  └─ new of all
+└── cached, all seqs ──┘  └─ new, all
 ```
 
-This order is the reason for `key_tags` in the library, which makes the tags of the keys for the mask: first the cached of all, then the new of all.
-The tags need not be sorted. A mask compares numbers, and does not ask where a key lies.
+The library function `key_tags` follows this order when it makes the key tags for the mask: first the cached tokens of
+all sequences, then the new tokens of all sequences. The tags don't have to be sorted. The mask only compares ids and
+positions, so it doesn't matter where a key is stored.
 
-**Your task: `scatter_cache(joined, packed)`.** Give each sequence a cache of its own again: its old tokens, then its new ones. In the example C gets
-C0 C1 C2 C3, and E gets E0 to E6. Return a list of B caches, in the order of the row.
+**Exercise 05.2.** Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens, then
+its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of the
+row.
 
-`packed.cached_lens` and `packed.new_lens` are lists of B ints, here [3, 5] and [1, 2]. A length of 0 is possible among the cached.
-`tensor.split(sizes, dim=2)` cuts a tensor along its tokens into pieces of these sizes. `joined.layers[i].keys` and `.values` are the tensors of layer
-*i*. `cache_of([(keys, values), ...])` takes a pair for each layer.
+`packed.cached_lens` and `packed.new_lens` are lists of N ints, here [3, 5] and [1, 2]. A cached length may be 0.
+`tensor.split(sizes, dim=2)` splits a tensor along its tokens into parts of these sizes. `joined.layers[i].keys` and
+`.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per layer.
 """
 
 # %% exercise="05.2"
@@ -264,22 +285,23 @@ from lessons_lib.attention.packing import scatter_cache
 """
 ## Build 3: the pass
 
-Lesson 01 gave the model a batch of several rows, padded to one length. Now there is one row. The model takes the tokens, the positions and the mask
-with an axis for rows in front, here of size 1.
+In lesson 01 the model got a batch of several rows, padded to the same length. Now there's a single row. The model
+expects tokens, positions and mask with a batch axis in front, here of size 1.
 
-| argument of `model(...)` | shape | what we hand over |
+| argument of `model(...)` | shape | what we pass |
 |---|---|---|
-| `input_ids` | [1, T] | the row |
+| `input_ids` | [1, T] | the tokens of the packed row |
 | `position_ids` | [1, T] | the positions |
-| `attention_mask` | [1, 1, T, keys] | `packed_mask(packed)`, a bool tensor [T, keys], with two axes in front, for rows and heads |
+| `attention_mask` | [1, 1, T, keys] | `packed_mask(packed)`, a bool tensor [T, keys], with two axes in front, for batch and heads |
 | `past_key_values` | | the joined cache |
-| `logits_to_keep` | [B] | for which places of the row logits are computed |
+| `logits_to_keep` | [N] | the indices in the row for which logits are computed |
 
-The last one saves work. Logits are as many numbers as the vocabulary has tokens, and nobody asks for the logits in the middle of a prompt.
+The last argument saves work. The logits of one token have as many elements as the vocabulary has entries, and we
+don't need them for tokens in the middle of a prompt.
 
-**Your task: `packed_forward(model, packed, cache)`.** One call of the model. Return the logits `[B, vocabulary]`, without the axis for rows: line *i*
-belongs to sequence *i*. The tensors of a `PackedBatch` are on the CPU; `.to(model.device)` brings them to where the model is. `tensor[None]` puts an
-axis in front.
+**Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
+vocabulary]`, without the batch axis: row *i* belongs to sequence *i*. The tensors of a `PackedBatch` are on the CPU;
+`.to(model.device)` moves them to the model's device. `tensor[None]` adds an axis in front.
 """
 
 # %% exercise="05.3"
@@ -287,8 +309,8 @@ from lessons_lib.attention.packing import packed_forward
 
 # %% [markdown]
 """
-Your pass, with your caches: C and E have their prompts in a joined cache. C gets one more token, E two. Then each goes through the model alone, to
-compare the logits.
+Now your pass, with your caches. C and E have their prompts in a joined cache. C gets one more token, E gets two. Then
+each goes through the model alone, so that we can compare the logits.
 """
 
 # %%
@@ -298,31 +320,33 @@ joined = concatenate_caches([prefill_alone(name) for name in more])
 logits = packed_forward(model, packed, joined)
 print(mask_text(packed_mask(packed), tag_tokens(packed.new_lens, packed.cached_lens), key_tags(packed), names="CE"))
 print()
-for name, line, cache in zip(more, logits, scatter_cache(joined, packed)):
+for name, packed_logits, cache in zip(more, logits, scatter_cache(joined, packed)):
     with torch.inference_mode():
-        by_itself = model(input_ids=torch.tensor([prompt_ids[name] + more[name]], device=model.device)).logits[0, -1]
-    same = torch.allclose(line, by_itself, atol=1e-3)
-    print(f"{name}: next token {tokenizer.decode(line.argmax())!r}, alone {tokenizer.decode(by_itself.argmax())!r}")
+        alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]], device=model.device)).logits[0, -1]
+    same = torch.allclose(packed_logits, alone_logits, atol=1e-3)
+    print(f"{name}: next token {tokenizer.decode(packed_logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}")
     print(f"   all logits within 0.001: {same}; its cache now holds {cache.get_seq_length()} tokens")
 
 # %% [markdown]
 """
-The logits agree up to rounding. They need not agree to the last bit: with other shapes, sums may be added up in another order.
+The logits agree up to rounding. They don't have to agree in the last bit: with different shapes, sums may be added in
+a different order.
 
 ## Build 4: the step
 
-Everything that the loop remembers is in one object, `batch`:
+All state of the loop is in one object, `batch`:
 
-| field | what it is |
+| field | meaning |
 |---|---|
-| `batch.waiting` | queue (`deque`) of requests without a place |
-| `batch.running` | list of the requests of the next row, in the order of admission |
-| `batch.max_num_seqs` | the most requests in a row |
+| `batch.waiting` | queue (`deque`) of requests that haven't been admitted yet |
+| `batch.running` | list of the requests in the next row, in the order of admission |
+| `batch.max_num_seqs` | the maximum number of requests in a row |
 | `batch.caches` | dict: request id → the cache of that request |
 
-Three functions are given. `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your `packed_forward`, hands each
-request its own cache back with your `scatter_cache`, and returns the logits. (Both are handed over when a batch is made.) `forward` also
-notes the row in `batch.packed`, and how much was copied, for the pictures and the counts. `retire` and `admit` keep the books:
+Three functions are provided. `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your
+`packed_forward`, gives each request its own cache back with your `scatter_cache`, and returns the logits. (The batch
+gets both functions when it's created.) It also stores the row in `batch.packed` and counts what was copied, for the
+pictures and tables. `retire` and `admit` do the bookkeeping:
 """
 
 # %%
@@ -331,22 +355,25 @@ for function in (forward, retire, admit):
 
 # %% [markdown]
 """
-In lesson 02 a prompt and a decode were two kinds of work, in two functions. Here they are one. Every request has tokens that are known: its prompt,
-`request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. Of these, the first `num_computed_tokens` are in its cache.
-**The row takes the rest.** For a request that has just come, the rest is its whole prompt. For one that decodes, it is the one token that came out of
-the step before.
+In lesson 02, a prompt and a decode were two kinds of work, in two functions. Here they're the same. Every request has
+known tokens: its prompt, `request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. The
+first `num_computed_tokens` of these are in its cache. **The row takes the rest.** For a request that was just
+admitted, the rest is its whole prompt. For one that decodes, it's the single token that came out of the previous
+step.
 
-**Your task: `ragged_step(batch, forward=forward)`**, one turn of the loop:
+**Exercise 05.4.** Write `ragged_step(batch, forward=forward)`, one step of the loop:
 
-1. Collect, for each request of `batch.running`, the tokens that are known and not computed yet, and `pack` them. `request.num_computed_tokens` says
-   how many tokens it has in its cache.
-2. Call `forward(batch, packed)`, once. Line *i* of the logits belongs to request *i*. The next token is the argmax.
-3. For each request: `num_computed_tokens` grows by the number of tokens that it had in the row; then `request.append_token(token)`, with an int.
+1. For each request in `batch.running`, collect the tokens that are known but not computed yet, and `pack` them.
+   `request.num_computed_tokens` is the number of tokens in its cache.
+2. Call `forward(batch, packed)` once. Row *i* of the logits belongs to request *i*. The next token is the argmax.
+3. For each request, increase `num_computed_tokens` by the number of tokens that it had in the row, then call
+   `request.append_token(token)` with an int.
 4. `retire(batch)`, then `admit(batch)`.
 
-There is always at least one running request when the step is called. Example: two places, C decodes with 5 tokens in its cache, E has just come with
-a prompt of 5 tokens, A waits. The row has 1 + 5 tokens. Both get a token; C's `num_computed_tokens` is 6 now, E's is 5. If that was C's last token, C
-is gone after the step, and A is in `batch.running`, with a prompt that the next row will hold.
+At least one request is running whenever the step is called. Example with `max_num_seqs=2`: C decodes with 5 tokens in
+its cache, E was just admitted with a prompt of 5 tokens, and A waits. The row has 1 + 5 tokens. Both requests get a
+token, and `num_computed_tokens` is now 6 for C and 5 for E. If that was C's last token, C is gone after the step and
+A is in `batch.running`, so A's prompt goes into the next row.
 """
 
 # %% exercise="05.4"
@@ -354,10 +381,11 @@ from lessons_lib.batching.ragged_batching import ragged_step
 
 # %% [markdown]
 """
-## A batch driven by hand
+## Driving a batch by hand
 
-`batch.submit(request)` takes a request in: at once if a place is free, else at the end of the queue. It may come at any time between two steps. Here
-C comes first, then E and A together, while C is decoding. There are two places.
+`batch.submit(request)` accepts a request: it's admitted at once if the batch has room, otherwise it goes to the end
+of the queue. You can call it at any time between two steps. Here C comes first, then E and A together while C is
+decoding. The batch has room for two requests.
 """
 
 # %%
@@ -366,31 +394,32 @@ batch = RaggedBatch(model, max_num_seqs=2, **MINE)
 c, e, a = (Request(name, prompt_ids[name], max_tokens, tokenizer.eos_token_id) for name, max_tokens in (("C", 4), ("E", 4), ("A", 2)))
 
 
-def turn():
-    in_the_row = [request.id for request in batch.running]
+def print_step():
+    in_row = [request.id for request in batch.running]
     ragged_step(batch)
-    pieces = zip(in_the_row, batch.packed.new_lens, batch.packed.cached_lens)
-    row = ", ".join(f"{name} {new} after {cached}" for name, new, cached in pieces)
-    print(f"row: {row:28} then running: {[r.id for r in batch.running]}, waiting: {[r.id for r in batch.waiting]}")
+    parts = zip(in_row, batch.packed.new_lens, batch.packed.cached_lens)
+    row = ", ".join(f"{name} {new} new after {cached}" for name, new, cached in parts)
+    print(f"row: {row:34} then running: {[r.id for r in batch.running]}, waiting: {[r.id for r in batch.waiting]}")
 
 
 batch.submit(c)
-turn()
-turn()
+print_step()
+print_step()
 batch.submit(e)
 batch.submit(a)
 while batch.running:
-    turn()
+    print_step()
 for request in (c, e, a):
     print(f"{request.id}: {tokenizer.decode(request.prompt_ids + request.output_ids)!r}, {request.finish_reason}")
 
 # %% [markdown]
 """
-E came into the row at once, beside C. A had to wait, and came into the row in the step after C's last token.
+E was in the very next row, together with C. A had to wait, and got into the row in the step after C's last token.
 
 ## The six stories
 
-`ragged_generate` makes the requests, submits them all at the start, and calls your step until nobody is left.
+`ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
+finished.
 """
 
 # %%
@@ -398,25 +427,26 @@ ragged = ragged_generate(model, tokenizer, **SIX, max_num_seqs=4, step=ragged_st
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
 
 # %%
-def event(number):
-    step = ragged.packed[number]
-    names = [", ".join(who) or "–" for who in (step.joined, step.left, step.waiting)]
-    return [str(number + 1), " + ".join(map(str, step.packed.new_lens)), sum(step.packed.cached_lens), *names]
+def table_row(index):
+    step = ragged.packed[index]
+    names = [", ".join(group) or "–" for group in (step.joined, step.left, step.waiting)]
+    return [str(index + 1), " + ".join(map(str, step.packed.new_lens)), sum(step.packed.cached_lens), *names]
 
 
-changes = [number for number, step in enumerate(ragged.packed) if step.joined or step.left]
+changes = [index for index, step in enumerate(ragged.packed) if step.joined or step.left]
 Table(
-    columns=["step", "new tokens in the row", "cached", "prompts of", "leave", "queue after it"],
-    rows=[event(number) for number in changes],
-    caption="The steps in which somebody comes or leaves",
+    columns=["step", "new tokens in the row", "cached", "prompts of", "leave", "queue afterwards"],
+    rows=[table_row(index) for index in changes],
+    caption="The steps in which a request joins or leaves",
 )
 
 # %% [markdown]
 """
-C needs 100 passes for its 100 tokens, however we batch: fewer are not possible. C is in the first row, and nobody is left when it ends.
+C's 100 tokens take 100 passes however we batch, so fewer aren't possible. C is in the first row, and when it
+finishes, no other request is left.
 
-Compare the table with the first one. The prompts of A, B, C and D are all in the first row. No step makes a second pass, no place in a row belongs to
-nobody. And D leaves in step 20; in step 21 the prompt of E is in the row already. Here is the row of step 21:
+Compare this table with the first one. The prompts of A, B, C and D are all in the first row. No step makes a second
+pass, and no token in a row is wasted. D leaves in step 20, and E's prompt is already in the row of step 21:
 """
 
 # %%
@@ -424,8 +454,8 @@ draw_packed_step(ragged.packed[20], tokenizer.decode)
 
 # %% [markdown]
 """
-Step through the run. In step 30 A leaves, and F takes its place: it is in the next row, no longer in the queue. In step 31 F's long prompt
-stands beside the tokens of B, C and E. From step 71 on the row has two tokens.
+Step through the run. In step 30, A leaves and F is admitted, so F isn't in the queue any more. In step 31, F's long
+prompt shares the row with one token each of B, C and E. From step 71 on, the row has two tokens.
 """
 
 # %%
@@ -435,7 +465,8 @@ Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=le
 """
 ## Prove it
 
-The claim: every request gets the tokens that Hugging Face `generate` gives for its prompt alone. First the six stories.
+The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. First the six
+stories.
 """
 
 # %%
@@ -452,24 +483,25 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 
 # %% [markdown]
 """
-Six requests in one order are a weak proof. Now forty requests with prompts of 1 to 40 random tokens and caps of 1 to 20, on three small random
-models, a GPT-2, a Llama and a Qwen2, with at most three and at most eight in a row. The models write nonsense, but a mistake in a mask or a position
-is likely to change it. The requests come in shuffled order and at random moments, so each of them meets other neighbours in every run. Some answers
-end with the end token.
+Six requests in one order are weak evidence. So here are forty requests with prompts of 1 to 40 random tokens and
+limits of 1 to 20 tokens. They run on three small random models (a GPT-2, a Llama and a Qwen2), with at most three and
+at most eight requests in a row. The models write nonsense, but a bug in a mask or a position is likely to change it.
+The requests arrive in shuffled order and at random moments, so each one has different neighbors in every run. Some
+answers end with the end token.
 """
 
 # %%
-END = 24  # any token can play the end token of a random model
+END = 24  # with a random model, any token can serve as the end token
 rng = random.Random(5)
 ragged_requests = [([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))], rng.choice((1, 2, 5, 20))) for _ in range(40)]
 
 
 def serve_arrivals(model, requests, rng, max_num_seqs):
-    """Submit the requests one by one between the steps, at random moments."""
-    batch, still_to_come = RaggedBatch(model, max_num_seqs, **MINE), deque(requests)
-    while still_to_come or batch.running:
-        while still_to_come and (not batch.running or rng.random() < 0.4):
-            batch.submit(still_to_come.popleft())
+    """Submit the requests one by one between steps, at random moments."""
+    batch, arriving = RaggedBatch(model, max_num_seqs, **MINE), deque(requests)
+    while arriving or batch.running:
+        while arriving and (not batch.running or rng.random() < 0.4):
+            batch.submit(arriving.popleft())
         ragged_step(batch)
 
 
@@ -477,7 +509,7 @@ for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
     expected = [alone(tiny, ids, max_tokens, END) for ids, max_tokens in ragged_requests]
     for max_num_seqs in (3, 8):
-        requests = [Request(str(n), ids, max_tokens, END) for n, (ids, max_tokens) in enumerate(ragged_requests)]
+        requests = [Request(str(i), ids, max_tokens, END) for i, (ids, max_tokens) in enumerate(ragged_requests)]
         serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
         same = sum(request.output_ids == answer for request, answer in zip(requests, expected))
         stopped = sum(request.finish_reason == "stop" for request in requests)
@@ -485,10 +517,11 @@ for family in ("gpt2", "llama", "qwen2"):
 
 # %% [markdown]
 """
-## Why this is batching, and a loop is not
+## Why this is batching and a loop isn't
 
-One could serve the same requests, in the same steps, with a Python loop: for each running request one pass with its own cache. `loop_forward` in the
-library does that. It needs no mask, and no joining of caches. It gives the same tokens: the check of your step tried both. What is the difference?
+You could serve the same requests in the same steps with a Python loop: one pass per running request, each with its
+own cache. The library has this as `loop_forward`. It needs no mask and never joins caches. It gives the same tokens:
+the check of your step tried both. So what's the difference?
 """
 
 # %%
@@ -496,14 +529,14 @@ print(inspect.getsource(loop_forward))
 
 # %% [markdown]
 """
-Count first. One step of four decoding requests each way: how often the model is called, how many operators PyTorch runs, and how many bytes of
-weights are read.
+First, let's count. We run one step of four decoding requests each way, and count how often the model is called, how
+many operators PyTorch runs, and how many bytes of weights are read.
 
-> **operator**: one elementary operation of PyTorch on tensors, such as a matrix product, an addition or a concatenation. A forward pass is a chain of
-> some hundreds.
+> **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
+> forward pass is a chain of a few hundred of them.
 
-> **kernel launch**: handing a GPU one kernel to run, a small program of its own. Nearly every operator is one launch, and a launch costs a few
-> microseconds of the CPU's time, however small the work.
+> **kernel launch**: telling the GPU to run one kernel, which is a small program. Almost every operator is one launch,
+> and a launch costs a few microseconds of CPU time, no matter how little work the kernel does.
 """
 
 # %% tags=["measured"]
@@ -536,34 +569,35 @@ Table(
 batch, inside = four_decoding(), count_operators()
 
 
-def counted_pass(*arguments):
+def counted_pass(*args):
     with inside:
-        return packed_forward(*arguments)
+        return packed_forward(*args)
 
 
 batch.packed_forward = counted_pass
 ragged_step(batch)
 around = counts["one row"][1] - inside.count
-print(f"Of the operators of the row's step, {inside.count} are the pass. The other {around} are around it, most of them for the caches.")
+print(f"In the packed row's step, {inside.count} operators are the pass. The other {around} are around it, most of them for the caches.")
 
 # %% [markdown]
 """
-The loop calls the model four times. Each call runs the whole chain of operators and reads all the weights, for a single token. The row does both
-once, for four tokens. It pays with operators for its caches; lesson 06 removes those.
+The loop calls the model four times. Each call runs the whole chain of operators and reads all the weights, for a
+single token. The packed row does both once, for four tokens. It pays with extra operators for its caches; lesson 06
+gets rid of those.
 
-Now the clock: the time of a step against the number of requests that decode in it.
+Now let's measure time: how long a step takes, depending on how many requests decode in it.
 """
 
 # %% tags=["measured"]
-def step_seconds(counts, times=7):
-    """Median seconds of a decode step, for each way and number of requests. In turns: a slow moment of the machine meets all alike."""
+def step_seconds(counts, rounds=7):
+    """Median seconds per decode step, for each way and each count. The ways alternate, so a slow moment hits them all equally."""
     batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in counts for name in WAYS}
     for (_, count), batch in batches.items():
         for i in range(count):
             batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
         ragged_step(batch)
     taken = {key: [] for key in batches}
-    for _ in range(times):
+    for _ in range(rounds):
         for (name, count), batch in batches.items():
             started = perf_counter()
             ragged_step(batch, forward=WAYS[name])
@@ -571,25 +605,25 @@ def step_seconds(counts, times=7):
     return {name: [median(taken[name, count]) for count in counts] for name in WAYS}
 
 
-numbers = (1, 2, 4, 8)
-seconds = step_seconds(numbers)
+request_counts = (1, 2, 4, 8)
+seconds = step_seconds(request_counts)
 milliseconds = {name: [1000 * t for t in times] for name, times in seconds.items()}
-told = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
-print(f"ms a step with {', '.join(map(str, numbers))} requests: {told}")
+summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
+print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
 line_chart(
-    numbers, milliseconds, xlabel="requests that decode in the step", ylabel="ms a step",
-    alt=f"Time of a step in ms, with {', '.join(map(str, numbers))} requests: {told}.",
+    request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
+    alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
 )
 
 # %% [markdown]
 """
-The loop's time grows with the number of requests. The row's grows far more slowly. That difference is what batching means: the tokens of many go
-through the weights together.
+The loop's time grows with the number of requests. The packed row's time grows far more slowly. That difference is the
+point of batching: the tokens of many requests go through the weights together.
 
 ## Measure
 
-Against lessons 01 and 02, on a workload like that of lesson 02: sixteen requests cut from the stories, most with short answers, three with long ones.
-Four of them at a time, and then all sixteen.
+We compare with lessons 01 and 02 on a workload like lesson 02's: sixteen requests cut from the stories, most with
+short answers and three with long ones. First four at a time, then all sixteen.
 """
 
 # %%
@@ -616,17 +650,18 @@ answers = runs["static, 01", 4][0].outputs
 print("all answers the same:", all(run.outputs == answers for run, _ in runs.values()))
 traces = {key: run.trace for key, (run, _) in runs.items()}
 Table(
-    columns=["at a time", "method", "steps", "forward passes", "tokens computed", "for nobody"],
+    columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
     rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
-    caption="Sixteen requests, counted",
+    caption="Sixteen requests: steps, passes and tokens",
 )
 
 # %% [markdown]
 """
-With the packed row, no token is computed for nobody, however many requests there are. With more slots, more is wasted: most of the sixteen slots are
-soon empty, and the rectangle stays.
+With the packed row, every computed token is needed, however many requests run. With slots, the waste grows with their
+number: most of the sixteen slots are soon empty, but the rectangle stays.
 
-What does it bring in time? **Guess first:** where is the row further ahead of the slots, at four or at sixteen?
+How much faster is it? Packing saves passes and tokens, but copying the caches costs part of that back. **Guess
+first:** where is the packed row further ahead of the slots, at four requests or at sixteen?
 """
 
 # %% tags=["measured"]
@@ -635,22 +670,24 @@ speed = {key: load_tokens / min(once, timed(*key)[1]) for key, (_, once) in runs
 Table(
     columns=["at a time", "method", "tokens/s", "× static", "× slots"],
     rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
-    caption=f"The same, timed: {load_tokens} new tokens, the faster of two runs on this machine",
+    caption=f"The same runs, timed: {load_tokens} new tokens, the faster of two runs on this machine",
 )
 
 # %% [markdown]
 """
-Two things are saved against the slots. Passes, because in the slots each prompt takes a pass of its own. And tokens: at sixteen, more than half of
-those in the slots. At four the slots waste few, so the row should be further ahead at sixteen. Static batching makes as few passes as the row when
-all sixteen start at once. So it may beat the slots there, although it wastes more.
+Compared with the slots, the packed row saves two things. It saves passes, because with slots each prompt takes its
+own pass. And it saves tokens: at sixteen, more than half of what the slots compute. At four the slots waste little,
+so the packed row should be further ahead at sixteen. If all sixteen start at once, static batching makes as few
+passes as the packed row. So it may beat the slots there, although it wastes more.
 
-The row pays for it with the copies of its caches, and the more is cached, the more it pays. In this workload little is cached, and many prompts save
-many passes. The six stories have few prompts and long answers. With them the row need not be faster than the slots; the ledger below has both.
+In return, the packed row has to copy its caches, and the cost grows with what is cached. In this workload little is
+cached, and with many prompts many passes are saved. The six stories have few prompts and long answers, so there the
+packed row isn't necessarily faster than the slots; the ledger below has both.
 
 ### Copies
 
-Everything that is cached is copied three times in a step, as said before the prediction. Taking the cache apart also copies the new tokens. The
-library counts both:
+Everything cached is copied three times per step, as described before the prediction. Splitting the cache also copies
+the new tokens. The library counts both:
 """
 
 # %%
@@ -659,35 +696,36 @@ print(inspect.getsource(copied_tokens))
 # %%
 computed, copied = ragged.trace.tokens_computed, sum(copied_tokens(step.packed) for step in ragged.packed)
 print(f"{computed} tokens computed; {copied:,} tokens' keys and values copied")
-reveal("05.b", copied / computed, unit="tokens copied for each computed")
+reveal("05.b", copied / computed, unit="tokens copied per computed token")
 
 # %%
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
 moved = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 written = [step.tokens_computed * per_token / 1024 for step in ragged.trace.steps]
-told = f"{moved[0]:,.0f} in the first step, {moved[1]:,.0f} in the second, {max(moved):,.0f} at most, {moved[-1]:,.0f} in the last"
+summary = f"{moved[0]:,.0f} in the first step, {moved[1]:,.0f} in the second, {max(moved):,.0f} at most, {moved[-1]:,.0f} in the last"
 line_chart(
-    range(1, len(moved) + 1), {"copied": moved, "new keys and values": written}, xlabel="step", ylabel="KiB a step",
-    alt=f"KiB copied in each step: {told}. New keys and values: {written[0]:,.0f} in the first step, then {written[1]:,.0f} in most.",
+    range(1, len(moved) + 1), {"copied": moved, "new keys and values": written}, xlabel="step", ylabel="KiB per step",
+    alt=f"KiB copied in each step: {summary}. New keys and values: {written[0]:,.0f} in the first step, then {written[1]:,.0f} in most.",
 )
 
 # %%
-def copied_a_step(config, bytes_per_element, requests, context):
+def bytes_copied_per_step(config, bytes_per_element, requests, context):
     return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
 
 
-# Shapes of a Llama with 8 billion weights; 2 bytes a number.
+# Shapes of a Llama with 8 billion weights; 2 bytes per element.
 llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
 for requests, context in ((4, 500), (16, 2000), (64, 4000)):
-    gigabytes = copied_a_step(llama_8b, 2, requests, context) / 1e9
-    told = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
-    print(f"{requests:2} requests with {context:,} tokens each: {told}, for {requests} new tokens")
+    gigabytes = bytes_copied_per_step(llama_8b, 2, requests, context) / 1e9
+    summary = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
+    print(f"{requests:2} requests with {context:,} tokens each: {summary}, for {requests} new tokens")
 
 # %% [markdown]
 """
-The curve climbs as long as the same requests run, and falls when one leaves. The new keys and values are the line at the bottom, with a bump where a
-prompt comes in. The weights of a Llama with 8 billion weights, at 2 bytes each, are 16 GB. With sixteen requests of 2,000 tokens each, a step would
-read and write more bytes for copies than it reads of weights. All of that for keys and values that do not change.
+The curve climbs while the same requests run and drops when one leaves. The new keys and values are the flat curve at
+the bottom, with a bump wherever a prompt comes in. A Llama with 8 billion weights takes 16 GB at 2 bytes per weight.
+With sixteen requests of 2,000 tokens each, a step would read and write more bytes for copies than it reads for
+weights, all for keys and values that don't change.
 
 ### The ledger
 """
@@ -697,53 +735,61 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 
 # %% [markdown]
 """
-Read the last row. It computes as few tokens as one request at a time with a KV cache, all of them useful. Between two steps no cache is reserved that
-is not used. No row has fewer forward calls. And "copied a step" is the largest of all.
+Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful.
+Between two steps, no cache is reserved without being used. No row has fewer forward calls. But "copied a step" is the
+largest of all.
 
-The speeds are of a single run each. The rows of 02 and 03 run the same computation, so any speed may be off by as much as these two differ, or more.
+Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any speed may be off by as much
+as those two differ, or more.
 
 ## What production does
 
-- **vLLM** packs just like this. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` makes the flat `input_ids` and `positions`,
-  `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and `logits_indices`, which are `query_start_loc[1:] - 1`. The newer runner
-  in `vllm/v1/worker/gpu/` has a dataclass `InputBatch` in `input_batch.py` with the same names. Two tensors stand
-  in place of our joined cache: the `slot_mapping` of lesson 03 says where each new key is written, and the block table where the old ones are read.
+- **vLLM** packs in just this way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds
+  the flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
+  `logits_indices`, which are `query_start_loc[1:] - 1`. The newer runner in `vllm/v1/worker/gpu/` has a dataclass
+  `InputBatch` in `input_batch.py` with the same names. Instead of our joined cache, it has two tensors: the
+  `slot_mapping` of lesson 03 says where to write each new key, and the block table says where to read the old ones.
   So nothing is ever joined.
-- Its scheduler has no prefill and no decode either: each request gets tokens from `num_computed_tokens` on. That is your step, with a limit on
-  the tokens of a step.
-- **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`: `input_ids` of shape (1, tokens), `position_ids`,
-  `cumulative_seqlens_q`, and `logits_indices`, the last place of each request that gets a token in this step. Where attention is not computed by
-  FlashAttention (the next point), it builds a block-diagonal mask from the cumulative lengths; ours comes from the tags.
-- **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, ...)`: the packed row and the
-  cumulative lengths, and no mask tensor. The kernel goes from sequence to sequence; `causal=True` hides the future. PyTorch has such a function of
-  its own, `torch.nn.attention.varlen.varlen_attn`.
+- vLLM's scheduler doesn't distinguish prefill from decode either: each request gets tokens from `num_computed_tokens`
+  on. That's your step, plus a limit on the tokens per step.
+- **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`: `input_ids` of
+  shape (1, tokens), `position_ids`, `cumulative_seqlens_q`, and `logits_indices`, the last index of each request that
+  gets a token in this step. If attention isn't computed by FlashAttention (next point), it builds a block-diagonal
+  mask from the cumulative lengths; ours comes from the tags.
+- **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+  ...)`. It takes the packed row and the cumulative lengths, and no mask tensor. The kernel goes through the sequences
+  one by one; `causal=True` hides the future. PyTorch has its own version, `torch.nn.attention.varlen.varlen_attn`.
 
 ## What is still wrong
 """
 
 # %%
 longest = max(len(step.packed.input_ids) for step in ragged.packed)
-usual = median(len(step.packed.input_ids) for step in ragged.packed)
+typical = median(len(step.packed.input_ids) for step in ragged.packed)
 masks = [packed_mask(step.packed) for step in ragged.packed]
-print(f"copied in a step, on average: {ragged.trace.bytes_copied / len(ragged.packed) / 1024:,.0f} KiB")
+print(f"copied per step, on average: {ragged.trace.bytes_copied / len(ragged.packed) / 1024:,.0f} KiB")
 cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
-print(f"cells in the masks of all steps: {cells:,}; attended to: {attended:,}")
-print(f"tokens in a row: usually {usual:.0f}, at most {longest}")
+print(f"cells in the masks of all steps: {cells:,}; of these True: {attended:,}")
+print(f"tokens in a row: typically {typical:.0f}, at most {longest}")
 
 # %% [markdown]
 """
-**Copies.** Every step moves all that is cached, three times, and while it does, the same keys lie in memory twice or three times. Lesson 06 leaves
-keys and values where they are, in the blocks of lesson 03, and lets attention find them through the block table.
+**Copies.** Every step moves everything that's cached three times, and meanwhile two or three copies of the same keys
+are in memory. Lesson 06 leaves keys and values where they are, in the blocks of lesson 03, and attention finds them
+through the block table.
 
-**The dense mask.** It has a cell for every query and every key. Most of its cells say no, and attention computes those scores all the same.
+**The dense mask.** It has a cell for every query and every key. Most cells are False, and attention computes their
+scores anyway.
 
-**A long prompt goes in whole.** The row in which it stands is long, and everybody in it waits for their next token. Lesson 02 cut prompts into
-chunks. A row could hold a chunk as well, since it takes any number of new tokens after any number of cached ones; `pack` does not mind. What is
-missing is someone to decide how many tokens a step may have, and a step that hands out no token after part of a prompt. That is the scheduler of
+**A long prompt goes in whole.** That makes the row long, and every request in it waits longer for its next token.
+Lesson 02 split prompts into chunks. A row could hold a chunk as well, since it takes any number of new tokens after
+any number of cached ones, and `pack` already supports that. Two things are missing: something has to decide how many
+tokens a step may have, and a step must not produce a token after only part of a prompt. That's the scheduler of
 lesson 09, with its token budget.
 
-**Nobody counts memory.** `admit` asks whether a place is free, not whether the new request's keys will fit. A finished request's cache goes when
-Python collects it. The block pool of lesson 03 can say whether keys will fit, once the cache lives in it.
+**Nothing tracks memory.** `admit` checks whether the batch has room for one more request, not whether the request's
+keys will fit in memory. A finished request's cache is freed whenever Python collects it. Once the cache lives in the
+block pool of lesson 03, the pool can tell whether keys will fit.
 
 ## Quiz
 """
@@ -755,12 +801,17 @@ quiz("05")
 """
 ## References
 
-- G.-I. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022, section 3 on *selective batching*: the
-  tokens of all requests in one row for everything but attention. <https://www.usenix.org/conference/osdi22/presentation/yu>
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
-- T. Dao: *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning*, 2023. <https://arxiv.org/abs/2307.08691>; the function
-  for rows of unequal length is in `flash_attn/flash_attn_interface.py`. <https://github.com/Dao-AILab/flash-attention>
-- vLLM: `vllm/v1/worker/gpu_model_runner.py`, `vllm/v1/worker/gpu/input_batch.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: `src/transformers/generation/continuous_batching/input_outputs.py`. <https://github.com/huggingface/transformers>
+- G.-I. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022, section 3
+  on *selective batching*: the tokens of all requests in one row for everything but attention.
+  <https://www.usenix.org/conference/osdi22/presentation/yu>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023.
+  <https://arxiv.org/abs/2309.06180>
+- T. Dao: *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning*, 2023.
+  <https://arxiv.org/abs/2307.08691>; the function for sequences of variable length is in
+  `flash_attn/flash_attn_interface.py`. <https://github.com/Dao-AILab/flash-attention>
+- vLLM: `vllm/v1/worker/gpu_model_runner.py`, `vllm/v1/worker/gpu/input_batch.py`.
+  <https://github.com/vllm-project/vllm>
+- Hugging Face transformers: `src/transformers/generation/continuous_batching/input_outputs.py`.
+  <https://github.com/huggingface/transformers>
 - PyTorch: variable-length attention. <https://docs.pytorch.org/docs/stable/nn.attention.varlen.html>
 """

@@ -13,11 +13,11 @@ from lessons_lib.attention.packing import PackedBatch, cache_of, pack, packed_fo
 from lessons_lib.batching.ragged_batching import admit, forward, ragged_step, retire
 from lessons_lib.batching.request import RequestState
 
-# 05.1 pack: each mistake is the reference with one field made another way
+# 05.1 pack: each mistake is the reference with one field built differently
 
 
 def packing(**fields):
-    """`pack` with some fields replaced: each is made from (new tokens, cached lengths)."""
+    """`pack` with some fields replaced; each replacement is a function of (new_tokens, cached_lens)."""
 
     def attempt(new_tokens, cached_lens):
         made = {name: torch.tensor(make(new_tokens, cached_lens), dtype=torch.int64) for name, make in fields.items()}
@@ -34,7 +34,7 @@ def flat(rows):
     return [item for row in rows for item in row]
 
 
-def refuses_nothing(new_tokens, cached_lens):
+def validates_nothing(new_tokens, cached_lens):
     input_ids = [token for tokens, _ in zip(new_tokens, cached_lens) for token in tokens]
     positions = [cached + i for tokens, cached in zip(new_tokens, cached_lens) for i in range(len(tokens))]
     seq_ids = [index for index, (tokens, _) in enumerate(zip(new_tokens, cached_lens)) for _ in tokens]
@@ -46,19 +46,19 @@ def refuses_nothing(new_tokens, cached_lens):
     return PackedBatch(*(torch.tensor(values, dtype=torch.int64) for values in fields))
 
 
-def refuses_unequal_lists_only(new_tokens, cached_lens):
+def rejects_unequal_lists_only(new_tokens, cached_lens):
     if len(new_tokens) != len(cached_lens):
-        raise ValueError("as many of both")
-    return refuses_nothing(new_tokens, cached_lens)
+        raise ValueError("lists of unequal length")
+    return validates_nothing(new_tokens, cached_lens)
 
 
 def accepts_negative_lengths(new_tokens, cached_lens):
     if not all(new_tokens):
         raise ValueError("no new token")
-    return refuses_unequal_lists_only(new_tokens, cached_lens)
+    return rejects_unequal_lists_only(new_tokens, cached_lens)
 
 
-def refuses_prefills(new_tokens, cached_lens):
+def rejects_prefills(new_tokens, cached_lens):
     if not all(cached_lens):
         raise ValueError("a cached length must be positive")
     return pack(new_tokens, cached_lens)
@@ -95,7 +95,7 @@ def needs_a_sequence(new_tokens, cached_lens):
     return pack(new_tokens, cached_lens)
 
 
-def lets_torch_guess_for_nobody(new_tokens, cached_lens):
+def float_when_empty(new_tokens, cached_lens):
     packed = pack(new_tokens, cached_lens)
     return packed if new_tokens else dataclasses.replace(packed, seq_ids=torch.tensor([]))
 
@@ -115,9 +115,9 @@ def pack_by_tensors(new_tokens, cached_lens):
     cu_seqlens_q = torch.nn.functional.pad(new.cumsum(0), (1, 0))
     seq_ids = torch.arange(len(new)).repeat_interleave(new)
     old = torch.tensor(cached, dtype=torch.int64)
-    place = torch.arange(int(new.sum())) - cu_seqlens_q[:-1][seq_ids]
+    offset = torch.arange(int(new.sum())) - cu_seqlens_q[:-1][seq_ids]
     input_ids = torch.tensor(sum(new_tokens, []), dtype=torch.int64)
-    return PackedBatch(input_ids, old[seq_ids] + place, seq_ids, cu_seqlens_q, old + new, cu_seqlens_q[1:] - 1)
+    return PackedBatch(input_ids, old[seq_ids] + offset, seq_ids, cu_seqlens_q, old + new, cu_seqlens_q[1:] - 1)
 
 
 def pack_in_int32(new_tokens, cached_lens):
@@ -129,15 +129,15 @@ def pack_by_loop(new_tokens, cached_lens):
     if len(new_tokens) != len(cached_lens):
         raise ValueError("lists of unequal length")
     ids, positions, seq_ids, ends, context = [], [], [], [0], []
-    for number in range(len(new_tokens)):
-        if len(new_tokens[number]) < 1 or cached_lens[number] < 0:
-            raise ValueError(f"sequence {number}")
-        for offset, token in enumerate(new_tokens[number]):
+    for seq_id in range(len(new_tokens)):
+        if len(new_tokens[seq_id]) < 1 or cached_lens[seq_id] < 0:
+            raise ValueError(f"sequence {seq_id}")
+        for offset, token in enumerate(new_tokens[seq_id]):
             ids.append(token)
-            positions.append(cached_lens[number] + offset)
-            seq_ids.append(number)
+            positions.append(cached_lens[seq_id] + offset)
+            seq_ids.append(seq_id)
         ends.append(len(ids))
-        context.append(cached_lens[number] + len(new_tokens[number]))
+        context.append(cached_lens[seq_id] + len(new_tokens[seq_id]))
     fields = dict(
         input_ids=ids,
         positions=positions,
@@ -152,13 +152,13 @@ def pack_by_loop(new_tokens, cached_lens):
 # 05.2 scatter_cache
 
 
-def scattering(pieces):
-    """`scatter_cache` with another way to cut one tensor: pieces(tensor, cached lengths, new lengths) gives a list."""
+def scattering(parts):
+    """`scatter_cache` with a different split of one tensor: parts(tensor, cached_lens, new_lens) returns a list."""
 
     def attempt(joined, packed):
         cached, new = packed.cached_lens, packed.new_lens
         layers = [
-            list(zip(pieces(layer.keys, cached, new), pieces(layer.values, cached, new))) for layer in joined.layers
+            list(zip(parts(layer.keys, cached, new), parts(layer.values, cached, new))) for layer in joined.layers
         ]
         return [cache_of(own) for own in zip(*layers)]
 
@@ -173,7 +173,7 @@ def starts_of(lengths):
     return [0, *accumulate(lengths)][: len(lengths)]
 
 
-def as_if_they_lay_together(tensor, cached, new):
+def as_if_contiguous(tensor, cached, new):
     return tensor.split([c + n for c, n in zip(cached, new)], dim=2)
 
 
@@ -209,8 +209,8 @@ def everything_for_all(tensor, cached, new):
 
 
 def along_the_heads(tensor, cached, new):
-    pieces = tensor.split(cached + new, dim=1)
-    return [torch.cat([a, b], dim=1) for a, b in zip(pieces[: len(new)], pieces[len(new) :])]
+    parts = tensor.split(cached + new, dim=1)
+    return [torch.cat([a, b], dim=1) for a, b in zip(parts[: len(new)], parts[len(new) :])]
 
 
 def joined_along_the_heads(tensor, cached, new):
@@ -260,7 +260,7 @@ def forgets_to_return(joined, packed):
     scatter_cache(joined, packed)
 
 
-def without_telling_the_layers(joined, packed):
+def layers_not_initialized(joined, packed):
     caches = scatter_cache(joined, packed)
     for cache in caches:
         for layer in cache.layers:
@@ -271,21 +271,21 @@ def without_telling_the_layers(joined, packed):
 def scatter_by_updates(joined, packed):
     old, new = starts_of(packed.cached_lens), starts_of(packed.new_lens)
     caches = [DynamicCache() for _ in packed.new_lens]
-    for number, cache in enumerate(caches):
+    for sequence, cache in enumerate(caches):
         for index, layer in enumerate(joined.layers):
-            behind = sum(packed.cached_lens) + new[number]
-            for start, count in ((old[number], packed.cached_lens[number]), (behind, packed.new_lens[number])):
+            new_start = sum(packed.cached_lens) + new[sequence]
+            for start, count in ((old[sequence], packed.cached_lens[sequence]), (new_start, packed.new_lens[sequence])):
                 if count:
                     cache.update(cut(layer.keys, start, count), cut(layer.values, start, count), index)
     return caches
 
 
 def scatter_by_index(joined, packed):
-    sequence = torch.arange(len(packed.new_lens))
-    owner = torch.cat([sequence.repeat_interleave(torch.tensor(packed.cached_lens)), packed.seq_ids])
-    places = [(owner == number).nonzero()[:, 0] for number in sequence]
+    sequences = torch.arange(len(packed.new_lens))
+    owner = torch.cat([sequences.repeat_interleave(torch.tensor(packed.cached_lens)), packed.seq_ids])
+    indices = [(owner == sequence).nonzero()[:, 0] for sequence in sequences]
     return tuple(
-        cache_of([(layer.keys[:, :, mine], layer.values[:, :, mine]) for layer in joined.layers]) for mine in places
+        cache_of([(layer.keys[:, :, own], layer.values[:, :, own]) for layer in joined.layers]) for own in indices
     )
 
 
@@ -293,7 +293,7 @@ def scatter_by_index(joined, packed):
 
 
 def passing(pick=lambda logits, packed: logits[0], **changes):
-    """`packed_forward` with some arguments of the model made another way; None leaves one out."""
+    """`packed_forward` with some arguments of the model changed; None omits one."""
 
     @torch.inference_mode()
     def attempt(model, packed, cache):
@@ -370,7 +370,7 @@ def known(request):
 
 
 def stepping(new_tokens=None, cached=None, count=None, append=None, end=None, take=None, members=None):
-    """`ragged_step` with one part made another way."""
+    """`ragged_step` with one part done differently."""
     new_tokens = new_tokens or (lambda request: known(request)[request.num_computed_tokens :])
     cached = cached or (lambda request: request.num_computed_tokens)
     count = count or (lambda request, tokens: request.num_computed_tokens + len(tokens))
@@ -471,11 +471,11 @@ def prefills_or_decodes(batch):
 
 
 def one_pass_for_each(batch, forward=forward):
-    everybody = list(batch.running)
-    for request in everybody:
+    running = list(batch.running)
+    for request in running:
         batch.running = [request]
         stepping(end=lambda batch: None)(batch, forward=forward)
-    batch.running = everybody
+    batch.running = running
     retire(batch)
     admit(batch)
 
@@ -484,7 +484,7 @@ def own_forward(batch, forward=None):
     ragged_step(batch)
 
 
-def hands_over_lists(batch, forward=forward):
+def passes_lists(batch, forward=forward):
     forward(batch, [known(request)[request.num_computed_tokens :] for request in batch.running])
 
 
@@ -535,9 +535,9 @@ def step_with_copies(batch, forward=forward):
 WRONG = {
     "05.1": [
         Wrong(
-            "positions count from 0 in every piece",
+            "positions count from 0 in every part",
             packing(positions=lambda new, _: flat(range(len(t)) for t in new)),
-            says="not of its piece",
+            says="not from the start of its part",
         ),
         Wrong(
             "positions count through the row",
@@ -545,35 +545,35 @@ WRONG = {
             says="You count through the row",
         ),
         Wrong(
-            "positions one too far",
+            "positions off by one",
             packing(positions=lambda new, old: flat(range(c + 1, c + len(t) + 1) for t, c in zip(new, old))),
-            says="one too far",
+            says="off by one. Positions count from 0",
         ),
         Wrong(
             "one position for all new tokens",
             packing(positions=lambda new, old: flat([c] * len(t) for t, c in zip(new, old))),
-            says="all got the same position",
+            says="have the same position. Count up",
         ),
-        Wrong("tokens sorted", packing(input_ids=lambda new, _: sorted(flat(new))), says="Nothing is sorted"),
+        Wrong("tokens sorted", packing(input_ids=lambda new, _: sorted(flat(new))), says="Don't sort"),
         Wrong(
             "last tokens only",
             packing(input_ids=lambda new, _: [t[-1] for t in new]),
-            says="the last token of each sequence only",
+            says="only the last token of each sequence",
         ),
         Wrong(
-            "sequences from 1",
+            "sequence ids from 1",
             packing(seq_ids=lambda new, _: flat([i + 1] * len(t) for i, t in enumerate(new))),
-            says="numbered from 0",
+            says="Sequence ids start at 0",
         ),
         Wrong(
             "a sequence id for each sequence",
             packing(seq_ids=lambda new, _: range(len(new))),
-            says="One number for each *token*",
+            says="one id per *token*",
         ),
         Wrong(
-            "all of one sequence",
+            "the same id for all tokens",
             packing(seq_ids=lambda new, _: [0] * len(flat(new))),
-            says="could not keep the sequences apart",
+            says="couldn't keep the sequences apart",
         ),
         Wrong(
             "no 0 in front",
@@ -588,22 +588,22 @@ WRONG = {
         Wrong(
             "lengths, not sums",
             packing(cu_seqlens_q=lambda new, _: [0, *lengths_of(new)]),
-            says="with a 0 in front. Add them up",
+            says="with a 0 in front. Take their running sum",
         ),
         Wrong(
             "sums of whole sequences",
             packing(cu_seqlens_q=lambda new, old: [0, *accumulate(len(t) + c for t, c in zip(new, old))]),
-            says="You added up all tokens",
+            says="You counted the cached tokens as well",
         ),
         Wrong(
             "context is what was cached",
             packing(context_lens=lambda _, old: old),
-            says="That is what is cached before the pass",
+            says="the number of cached tokens before the pass",
         ),
         Wrong(
             "context is what is new",
             packing(context_lens=lambda new, _: lengths_of(new)),
-            says="Those are the new tokens only",
+            says="Those are only the new tokens",
         ),
         Wrong(
             "context is the last position",
@@ -621,7 +621,7 @@ WRONG = {
             says="Those are the first tokens",
         ),
         Wrong(
-            "logits counted in each piece",
+            "logits counted within each part",
             packing(logits_index=lambda new, _: [len(t) - 1 for t in new]),
             says="You counted within each sequence",
         ),
@@ -631,31 +631,33 @@ WRONG = {
             says="Those are positions in the sequences",
         ),
         Wrong("lists", packs_lists, says="should be a torch tensor"),
-        Wrong("an axis for rows", packs_with_a_row_axis, says="has no axis for rows"),
-        Wrong("floats", packs_floats, says="should hold integers"),
+        Wrong("a batch axis", packs_with_a_row_axis, says="has no batch axis"),
+        Wrong("floats", packs_floats, says="should be an integer tensor"),
         Wrong("a tuple", returns_the_fields, says="yours returned tuple"),
-        Wrong("no sequences", needs_a_sequence, says="without sequences `cu_seqlens_q` should be [0]"),
-        Wrong("floats where there is nobody", lets_torch_guess_for_nobody, says="`torch.tensor([])` holds floats"),
-        Wrong("refuses nothing", refuses_nothing, says="two sequences, but one cached length"),
+        Wrong("no sequences", needs_a_sequence, says="without sequences, `cu_seqlens_q` should be [0]"),
+        Wrong("floats when there are no sequences", float_when_empty, says="no element to infer the dtype from"),
+        Wrong("validates nothing", validates_nothing, says="two sequences, but one cached length"),
         Wrong(
             "accepts a sequence without new tokens",
-            refuses_unequal_lists_only,
-            says="a sequence without a new token should be refused",
+            rejects_unequal_lists_only,
+            says="a sequence without a new token should raise ValueError",
         ),
-        Wrong("accepts negative lengths", accepts_negative_lengths, says="a cached length of -1 should be refused"),
-        Wrong("refuses prefills", refuses_prefills, says="A cached length of 0 is a prefill"),
-        Wrong("asserts", asserts, says="yours raised AssertionError"),
+        Wrong(
+            "accepts negative lengths", accepts_negative_lengths, says="a cached length of -1 should raise ValueError"
+        ),
+        Wrong("rejects prefills", rejects_prefills, says="A cached length of 0 is a prefill"),
+        Wrong("asserts", asserts, says="`assert` raises AssertionError"),
         Wrong("empties the caller's list", empties_the_lists, says="your code changed its argument `new_tokens`"),
     ],
     "05.2": [
         Wrong(
-            "as if each sequence lay together",
-            scattering(as_if_they_lay_together),
-            says="as if each sequence's tokens lay together",
+            "as if each sequence were contiguous",
+            scattering(as_if_contiguous),
+            says="These tokens are adjacent in the joined cache",
         ),
-        Wrong("only the new tokens", scattering(only_new), says="The cached tokens are lost"),
-        Wrong("only the old tokens", scattering(only_old), says="The new tokens are lost"),
-        Wrong("new before old", scattering(new_before_old), says="The new tokens stand before the old ones"),
+        Wrong("only the new tokens", scattering(only_new), says="The cached tokens are missing"),
+        Wrong("only the old tokens", scattering(only_old), says="The new tokens are missing"),
+        Wrong("new before old", scattering(new_before_old), says="The new tokens come before the old ones"),
         Wrong("new tokens from the front", scattering(new_from_the_front), says="from the front of the joined cache"),
         Wrong(
             "old tokens from the front",
@@ -667,65 +669,65 @@ WRONG = {
             scattering(new_from_the_end),
             says="the end of the joined cache for every sequence",
         ),
-        Wrong("everything for everybody", scattering(everything_for_all), says="That is the whole joined cache"),
-        Wrong("splits the heads", scattering(along_the_heads), says="the sizes of the pieces do not fit"),
+        Wrong("everything for every sequence", scattering(everything_for_all), says="That is the whole joined cache"),
+        Wrong("splits the heads", scattering(along_the_heads), says="the split sizes don't add up"),
         Wrong(
             "concatenates the heads", scattering(joined_along_the_heads), says="The tokens are the third axis: split"
         ),
         Wrong("keys and values swapped", swaps_keys_and_values, says="these are values"),
-        Wrong("layer 0 for all", first_layer_for_all, says="Every layer has keys and values of its own"),
+        Wrong("layer 0 for all", first_layer_for_all, says="Every layer has its own keys and values"),
         Wrong("the last layer only", last_layer_only, says="should have 3 layers; yours has 1"),
-        Wrong("collected by layers", by_layers, says="You collected by layer"),
+        Wrong("grouped by layer", by_layers, says="You grouped by layer"),
         Wrong("pairs, not caches", pairs_for_caches, says="should be a DynamicCache; yours is list"),
-        Wrong("caches in reverse order", in_reverse_order, says="That is all of B, in A's place"),
+        Wrong("caches in reverse order", in_reverse_order, says="the tokens of B, where A's should be"),
         Wrong("one cache for all", one_object_for_all, says="the same cache object"),
-        Wrong("no cache for a new sequence", only_those_with_a_cache, says="also one that had nothing cached before"),
+        Wrong("no cache for a new sequence", only_those_with_a_cache, says="even if nothing was cached before"),
         Wrong("returns nothing", forgets_to_return, says="yours returned NoneType"),
-        Wrong("layers that do not know", without_telling_the_layers, says="says that it holds 0 tokens"),
+        Wrong("layers not initialized", layers_not_initialized, says="it reports 0"),
     ],
     "05.3": [
-        Wrong("no positions", passing(position_ids=lambda *_: None), says="was not given positions"),
+        Wrong("no positions", passing(position_ids=lambda *_: None), says="wasn't given positions"),
         Wrong(
             "positions through the row",
             passing(position_ids=lambda packed, _: torch.arange(len(packed.positions))[None]),
             says="the positions should be",
         ),
-        Wrong("no mask", passing(attention_mask=lambda *_: None), says="was not given a mask"),
+        Wrong("no mask", passing(attention_mask=lambda *_: None), says="wasn't given a mask"),
         Wrong(
             "a mask of two axes",
             passing(attention_mask=lambda packed, _: packed_mask(packed)),
-            says="Rows, heads, queries, keys",
+            says="The axes are batch, heads, queries, keys",
         ),
         Wrong(
-            "everything cached is seen",
+            "every cached key is visible",
             passing(attention_mask=diagonal_of_new_tokens),
-            says="the mask lets tokens attend to others",
+            says="the mask isn't the one of this pass",
         ),
         Wrong(
             "a mask for the new tokens only",
             passing(attention_mask=without_the_cached_keys),
-            says="the mask should have the shape [1, 1, 2, 7]",
+            says="the mask should have shape [1, 1, 2, 7]",
         ),
         Wrong(
-            "a mask of numbers",
+            "a float mask",
             passing(attention_mask=lambda packed, _: packed_mask(packed)[None, None].float()),
             says="a 1 hides nothing",
         ),
-        Wrong("no cache", passing(past_key_values=lambda *_: None), says="no cache to add them to"),
+        Wrong("no cache", passing(past_key_values=lambda *_: None), says="no cache to append them to"),
         Wrong(
-            "a new cache where there is one",
+            "ignores a filled cache",
             passing(past_key_values=lambda _, cache: cache if not cache.get_seq_length() else None),
-            says="was not given the cache",
+            says="wasn't given the cache",
         ),
         Wrong(
             "a copy of the cache",
             passing(past_key_values=lambda _, cache: copy.deepcopy(cache)),
-            says="`cache` itself, not a copy",
+            says="Pass `cache` itself to the model, not a copy",
         ),
         Wrong(
             "flat tokens",
             passing(input_ids=lambda packed, _: packed.input_ids),
-            says="`input_ids` should be the row as a batch of one",
+            says="`input_ids` should be the row with a batch axis",
         ),
         Wrong(
             "logits of all tokens", passing(logits_to_keep=lambda *_: None), says="Those are the logits of every token"
@@ -733,10 +735,10 @@ WRONG = {
         Wrong(
             "logits of the last token",
             passing(logits_to_keep=lambda *_: 1),
-            says="`logits_to_keep=1` keeps the last of the row",
+            says="`logits_to_keep=1` keeps only the last token of the row",
         ),
         Wrong(
-            "logits picked afterwards",
+            "logits selected afterwards",
             passing(lambda logits, packed: logits[0, packed.logits_index], logits_to_keep=lambda *_: None),
             says="the model computed them for",
         ),
@@ -745,23 +747,29 @@ WRONG = {
             passing(logits_to_keep=lambda packed, _: packed.cu_seqlens_q[:-1]),
             says="Yours are those after position",
         ),
-        Wrong("keeps the row axis", passing(lambda logits, _: logits), says="There is one row: take `.logits[0]`"),
-        Wrong("tokens", passing(lambda logits, _: logits[0].argmax(-1)), says="These look like tokens"),
+        Wrong(
+            "keeps the batch axis",
+            passing(lambda logits, _: logits),
+            says="The batch has just one row: take `.logits[0]`",
+        ),
+        Wrong("squeezes", passing(lambda logits, _: logits.squeeze()), says="The sequence axis is gone"),
+        Wrong("probabilities", passing(lambda logits, _: logits[0].softmax(-1)), says="These are probabilities"),
+        Wrong("tokens", passing(lambda logits, _: logits[0].argmax(-1)), says="These look like token ids"),
         Wrong("the whole output", whole_output, says="whole output"),
-        Wrong("a pass more", one_pass_each, says="one row is one forward pass"),
-        Wrong("no pass", nothing_computed, says="no forward pass was made"),
+        Wrong("an extra pass", one_pass_each, says="there should be one forward pass"),
+        Wrong("no pass", nothing_computed, says="never called the model"),
     ],
     "05.4": [
         Wrong(
             "the whole sequence in every step",
             stepping(new_tokens=whole_sequence_again, cached=lambda _: 0, count=lambda r, _: len(known(r))),
-            says="Only the token of the step before",
+            says="Only the token from the previous step",
         ),
         Wrong(
             "the last token of the prompt only", stepping(new_tokens=lambda r: known(r)[-1:]), says="its whole prompt"
         ),
-        Wrong("cached length always 0", stepping(cached=lambda _: 0), says="`pack` was told 0"),
-        Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="It has not grown at all"),
+        Wrong("cached length always 0", stepping(cached=lambda _: 0), says="you passed 0 to `pack`"),
+        Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="It hasn't changed"),
         Wrong(
             "counts one token a step",
             stepping(count=lambda r, _: r.num_computed_tokens + 1),
@@ -770,11 +778,11 @@ WRONG = {
         Wrong(
             "counts the new token too",
             stepping(count=lambda r, tokens: r.num_computed_tokens + len(tokens) + 1),
-            says="You counted the token that has just come out",
+            says="You counted the new token as well",
         ),
-        Wrong("appends tensors", stepping(take=lambda logits: logits.argmax(dim=-1)), says="yours holds tensors"),
-        Wrong("appends by hand", stepping(append=append_by_hand), says="moves the request on"),
-        Wrong("appends nothing", stepping(append=lambda *_: None), says="Everybody in the row gets a token"),
+        Wrong("appends tensors", stepping(take=lambda logits: logits.argmax(dim=-1)), says="yours contains tensors"),
+        Wrong("appends by hand", stepping(append=append_by_hand), says="also updates the request's state"),
+        Wrong("appends nothing", stepping(append=lambda *_: None), says="Every request in the row gets a token"),
         Wrong(
             "the lowest logit",
             stepping(take=lambda logits: logits.argmin(dim=-1).tolist()),
@@ -783,18 +791,18 @@ WRONG = {
         Wrong(
             "argmax over the requests",
             stepping(take=lambda logits: logits.argmax(dim=0).tolist()),
-            says="`dim=0` looks for the best request",
+            says="`dim=0` finds the best request",
         ),
         Wrong(
             "all but the newest token",
             stepping(new_tokens=lambda r: (r.prompt_ids + r.output_ids[:-1])[r.num_computed_tokens :]),
             says="it is the newest token of the answer",
         ),
-        Wrong("a pass for each", one_pass_for_each, says="A pass for each request is a loop"),
+        Wrong("a pass for each", one_pass_for_each, says="One pass per request is a loop"),
         Wrong(
-            "only those who prefill",
+            "only the requests that prefill",
             stepping(members=prefills_or_decodes),
-            says="2 requests are running; the row has pieces of 1",
+            says="2 requests are running; your row has parts of 1",
         ),
         Wrong(
             "the first only",
@@ -813,26 +821,26 @@ WRONG = {
             stepping(end=admits_before_it_retires),
             says="you seem to admit before you retire",
         ),
-        Wrong("retires by hand in a loop", stepping(end=retires_by_hand), says="must not lose members while"),
+        Wrong("retires by hand in a loop", stepping(end=retires_by_hand), says="remove elements from a list while"),
         Wrong("leaves the cache behind", stepping(end=forgets_the_cache), says="is still in `batch.caches`"),
-        Wrong("admits by hand", stepping(end=admits_by_hand), says="begins to prefill and gets an empty cache"),
+        Wrong("admits by hand", stepping(end=admits_by_hand), says="starts to prefill and gets an empty cache"),
         Wrong(
-            "retires only if somebody waits",
+            "retires only if a request waits",
             stepping(end=retires_only_for_others),
-            says="whether somebody waits or not",
+            says="even if the queue is empty",
         ),
-        Wrong("waits for all", stepping(end=with_barrier), says="every free place is given away"),
+        Wrong("waits for all", stepping(end=with_barrier), says="admitted as long as there is room"),
         Wrong(
             "changes the prompt",
             stepping(new_tokens=adds_to_the_prompt),
-            says="`prompt_ids + output_ids` makes a new one",
+            says="`prompt_ids + output_ids` makes a new list",
         ),
         Wrong(
             "retires and admits at the start", starts_with_admission, says="you seem to retire at the start of a step"
         ),
-        Wrong("two rows a step", two_rows, says="a step should make one row; yours began a second"),
-        Wrong("its own forward", own_forward, says="did not use the `forward`"),
-        Wrong("lists for forward", hands_over_lists, says="yours gave it list"),
+        Wrong("two rows a step", two_rows, says="a step should compute one row; yours started a second"),
+        Wrong("its own forward", own_forward, says="never called the `forward`"),
+        Wrong("lists for forward", passes_lists, says="you passed list"),
         Wrong("computes nothing", computes_nothing, says="nothing was computed"),
     ],
 }

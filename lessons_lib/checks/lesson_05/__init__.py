@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 05: the packed row, the caches taken apart, one pass over the row, and one step of the loop."""
+"""The exercises and the quiz of lesson 05: the packed row, splitting the cache, one pass, and one step of the loop."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_05.forward import check_packed_forward
@@ -16,41 +16,51 @@ EXERCISES = [
         reference="lessons_lib.attention.packing:pack",
         test=check_pack,
         hints=(
-            "Three fields have an entry for each token of the row, three have one for each sequence. The first three are the sequences' pieces, one "
-            "behind the other; the others follow from the number of new tokens of each sequence.",
-            "Refuse first: as many cached lengths as sequences, no empty list of new tokens, no negative length. Then `lengths`, the number of new tokens "
-            "of each. `tag_tokens(lengths, starts=cached_lens)` has positions and sequence ids. Adding the lengths up from the left gives where each sequence "
-            "ends in the row; with a 0 in front, where each begins.",
-            "`ends = torch.tensor(lengths, dtype=torch.int64).cumsum(dim=0)`. Then `cu_seqlens_q` is `torch.cat([torch.zeros(1, dtype=torch.int64), ends])`, "
-            "`logits_index` is `ends - 1`, and `context_lens` is the sum of two tensors, cached and new. The tokens: "
-            "`[token for tokens in new_tokens for token in tokens]`.",
+            "Three fields have one entry per token of the row, the other three are about whole sequences. The first "
+            "three are the parts of the sequences, one after another; the others follow from each sequence's number "
+            "of new tokens.",
+            "Validate first: as many cached lengths as sequences, no empty list of new tokens, no negative length. "
+            "Then `lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` "
+            "gives positions and sequence ids. The running sum of the lengths gives the index where each sequence "
+            "ends in the row; with a 0 in front, it gives where each begins.",
+            "`ends = torch.tensor(lengths, dtype=torch.int64).cumsum(dim=0)`. Then `cu_seqlens_q` is "
+            "`torch.cat([torch.zeros(1, dtype=torch.int64), ends])`, `logits_index` is `ends - 1`, and "
+            "`context_lens` is the sum of two tensors, cached and new. The tokens are `[token for tokens in "
+            "new_tokens for token in tokens]`.",
         ),
     ),
     Exercise(
         id="05.2",
-        title="the caches taken apart",
+        title="splitting the joined cache",
         reference="lessons_lib.attention.packing:scatter_cache",
         test=check_scatter_cache,
         hints=(
-            "The joined cache is a row of 2 × B pieces: the cached tokens of each sequence, then the new tokens of each. Sequence i owns piece i and piece B + i.",
-            "For the keys of one layer: split them along the tokens (`dim=2`) into 2 × B pieces, and concatenate pieces i and B + i for every i. The same for "
-            "the values, and the same in every layer. Then collect: sequence i needs its keys and values of all layers.",
-            "`pieces = tensor.split(packed.cached_lens + packed.new_lens, dim=2)`, and `torch.cat([pieces[i], pieces[count + i]], dim=2)` is sequence i's part, with "
-            "`count = len(packed.new_lens)`. A cache is `cache_of([(keys, values), ...])` with a pair for each of `joined.layers`.",
+            "The joined cache consists of 2 × N parts: the cached tokens of each sequence, then the new tokens of "
+            "each. Sequence i needs part i and part N + i.",
+            "For the keys of one layer: split them along the tokens (`dim=2`) into 2 × N parts, and concatenate "
+            "parts i and N + i for every i. Do the same for the values, and in every layer. Then regroup: sequence i "
+            "needs its keys and values from all layers.",
+            "`parts = tensor.split(packed.cached_lens + packed.new_lens, dim=2)`, and "
+            "`torch.cat([parts[i], parts[num_seqs + i]], dim=2)` belongs to sequence i, with "
+            "`num_seqs = len(packed.new_lens)`. A cache is `cache_of([(keys, values), ...])` with one pair per layer "
+            "of `joined.layers`.",
         ),
         points=3,
     ),
     Exercise(
         id="05.3",
-        title="one pass over the row",
+        title="one pass over the packed row",
         reference="lessons_lib.attention.packing:packed_forward",
         test=check_packed_forward,
         hints=(
-            "One call of `model`. Everything it needs is in `packed` and `cache`; you only bring it into the shapes of a batch with one row.",
-            "Five arguments: the tokens, their positions, the mask, the cache, and for which tokens logits are wanted. Tokens and positions get one axis in "
-            "front, the mask two. The result's `.logits` has the axis of the rows in front; take it away.",
-            "`model(input_ids=packed.input_ids[None], position_ids=packed.positions[None], attention_mask=packed_mask(packed)[None, None], "
-            "past_key_values=cache, logits_to_keep=packed.logits_index).logits[0]`, and `.to(model.device)` on each tensor.",
+            "Call `model` once. Everything it needs is in `packed` and `cache`; you only add the axes of a batch "
+            "with one row.",
+            "Five arguments: the tokens, their positions, the mask, the cache, and the tokens whose logits you want. "
+            "Tokens and positions get one axis in front, the mask two. The `.logits` of the result have a batch axis "
+            "in front; remove it.",
+            "`model(input_ids=packed.input_ids[None], position_ids=packed.positions[None], "
+            "attention_mask=packed_mask(packed)[None, None], past_key_values=cache, "
+            "logits_to_keep=packed.logits_index).logits[0]`, with `.to(model.device)` on each tensor.",
         ),
         points=1,
     ),
@@ -60,12 +70,15 @@ EXERCISES = [
         reference="lessons_lib.batching.ragged_batching:ragged_step",
         test=check_ragged_step,
         hints=(
-            "You need not ask whether a request prefills or decodes. In both cases the row takes the tokens that are known and not computed: a whole prompt, "
-            "or the one token of the step before.",
-            "Collect the uncomputed tokens of every running request. `pack` them with the `num_computed_tokens` of each. `forward`, then argmax. For every request: "
-            "`num_computed_tokens` grows by what it had in the row, and it gets its token. Then `retire`, then `admit`.",
-            "`uncomputed = [(request.prompt_ids + request.output_ids)[request.num_computed_tokens :] for request in batch.running]`, and "
-            "`next_tokens = forward(batch, packed).argmax(dim=-1).tolist()`. Go over `zip(batch.running, uncomputed, next_tokens)`.",
+            "You don't have to distinguish prefill from decode. In both cases the row takes the tokens that are "
+            "known but not computed: a whole prompt, or the one token from the previous step.",
+            "Collect the uncomputed tokens of every running request and `pack` them with each request's "
+            "`num_computed_tokens`. Call `forward`, then take the argmax. For every request, increase "
+            "`num_computed_tokens` by its number of tokens in the row, and append its token. Then `retire`, then "
+            "`admit`.",
+            "`uncomputed = [(request.prompt_ids + request.output_ids)[request.num_computed_tokens :] for request in "
+            "batch.running]`, and `next_tokens = forward(batch, packed).argmax(dim=-1).tolist()`. Iterate over "
+            "`zip(batch.running, uncomputed, next_tokens)`.",
         ),
         points=3,
     ),

@@ -1,4 +1,4 @@
-"""Judges 05.3, `packed_forward`: one pass over the row, logits after each sequence's last token, the same as alone."""
+"""Judges 05.3, `packed_forward`: one pass over the row; the logits after each sequence's last token are as alone."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ CASES = (
 
 @dataclass
 class Seen:
-    """What the model was given, and for how many tokens it computed logits, pass by pass."""
+    """For each pass, the model's inputs and the number of tokens whose logits it computed."""
 
     passes: list[dict] = field(default_factory=list)
     logits_of: list[int] = field(default_factory=list)
@@ -39,7 +39,7 @@ def check_packed_forward(attempt) -> None:
 
 @contextmanager
 def _watch(model):
-    """Records the passes through the model's layers, however they are reached."""
+    """Records the passes through the model's layers, whichever way the model is called."""
     seen = Seen()
     hooks = [
         model.base_model.register_forward_pre_hook(
@@ -58,7 +58,7 @@ def _watch(model):
 
 @torch.inference_mode()
 def _alone(model, prompt: list[int], cached: int) -> tuple[DynamicCache, torch.Tensor]:
-    """A sequence by itself: the cache of its first tokens, and the logits after its last one."""
+    """A sequence on its own: the cache of its first `cached` tokens, and the logits after each token."""
     first, whole = DynamicCache(), DynamicCache()
     if cached:
         model(input_ids=torch.tensor([prompt[:cached]]), past_key_values=first)
@@ -83,29 +83,47 @@ def _check_case(attempt, family: str, cached: list[int], new: list[int]) -> None
     _check_passes(seen, packed, case)
     got = _checked_shape(got, packed, case)
     want = torch.stack([logits[-1] for _, logits in alone])
-    if not torch.allclose(got.float().cpu(), want, atol=2e-3, rtol=1e-3):
+    if not _close(got.float().cpu(), want):
         _check_arguments(seen, packed, joined, case)
         raise _name_wrong_logits(got.float().cpu(), want, alone, names, case)
     if sum(seen.logits_of) > len(new):
         raise Mistake(
-            f"the logits are right, but the model computed them for {sum(seen.logits_of)} tokens where {len(new)} would do.",
+            f"the logits are right, but the model computed them for {sum(seen.logits_of)} tokens; {len(new)} would be "
+            "enough.",
             case=case,
-            idea="Logits are one number for each entry of the vocabulary. Hand the model `logits_to_keep=packed.logits_index`; picking them afterwards computes them all.",
+            idea="The logits of a token have one element per vocabulary entry. Pass "
+            "`logits_to_keep=packed.logits_index` to the model; if you select rows afterwards, it has already "
+            "computed them all.",
         )
     if joined.get_seq_length() != sum(cached) + sum(new):
-        what = f"after the pass the cache that was handed in should hold {sum(cached) + sum(new)} tokens; it holds {joined.get_seq_length()}."
-        idea = "The keys and values of the new tokens are needed in the next step. Hand the model `cache` itself, not a copy."
+        what = (
+            f"after the pass, the cache that was passed in should hold {sum(cached) + sum(new)} tokens; it holds "
+            f"{joined.get_seq_length()}."
+        )
+        idea = (
+            "The next step needs the keys and values of the new tokens. Pass `cache` itself to the model, not a copy."
+        )
         if seen.passes[0].get("past_key_values") is None:
-            idea = "The keys and values of the new tokens are needed in the next step, and the model was given no cache to add them to: `past_key_values=cache`."
+            idea = (
+                "The next step needs the keys and values of the new tokens, and the model had no cache to append them "
+                "to: `past_key_values=cache`."
+            )
         raise Mistake(what, case=case, idea=idea)
+
+
+def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
+    return torch.allclose(got, want, atol=2e-3, rtol=1e-3)
 
 
 def _check_passes(seen: Seen, packed: PackedBatch, case: str) -> None:
     if not seen.passes:
-        raise Mistake("no forward pass was made.", case=case, idea="Call `model(...)` once.")
+        raise Mistake("your code never called the model.", case=case, idea="Call `model(...)` once.")
     if len(seen.passes) > 1:
-        idea = "A loop over the sequences reads all weights once for each of them. Lay the whole row before the model at once; the mask keeps the sequences apart."
-        raise Mistake(f"one row is one forward pass; yours made {len(seen.passes)}.", case=case, idea=idea)
+        idea = (
+            "A loop over the sequences reads all weights again for each of them. Pass the whole row to the model at "
+            "once; the mask keeps the sequences apart."
+        )
+        raise Mistake(f"there should be one forward pass; yours made {len(seen.passes)}.", case=case, idea=idea)
 
 
 def _checked_shape(got, packed: PackedBatch, case: str) -> torch.Tensor:
@@ -114,87 +132,118 @@ def _checked_shape(got, packed: PackedBatch, case: str) -> torch.Tensor:
         raise Mistake(
             f"you returned the model's whole output, {type(got).__name__}.",
             case=case,
-            idea="Its logits are in `.logits`, of shape [1, sequences, vocabulary].",
+            idea="The logits are in `.logits`, with shape [1, sequences, vocabulary].",
         )
     if not isinstance(got, torch.Tensor):
         raise Mistake(
             f"the logits should be a tensor; yours are {type(got).__name__}.",
             case=case,
-            idea="Return what the model has in `.logits`, without its first axis.",
+            idea="Return the model's `.logits` without the first axis.",
         )
     if list(got.shape) == want:
         return got
-    idea = "One line of logits for each sequence: those after its last token."
+    idea = "Return one row of logits per sequence: those after its last token."
     if list(got.shape) == [1, *want]:
-        idea = "The model puts the axis of the rows in front. There is one row: take `.logits[0]`."
+        idea = "The model's logits have a batch axis in front. The batch has just one row: take `.logits[0]`."
+    elif list(got.shape) == [VOCAB_SIZE] and want[0] == 1:
+        idea = (
+            "The sequence axis is gone. Keep it even if there is only one sequence: `.logits[0]` instead of a squeeze."
+        )
     elif list(got.shape[-2:]) == [len(packed.input_ids), VOCAB_SIZE]:
-        idea = "Those are the logits of every token in the row. Name the places you need: `logits_to_keep=packed.logits_index`."
+        idea = (
+            "Those are the logits of every token in the row. Say which ones you need: "
+            "`logits_to_keep=packed.logits_index`."
+        )
     elif list(got.shape[-2:]) == [1, VOCAB_SIZE] or list(got.shape) == [VOCAB_SIZE]:
-        idea = "That is one token's logits. `logits_to_keep=1` keeps the last of the row; hand over the tensor `packed.logits_index` instead."
+        idea = (
+            "Those are the logits of a single token. `logits_to_keep=1` keeps only the last token of the row; pass the "
+            "tensor `packed.logits_index` instead."
+        )
     elif not got.is_floating_point():
-        idea = "These look like tokens. The caller chooses them from the logits; return the logits."
-    raise Mistake(f"the logits should have the shape {want}; yours have {list(got.shape)}.", case=case, idea=idea)
+        idea = "These look like token ids. The caller picks tokens from the logits, so return the logits."
+    raise Mistake(f"the logits should have shape {want}; yours have {list(got.shape)}.", case=case, idea=idea)
 
 
 def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None:
-    """What the model was given, when something is wrong with what came out."""
-    given = seen.passes[-1] if seen.passes else {}
-    ids, positions, mask = given.get("input_ids"), given.get("position_ids"), given.get("attention_mask")
+    """Raise for a wrong input of the model; called when the output is wrong."""
+    inputs = seen.passes[-1] if seen.passes else {}
+    ids, positions, mask = inputs.get("input_ids"), inputs.get("position_ids"), inputs.get("attention_mask")
     if ids is None:
         return
     if list(ids.shape) != [1, len(packed.input_ids)] or ids[0].tolist() != packed.input_ids.tolist():
-        what = f"`input_ids` should be the row as a batch of one, {[1, len(packed.input_ids)]}: {short(packed.input_ids[None])}; yours is {short(ids)}."
-        raise Mistake(what, case=case, idea="The model takes rows: `packed.input_ids[None]` puts an axis in front.")
-    if given.get("past_key_values") is None and packed.cached_lens != [0] * len(packed.cached_lens):
-        what = "the model was not given the cache, so no new token can see what came before it."
-        raise Mistake(what, case=case, idea="`past_key_values=cache`. The mask has a column for each of its tokens.")
+        what = (
+            f"`input_ids` should be the row with a batch axis of 1, of shape {[1, len(packed.input_ids)]}: "
+            f"{short(packed.input_ids[None])}; yours is {short(ids)}."
+        )
+        raise Mistake(
+            what, case=case, idea="The model expects a batch: `packed.input_ids[None]` adds an axis in front."
+        )
+    if inputs.get("past_key_values") is None and packed.cached_lens != [0] * len(packed.cached_lens):
+        what = "the model wasn't given the cache, so the new tokens can't see what came before them."
+        raise Mistake(
+            what, case=case, idea="Pass `past_key_values=cache`. The mask has a column for each of its tokens."
+        )
     if positions is None:
         what = (
-            "the model was not given positions. Without them it counts on through the row, as if it were one sequence."
+            "the model wasn't given positions. Without them it counts on through the row, as if it were one sequence."
         )
-        raise Mistake(what, case=case, idea="`position_ids=packed.positions[None]`.")
+        raise Mistake(what, case=case, idea="Pass `position_ids=packed.positions[None]`.")
     if positions.flatten().tolist() != packed.positions.tolist():
         raise Mistake(
             f"the positions should be {short(packed.positions)}; the model was given {short(positions.flatten())}.",
             case=case,
-            idea="`packed.positions` has them.",
+            idea="The right positions are in `packed.positions`.",
         )
     want = packed_mask(packed)
     if mask is None:
-        what = "the model was not given a mask, so a token attends to all sequences that lie before it in the cache and in the row."
+        what = (
+            "the model wasn't given a mask, so a token also attends to the other sequences before it, in the cache "
+            "and in the row."
+        )
         raise Mistake(
             what,
             case=case,
-            idea="`attention_mask=packed_mask(packed)`, with two axes in front, for the rows and the heads.",
+            idea="Pass `attention_mask=packed_mask(packed)[None, None]`, with two axes in front, for batch and heads.",
         )
     if not isinstance(mask, torch.Tensor) or list(mask.shape) != [1, 1, *want.shape]:
         shape = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-        idea = "Rows, heads, queries, keys: `packed_mask(packed)[None, None]`. A mask with two axes is taken for a padding mask, as in lesson 01."
+        idea = (
+            "The axes are batch, heads, queries, keys: `packed_mask(packed)[None, None]`. The model takes a mask with "
+            "two axes for a padding mask, as in lesson 01."
+        )
         raise Mistake(
-            f"the mask should have the shape {[1, 1, *want.shape]}; the model was given {shape}.", case=case, idea=idea
+            f"the mask should have shape {[1, 1, *want.shape]}; the model was given {shape}.", case=case, idea=idea
         )
     allowed = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] > -1
     if mask.dtype != torch.bool and not bool((mask <= 0).all()):
-        idea = "With bool, True means may attend. Numbers are added to the attention scores, and a 1 hides nothing."
-        raise Mistake("the mask should hold bool; the model was given numbers.", case=case, idea=idea)
+        idea = (
+            "In a bool mask, True means may attend. A float mask is added to the attention scores, and a 1 hides "
+            "nothing."
+        )
+        raise Mistake(f"the mask should be bool; the model was given {mask.dtype}.", case=case, idea=idea)
     if not torch.equal(allowed.cpu(), want):
         raise Mistake(
-            "the mask lets tokens attend to others than those of their own sequence up to their own position.",
+            "the mask isn't the one of this pass: each token attends to its own sequence up to its own position.",
             case=case,
-            idea="`packed_mask(packed)` is the mask of this pass.",
+            idea="Use `packed_mask(packed)`; that's the mask of this pass.",
         )
 
 
 def _name_wrong_logits(got, want, alone, names: str, case: str) -> Mistake:
-    wrong = next(
-        index for index in range(len(want)) if not torch.allclose(got[index], want[index], atol=2e-3, rtol=1e-3)
-    )
-    far = float((got[wrong] - want[wrong]).abs().max())
-    idea = "Row i of the result is what the model says after the last new token of sequence i."
+    wrong = next(index for index in range(len(want)) if not _close(got[index], want[index]))
+    difference = float((got[wrong] - want[wrong]).abs().max())
+    idea = "Row i of the result should have the logits after the last new token of sequence i."
+    if _close(got[wrong], want[wrong].softmax(-1)) or _close(got[wrong], want[wrong].log_softmax(-1)):
+        idea = "These are probabilities or log probabilities. Return the logits as the model gives them."
     for other, (_, logits) in enumerate(alone):
-        for position, line in enumerate(logits):
-            if torch.allclose(got[wrong], line, atol=2e-3, rtol=1e-3):
-                at = f"position {position} of {names[other]}"
-                idea = f"Yours are those after {at}. `packed.logits_index` says where each sequence's last token lies in the row."
-    what = f"{names[wrong]}'s logits should be those of {names[wrong]} alone; they differ by up to {far:.2g}."
+        for position, row in enumerate(logits):
+            if _close(got[wrong], row):
+                idea = (
+                    f"Yours are those after position {position} of {names[other]}. `packed.logits_index` has the "
+                    "index of each sequence's last token in the row."
+                )
+    what = (
+        f"{names[wrong]}'s logits should be the same as for {names[wrong]} alone; they differ by up to "
+        f"{difference:.2g}."
+    )
     return Mistake(what, case=case, idea=idea)

@@ -1,4 +1,4 @@
-"""Judges 05.1, `pack`: one row without padding, and the numbers that say whose each token is."""
+"""Judges 05.1, `pack`: one row without padding, and the indices that describe it."""
 
 from random import Random
 
@@ -21,12 +21,12 @@ FIELDS = ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens", "
 def check_pack(attempt) -> None:
     for new_tokens, cached_lens in CASES:
         _check_row(attempt, new_tokens, cached_lens)
-    _check_nobody(attempt)
-    _check_refusals(attempt)
+    _check_empty(attempt)
+    _check_errors(attempt)
     rng = Random(5)
     for _ in range(25):
-        count = rng.randint(1, 9)
-        new_tokens = [[rng.randrange(900) for _ in range(rng.choice((1, 1, 1, 2, 30)))] for _ in range(count)]
+        num_seqs = rng.randint(1, 9)
+        new_tokens = [[rng.randrange(900) for _ in range(rng.choice((1, 1, 1, 2, 30)))] for _ in range(num_seqs)]
         _check_row(attempt, new_tokens, [rng.choice((0, 1, 5, 64)) for _ in new_tokens])
 
 
@@ -36,39 +36,41 @@ def _check_row(attempt, new_tokens, cached_lens) -> None:
     want = pack(new_tokens, cached_lens)
     for name in FIELDS:
         _check_field(name, getattr(got, name), getattr(want, name), want, case)
-    pieces = [piece.tolist() for piece in unpack(got, got.input_ids)]
-    if pieces != new_tokens:
-        raise Mistake(
-            f"taken apart again, the row should give {short(new_tokens)}; it gives {short(pieces)}.", case=case
-        )
+    parts = [part.tolist() for part in unpack(got, got.input_ids)]
+    if parts != new_tokens:
+        raise Mistake(f"`unpack` of the row should give {short(new_tokens)}; it gives {short(parts)}.", case=case)
 
 
 def _packed(attempt, new_tokens, cached_lens, case: str):
     try:
-        # Copies: an attempt may change what it is given.
+        # Copies, because an attempt may change its arguments.
         got = call(attempt, [list(tokens) for tokens in new_tokens], list(cached_lens), case=case)
     except ValueError as error:
         if "negative dimensions" in str(error) or "expected" in str(error):
             raise
         raise Mistake(
-            f"these lists can be packed; yours refused them with ValueError: {error}",
+            f"these lists are valid, but your code raised ValueError: {error}",
             case=case,
-            idea="Refuse only lists of unequal length, a sequence without a new token, and a negative length. A cached length of 0 is a prefill.",
+            idea="Reject only lists of unequal length, a sequence without a new token, and a negative length. A "
+            "cached length of 0 is a prefill.",
         ) from None
     if not all(hasattr(got, name) for name in FIELDS):
-        idea = "Return one `PackedBatch(input_ids=..., positions=..., ...)`, with all six fields."
+        idea = "Return a `PackedBatch(input_ids=..., positions=..., ...)` with all six fields."
         raise Mistake(f"`pack` should return a PackedBatch; yours returned {type(got).__name__}.", case=case, idea=idea)
     return got
 
 
 def _check_field(name: str, got, want, packed: PackedBatch, case: str) -> None:
     if not isinstance(got, torch.Tensor):
-        idea = "The model and the mask compute with all six fields as tensors: `torch.tensor(...)`."
+        idea = "The model and the mask need all six fields as tensors: `torch.tensor(...)`."
         raise Mistake(f"`{name}` should be a torch tensor; yours is {type(got).__name__}.", case=case, idea=idea)
     if got.dim() == 2:
-        idea = "A PackedBatch is about one row and has no axis for rows. The axis that the model wants is put in before the forward pass."
+        idea = (
+            "A PackedBatch is a single row and has no batch axis. `packed_forward` adds that axis right before the "
+            "pass."
+        )
         raise Mistake(
-            f"`{name}` should have one axis, [{len(want)}]; yours has the shape {list(got.shape)}.",
+            f"`{name}` should have shape [{len(want)}]; yours has {list(got.shape)}.",
             case=case,
             idea=idea,
         )
@@ -79,164 +81,165 @@ def _check_field(name: str, got, want, packed: PackedBatch, case: str) -> None:
         name,
         got,
         case,
-        "These are token numbers, places and counts. Say `dtype=torch.int64` where PyTorch would guess.",
+        "These are token ids, indices and counts. Pass `dtype=torch.int64`.",
     )
 
 
 def _check_integers(name: str, got: torch.Tensor, case: str, idea: str) -> None:
     if got.is_floating_point() or got.is_complex() or got.dtype == torch.bool:
         raise Mistake(
-            f"`{name}` should hold integers; yours holds {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
+            f"`{name}` should be an integer tensor; yours is {str(got.dtype).removeprefix('torch.')}.",
+            case=case,
+            idea=idea,
         )
 
 
 def _why_field(name: str, got: list, packed: PackedBatch) -> str:
-    """Recognise a wrong field by what it equals."""
+    """Explain a wrong field by a known mistake that gives the same values."""
     new, cached = packed.new_lens, packed.cached_lens
     ends = packed.cu_seqlens_q.tolist()[1:]
     starts = packed.cu_seqlens_q.tolist()[:-1]
     context = packed.context_lens.tolist()
-    each = [(index, place, first) for index, (count, first) in enumerate(zip(new, cached)) for place in range(count)]
+    each = [(offset, first) for count, first in zip(new, cached) for offset in range(count)]
     seq_ids = packed.seq_ids.tolist()
-    recognised = {
+    known = {
         "input_ids": (
             (
                 sorted(packed.input_ids.tolist()),
-                "The row keeps the order of the sequences and of their tokens. Nothing is sorted.",
+                "Don't sort. The row keeps the order of the sequences and of their tokens.",
             ),
             (
-                [unpacked[-1] for unpacked in _pieces(packed)],
-                "You took the last token of each sequence only. All new tokens go into the row.",
+                [part[-1].item() for part in unpack(packed, packed.input_ids)],
+                "You took only the last token of each sequence. All new tokens go into the row.",
             ),
         ),
         "positions": (
             (
-                [place for _, place, _ in each],
-                "Positions count from the start of the sequence, not of its piece. With 2 tokens in the cache the first new token has position 2.",
+                [offset for offset, _ in each],
+                "Count positions from the start of the sequence, not from the start of its part of the row. With 2 "
+                "cached tokens, the first new token has position 2.",
             ),
             (
                 list(range(len(each))),
-                "You count through the row. Positions begin anew in every sequence, at its cached length.",
+                "You count through the row. Positions restart in every sequence, at its cached length.",
             ),
             (
-                [first + place + 1 for _, place, first in each],
-                "You are one too far. Positions count from 0, so behind 2 cached tokens comes position 2.",
+                [first + offset + 1 for offset, first in each],
+                "You are off by one. Positions count from 0, so after 2 cached tokens comes position 2.",
             ),
             (
-                [first for _, _, first in each],
-                "The tokens of one sequence all got the same position. They count up from its cached length.",
+                [first for _, first in each],
+                "All tokens of a sequence have the same position. Count up from its cached length.",
             ),
             (
-                [first + index for index, (_, _, first) in enumerate(each)],
-                "You added the place in the row. Add the place within the sequence's own piece.",
+                [first + index for index, (_, first) in enumerate(each)],
+                "You added the token's index in the row. Add its index within the sequence's own part.",
             ),
         ),
         "seq_ids": (
-            ([index + 1 for index in seq_ids], "Sequences are numbered from 0."),
+            ([index + 1 for index in seq_ids], "Sequence ids start at 0."),
             (
                 list(range(len(new))),
-                "One number for each *token*: a sequence with 3 new tokens has its number 3 times.",
+                "There is one id per *token*: a sequence with 3 new tokens has its id 3 times.",
             ),
-            ([0] * len(each), "Every token has the same number, so the mask could not keep the sequences apart."),
+            ([0] * len(each), "Every token has the same id, so the mask couldn't keep the sequences apart."),
         ),
         "cu_seqlens_q": (
-            (ends, "The 0 in front is missing. With it, sequence i lies at `row[cu[i]:cu[i + 1]]`, the first one too."),
+            (ends, "The 0 in front is missing. With it, sequence i is `row[cu[i]:cu[i + 1]]`, even for i = 0."),
             (
                 starts,
-                "The end of the row is missing. With B sequences there are B + 1 numbers: where each begins, and at last T.",
+                "The end of the row is missing. With N sequences there are N + 1 entries: where each begins, and "
+                "finally T.",
             ),
-            (new, "These are the lengths themselves. Add them up from the left, with a 0 in front."),
-            ([0, *new], "These are the lengths themselves, with a 0 in front. Add them up from the left."),
-            (_sums(context), "You added up all tokens of the sequences. In the row are the new ones only."),
+            (new, "These are the lengths themselves. Take their running sum, with a 0 in front."),
+            ([0, *new], "These are the lengths themselves, with a 0 in front. Take their running sum."),
+            (_sums(context), "You counted the cached tokens as well. The row has only the new ones."),
         ),
         "context_lens": (
-            (cached, "That is what is cached before the pass. The pass adds the new tokens."),
+            (cached, "That is the number of cached tokens before the pass. The pass adds the new ones."),
             (
                 new,
-                "Those are the new tokens only. Attention looks at the cached ones as well: cached and new together.",
+                "Those are only the new tokens. Count the cached ones as well, because attention reads both.",
             ),
-            (_sums(context)[1:], "You added them up from sequence to sequence. Each sequence has its own length here."),
+            (_sums(context)[1:], "You took a running sum. Here each sequence has its own length."),
             (
                 [length - 1 for length in context],
-                "That is the position of the last token. Counted from 0, it is one less than the number of tokens.",
+                "That is the position of the last token, which is one less than the number of tokens.",
             ),
         ),
         "logits_index": (
             (
                 ends,
-                "You are one too far: sequence i ends *before* `cu_seqlens_q[i + 1]`, where the next one begins. Its last token lies one place earlier.",
+                "You are off by one: sequence i ends *before* `cu_seqlens_q[i + 1]`, where the next one begins. Its "
+                "last token is at the index before that.",
             ),
-            (starts, "Those are the first tokens. The next token comes from the logits of the last one."),
-            ([count - 1 for count in new], "You counted within each sequence. The index is a place in the whole row."),
+            (starts, "Those are the first tokens. The next token comes from the logits of the last token."),
+            ([count - 1 for count in new], "You counted within each sequence. Count along the whole row."),
             (
                 [length - 1 for length in context],
-                "Those are positions in the sequences. The index is a place in the row, whatever lies in the cache.",
+                "Those are positions in the sequences. Use indices in the row, which has no cached tokens.",
             ),
-            ([len(each) - 1], "That is the last token of the row. Every sequence has a last token of its own."),
+            ([len(each) - 1], "That is the last token of the row. Every sequence has its own last token."),
         ),
     }
-    for wrong, idea in recognised[name]:
+    for wrong, idea in known[name]:
         if got == wrong:
             return idea
     return {
-        "input_ids": "All new tokens of the first sequence, then all of the second, and so on.",
-        "positions": "A sequence with c tokens in the cache and n new ones has the positions c to c + n - 1 in the row.",
-        "seq_ids": "The number of the sequence, once for each of its new tokens.",
-        "cu_seqlens_q": "0, then the sums of the numbers of new tokens from the left.",
-        "context_lens": "For each sequence, its cached tokens and its new ones together.",
-        "logits_index": "For each sequence, the place of its last new token in the row.",
+        "input_ids": "Put all new tokens of the first sequence first, then all of the second, and so on.",
+        "positions": "A sequence with c cached and n new tokens has the positions c to c + n - 1 in the row.",
+        "seq_ids": "Repeat the id of the sequence once per new token.",
+        "cu_seqlens_q": "It starts with 0, followed by the running sum of the numbers of new tokens.",
+        "context_lens": "For each sequence, add its cached and its new tokens.",
+        "logits_index": "For each sequence, it has the index of its last new token in the row.",
     }[name]
-
-
-def _pieces(packed: PackedBatch) -> list[list[int]]:
-    return [piece.tolist() for piece in unpack(packed, packed.input_ids)]
 
 
 def _sums(lengths: list[int]) -> list[int]:
     return [sum(lengths[:count]) for count in range(len(lengths) + 1)]
 
 
-def _check_nobody(attempt) -> None:
+def _check_empty(attempt) -> None:
     case = "no sequences: `pack([], [])`."
     got = _packed(attempt, [], [], case)
     for name in FIELDS:
         field, want = getattr(got, name), [0] if name == "cu_seqlens_q" else []
         if not isinstance(field, torch.Tensor) or field.tolist() != want:
             raise Mistake(
-                f"without sequences `{name}` should be {want}; yours is {short(field)}.",
+                f"without sequences, `{name}` should be {want}; yours is {short(field)}.",
                 case=case,
-                idea="The row has no tokens, and it ends at 0.",
+                idea="The row has no tokens, so it ends at 0.",
             )
         _check_integers(
             name,
             field,
             case,
-            "`torch.tensor([])` holds floats: there is no number from which PyTorch could tell. Say `dtype=torch.int64`.",
+            "`torch.tensor([])` has no element to infer the dtype from, so it is float32. Pass `dtype=torch.int64`.",
         )
 
 
-def _check_refusals(attempt) -> None:
-    refused = (
+def _check_errors(attempt) -> None:
+    invalid = (
         (
             [[7], [9]],
             [2],
             "two sequences, but one cached length",
-            "Python's `zip` stops at the shorter list without a word, and a sequence would be lost.",
+            "Python's `zip` silently stops at the shorter list, and you would lose a sequence.",
         ),
         (
             [[7], []],
             [2, 4],
             "a sequence without a new token",
-            "It has no last token in the row, so its logits index would point into the piece before it.",
+            "It has no last token in the row, so its logits index would point at another sequence's token.",
         ),
         (
             [[7], [9]],
             [2, -1],
             "a cached length of -1",
-            "There is no position before 0. A later step would fail, far from the mistake.",
+            "There are no positions below 0. A later step would fail, far from the mistake.",
         ),
     )
-    for new_tokens, cached_lens, what, idea in refused:
+    for new_tokens, cached_lens, what, idea in invalid:
         case = f"new tokens {new_tokens}, cached_lens {cached_lens}."
         try:
             call(attempt, [list(tokens) for tokens in new_tokens], list(cached_lens), case=case)
@@ -245,10 +248,9 @@ def _check_refusals(attempt) -> None:
         except NotImplementedError:
             raise
         except (LookupError, TypeError, AssertionError, RuntimeError) as error:
-            said = f"yours raised {type(error).__name__}: {str(error)[:80]}."
-            raise Mistake(
-                f"{what} should be refused with a ValueError; {said}",
-                case=case,
-                idea="Look at the two lists before you compute anything.",
-            ) from None
-        raise Mistake(f"{what} should be refused with a ValueError; yours accepted it.", case=case, idea=idea)
+            raised = type(error).__name__ + (f": {str(error)[:80]}" if str(error) else "")
+            idea = "Check the two lists before you compute anything."
+            if isinstance(error, AssertionError):
+                idea = "`assert` raises AssertionError, and `python -O` skips it. Use `if ...: raise ValueError(...)`."
+            raise Mistake(f"{what} should raise ValueError; yours raised {raised}.", case=case, idea=idea) from None
+        raise Mistake(f"{what} should raise ValueError; yours accepted it.", case=case, idea=idea)

@@ -1,6 +1,6 @@
-"""What the exercises of lesson 05 share: small requests, what they get alone, and a batch of them."""
+"""Shared by the checks of lesson 05: small requests, their answers alone, and a batch of them."""
 
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 from lessons_lib.batching.greedy import greedy_with_cache
@@ -15,7 +15,7 @@ def a_request(name: str, prompt_length: int, max_tokens: int = 3, eos_token_id: 
 
 
 def make_batch(requests, max_num_seqs: int = 1) -> RaggedBatch:
-    """A batch on a tiny model, with these requests submitted in this order."""
+    """A batch on a tiny model, with these requests submitted in order."""
     batch = RaggedBatch(tiny_model("qwen2"), max_num_seqs)
     for request in requests:
         batch.submit(request)
@@ -23,12 +23,12 @@ def make_batch(requests, max_num_seqs: int = 1) -> RaggedBatch:
 
 
 def ragged_requests(count: int, seed: int) -> tuple[list[list[int]], list[int]]:
-    """Prompts of unequal length, and a cap for each."""
+    """Prompts of unequal length, and `max_tokens` for each."""
     rng = Random(seed)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 3, 8, 9)))] for _ in range(count)]
     return prompts, [rng.choice((1, 2, 5, 9)) for _ in prompts]
 
 
-@lru_cache(maxsize=None)
+@cache
 def answer_alone(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
     return greedy_with_cache(tiny_model("qwen2"), list(prompt), max_tokens)

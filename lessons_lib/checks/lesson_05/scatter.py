@@ -1,4 +1,4 @@
-"""Judges 05.2, `scatter_cache`: out of one joined cache, every sequence gets its old and its new tokens, in every layer."""
+"""Judges 05.2, `scatter_cache`: from one joined cache, every sequence gets its old and new tokens, in every layer."""
 
 from random import Random
 from types import SimpleNamespace
@@ -40,16 +40,16 @@ def _letter(sequence: int) -> str:
 
 
 def _codes(cached: list[int], new: list[int]) -> list[int]:
-    """The tokens of the joined cache, each a number made of sequence and position: cached of all, then new of all."""
+    """The tokens of the joined cache as integers, 100 * sequence + position: all cached ones, then all new ones."""
     old = [100 * sequence + position for sequence, count in enumerate(cached) for position in range(count)]
     return old + [100 * s + p for s, (count, more) in enumerate(zip(cached, new)) for p in range(count, count + more)]
 
 
 def _keys(codes: list[int], layer: int) -> torch.Tensor:
-    """Keys whose every number tells token, layer, head and place."""
+    """Keys in which every element encodes its token, layer, head and dimension."""
     heads = torch.arange(KV_HEADS).reshape(-1, 1, 1) / 10
-    places = torch.arange(HEAD_DIM) / 100
-    return (torch.tensor(codes).reshape(1, -1, 1) + 1000.0 * layer + heads + places)[None]
+    dims = torch.arange(HEAD_DIM) / 100
+    return (torch.tensor(codes).reshape(1, -1, 1) + 1000.0 * layer + heads + dims)[None]
 
 
 def _joined(cached: list[int], new: list[int]):
@@ -68,49 +68,54 @@ def _check_case(attempt, cached: list[int], new: list[int]) -> None:
 
 
 def _scattered(attempt, joined, packed, case: str):
-    """Call the attempt; sizes that do not add up are a mistake of their own."""
+    """Call the attempt, and explain the error of sizes that don't add up."""
     try:
         return call(attempt, joined, packed, case=case)
     except RuntimeError as error:
         if "split_with_sizes" not in str(error):
             raise
         idea = (
-            "Tokens are the third axis, `dim=2`. The sizes of the pieces must add up to all tokens of the joined cache: "
-            "the cached of every sequence, and then the new of every sequence."
+            "The tokens are the third axis, `dim=2`. The sizes must add up to all tokens of the joined cache: first "
+            "the cached lengths of all sequences, then the new ones."
         )
-        raise Mistake(f"the sizes of the pieces do not fit: {str(error)[:160]}", case=case, idea=idea) from None
+        raise Mistake(f"the split sizes don't add up: {str(error)[:160]}", case=case, idea=idea) from None
 
 
 def _check_kind(got, count: int, case: str) -> None:
     if not isinstance(got, (list, tuple)):
-        idea = "Return a list with one cache for each sequence, in the order of the row."
+        idea = "Return a list with one cache per sequence, in the order of the row."
         raise Mistake(
             f"`scatter_cache` should return a list of caches; yours returned {type(got).__name__}.",
             case=case,
             idea=idea,
         )
     if len(got) != count:
-        idea = "Every sequence of the row gets a cache, also one that had nothing cached before: its new tokens are in the joined cache."
+        idea = "Every sequence gets a cache, even if nothing was cached before: its new tokens are in the joined cache."
         if len(got) == LAYERS:
-            idea = "There are as many as the model has layers. You collected by layer; turn it round with `zip(*...)`: every sequence needs its piece of all layers."
-        raise Mistake(f"one cache for each sequence makes {count}; yours returned {len(got)}.", case=case, idea=idea)
+            idea = (
+                "That is the number of layers. You grouped by layer; transpose with `zip(*...)`, because every "
+                "sequence needs its part of all layers."
+            )
+        raise Mistake(
+            f"there should be {count} caches, one per sequence; yours returned {len(got)}.", case=case, idea=idea
+        )
     for sequence, cache in enumerate(got):
         if not hasattr(cache, "layers") or not hasattr(cache, "get_seq_length"):
-            idea = "`cache_of(...)` makes a DynamicCache of a (keys, values) pair for each layer."
+            idea = "`cache_of(...)` makes a DynamicCache from one (keys, values) pair per layer."
             raise Mistake(
                 f"{_letter(sequence)}'s cache should be a DynamicCache; yours is {type(cache).__name__}.",
                 case=case,
                 idea=idea,
             )
     if len({id(cache) for cache in got}) < count:
-        idea = "`[DynamicCache()] * n` is one object n times. Each sequence needs a cache of its own."
+        idea = "`[DynamicCache()] * n` is the same object n times. Each sequence needs its own cache."
         raise Mistake("two sequences got the same cache object.", case=case, idea=idea)
 
 
 def _check_cache(cache, sequence: int, cached: list[int], new: list[int], case: str) -> None:
     letter, length = _letter(sequence), cached[sequence] + new[sequence]
     if len(cache.layers) != LAYERS:
-        idea = "Each layer of the model has keys and values of its own; a cache without some of them is of no use."
+        idea = "Each layer of the model has its own keys and values, and the next pass needs all of them."
         raise Mistake(
             f"{letter}'s cache should have {LAYERS} layers; yours has {len(cache.layers)}.", case=case, idea=idea
         )
@@ -126,9 +131,9 @@ def _check_cache(cache, sequence: int, cached: list[int], new: list[int], case: 
             ):
                 raise _name_wrong_tokens(found, what, layer, sequence, cached, new, case)
     if cache.get_seq_length() != length:
-        idea = "A layer must know that it holds something. `cache_of` sees to that."
+        idea = "A layer must be marked as initialized. `cache_of` does that."
         raise Mistake(
-            f"{letter}'s cache says that it holds {cache.get_seq_length()} tokens; it should say {length}.",
+            f"{letter}'s cache should report {length} tokens; it reports {cache.get_seq_length()}.",
             case=case,
             idea=idea,
         )
@@ -150,25 +155,25 @@ def _name_wrong_tokens(
         return Mistake(
             f"{where}: the shape should be {[1, KV_HEADS, length, HEAD_DIM]}; yours is {shape}.", case=case, idea=idea
         )
-    numbers = found[0, 0, :, 0].float().nan_to_num()
-    if bool((numbers < 0).any()) != (what == "values") and len(numbers):
+    elements = found[0, 0, :, 0].float().nan_to_num()
+    if bool((elements < 0).any()) != (what == "values") and len(elements):
         other = "values" if what == "keys" else "keys"
         return Mistake(
             f"{where}: these are {other}.",
             case=case,
-            idea="A layer holds keys and values; each goes back to its own place.",
+            idea="You swapped them. `cache_of` takes (keys, values) pairs, in this order.",
         )
-    codes = [round(float(-number - 1 if what == "values" else number)) for number in numbers]
+    codes = [round(float(-element - 1 if what == "values" else element)) for element in elements]
     layers = {code // 1000 for code in codes}
     if layers != {layer} and codes:
-        idea = "Every layer has keys and values of its own. Cut each layer of `joined` by itself."
+        idea = "Every layer has its own keys and values. Split each layer of `joined` separately."
         return Mistake(f"{where}: these come from layer {', '.join(map(str, sorted(layers)))}.", case=case, idea=idea)
     codes = [code - 1000 * layer for code in codes]
     if codes == [100 * sequence + position for position in range(cached[sequence] + new[sequence])]:
         return Mistake(
-            f"{where}: the right tokens, but not with all their numbers.",
+            f"{where}: the tokens are right, but some of their elements are wrong.",
             case=case,
-            idea="Cut along the axis of the tokens only.",
+            idea="Split only along the token axis.",
         )
     want = [100 * sequence + position for position in range(cached[sequence] + new[sequence])]
     return Mistake(
@@ -185,48 +190,58 @@ def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[in
     end = start + cached[sequence] + new[sequence]
     old_start, new_start = sum(cached[:sequence]), sum(new[:sequence])
     old = row[old_start : old_start + cached[sequence]]
-    recognised = (
+    known = (
         (
             own[cached[sequence] :],
-            "The cached tokens are lost. The next pass needs all of them: put the old ones in front of the new.",
+            "The cached tokens are missing. The next pass needs all of them: put the old ones before the new ones.",
         ),
         (
             own[: cached[sequence]],
-            "The new tokens are lost. They lie behind everything that was cached: take the sequence's piece of that part too.",
+            "The new tokens are missing. They come after everything that was cached: take the sequence's part of "
+            "those too.",
         ),
         (
             own[cached[sequence] :] + own[: cached[sequence]],
-            "The new tokens stand before the old ones. A cache keeps its tokens in the order of their positions.",
+            "The new tokens come before the old ones. A cache keeps its tokens in the order of their positions.",
         ),
         (
             row[start:end],
-            "You cut the row as if each sequence's tokens lay together. First come the cached tokens of all sequences, then the new ones of all.",
+            "These tokens are adjacent in the joined cache, but a sequence's tokens aren't: first come the cached "
+            "tokens of all N sequences, then the new ones of all. Sequence i has parts i and N + i.",
         ),
         (
             old + row[new_start : new_start + new[sequence]],
-            "You took the new tokens from the front of the joined cache. They begin behind all that was cached.",
+            "You took the new tokens from the front of the joined cache. They begin after everything that was cached.",
         ),
-        (row, "That is the whole joined cache. Each sequence takes its own pieces only."),
+        (row, "That is the whole joined cache. Each sequence takes only its own parts."),
         (
             old + row[len(row) - new[sequence] :],
-            "You took the end of the joined cache for every sequence. The new tokens of sequence i come behind those of the sequences before it.",
+            "You took the end of the joined cache for every sequence. The new tokens of sequence i come after those "
+            "of the sequences before it.",
         ),
         (
             row[: cached[sequence]] + own[cached[sequence] :],
-            "You took the cached tokens from the front for every sequence. Those of sequence i lie behind those of the sequences before it.",
+            "You took the cached tokens from the front for every sequence. Those of sequence i come after those of the "
+            "sequences before it.",
         ),
     )
     for other in range(len(new)):
         if other != sequence and codes == [100 * other + position for position in range(cached[other] + new[other])]:
-            return f"That is all of {_letter(other)}, in {_letter(sequence)}'s place. Return the caches in the order of the row."
-    for wrong, idea in recognised:
+            return (
+                f"Those are the tokens of {_letter(other)}, where {_letter(sequence)}'s should be. Return the caches "
+                "in the order of the row."
+            )
+    for wrong, idea in known:
         if codes == wrong:
             return idea
-    return "The sizes of the pieces, from left to right: `packed.cached_lens`, then `packed.new_lens`. A sequence takes one piece of each kind."
+    return (
+        "The sizes of the parts, from left to right, are `packed.cached_lens`, then `packed.new_lens`. A sequence "
+        "takes one part of each kind."
+    )
 
 
 def _tokens(codes: list[int]) -> str:
-    """The tokens by name, such as "A0 A1 B0"; a "?" for a number that is no token of the case."""
+    """The tokens by name, such as "A0 A1 B0", with "?" for a code that isn't a token of the case."""
     return _shortened([f"{_letter(code // 100)}{code % 100}" if 0 <= code < 900 else "?" for code in codes])
 
 
@@ -235,9 +250,12 @@ def _shortened(words: list[str], limit: int = 16) -> str:
 
 
 def _check_in_use(attempt) -> None:
-    """What cannot be seen in the numbers: the model must be able to go on with these caches."""
+    """The model must be able to continue with these caches, which their contents alone don't show."""
     prompts, max_tokens_each = ragged_requests(5, seed=3)
-    case = f"five requests with prompts of {[len(prompt) for prompt in prompts]} tokens and caps {max_tokens_each}, at most three in a row, through `ragged_generate`."
+    case = (
+        f"five requests with prompts of {[len(prompt) for prompt in prompts]} tokens and max_tokens "
+        f"{max_tokens_each}, at most three in a row, through `ragged_generate`."
+    )
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None)
     got = call(
         ragged_generate,
@@ -256,5 +274,5 @@ def _check_in_use(attempt) -> None:
             raise Mistake(
                 what,
                 case=case,
-                idea="Does a later step change what an earlier one stored? A cache must not share its tensors with another.",
+                idea="Does a later step change what an earlier one stored? Two caches must not share tensors.",
             )
