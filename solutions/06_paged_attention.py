@@ -2,12 +2,14 @@
 """
 # 06 · Paged attention in PyTorch
 
-**Can attention read keys and values where they lie, in scattered blocks, so that no cache is ever joined or taken apart?**
+**Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-75 minutes · difficulty: medium · routes: ideas, kernels · you need first: lesson 03 (blocks, slots) and lesson 05 (the packed row)
+75 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
+you need first: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
-Lesson 03 kept the books of a cache in blocks, without a cache. Lesson 05 computed many requests in one row, and copied their caches around in every
-step. In this lesson the two come together. The keys go into the blocks, stay there, and attention finds them through the block table.
+Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
+packed row, but copied their caches in every step. This lesson combines the two. Keys and values go into the blocks and
+stay there, and attention finds them through the block table.
 """
 
 # %%
@@ -68,7 +70,7 @@ from lessons_lib.viz.pool import draw_pool_access
 from lessons_lib.viz.softmax import draw_softmax_step
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # in float32: equal means equal to the last token
+model, tokenizer = load_model(device="cpu")  # float32: rounding is too small to change a token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 NUM_LAYERS = model.config.num_hidden_layers
@@ -76,10 +78,10 @@ KV_HEADS, HEAD_DIM = kv_head_size(model.config)
 
 # %% [markdown]
 """
-## The problem: everything moves, almost nothing is new
+## The problem: everything is copied, almost nothing is new
 
-The six stories, served by lesson 05's packed row. For some of the steps, the table says what was computed, what lay in the caches, and what was
-moved.
+Here are the six stories again, served by lesson 05's loop. For a few steps, the table shows how many tokens were
+computed, how many were already cached, and how many KiB were copied.
 """
 
 # %%
@@ -87,60 +89,65 @@ ragged = ragged_generate(model, tokenizer, **SIX, max_num_seqs=4)
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
 
 
-def row_of_the_table(number):
-    step, packed = ragged.trace.steps[number - 1], ragged.packed[number - 1].packed
-    return [str(number), step.tokens_computed, sum(packed.cached_lens), f"{step.bytes_copied / 1024:,.0f}"]
+def table_row(step_number):
+    step, packed = ragged.trace.steps[step_number - 1], ragged.packed[step_number - 1].packed
+    return [str(step_number), step.tokens_computed, sum(packed.cached_lens), f"{step.bytes_copied / 1024:,.0f}"]
 
 
 Table(
-    columns=["step", "new tokens", "tokens in the caches", "KiB moved"],
-    rows=[row_of_the_table(number) for number in (1, 2, 20, 31, 60)],
-    caption="Some steps of lesson 05's loop",
+    columns=["step", "new tokens", "cached tokens", "KiB copied"],
+    rows=[table_row(step_number) for step_number in (1, 2, 20, 31, 60)],
+    caption="A few steps of lesson 05's loop",
 )
 
 # %%
-moved, new = ragged.trace.bytes_copied, ragged.trace.tokens_computed * per_token
-print(f"in the whole run {moved / 2**20:,.0f} MiB moved for {new / 2**20:.1f} MiB of new keys and values: {moved / new:.0f} times as much")
+copied, new = ragged.trace.bytes_copied, ragged.trace.tokens_computed * per_token
+print(f"whole run: {copied / 2**20:,.0f} MiB copied for {new / 2**20:.1f} MiB of new keys and values, {copied / new:.0f} times as much")
 
 # %% [markdown]
 """
-A key does not change once it is computed. Why was it moved? Because the model's own attention wants, for each layer, one tensor with all keys in it,
-one behind the other. So all caches were joined before the pass, and taken apart after it.
+Keys don't change once they're computed. So why copy them? Because the model's own attention wants one contiguous tensor
+per layer with all the keys in it. Lesson 05 concatenated all caches before the pass and split them again afterwards.
 
-Lesson 03 gave every token a place that it keeps: its slot, block number × block size + offset. If the keys of a pass went to their slots, and if
-attention could look for them there, nothing else would have to move.
+Lesson 03 gave every token a fixed cache slot: block id × block size + offset. (In this lesson, *slot* alone means a cache
+slot.) If a pass wrote its new keys to their slots, and if attention could read from slots, nothing else would have to
+move.
 
 ## Predict
 
-The keys and values of a token, in the bundled model:
+**06.a** Four requests decode. How many KiB does this step have to write to the cache? The next cell prints what you
+need to know about the bundled model.
 """
 
 # %%
-print(f"{NUM_LAYERS} layers, {KV_HEADS} KV heads, heads of {HEAD_DIM} numbers, {model.dtype.itemsize} bytes a number; a key and a value each")
-predict("06.a", ...)  # Four requests decode. How many KiB have to be written to the cache in this step?
+print(f"{NUM_LAYERS} layers, {KV_HEADS} KV heads, head size {HEAD_DIM}, {model.dtype.itemsize} bytes per element, for keys and for values")
+predict("06.a", ...)  # KiB
 
 # %% [markdown]
 """
-Attention turns scores into weights with exponentials, and a type of float has a largest number.
+**06.b** Softmax turns scores into weights with exponentials, and every float type has a largest value. What is the
+smallest integer x for which exp(x) is too large for a float32?
 """
 
 # %%
 print(f"the largest float32 is {torch.finfo(torch.float32).max:.1e}")
-predict("06.b", ...)  # What is the smallest whole number x for which exp(x) is too large for a float32?
+predict("06.b", ...)
 
 # %% [markdown]
 """
 ## The idea
 
-> **paged attention**: attention that finds the keys and values of a sequence through its block table, in blocks that may lie anywhere in one pool.
+> **paged attention**: attention that finds the keys and values of a sequence through its block table. The blocks may be
+> anywhere in one pool.
 
-Here are C, E and A with short answers, at most two of them at a time, in a pool of seven blocks of four tokens. It has been in use, so its free
-blocks come in no particular order. The parts behind it are the library's for now; by the end of the lesson they are yours. Step through it.
+The next cell serves C, E and A with short answers, at most two at a time, from a pool of seven blocks of four tokens.
+The pool has been in use for a while, so its free blocks are in no particular order. For now the code comes from the
+library; by the end of the lesson you'll have written the core of it. Step through it.
 """
 
 # %%
 def used_pool(num_blocks, block_size):
-    """A pool whose free blocks come in no order."""
+    """A pool with its free blocks in random order."""
     pool = BlockPool(num_blocks, block_size)
     random.Random(6).shuffle(pool.free_queue)
     return pool
@@ -153,37 +160,42 @@ small = paged_generate(
 Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses), start=0, still=4)
 
 # %%
-for number in (2, 3, 4):
-    print(f"step {number + 1}:\n{paged_step_text(small.accesses[number])}\n")
+for step_number in (3, 4, 5):
+    print(f"step {step_number}:\n{paged_step_text(small.accesses[step_number - 1])}\n")
 
 # %% [markdown]
 """
-Each new token is written to one slot. Each request reads the slots of its own tokens, block after block of its table, wherever they lie. C leaves
-after step 3, and its two blocks go back to the pool: in step 4, A's prompt ends in one of them, and in step 5, E goes on in the other.
+Each new token is written to one slot. Each request reads the slots of its own tokens, block by block in the order of
+its table, wherever the blocks are. C finishes after step 3 and its two blocks go back to the pool. In step 4 the last
+token of A's prompt goes into one of them; in step 5 E gets the other.
 
-The way there has four parts: a cache in blocks; a softmax computed one block at a time; attention for a whole row; and a model that uses it. Each is
-compared with what we had before.
+You'll build this in four parts: a cache in blocks, a softmax computed one block at a time, attention for a whole packed
+batch, and the hook that puts it into a model. Each part is compared with what we had before.
 
 ## Build 1: a cache in blocks
 
-One tensor of keys for each layer, and one of values, of shape `[num_blocks, block_size, KV heads, head size]`. `keys[3][7, 2]` is the key of the
-token in cell 2 of block 7, in layer 3. Which request it belongs to is not written there. That is the block table's affair.
+Each layer has one tensor of keys and one of values, with the shape `[num_blocks, block_size, KV heads, head size]`.
+`keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tensor doesn't say which request owns that key. The
+block tables do.
 
-`tensor.flatten(0, 1)` looks at the same memory as `[num_blocks × block_size, KV heads, head size]`: one row for each slot, and row number = slot. It
-is a *view*, that is, what is written into it is written into the cache.
+`tensor.flatten(0, 1)` shows the same memory as `[num_blocks × block_size, KV heads, head size]`: one row per slot, and
+the row index is the slot. It's a *view*: writing to it writes to the cache.
 
-**Your task: `write` and `read`.** `__init__` is given. It makes two lists with a tensor for each layer, `self.keys` and `self.values`.
+**Your task: `write` and `read`.** `__init__` is given. It creates two lists with one tensor per layer, `self.keys` and
+`self.values`.
 
-- `write(layer, keys, values, slot_mapping)`: `keys` and `values` have the shape `[T, KV heads, head size]`, one entry for each token of the row,
-  whosever it is. `slot_mapping` is an integer tensor with T slots, in any order. Token *t* goes to slot `slot_mapping[t]`, in this layer. No other
-  place changes. Write into the tensors that are there, without a loop over the tokens: `tensor[slot_mapping] = rows` puts all rows in their places at
-  once.
-- `read(layer, blocks, num_tokens)`: what one sequence has in this layer. `blocks` is a list of block numbers in the order of its tokens. Return the
-  pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of the tokens. `tensor[blocks]` picks blocks in this order. The last
-  block may be partly filled; what lies in its other cells does not belong to the sequence.
+- `write(layer, keys, values, slot_mapping)`: `keys` and `values` have the shape `[T, KV heads, head size]`, one entry
+  for each token of the packed batch. `slot_mapping` is an integer tensor with T slots, in any order. Token *t* goes to
+  slot `slot_mapping[t]` of this layer. Nothing else changes. Write into the existing tensors, without a loop over the
+  tokens: `tensor[slot_mapping] = rows` writes all rows at once.
+- `read(layer, blocks, num_tokens)`: what one sequence has cached in this layer. `blocks` is the list of its block ids,
+  in the order of its tokens. Return the pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of
+  the tokens. `tensor[blocks]` picks blocks in this order. The last block may be partly filled, and the list may even
+  have a block at its end that isn't used yet: whatever is stored after the first `num_tokens` tokens doesn't belong to
+  the sequence.
 
-Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and to cell 0 of block 1. Then
-`read(layer, [2, 1], 5)` gives the five tokens.
+Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
+to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
 """
 
 # %% exercise="06.1" given="__init__"
@@ -193,8 +205,8 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 # %% [markdown]
 """
-Now with real keys. D and E go through the model alone, each with a `DynamicCache`, as ever. Then all their keys and values are written into the
-blocks of one pool.
+Now with real keys. D and E each go through the model alone, with a `DynamicCache` as usual. Then we write all their
+keys and values into the blocks of one pool.
 """
 
 # %%
@@ -203,7 +215,7 @@ pool = used_pool(12, BLOCK)
 tables = {name: BlockTable(pool) for name in "DE"}
 for name, table in tables.items():
     table.append(len(prompt_ids[name]))
-    print(f"{name}: {table.num_tokens} tokens in the blocks {table.blocks}")
+    print(f"{name}: {table.num_tokens} tokens in blocks {table.blocks}")
 
 
 def prefill_alone(name):
@@ -217,21 +229,21 @@ dense = {name: prefill_alone(name) for name in "DE"}
 pages = PagedKVCache(model.config, pool.num_blocks, BLOCK)
 slots = torch.cat([slot_mapping(table.blocks, BLOCK, 0, table.num_tokens) for table in tables.values()])
 for layer in range(NUM_LAYERS):
-    of_all = [cache.layers[layer] for cache in dense.values()]
-    keys, values = (torch.cat([getattr(own, part)[0].transpose(0, 1) for own in of_all]) for part in ("keys", "values"))
+    caches = [cache.layers[layer] for cache in dense.values()]
+    keys, values = (torch.cat([getattr(own, field)[0].transpose(0, 1) for own in caches]) for field in ("keys", "values"))
     pages.write(layer, keys, values, slots)
 
 # %% [markdown]
 """
-Read them back, and they are what they were. Let lesson 05's pass go on from there: gather D's and E's keys out of their blocks, join them to one
-cache, and compute one more token of each.
+Reading them back should give exactly what we wrote. Then lesson 05's forward pass takes over: we gather D's and E's
+keys from their blocks, concatenate them into one cache, and compute one more token for each.
 
-> **gather**: copying rows that lie in different places into a new tensor, one behind the other.
+> **gather**: copying rows from different places into one contiguous tensor.
 """
 
 # %%
 def gathered(name):
-    """What lies in the blocks of a request, as a DynamicCache of its own."""
+    """The contents of a request's blocks, copied into a DynamicCache."""
     layers = [pages.read(layer, tables[name].blocks, tables[name].num_tokens) for layer in range(NUM_LAYERS)]
     return cache_of([(keys.transpose(0, 1)[None], values.transpose(0, 1)[None]) for keys, values in layers])
 
@@ -239,7 +251,7 @@ def gathered(name):
 back = {name: gathered(name) for name in "DE"}
 for name in "DE":
     pairs = zip(back[name].layers, dense[name].layers)
-    print(f"{name}: read back equal in every layer:", all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs))
+    print(f"{name}: equal in every layer after reading back:", all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs))
 one_more = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids], [len(prompt_ids[name]) for name in "DE"])
 from_dense = packed_forward(model, one_more, concatenate_caches(list(dense.values())))
 from_pages = packed_forward(model, one_more, concatenate_caches(list(back.values())))
@@ -247,10 +259,10 @@ print("logits equal:", torch.equal(from_dense, from_pages))
 
 # %% [markdown]
 """
-The keys have moved into blocks, and attention has not noticed, because we gathered them for it. Gathering is a copy of everything, in every step. To
-get rid of it, attention must be able to work with one block at a time.
+The keys now live in blocks, and attention hasn't noticed, because we gathered them first. But gathering copies
+everything in every step. To avoid it, attention must be able to work on one block at a time.
 
-## Build 2: a softmax in pieces
+## Build 2: softmax, one block at a time
 
 For one query, with a score and a value for each key, attention is
 
@@ -260,16 +272,17 @@ attention =  ──────────────────────�
              sum over the keys of exp(score)
 ```
 
-Two sums. A sum can be added up in pieces, in any order. So take a block of keys, compute its scores, add to both sums, and go on to the next block;
-at the end divide. The state between two blocks is a `Partial`. For Q queries at once:
+These are two sums, and a sum can be accumulated in parts, in any order. So take a block of keys, compute its scores,
+add to both sums, and go on to the next block. Divide at the end. The state between two blocks is a `Partial`. For Q
+queries at once:
 
 | field | shape | what it is |
 |---|---|---|
-| `maximum` | [Q] | largest score so far; needed a little later. Before the first key it is minus infinity. |
-| `total` | [Q] | the sum below |
-| `output` | [Q, D] | the sum above; values have D numbers |
+| `maximum` | [Q] | the largest score so far, minus infinity before the first key; we'll need it later |
+| `total` | [Q] | the denominator |
+| `output` | [Q, D] | the numerator; each value has D elements |
 
-First as the formula has it:
+First, a direct translation of the formula:
 """
 
 # %%
@@ -278,29 +291,30 @@ for function in (nothing_seen, add_block_naive, attention_of):
 
 # %% [markdown]
 """
-To try it we want real scores. A Hugging Face model finds its attention function by name. So we register one that notes what it is given, and then
-calls the usual one. (More in Build 5.) Here is the last token of D's prompt, in one layer, with one of its query heads. Four query heads share two
-KV heads, so query head 3 uses KV head 1, both counted from 0.
+Let's try it on real scores. A Hugging Face model looks up its attention function by name, so we register one that
+records its inputs and then calls the usual one. (More on this in Build 5.) We take the last token of D's prompt, in one
+layer, with one of its query heads. Four query heads share two KV heads, so query head 3 uses KV head 1, both counted
+from 0.
 """
 
 # %%
-noted = {}
+recorded_inputs = {}
 
 
-def look_on(module, query, key, value, attention_mask, **kwargs):
-    noted[module.layer_idx] = query[0], key[0], value[0], kwargs["scaling"]
+def recording_attention(module, query, key, value, attention_mask, **kwargs):
+    recorded_inputs[module.layer_idx] = query[0], key[0], value[0], kwargs["scaling"]
     return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
-AttentionInterface.register("look_on", look_on)
+AttentionInterface.register("recording", recording_attention)
 
 
 def scores_of(name, layer, query_head):
-    """Scores of a prompt's last token to all its tokens, [1, tokens], and the values of the KV head, [tokens, head size]."""
-    model.set_attn_implementation("look_on")
+    """Scores of a prompt's last token against all its tokens, [1, tokens], and values of the KV head, [tokens, head size]."""
+    model.set_attn_implementation("recording")
     prefill_alone(name)
     model.set_attn_implementation("sdpa")
-    query, key, value, scale = noted[layer]
+    query, key, value, scale = recorded_inputs[layer]
     kv_head = query_head * len(key) // len(query)
     return query[query_head, -1:] @ key[kv_head].T * scale, value[kv_head]
 
@@ -311,19 +325,25 @@ print(f"{scores.shape[1]} scores, from {scores.min():.1f} to {scores.max():.1f};
 
 # %%
 def in_blocks(add, scores, values, block_size=BLOCK):
-    """Start with nothing, and add one block of keys after the other."""
+    """Start with the empty state and add one block of keys at a time."""
     seen = nothing_seen(len(scores), values.shape[1], scores.dtype)
     for own_scores, own_values in zip(scores.split(block_size, dim=1), values.split(block_size)):
         seen = add(seen, own_scores, own_values)
     return seen
 
 
+def largest_difference(a, b, bound=1e-5):
+    """The largest difference between two tensors, as a bound: how floats round depends on the CPU."""
+    difference = float((a - b).abs().max())
+    return f"below {bound:.0e}" if difference < bound else f"{difference:.0e}"
+
+
 naive = attention_of(in_blocks(add_block_naive, scores, values))
-print("block by block, all at once: largest difference", f"{(naive - scores.softmax(dim=1) @ values).abs().max():.0e}")
+print("block by block against all at once: largest difference", largest_difference(naive, scores.softmax(dim=1) @ values))
 
 # %% [markdown]
 """
-It works for these scores. It does not for all.
+It works for these scores. It doesn't work for all scores.
 """
 
 # %%
@@ -335,12 +355,13 @@ reveal("06.b", overflow)
 
 # %% [markdown]
 """
-> **overflow**: a result that is too large for the type of float it should go into. It becomes infinity, and infinity divided by infinity is NaN.
+> **overflow**: a result that is too large for its float type. It becomes infinity, and infinity divided by infinity is
+> NaN.
 
-Nothing in a model holds its scores below 89. And float16 ends far earlier: even for the smallest of D's real scores above, the exponential is too
-large for it.
+Nothing in a model keeps its scores below 89. And float16 overflows much earlier: even the smallest of D's real scores
+above is too large.
 
-Step through the same scores, times five. The first blocks are still all right.
+Step through the same scores, multiplied by five. In which block does it break?
 """
 
 # %%
@@ -349,39 +370,44 @@ Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1
 
 # %% [markdown]
 """
-The other side is as bad: with scores far below zero every exponential is 0, and 0 / 0 is NaN too.
+The opposite direction fails too: if all scores are far below zero, every exponential is 0, and 0 / 0 is NaN.
 
-Now the way out. Take the same number away from all scores of a query. Above and below the line, every term is then divided by the same factor, e to
-that number, so the attention stays as it was. We may choose the number. The best choice is the **largest score**: then every exponent is 0 or below.
-No exponential is larger than 1, so nothing overflows; and one of them is 1, so the sum below is not 0.
+Here's the fix. Subtract the same constant from all scores of a query. This divides every term in the numerator and in
+the denominator by the same factor, e to the power of that constant, so attention doesn't change. Any constant is
+allowed. The best choice is the **largest score**: then every exponent is 0 or below. No exponential exceeds 1, so
+nothing overflows. And one of them is exactly 1, so the denominator isn't 0.
 
-But block by block we do not know the largest score before the last block. So we take the largest *so far*, and correct what we have when a larger one
-turns up. The sums hold exp(score − old maximum). They should hold exp(score − new maximum). The one becomes the other by a factor:
+But if we go block by block, we don't know the largest score until the last block. So we use the largest score *so far*,
+and correct the sums when a larger one shows up. The sums were accumulated with exp(score − old maximum). They should
+contain exp(score − new maximum). One factor converts them:
 
 ```
 exp(score − new)  =  exp(score − old) × exp(old − new)
 ```
 
-> **online softmax**: a softmax that takes its scores one piece after the other. It keeps the largest score so far, and multiplies what it has added
-> up by exp(old maximum − new maximum).
+> **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far. When a
+> larger one appears, it multiplies its sums by exp(old maximum − new maximum).
 
-**Your task: `add_block(seen, scores, values)`**, for Q queries at once, and K keys. Each query has a maximum of its own.
+**Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Each query has its own maximum.
 
-1. The new maximum, [Q]: the larger one of the old maximum and the largest score of the block.
+1. The new maximum, [Q]: the larger of the old maximum and the largest score in the block.
 2. The weights, [Q, K]: exp(score − new maximum).
 3. The factor, [Q]: exp(old maximum − new maximum).
-4. Return a new `Partial`: new maximum; total × factor + sum of the weights; output × factor + weights @ values. Leave `seen` as it is.
+4. Return a new `Partial`: new maximum; total × factor + sum of the weights; output × factor + weights @ values. Don't
+   modify `seen`.
 
-`scores.max(dim=1).values` holds the largest score of each query. Where a number of each query meets [Q, K] or [Q, D], it needs an axis more:
-`x[:, None]`.
+`scores.max(dim=1).values` is the largest score of each query. To combine a [Q] tensor with [Q, K] or [Q, D], add an
+axis: `x[:, None]`.
 
-A query may be forbidden to see a key. Such a key has the score minus infinity. There is one trap in that. If a query has not been allowed any key
-yet, old and new maximum are both minus infinity, and −∞ − (−∞) is NaN. Such a query must keep its state: maximum −∞, total 0, output 0. So in steps 2
-and 3, subtract 0 in place of a new maximum of minus infinity: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.
+A query may not be allowed to see some keys. Those keys have a score of minus infinity. There's a trap here: if a query
+hasn't seen any key yet, the old and the new maximum are both minus infinity, and −∞ − (−∞) is NaN. Such a query must
+keep its state: maximum −∞, total 0, output 0. So in steps 2 and 3, where the new maximum is minus infinity, subtract 0
+instead: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.
 
-Example, one query, values of one number. After scores [1, 2] with values [10, 20] the maximum is 2, the total exp(−1) + 1 = 1.368, and the output 10
-exp(−1) + 20 = 23.68. Then comes a block with score [3] and value [30]. The factor is exp(−1) = 0.368. The new total is 0.368 × 1.368 + 1 = 1.503, and
-the output 0.368 × 23.68 + 30 = 38.71. Their quotient, 25.75, is the attention.
+Example, with one query and one-dimensional values. After scores [1, 2] with values [10, 20], the maximum is 2, the
+total is exp(−1) + 1 = 1.368, and the output is 10 exp(−1) + 20 = 23.68. Then comes a block with score [3] and value
+[30]. The factor is exp(−1) = 0.368. The new total is 0.368 × 1.368 + 1 = 1.503, and the new output is 0.368 × 23.68 +
+30 = 38.71. Their quotient, 25.75, is the attention.
 """
 
 # %% exercise="06.2"
@@ -389,7 +415,7 @@ from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
-Your function on D's real scores. In which blocks is something rescaled?
+Now your function, on D's real scores. In which blocks are the sums rescaled?
 """
 
 # %%
@@ -398,23 +424,27 @@ Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), s
 
 # %%
 larger = [step.block for step in recorded[2:] if step.factor < 1]
-print(f"after the first block, a larger score came in the blocks {' and '.join(map(str, larger))}; the others changed no maximum")
+print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
 
 # %% [markdown]
 """
-Both versions against PyTorch's softmax in float64, on D's scores: made larger, moved down, and in float16.
+Next, compare both versions with PyTorch's softmax in float64: on D's scores as they are, scaled, shifted, and in
+float16.
 """
 
 # %%
 def error(add, scores, values):
-    """Largest difference from the attention in float64, relative to its largest number."""
+    """Largest difference from attention in float64, relative to its largest element."""
     expected = scores.double().softmax(dim=1) @ values.double()
     found = attention_of(in_blocks(add, scores, values))
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def told(number):
-    return "NaN" if number != number else f"{number:.0e}" if number else "0"
+def as_bound(error):
+    """The error as a bound, so that it reads the same on every CPU."""
+    if error != error:
+        return "NaN"
+    return next((f"below {bound:.0e}" for bound in (1e-6, 1e-4, 1e-2) if error < bound), f"{error:.0e}")
 
 
 cases = {
@@ -430,65 +460,68 @@ cases = {
 Table(
     columns=["scores", "smallest", "largest", "error, bare exponentials", "error, yours"],
     rows=[
-        [name, f"{s.min():.1f}", f"{s.max():.1f}", told(error(add_block_naive, s, v)), told(error(add_block, s, v))]
+        [name, f"{s.min():.1f}", f"{s.max():.1f}", as_bound(error(add_block_naive, s, v)), as_bound(error(add_block, s, v))]
         for name, (s, v) in cases.items()
     ],
 )
 
 # %% [markdown]
 """
-Read the column of the bare exponentials. "× 5" and "× 100" overflow, and in float16 even the scores as they are do. "− 60" does no harm, at "− 110"
-the error has grown, and "− 130" is NaN: near the smallest float a number has few digits left, and below it none. Yours is right up to rounding in
-every row, and in float16 that means three digits.
+Look at the column for bare exponentials. "× 5" and "× 100" overflow, and in float16 even the original scores do. "− 60"
+does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close to the smallest float a value has only a few
+digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16
+itself has only about three digits.
 
-### Reading where the keys lie
+### Reading keys in place
 
-With that, attention for one new token needs no gathered keys. This function is given. The Q queries of `add_block` are here the query heads that
-share a KV head: they look at the same keys.
+With `add_block`, attention for one new token doesn't need gathered keys. The next function is given. Here the Q queries
+of `add_block` are the query heads that share a KV head: they all use the same keys.
 """
 
 # %%
 print(inspect.getsource(attention_in_place))
 
 # %%
-query, _, _, scale = noted[1]
+query, _, _, scale = recorded_inputs[1]
 two_heads = query[2:, -1]  # query heads 2 and 3, of the last token of D
 own_keys, own_values = pages.keys[1][:, :, 1], pages.values[1][:, :, 1]  # layer 1, KV head 1
 in_place = attention_in_place(two_heads, own_keys, own_values, tables["D"].blocks, tables["D"].num_tokens, scale, add_block)
 dense_keys, dense_values = dense["D"].layers[1].keys[0, 1], dense["D"].layers[1].values[0, 1]
 expected = (two_heads @ dense_keys.T * scale).softmax(dim=1) @ dense_values
-print(f"from the blocks {tables['D'].blocks}, one at a time; largest difference from dense attention: {(in_place - expected).abs().max():.0e}")
+print(f"from blocks {tables['D'].blocks}, one at a time; largest difference from dense attention: {largest_difference(in_place, expected)}")
 
 
-def shares_memory(part):
-    """Whether a tensor looks at the memory of the cache, and has none of its own."""
-    return part.untyped_storage().data_ptr() == pages.keys[1].untyped_storage().data_ptr()
+def shares_memory(tensor):
+    """Whether a tensor is a view of the cache's memory."""
+    return tensor.untyped_storage().data_ptr() == pages.keys[1].untyped_storage().data_ptr()
 
 
 first = tables["D"].blocks[0]
-print("one block, keys[block, :3], lies in the cache's own memory:", shares_memory(own_keys[first, :3]))
-print("several blocks, keys[[block, ...]], lie there:", shares_memory(own_keys[tables["D"].blocks]))
+print("one block, keys[block, :3], is a view of the cache:", shares_memory(own_keys[first, :3]))
+print("several blocks, keys[[block, ...]], are a view of the cache:", shares_memory(own_keys[tables["D"].blocks]))
 
 # %% [markdown]
 """
-A single block is a view: nothing is copied. Several blocks picked with a list are gathered into new memory. So here the keys are read where they lie,
-and no row with all the scores is ever made. The price is a Python loop over blocks. A GPU kernel has this very loop inside, where it costs little
-(lesson 07).
+A single block is a view, so nothing is copied. Picking several blocks with a list gathers them into new memory. So this
+function reads the keys in place, and it never stores all the scores at once. The price is a Python loop over the
+blocks. A GPU kernel contains the same loop, where it costs little (lesson 07).
 
-## Build 3: two halves
+## Build 3: merging two parts
 
-A long sequence has many blocks, and the loop takes them one after the other. Could two workers take half of the blocks each? Each would end with a
-`Partial`. What is missing is a way to join two of them.
+A long sequence has many blocks, and the loop takes them one after another. Could two workers take half of the blocks
+each? Each would end up with a `Partial`. All we need is a way to merge the two.
 
-It is the same idea as before. Each part is relative to its own maximum. Bring both to the larger one of the two maxima, then add.
+The idea is the same. Each part is relative to its own maximum. Rescale both to the larger maximum, then add.
 
-**Your task: `merge(one, other)`.** Two `Partial` of the same Q queries, over keys that they do not share. Return the `Partial` of all these keys
-together; leave both as they are. Either may have the larger maximum, and that may differ from query to query. Either may have seen no key of a query
-(maximum −∞, total 0, output 0): then the result is the other one's, and if neither has seen one, that state again. The trap with −∞ − (−∞) is as
-before.
+**Your task: `merge(one, other)`.** `one` and `other` are `Partial`s of the same Q queries, over disjoint sets of keys.
+Return the `Partial` over all these keys, and don't modify the inputs. Either may have the larger maximum, and it may be
+a different one for each query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
+result is the other part's state. If neither has seen a key, the result is that empty state again. Watch out for
+−∞ − (−∞) here too.
 
-Example, one query, values of one number: `one` has maximum 2, total 1.5, output 20, and `other` has maximum 3, total 1, output 30. The new maximum is
-3. `one` is multiplied by exp(2 − 3) = 0.368, `other` by exp(3 − 3) = 1. So total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
+Example, with one query and one-dimensional values: `one` has maximum 2, total 1.5, output 20, and `other` has maximum 3,
+total 1, output 30. The new maximum is 3. `one` is multiplied by exp(2 − 3) = 0.368, and `other` by exp(3 − 3) = 1. So
+total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
 """
 
 # %% exercise="06.3"
@@ -501,35 +534,35 @@ half = 3 * BLOCK
 parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, half), slice(half, None))]
 whole = merge(*parts)
 expected = scores.softmax(dim=1) @ values
-print(f"two halves merged: largest difference from all at once {(attention_of(whole) - expected).abs().max():.0e}")
-print("the other way round:", torch.allclose(attention_of(merge(*reversed(parts))), expected, atol=1e-5))
+print("two halves merged against all at once: largest difference", largest_difference(attention_of(whole), expected))
+print("merged in the other order: largest difference", largest_difference(attention_of(merge(*reversed(parts))), expected))
 
 # %% [markdown]
 """
-There is a second way to say the same, which you will meet in papers and kernels. A finished part hands over its attention, output / total, and one
-more number that says how much it weighs:
+There's another way to write this, which you'll see in papers and kernels. Each finished part returns its attention,
+output / total, and one scalar that says how much it weighs:
 
-> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). `log_sum_exp(part)` in the library. It fits
-> into a float however large the scores are.
+> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits into a
+> float however large the scores are. In the library: `log_sum_exp(part)`.
 
-The share of a part in the whole is exp(its log-sum-exp − that of the whole).
+A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the whole).
 """
 
 # %%
 shares = [(log_sum_exp(part) - log_sum_exp(whole)).exp() for part in parts]
-print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares), f"together {sum(shares).item():.3f}")
+print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares), f"total {sum(shares).item():.3f}")
 weighted = sum(share[:, None] * attention_of(part) for share, part in zip(shares, parts))
-print(f"weighted sum of the two attentions: largest difference {(weighted - expected).abs().max():.0e}")
+print("weighted sum of the two attentions: largest difference", largest_difference(weighted, expected))
 
 # %% [markdown]
 """
-The second half has nearly all the weight: the largest scores are there. Lesson 08 gives the parts of one long sequence to many processors of a GPU,
-and merges them in this way.
+The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long sequence
+across many processors of a GPU and merges the parts like this.
 
-## Build 4: a whole row
+## Build 4: a whole packed batch
 
-The model computes a packed row: decodes, prefills, perhaps a chunk of a prompt, each with keys of its own. Here D and E each bring one new token
-after their prompts, and C comes with its prompt of three.
+The model computes a packed batch: decodes, prefills, perhaps a chunk of a prompt, each with its own keys. In our
+example, D and E each have one new token after their prompts, and C starts with its prompt of three tokens.
 """
 
 # %%
@@ -538,18 +571,20 @@ for name, count in (("D", 1), ("E", 1), ("C", 3)):
     tables[name].append(count)
 packed = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids, prompt_ids["C"]], [21, 5, 0])
 block_tables = padded_tables(list(tables.values()))
-print("new tokens:", dict(zip("DEC", packed.new_lens)), "| context, new ones included:", dict(zip("DEC", packed.context_lens.tolist())))
-print("block tables, filled up with 0 to one length:")
+print("new tokens:", dict(zip("DEC", packed.new_lens)), "| context, including the new tokens:", dict(zip("DEC", packed.context_lens.tolist())))
+print("block tables, padded with 0 to the same length:")
 print(block_tables)
 
 # %% [markdown]
 """
-The plain way is a loop: for each sequence, gather its keys, and compute causal attention. `attention_one_by_one` in the library does that, and is our
-oracle. But with 32 requests it makes 32 small computations in each layer: what we left behind in lesson 05.
+The simplest implementation is a loop: for each sequence, gather its keys and compute causal attention. That's
+`attention_one_by_one` in the library, and we'll use it as the reference. But with 32 requests it makes 32 small
+computations per layer, which is exactly what lesson 05 got rid of.
 
-To compute several at once, PyTorch wants rectangles. A decode has one query and a prefill has many: together, the decodes would be mostly padding. So
-`plan_groups` separates the sequences with one new token from the rest. Where lengths still differ much, `divide` splits off the largest sequences, as
-long as less than half of a rectangle would be needed. For each rectangle, `_group` fills in a `Group`. All this is given:
+To compute several sequences at once, PyTorch needs rectangles. A decode has one query and a prefill has many, so in one
+rectangle the decodes would be mostly padding. That's why `plan_groups` separates the sequences with one new token from
+the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, for as long as less than half of
+a rectangle would be used. For each rectangle, `_group` builds a `Group`. All of this is given:
 """
 
 # %%
@@ -557,16 +592,16 @@ print(inspect.getsource(plan_groups))
 
 # %% [markdown]
 """
-A `Group` is a rectangle of S sequences, of up to Q queries and K keys each:
+A `Group` is a rectangle of S sequences, with up to Q queries and K keys each:
 
 | field | shape | what it says |
 |---|---|---|
-| `rows` | [S, Q] | the place in the packed row of each query; 0 where a sequence has fewer than Q |
-| `is_query` | [S, Q], bool | whether there is a query at this place, or filling |
-| `slots` | [S, K] | the slot of each key; that of the sequence's first key where a sequence has fewer than K |
-| `mask` | [S, 1, Q, K], bool | True where the query may attend to the key; the 1 stands for all heads |
+| `rows` | [S, Q] | the index of each query in the packed row; 0 where a sequence has fewer than Q |
+| `is_query` | [S, Q], bool | True for a query, False for padding |
+| `slots` | [S, K] | the slot of each key; the slot of the sequence's first key where it has fewer than K |
+| `mask` | [S, 1, Q, K], bool | True where the query may attend to the key; the 1 broadcasts over the heads |
 
-Here are the groups of our row:
+Here are the groups of our batch:
 """
 
 # %%
@@ -575,24 +610,28 @@ for group in groups:
     print("rows", group.rows.tolist(), "is_query", group.is_query.tolist())
     for own_slots, own_mask in zip(group.slots, group.mask[:, 0]):
         print("  slots", own_slots.tolist())
-        print("  mask ", ["".join(".#"[cell] for cell in line) for line in own_mask.tolist()])
+        print("  mask ", ["".join(".#"[allowed] for allowed in row) for row in own_mask.tolist()])
 
 # %% [markdown]
 """
-Look at E in the first group. It has 6 keys, and the rectangle is as wide as D's context. The other places name E's first key again, and the mask
-forbids them. Why a real key? In a cell without a token anything may lie, even NaN. A forbidden key has the weight 0, but 0 × NaN is NaN.
+Look at E in the first group. It has 6 keys, but the rectangle is as wide as D's context. The padding repeats the slot
+of E's first key, and the mask hides it. Why a real key? Because a slot without a token may contain anything, even NaN.
+A masked key has weight 0, but 0 × NaN is NaN.
 
 **Your task: `paged_attention(query, keys, values, groups, scale)`**, for one layer.
 
-- `query` is the packed row, `[T, query heads, head size]`. `keys` and `values` are the cache of the layer, `[num_blocks, block_size, KV heads, head
-  size]`; the new tokens are in it already. Return the attention, of the shape and type of `query`, in the order of the row.
-- For each group, call PyTorch's attention once. It computes all S sequences and all heads: `F.scaled_dot_product_attention(q, k, v,
-  attn_mask=group.mask, scale=scale, enable_gqa=True)`, with q `[S, query heads, Q, head size]` and k, v `[S, KV heads, K, head size]`. The result has
-  the shape of q. With `enable_gqa`, query heads share KV heads as they should.
-- `query[group.rows]` has the shape `[S, Q, query heads, head size]`; `.transpose(1, 2)` swaps the two axes in the middle. `keys.flatten(0, 1)` has a
-  row for each slot, as in Build 1.
-- Put only real queries in their places. Where `is_query` is False, `rows` says 0, and row 0 belongs to somebody: `group.rows[group.is_query]` are the
-  places of the real ones, as a tensor with one axis, and `tensor[group.is_query]` picks their entries from `[S, Q, ...]`.
+- `query` is the packed row, `[T, query heads, head size]`. `keys` and `values` are this layer's cache, `[num_blocks,
+  block_size, KV heads, head size]`, and already contain the new tokens. Return the attention, with the shape and dtype
+  of `query`, in the order of the packed row.
+- Call PyTorch's attention once per group. It computes all S sequences and all heads:
+  `F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scale, enable_gqa=True)`, with q `[S, query
+  heads, Q, head size]` and k, v `[S, KV heads, K, head size]`. The result has the shape of q. `enable_gqa` lets query
+  heads share KV heads.
+- `query[group.rows]` has the shape `[S, Q, query heads, head size]`; `.transpose(1, 2)` swaps the two middle axes.
+  `keys.flatten(0, 1)` has one row per slot, as in Build 1.
+- Write back real queries only. Where `is_query` is False, `rows` contains 0, and row 0 belongs to a real token.
+  `group.rows[group.is_query]` is a 1D tensor with the indices of the real queries, and `tensor[group.is_query]` picks
+  the matching entries from `[S, Q, ...]`.
 """
 
 # %% exercise="06.4"
@@ -602,45 +641,47 @@ from lessons_lib.attention.paged_attention import paged_attention
 
 # %% [markdown]
 """
-Your function against the loop, on a row of the same lengths. `random_row` makes queries, keys and values of random numbers; every cell of the pool
-that holds no token is NaN.
+Compare your function with the loop, on a batch with the same lengths. `random_row` creates random queries, keys and
+values, and fills every slot without a token with NaN.
 """
 
 # %%
 query_heads = model.config.num_attention_heads
 
 
-def a_row(lens):
-    """A row of sequences with so many (cached, new) tokens, in blocks of 16, with the heads of the model."""
+def make_batch(lens):
+    """A random packed batch with these (cached, new) tokens per sequence, blocks of 16 and the model's heads."""
     return random_row(lens, query_heads, KV_HEADS, 16, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
 
 
-row = a_row([(21, 1), (5, 1), (0, 3)])
-by_loop = attention_one_by_one(row.query, row.keys, row.values, row.packed, row.block_tables, row.scale)
-together = paged_attention(row.query, row.keys, row.values, row.groups, row.scale)
-print(f"largest difference {(together - by_loop).abs().max():.0e}; NaN in the output: {bool(together.isnan().any())}")
+batch = make_batch([(21, 1), (5, 1), (0, 3)])
+by_loop = attention_one_by_one(batch.query, batch.keys, batch.values, batch.packed, batch.block_tables, batch.scale)
+together = paged_attention(batch.query, batch.keys, batch.values, batch.groups, batch.scale)
+print(f"largest difference {largest_difference(together, by_loop)}; NaN in the output: {bool(together.isnan().any())}")
 
 # %% [markdown]
 """
-One thing must be said plainly. Picking rows by `slots` gathers: it copies the keys and values of one layer, for the moment in which this layer
-attends, since `scaled_dot_product_attention` cannot read through a table. The cache itself stays where it is, and the copy is gone when the layer is
-done. We count these bytes below. The kernel of lesson 07 does without.
+To be clear: indexing with `slots` gathers. It copies the keys and values of one layer while that layer attends, because
+`scaled_dot_product_attention` can't read through a block table. The cache itself stays where it is, and the copy is
+freed when the layer is done. We'll count these bytes below. Lesson 07's kernel doesn't need the copy.
 
 ## Build 5: into a real model
 
-In a Hugging Face model each layer computes queries, keys and values, and then calls a function for its attention. The function has a name, and
-anybody may register another:
+In a Hugging Face model, each layer computes queries, keys and values and then calls an attention function. The function
+is looked up by name, and you can register your own:
 
-- `AttentionInterface.register("paged", function)` makes a function known;
-- `model.set_attn_implementation("paged")` makes a model call it;
-- what you give to `model(...)` under a keyword of your own reaches the function as it is.
+- `AttentionInterface.register("paged", function)` registers a function under a name;
+- `model.set_attn_implementation("paged")` makes a model use it;
+- extra keyword arguments of `model(...)` are passed through to the function.
 
-That holds for almost every model in the library. We give it one keyword, `paged`, with what a layer must know about the pass.
+This works for almost every model in the library. We pass one extra keyword, `paged`, with what a layer has to know
+about the pass.
 
-> **attention backend**: the code that computes the attention of a row. An engine has several, and picks one for the machine.
+> **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
+> suits the hardware.
 
-`paged_forward` is lesson 05's `packed_forward` for blocks. In it, `plan_attention` picks the backend, and `paged_attention_in(model)` makes the model
-call the function named "paged" until the pass is done.
+`paged_forward` is lesson 05's `packed_forward`, for blocks. Inside it, `plan_attention` picks the backend, and
+`paged_attention_in(model)` makes the model call the function named "paged" for the duration of the pass.
 """
 
 # %%
@@ -649,27 +690,28 @@ print(inspect.getsource(paged_forward))
 
 # %% [markdown]
 """
-What the function is called with, in every layer:
+Every layer calls the function with these arguments:
 
 | argument | what it is |
 |---|---|
-| `module` | the layer; `module.layer_idx` is its number, from 0 |
+| `module` | the layer; `module.layer_idx` is its index, counted from 0 |
 | `query` | [1, query heads, T, head size] |
-| `key`, `value` | [1, KV heads, T, head size], of the T new tokens; where the model turns keys by their position, that is done already |
-| `attention_mask` | None: for a name of our own nobody makes a mask. Our groups have theirs. |
-| `scaling` | what scores are multiplied by; may be None, then it is 1 / sqrt(head size) |
+| `key`, `value` | [1, KV heads, T, head size], of the T new tokens; rotary positions, if the model has them, are already applied |
+| `attention_mask` | None: transformers doesn't build a mask for custom names. Our groups have their own masks. |
+| `scaling` | the factor for the scores; may be None, which means 1 / sqrt(head size) |
 | `paged` | our `PagedPass` |
-| `**kwargs` | more that other attention functions want |
+| `**kwargs` | arguments for other attention functions |
 
-**Your task: `paged_attention_forward`.** Two things, in this order:
+**Your task: `paged_attention_forward`.** Do two things, in this order:
 
-1. Write the keys and values of the new tokens into the cache, with `paged.cache.write(layer, keys, values, paged.slot_mapping)`. It wants them as
-   `[T, KV heads, head size]`: `key[0].transpose(0, 1)`.
-2. Compute the attention: `paged.attend(query, keys, values, scale)`, with the query as `[T, query heads, head size]`, and with this layer's tensors
-   of the whole cache, `paged.cache.keys[layer]` and `paged.cache.values[layer]`. It returns `[T, query heads, head size]`.
+1. Write the keys and values of the new tokens into the cache, with `paged.cache.write(layer, keys, values,
+   paged.slot_mapping)`. It expects them as `[T, KV heads, head size]`: `key[0].transpose(0, 1)`.
+2. Compute the attention: `paged.attend(query, keys, values, scale)`. The query is `[T, query heads, head size]`, and the
+   keys and values are this layer's tensors of the whole cache, `paged.cache.keys[layer]` and
+   `paged.cache.values[layer]`. It returns `[T, query heads, head size]`.
 
-Return a pair: the attention with an axis in front, `[1, T, query heads, head size]`, and None in place of the attention weights, which we do not
-have.
+Return a pair: the attention with a leading axis, `[1, T, query heads, head size]`, and None in place of the attention
+weights, which we don't have.
 """
 
 # %% exercise="06.5"
@@ -677,9 +719,9 @@ from lessons_lib.attention.hf_backend import paged_attention_forward
 
 # %% [markdown]
 """
-Register it: from now on "paged" means your function, and the library's of that name is no longer called. A backend is a function of the row, the
-block tables and the block size. It is called once a pass, and returns what the layers call as `paged.attend`. Yours makes the groups, and calls your
-`paged_attention`.
+Register it: from now on "paged" means your function instead of the library's. A backend is a function of the packed
+batch, the block tables and the block size. It's called once per pass and returns the function that the layers call as
+`paged.attend`. Yours builds the groups and calls your `paged_attention`.
 """
 
 # %%
@@ -693,13 +735,14 @@ def my_backend(packed, block_tables, block_size):
 
 # %% [markdown]
 """
-Small models of three families, with random weights. For each, two passes. In the first, two prompts and the beginning of a third. In the second, one
-more token for each of the two, and the rest of the third prompt: a chunk. At the end the logits are compared with those of each sequence alone.
+Test it on small models of three families, with random weights, in two passes. The first pass computes two prompts and
+the beginning of a third. The second computes one more token for each of the first two sequences, and the rest of the
+third prompt as a chunk. Then we compare the logits with those of each sequence computed alone.
 """
 
 # %%
 TEXTS = [[5, 6, 7, 8, 9, 10], [20, 21], list(range(30, 52))]  # token ids of three sequences
-FIRST = [5, 1, 9]  # how many tokens of each come in the first pass
+FIRST = [5, 1, 9]  # how many tokens of each are in the first pass
 
 
 def two_passes(model):
@@ -720,14 +763,15 @@ for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
     with torch.inference_mode():
         alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
-    print(f"{family:>6}: logits as alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
+    print(f"{family:>6}: same logits as alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
 
 # %% [markdown]
 """
 ## The loop
 
-The loop is that of lesson 05. What changes is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a pool and a `PagedKVCache`. A
-request's cache is a `BlockTable` now: made when the request comes in, released when it leaves.
+The loop is lesson 05's. The difference is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a block
+pool and a `PagedKVCache`. A request's cache is now a `BlockTable`: created when the request joins, released when it
+leaves.
 """
 
 # %%
@@ -738,24 +782,25 @@ for function in (blocks_at_most, forward_in_blocks):
 
 # %% [markdown]
 """
-Read `has_room_for`. A request takes its blocks one by one, as it grows. What if two requests need a block, and one is free? To rule that out, a
-request comes in only if the pool would be large enough even if all ran to their caps. So `table.append` never meets an empty pool. We come back to
-what that costs.
+Look at `has_room_for`. A request takes its blocks one by one as it grows. What if two requests need a block and only one
+is free? To rule that out, a request joins only if the pool could hold all running requests and this one at their
+`max_tokens` limits. So `table.append` never meets an empty pool. We'll see below what that costs.
 
-Now everything is yours: the cache, the attention, the function in the model. The six stories, four at a time, in a pool with room for the four
-largest at their caps (`num_blocks` is not given):
+Now the core is yours: the cache, the attention, the function in the model. Run the six stories, four at a time. Since we
+don't pass `num_blocks`, the pool has room for the four largest requests at their limits.
 """
 
 # %%
 MINE = dict(backend=my_backend, make_cache=PagedKVCache)
 paged = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
-print("the same answers as lesson 05:", paged.outputs == ragged.outputs)
+print("same answers as lesson 05:", paged.outputs == ragged.outputs)
 print(f"a pool of {paged.accesses[0].num_blocks} blocks of 16; {len(paged.accesses)} steps")
 Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
 
 # %% [markdown]
 """
-In step 30, A leaves. In step 31, F's prompt is written in one go, and everybody else writes one slot. Here is step 31 once more: what does B read?
+A finishes in step 30. In step 31, F's prompt is written in one go, and every other request writes one slot. Here is step
+31 again. What does B read?
 """
 
 # %%
@@ -766,38 +811,40 @@ print(paged_step_text(paged.accesses[30]))
 """
 ### When the pool is small
 
-Four places, but only 20 blocks. First what the six may need at most. In the table, "queue after it" names who still waits once the next have come in.
+Now four requests at a time, but only 20 blocks. The next cell prints how many blocks each story needs at most. In the
+table, "queue afterwards" lists the requests that still wait after the next ones have joined.
 """
 
 # %%
 max_tokens_each = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
-print("blocks at the cap:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
+print("blocks at most:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
 tight = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
-print(f"the same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, with the larger pool {len(paged.packed)}")
+print(f"same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, compared with {len(paged.packed)} in the larger pool")
 
 
-def event(number):
-    step, access = tight.packed[number], tight.accesses[number]
+def event(index):
+    step, access = tight.packed[index], tight.accesses[index]
     used = sum(len(blocks) for blocks in access.tables.values())
     promised = sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names)
-    return [str(number + 1), " ".join(step.names), ", ".join(step.left) or "–", ", ".join(step.waiting) or "–", used, promised]
+    return [str(index + 1), " ".join(step.names), ", ".join(step.left) or "–", ", ".join(step.waiting) or "–", used, promised]
 
 
-changes = [number for number, step in enumerate(tight.packed) if step.joined or step.left]
+changes = [index for index, step in enumerate(tight.packed) if step.joined or step.left]
 Table(
-    columns=["step", "in the row", "leave", "queue after it", "blocks in use", "blocks promised"],
-    rows=[event(number) for number in changes],
-    caption="Four places and a pool of 20 blocks",
+    columns=["step", "batch", "finished", "queue afterwards", "blocks in use", "blocks promised"],
+    rows=[event(index) for index in changes],
+    caption="max_num_seqs = 4 and a pool of 20 blocks",
 )
 
 # %% [markdown]
 """
-A, B and C may need 18 blocks together, and D 3 more. So D waits although a place is free: not for a place, but for blocks. It comes in when A has
-left and has given its blocks back. As it turned out, D could have come in at once: look how few blocks are in use until then. Nobody knows that in
-advance. When D has left, F would fit beside B and C. But E stands before F and does not fit: first come, first served, as ever. So the run takes more
+A, B and C may need 18 blocks together, and D needs 3 more. So D waits although there's room in the batch: it isn't
+waiting for a batch slot but for blocks. It joins when A has finished and released its blocks. In hindsight, D could have
+joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F would
+fit next to B and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So the run takes more
 steps.
 
-And what could never run is refused at once:
+A request that could never run is rejected at once:
 """
 
 # %%
@@ -810,13 +857,14 @@ except OutOfBlocks as error:
 """
 ## Prove it
 
-Two claims. First: every request gets the tokens of lesson 05, which were compared with `generate`. Thirty requests with random prompts and caps on
-the three small models, with blocks of 1, 4 and 16, in a small pool. One token plays the end token, so an answer may end before its cap. We also count
-the steps in which a request waited for blocks although a place was free.
+There are two claims. First: every request gets the same tokens as in lesson 05, which were compared with `generate`. We
+run thirty requests with random prompts and limits on the three small models, with blocks of 1, 4 and 16, in a small
+pool. One token acts as the end token, so an answer may end before its limit. We also count the steps in which a request
+waited for blocks although there was room in the batch.
 """
 
 # %%
-END = 24  # any token can play the end token of a random model
+END = 24  # any token can act as the end token of a random model
 plain = SimpleNamespace(pad_token_id=0, eos_token_id=END)
 rng = random.Random(6)
 prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 4, 5, 16, 17, 40)))] for _ in range(30)]
@@ -829,17 +877,17 @@ for family in ("gpt2", "llama", "qwen2"):
         run = paged_generate(tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
         same = sum(a == b for a, b in zip(run.outputs, expected))
         waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
-        print(f"{family:>6}, blocks of {block_size:2}: {same} of 30 equal; waited for blocks in {waited} of {len(run.packed)} steps")
+        print(f"{family:>6}, blocks of {block_size:2}: {same} of 30 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
 
 # %% [markdown]
 """
-Second: in a step, only the slots of the new tokens change. We look at the whole cache before and after every step of the six stories, and count. At
-the end no block may be in use.
+Second: a step changes the slots of its new tokens and nothing else. We compare the whole cache before and after every
+step of the six stories. When the run ends, no block may be in use.
 """
 
 # %%
 def slots_changed(before, cache):
-    """The slots at which a key or a value of any layer is another than before."""
+    """The slots where a key or a value of any layer has changed."""
     pairs = zip(before, cache.keys + cache.values)
     changed = sum((old != now).flatten(2).any(dim=-1).flatten().int() for old, now in pairs)
     return set(changed.nonzero()[:, 0].tolist())
@@ -857,7 +905,7 @@ def watched_step(batch):
 
 
 watched = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
-print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of the new tokens, and no other")
+print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens and no others")
 print(f"blocks in use after the last step: {left_in_use[-1]}")
 
 # %% [markdown]
@@ -866,127 +914,130 @@ print(f"blocks in use after the last step: {left_in_use[-1]}")
 
 ### Bytes
 
-What is written in a step, and what lesson 05 moved in the same step.
+How much does a step write, and how much did lesson 05 copy in the same step?
 """
 
 # %%
 decodes = next(step for step in paged.packed if step.packed.new_lens == [1, 1, 1, 1])
 to_write = len(decodes.packed.input_ids) * per_token / 1024
 reveal("06.a", to_write, unit="KiB")
-print(f"half of it for the keys, {to_write / 2:.0f} KiB, and half for the values")
+print(f"{to_write / 2:.0f} KiB of keys and {to_write / 2:.0f} KiB of values")
 
 # %%
-moved = [step.bytes_copied / 1024 for step in ragged.trace.steps]
+copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
 
 
 def keys_gathered(packed):
-    """How many keys the groups of a row name, filling included. Where they lie makes no difference, so any block table will do."""
+    """How many keys the groups of a batch gather, including padding. The count doesn't depend on the block ids, so use zeros."""
     tables = torch.zeros(len(packed.new_lens), blocks_for(int(packed.context_lens.max()), 16), dtype=torch.int64)
     return sum(group.slots.numel() for group in plan_groups(packed.cu_seqlens_q, packed.context_lens, tables, 16))
 
 
 gathered_keys = [keys_gathered(step.packed) for step in paged.packed]
-for_a_moment = [count * per_token / 1024 for count in gathered_keys]
-told = "; in step ".join(f"{n}: {moved[n - 1]:,.0f} moved, {for_a_moment[n - 1]:,.0f} gathered, {written[n - 1]:,.0f} written" for n in (2, 60))
+gathered_kib = [count * per_token / 1024 for count in gathered_keys]
+described = "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, {gathered_kib[n - 1]:,.0f} gathered, {written[n - 1]:,.0f} written" for n in (2, 60))
 line_chart(
-    range(1, len(moved) + 1),
-    {"05: moved": moved, "06: gathered for a moment": for_a_moment, "06: written": written},
-    xlabel="step", ylabel="KiB a step", alt=f"KiB in each step. In step {told}.",
+    range(1, len(copied) + 1),
+    {"05: copied": copied, "06: gathered temporarily": gathered_kib, "06: written": written},
+    xlabel="step", ylabel="KiB per step", alt=f"KiB in each step. In step {described}.",
 )  # fmt: skip
 
 # %%
-steps = len(moved)
-print("On average in a step:")
-print(f"  lesson 05 moved {sum(moved) / steps:,.0f} KiB")
-print(f"  lesson 06 wrote {sum(written) / steps:,.0f} KiB, and moved {paged.trace.bytes_copied} bytes")
-most = max(for_a_moment) / NUM_LAYERS
-print(f"  and gathered {sum(for_a_moment) / steps:,.0f} KiB for a moment, never more than {most:,.0f} KiB at once, for one layer")
+steps = len(copied)
+print("Average per step:")
+print(f"  lesson 05 copied {sum(copied) / steps:,.0f} KiB")
+print(f"  lesson 06 wrote {sum(written) / steps:,.0f} KiB and copied {paged.trace.bytes_copied} bytes within the cache")
+most = max(gathered_kib) / NUM_LAYERS
+print(f"  and gathered {sum(gathered_kib) / steps:,.0f} KiB temporarily, never more than {most:,.0f} KiB at a time (one layer)")
 
 # %% [markdown]
 """
-The lowest line is all that is written for good. The line in the middle is the copy that PyTorch's attention needs, with the padding of its
-rectangles. It jumps where the contexts have become alike enough for one rectangle, as in the steps 14 and 33. The copy comes and goes layer by layer.
-Lesson 05 made three copies, of all layers, and kept one of them.
+The lowest line is what's written for good. The middle line is the copy that PyTorch's attention needs, including the
+padding of its rectangles. It jumps where contexts have become similar enough to share a rectangle, as in
+steps 14 and 33. The copy exists for one layer at a time. Lesson 05 made three copies, of all layers, and kept one of them.
 
 ### Attention for many sequences
 
-Your `paged_attention` against the loop over sequences: all layers of a pass, planning included. Contexts of 20 to 100 tokens; one sequence prefills,
-the others decode.
+Your `paged_attention` against the loop over sequences, for all layers of a pass, including the planning. Contexts are 20
+to 100 tokens long; one sequence prefills, the others decode.
 """
 
 # %% tags=["measured"]
 def lengths(count, longest=None):
-    """(cached, new) tokens of so many sequences: one prefill, then decodes, the last one perhaps with a long context."""
+    """(cached, new) tokens of `count` sequences: one prefill, then decodes, the last one optionally with a long context."""
     rng = random.Random(count)
     contexts = [rng.randint(20, 100) for _ in range(count - 1)] + [longest or 60]
     return [(contexts[0] - 20, 20)] + [(context - 1, 1) for context in contexts[1:]]
 
 
-def a_pass_together(row):
-    attend = my_backend(row.packed, row.block_tables, 16)
+def pass_in_groups(batch):
+    attend = my_backend(batch.packed, batch.block_tables, 16)
     for _ in range(NUM_LAYERS):
-        attend(row.query, row.keys, row.values, row.scale)
+        attend(batch.query, batch.keys, batch.values, batch.scale)
 
 
-def a_pass_by_loop(row):
+def pass_by_loop(batch):
     for _ in range(NUM_LAYERS):
-        attention_one_by_one(row.query, row.keys, row.values, row.packed, row.block_tables, row.scale)
+        attention_one_by_one(batch.query, batch.keys, batch.values, batch.packed, batch.block_tables, batch.scale)
 
 
-def compared(row):
-    loop, together = median_ms([lambda: a_pass_by_loop(row), lambda: a_pass_together(row)], repeat=9)
-    return [loop, together, f"{loop / together:.1f}"]
+def compared(batch):
+    loop, grouped = median_ms([lambda: pass_by_loop(batch), lambda: pass_in_groups(batch)], repeat=9)
+    return [loop, grouped, f"{loop / grouped:.1f}"]
 
 
-rows = {str(count): a_row(lengths(count)) for count in (4, 8, 16, 32)} | {"32, one of them with 800 tokens": a_row(lengths(32, longest=800))}
+batches = {str(count): make_batch(lengths(count)) for count in (4, 8, 16, 32)} | {"32, one with 800 tokens": make_batch(lengths(32, longest=800))}
 Table(
-    columns=["sequences", "loop, ms", "together, ms", "loop / together"],
-    rows=[[name, *compared(row)] for name, row in rows.items()],
-    caption=f"Attention of {NUM_LAYERS} layers",
+    columns=["sequences", "loop, ms", "yours, ms", "loop / yours"],
+    rows=[[name, *compared(batch)] for name, batch in batches.items()],
+    caption=f"Attention in {NUM_LAYERS} layers",
 )
 
 # %% [markdown]
 """
-The loop pays for every sequence: a handful of small operators each. Together, there is one set of operators for each group. What is paid instead is
-padding. In the last row one sequence is much longer than the others. It gets a rectangle of its own; without `divide`, all decodes would be as wide.
+The loop pays for every sequence: a handful of small operators each. Your version runs one set of operators per group,
+and pays in padding instead. In the last row one sequence is much longer than the others. It gets its own rectangle;
+without `divide`, all decodes would be padded to its length.
 
-In that row the lead may be smaller, or gone: large gathered copies may need fresh memory from the operating system in every layer. (On Linux, start
-Jupyter with `MALLOC_TOP_PAD_=100000000` in the environment, and Python keeps such memory.)
+In that row the advantage may be smaller, or gone: the large gathered copies may need fresh memory from the operating
+system in every layer. (On Linux, start Jupyter with `MALLOC_TOP_PAD_=100000000` in the environment, and Python keeps
+such memory.)
 
-### Steps, as the context grows
+### Step time as the context grows
 
-Sixteen requests decode, all with contexts of one length. How long does a step take, with lesson 05's caches and with blocks? The time does not depend
-on which numbers lie in the cache. So `decoding_ragged` and `decoding_paged` fill the caches with zeros, and save us thousands of prompt tokens.
+Sixteen requests decode, all with the same context length. How long does a step take with lesson 05's caches, and with
+blocks? The time doesn't depend on the contents of the cache. So `decoding_ragged` and `decoding_paged` fill the caches
+with zeros, which saves us thousands of prompt tokens.
 
 **Guess first:** what happens to each of the two when the context gets four times as long?
 """
 
 # %% tags=["measured"]
-COUNT, TIMES = 16, 7
+COUNT, REPEATS = 16, 7
 contexts = (50, 200, 800)
-taken = {"joined caches, 05": [], "blocks, 06": []}
+taken = {"05: concatenated caches": [], "06: blocks": []}
 for context in contexts:
-    one, other = decoding_ragged(model, COUNT, context, TIMES + 1), decoding_paged(model, COUNT, context, TIMES + 1, **MINE)
-    for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=TIMES)):
+    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(model, COUNT, context, REPEATS + 1, **MINE)
+    for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=REPEATS)):
         taken[name].append(time)
-told = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
+described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
 display(
     line_chart(
-        contexts, taken, xlabel="tokens in the cache of each of 16 requests", ylabel="ms a step",
-        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} tokens each: {told}.",
+        contexts, taken, xlabel="cached tokens per request, 16 requests", ylabel="ms per step",
+        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per request: {described}.",
     )
 )  # fmt: skip
 old, now = taken.values()
 Table(
-    columns=["tokens each", "05, tokens/s", "06, tokens/s", "times as many"],
+    columns=["cached tokens each", "05, tokens/s", "06, tokens/s", "06 / 05"],
     rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"] for context, a, b in zip(contexts, old, now)],
 )
 
 # %% [markdown]
 """
-Both grow: attention has more keys to look at. With blocks it grows more slowly, because the gathered copy is the only one left. With short contexts
-there is little to move, and the lead differs from run to run.
+Both get slower, because attention has more keys to process. With blocks the increase is smaller, because the gathered
+copy is the only copy left. With short contexts there's little to copy, and the advantage varies from run to run.
 
 ### The ledger
 """
@@ -996,32 +1047,39 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last two rows. As few tokens computed, as few forward calls. "Copied a step" is 0: it counts what is moved in the cache, not what is
-gathered for a moment. The cache reserves a little more than it uses: the empty cells of the last blocks. The speed need not differ by much: the
-stories are short, and with short contexts the copies cost little.
+Compare the last two rows. Both methods compute the same number of tokens in the same number of forward calls. "Copied a
+step" is 0: it counts what is moved within the cache, not what is gathered temporarily. The cache reserves a little more
+than it uses: the empty slots in last blocks. The speed may not differ much: the stories are short, and copies cost
+little with short contexts.
 
 ## What production does
 
-- **vLLM** does the two halves of your `paged_attention_forward` in `vllm/v1/attention/backends/flash_attn.py`. `do_kv_cache_update` writes:
-  `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA kernel in `cache_kernels.cu`. The forward method reads:
-  `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache, cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` are our
-  `context_lens`. The kernel goes through the block table itself, so nothing is gathered.
-- Your `merge` is there as `merge_attn_states` in `vllm/v1/attention/ops/merge_attn_states.py`, with log-sum-exps. vLLM uses it, for example, when
-  many requests begin with the same text: attention over the shared beginning once for all, over the rest for each, then merged (`cascade_attention`).
-- **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update` writes by a `write_index` and
-  gathers by a `read_index`, then SDPA or FlashAttention attends to the gathered keys: what your PyTorch version does. Its documentation says that
-  this can become a bottleneck for long sequences. With a block table, it lets FlashAttention's kernel read the cache in place.
-- **FlashInfer** keeps the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` holds their cumulative lengths, and
-  `paged_kv_last_page_len` how many tokens each last block has. An attention with its log-sum-exp is called an attention state there, and
-  `merge_state(v_a, s_a, v_b, s_b)` merges two.
-- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention, which compiles an attention
-  kernel from Python code, has an experimental class `PagedAttention` in `torch/nn/attention/experimental/_paged_attention.py`.
+- **vLLM** splits the two halves of your `paged_attention_forward` in `vllm/v1/attention/backends/flash_attn.py`.
+  `do_kv_cache_update` writes: `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA
+  kernel in `cache_kernels.cu`. The forward method reads: `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache,
+  cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` is our `context_lens`. The kernel walks the block
+  table itself, so nothing is gathered.
+- Your `merge` is `merge_attn_states` in `vllm/v1/attention/ops/merge_attn_states.py`, written with log-sum-exps. vLLM
+  uses it, for example, when many requests share a prefix: it computes attention over the shared prefix once for all
+  requests, attention over the rest for each request, and merges the results (`cascade_attention`).
+- **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
+  writes with a `write_index` and gathers with a `read_index`, and SDPA or FlashAttention attends to the gathered keys.
+  That's what your PyTorch version does. Its documentation says that this can become a bottleneck for long sequences.
+  With a block table, it lets FlashAttention's kernel read the cache in place.
+- **FlashInfer** stores the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` contains
+  their cumulative lengths, and `paged_kv_last_page_len` the number of tokens in each last block. FlashInfer calls an
+  attention output with its log-sum-exp an attention state, and `merge_state(v_a, s_a, v_b, s_b)` merges two of them.
+- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention,
+  which compiles an attention kernel from Python code, has an experimental class `PagedAttention` in
+  `torch/nn/attention/experimental/_paged_attention.py`.
 
 ## What is still wrong
 
-**The gathered copy.** Each layer's keys are gathered before it attends. In lesson 07 you write a kernel with the loop of `attention_in_place` inside.
+**The gathered copy.** Each layer's keys are gathered before it attends. In lesson 07 you'll write a kernel with the loop
+of `attention_in_place` inside.
 
-**Rectangles.** A group is as wide as the longest context in it. How much of what is gathered is padding, in the run of the six stories?
+**Rectangles.** A group is as wide as its longest context. How much of what's gathered is padding, in the run of the six
+stories?
 """
 
 # %%
@@ -1030,22 +1088,24 @@ print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed)
 
 # %% [markdown]
 """
-Among decodes, up to half of the keys in a rectangle may be filling. A kernel has no rectangle at all: each sequence ends where it ends.
+In a group of decodes, up to half of the keys may be padding. A kernel needs no rectangle: each sequence ends where it
+ends.
 
-**The mask inside.** Within a group there still is a mask with a cell for each query and key. For a decode it is one line. For a long prefill it is a
-whole square, and its upper half is computed for nothing.
+**The mask.** A group still has a mask with one element per query and key. For a decode that's a single row. For a long
+prefill it's a full square, and the half above the diagonal is computed for nothing.
 
-**The promise.** Blocks are promised up to the cap, as if every answer ran that far.
+**Promised blocks.** Blocks are promised up to the limit, as if every answer were that long.
 """
 
 # %%
 promised = [sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names) for step in paged.packed]
 in_use = [sum(len(blocks) for blocks in access.tables.values()) for access in paged.accesses]
-print(f"blocks promised, on average: {sum(promised) / steps:.1f}; in use: {sum(in_use) / steps:.1f}")
+print(f"blocks per step, on average: {sum(promised) / steps:.1f} promised, {sum(in_use) / steps:.1f} in use")
 
 # %% [markdown]
 """
-The difference lies free, while others may be waiting. Lesson 09 decides who comes in, and lesson 10 what to do when the pool really is empty.
+The difference sits unused while other requests may be waiting. Lesson 09 decides which requests to admit, and lesson 10
+what to do when the pool really is empty.
 
 ## Quiz
 """
@@ -1059,10 +1119,10 @@ quiz("06")
 
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
 - M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
-- T. Dao et al.: *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, NeurIPS 2022; block by block in section 3.1.
-  <https://arxiv.org/abs/2205.14135>
-- Z. Ye et al.: *FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving*, 2025; attention states and how they are merged in
-  section 2.2. <https://arxiv.org/abs/2501.01005>
+- T. Dao et al.: *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, NeurIPS 2022; the
+  block-by-block softmax is in section 3.1. <https://arxiv.org/abs/2205.14135>
+- Z. Ye et al.: *FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving*, 2025; attention
+  states and merging are in section 2.2. <https://arxiv.org/abs/2501.01005>
 - vLLM: `vllm/v1/attention/backends/flash_attn.py`, `vllm/v1/attention/ops/merge_attn_states.py`. <https://github.com/vllm-project/vllm>
 - Hugging Face transformers: `AttentionInterface`, <https://huggingface.co/docs/transformers/attention_interface>; paged attention,
   <https://huggingface.co/docs/transformers/main/en/paged_attention>

@@ -1,7 +1,9 @@
-"""Lesson 06: attention one block of keys at a time. The softmax is corrected as larger scores turn up, and parts can be merged.
+"""Lesson 06: attention one block of keys at a time, with sums that are rescaled when a larger score appears.
 
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax" (https://arxiv.org/abs/1805.02867); Dao et al. 2022,
-"FlashAttention" (https://arxiv.org/abs/2205.14135), section 3.1.
+Parts computed over different keys can be merged.
+
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax" (https://arxiv.org/abs/1805.02867);
+Dao et al. 2022, "FlashAttention" (https://arxiv.org/abs/2205.14135), section 3.1.
 """
 
 from dataclasses import dataclass
@@ -11,12 +13,12 @@ import torch
 
 @dataclass(frozen=True)
 class Partial:
-    """Attention of Q queries over the keys seen so far.
+    """The state of attention for Q queries, over the keys seen so far.
 
     Attributes:
-        maximum: largest score of each query, [Q]; minus infinity before the first key.
-        total: sum of exp(score - maximum) over the keys, [Q].
-        output: sum of exp(score - maximum) x value, [Q, D]; divided by `total` it is the attention over these keys.
+        maximum: the largest score of each query, [Q]; minus infinity before the first key.
+        total: the sum of exp(score - maximum) over the keys, [Q].
+        output: the sum of exp(score - maximum) x value, [Q, D]. Divided by `total`, it is the attention.
     """
 
     maximum: torch.Tensor
@@ -34,9 +36,9 @@ def nothing_seen(num_queries: int, head_dim: int, dtype=torch.float32) -> Partia
 
 
 def add_block_naive(seen, scores, values):
-    """Add a block of keys with bare exponentials, as the formula of softmax has them.
+    """Add a block of keys with bare exponentials, straight from the softmax formula.
 
-    Right as long as no score is large. `maximum` stays as it is; the state is read as if it were 0.
+    Correct as long as no exponential overflows. `maximum` is not updated: all sums are relative to 0.
 
     Args:
         seen: Partial.
@@ -49,17 +51,17 @@ def add_block_naive(seen, scores, values):
 def add_block(seen, scores, values):
     """Add a block of keys, with all exponentials relative to the largest score so far.
 
-    What was added up before is multiplied by exp(old maximum - new maximum), so that it is relative to the same score.
+    The old sums are multiplied by exp(old maximum - new maximum), so that they are relative to the same score.
 
     Args:
         seen: Partial.
         scores: [Q, K], minus infinity where a query may not attend to a key; values: [K, D].
 
     Returns:
-        Partial. A query that may attend to none of the keys keeps its state.
+        Partial. A query that may not attend to any of these keys keeps its state.
     """
     maximum = torch.maximum(seen.maximum, scores.max(dim=1).values)
-    # Before the first key that a query may see, its maximum is minus infinity, and -inf - -inf is NaN.
+    # A query that has not seen any key has a maximum of minus infinity, and -inf - -inf is NaN.
     reference = maximum.masked_fill(maximum == float("-inf"), 0.0)
     weights = (scores - reference[:, None]).exp()
     rescale = (seen.maximum - reference).exp()
@@ -69,10 +71,10 @@ def add_block(seen, scores, values):
 
 
 def merge(one, other):
-    """Join what was computed over two sets of keys, in any order, as if one had seen both.
+    """Merge the states over two sets of keys into the state over both. The order doesn't matter.
 
     Args:
-        one, other: Partial, of the same queries and of keys that they do not share.
+        one, other: Partial, of the same queries, over disjoint sets of keys.
     """
     maximum = torch.maximum(one.maximum, other.maximum)
     reference = maximum.masked_fill(maximum == float("-inf"), 0.0)
@@ -82,10 +84,10 @@ def merge(one, other):
 
 
 def attention_of(seen: Partial) -> torch.Tensor:
-    """The attention over all keys seen, [Q, D]. NaN for a query that has seen none."""
+    """The attention over all keys seen so far, [Q, D]. NaN for a query that has not seen any."""
     return seen.output / seen.total[:, None]
 
 
 def log_sum_exp(seen: Partial) -> torch.Tensor:
-    """Logarithm of the sum of exp(score) over all keys seen, [Q]: how much this part weighs when parts are merged."""
+    """The logarithm of the sum of exp(score) over all keys seen so far, [Q]: the weight of this part in a merge."""
     return seen.maximum + seen.total.log()

@@ -1,4 +1,4 @@
-"""Answers to the exercises of lesson 06: what learners get wrong, and other ways to be right."""
+"""Answers to the exercises of lesson 06: wrong answers that learners give, and other right ones."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ NONE = float("-inf")
 
 
 def caching(write=PagedKVCache.write, read=PagedKVCache.read):
-    """The reference with one method made another way."""
+    """The reference with one method replaced."""
     return type("PagedKVCache", (PagedKVCache,), {"write": write, "read": read})
 
 
@@ -37,7 +37,7 @@ def writes_into_a_copy(self, layer, keys, values, slot_mapping):
     self.values[layer].flatten(0, 1)[slot_mapping].copy_(values)
 
 
-def writes_from_the_first_slot_on(self, layer, keys, values, slot_mapping):
+def writes_to_consecutive_slots(self, layer, keys, values, slot_mapping):
     first = int(slot_mapping[0])
     PagedKVCache.write(
         self, layer, keys, values, torch.arange(first, first + len(keys)) % (self.num_blocks * self.block_size)
@@ -48,7 +48,7 @@ def writes_in_sorted_order(self, layer, keys, values, slot_mapping):
     PagedKVCache.write(self, layer, keys, values, slot_mapping.sort().values)
 
 
-def exchanges_block_and_cell(self, layer, keys, values, slot_mapping):
+def swaps_block_and_offset(self, layer, keys, values, slot_mapping):
     slots = slot_mapping % self.num_blocks * self.block_size + slot_mapping // self.num_blocks
     PagedKVCache.write(self, layer, keys, values, slots)
 
@@ -79,9 +79,9 @@ def indexes_twice(self, layer, keys, values, slot_mapping):
 
 def writes_token_by_token(self, layer, keys, values, slot_mapping):
     for key, value, slot in zip(keys, values, slot_mapping.tolist()):
-        block, cell = divmod(slot, self.block_size)
-        self.keys[layer][block, cell] = key
-        self.values[layer][block, cell] = value
+        block, offset = divmod(slot, self.block_size)
+        self.keys[layer][block, offset] = key
+        self.values[layer][block, offset] = value
 
 
 def empties_the_rest(self, layer, keys, values, slot_mapping):
@@ -143,10 +143,10 @@ def reads_lists(self, layer, blocks, num_tokens):
     return tuple(part.tolist() for part in PagedKVCache.read(self, layer, blocks, num_tokens))
 
 
-def writes_by_block_and_cell(self, layer, keys, values, slot_mapping):
-    block, cell = slot_mapping // self.block_size, slot_mapping % self.block_size
-    self.keys[layer][block, cell] = keys
-    self.values[layer][block, cell] = values
+def writes_by_block_and_offset(self, layer, keys, values, slot_mapping):
+    block, offset = slot_mapping // self.block_size, slot_mapping % self.block_size
+    self.keys[layer][block, offset] = keys
+    self.values[layer][block, offset] = values
 
 
 def reads_by_concatenation(self, layer, blocks, num_tokens):
@@ -171,7 +171,7 @@ def reads_by_slots(self, layer, blocks, num_tokens):
 
 
 def adding(maximum=None, weights=None, rescale=None, output_rescale=None):
-    """`add_block` with one of its parts made another way."""
+    """`add_block` with one of its parts replaced."""
 
     def attempt(seen, scores, values):
         new = (maximum or (lambda seen, scores: torch.maximum(seen.maximum, scores.max(dim=1).values)))(seen, scores)
@@ -246,7 +246,7 @@ def keeps_an_axis(seen, scores, values):
     return dataclasses.replace(done, maximum=done.maximum[:, None])
 
 
-def takes_values_and_places(seen, scores, values):
+def takes_values_and_indices(seen, scores, values):
     done = add_block(seen, scores, values)
     return dataclasses.replace(done, maximum=scores.max(dim=1))
 
@@ -294,7 +294,7 @@ def add_query_by_query(seen, scores, values):
 
 
 def merging(maximum=None, factors=None, join=None):
-    """`merge` with one of its parts made another way."""
+    """`merge` with one of its parts replaced."""
 
     def attempt(one, other):
         new = maximum(one, other) if maximum else torch.maximum(one.maximum, other.maximum)
@@ -390,7 +390,7 @@ def attending(
     anew=False,
     back="transpose",
 ):
-    """`paged_attention` with one thing done wrong."""
+    """`paged_attention` with one mistake."""
 
     def attempt(query, keys, values, groups, scale):
         out = torch.zeros_like(query)
@@ -493,7 +493,7 @@ def returns_heads_first(query, keys, values, groups, scale):
 
 
 def attends_to_the_whole_pool(query, keys, values, groups, scale):
-    """All slots of the pool as keys, those of others forbidden by the mask: but 0 x NaN is NaN."""
+    """All slots of the pool as keys, with those of other sequences masked: but 0 x NaN is NaN."""
     out = torch.empty_like(query)
     for group in groups:
         slots = keys.shape[0] * keys.shape[1]
@@ -538,7 +538,7 @@ def attention_by_hand(query, keys, values, groups, scale):
     return out
 
 
-def attention_by_block_and_cell(query, keys, values, groups, scale):
+def attention_by_block_and_offset(query, keys, values, groups, scale):
     pieces = {}
     size = keys.shape[1]
     for group in groups:
@@ -554,7 +554,7 @@ def attention_by_block_and_cell(query, keys, values, groups, scale):
 
 
 def forwarding(write=None, attend=None, result=None, scale=None, layer=None):
-    """`paged_attention_forward` with one of its parts made another way."""
+    """`paged_attention_forward` with one of its parts replaced."""
 
     def attempt(module, query, key, value, attention_mask, scaling=None, *, paged, **kwargs):
         number = layer if layer is not None else module.layer_idx
@@ -614,42 +614,36 @@ def forwards_with_keywords(module, query, key, value, attention_mask, **kwargs):
 
 WRONG = {
     "06.1": [
-        Wrong("keys and values exchanged when writing", caching(writes_values_as_keys), "there lies its value"),
-        Wrong("only the keys are written", caching(writes_keys_only), "the value of token 0 should lie at slot 5"),
-        Wrong("the keys are written as values too", caching(writes_keys_twice), "there lies its key"),
+        Wrong("keys and values swapped when writing", caching(writes_values_as_keys), "that slot contains its value"),
+        Wrong("only the keys are written", caching(writes_keys_only), "the value of token 0 should be in slot 5"),
+        Wrong("the keys are written as values too", caching(writes_keys_twice), "that slot contains its key"),
         Wrong("written into a copy", caching(writes_into_a_copy), "is a view"),
-        Wrong(
-            "one behind the other from the first slot on",
-            caching(writes_from_the_first_slot_on),
-            "one behind the other from the first slot on",
-        ),
-        Wrong("slots sorted", caching(writes_in_sorted_order), "in whatever order the slots come"),
-        Wrong("block and cell exchanged", caching(exchanges_block_and_cell), "block 5 // 4, cell 5 % 4"),
+        Wrong("consecutive slots", caching(writes_to_consecutive_slots), "to consecutive slots"),
+        Wrong("slots sorted", caching(writes_in_sorted_order), "may come in any order"),
+        Wrong("block and offset swapped", caching(swaps_block_and_offset), "block 5 // 4, offset 5 % 4"),
         Wrong("all layers written", caching(writes_every_layer), "layer 1 was changed too"),
         Wrong("always the first layer", caching(writes_the_first_layer), "instead of layer 1"),
-        Wrong("a new tensor for every write", caching(makes_a_new_tensor), "another tensor than before"),
+        Wrong("a new tensor for every write", caching(makes_a_new_tensor), "replaced a tensor of the cache"),
         Wrong("the whole block written", caching(takes_the_slot_for_a_block), "slot 4 is not in the slot mapping"),
         Wrong("two pairs of brackets", caching(indexes_twice), "is two steps"),
-        Wrong("token by token", caching(writes_token_by_token), "there is a loop over the tokens"),
+        Wrong("token by token", caching(writes_token_by_token), "loops over the tokens"),
         Wrong("the rest emptied", caching(empties_the_rest), "slot 0 is not in the slot mapping"),
         Wrong("the last block read to its end", caching(read=reads_whole_blocks), "keep the first `num_tokens`"),
         Wrong("full blocks only", caching(read=reads_full_blocks_only), "Tokens are missing"),
         Wrong("one token too few", caching(read=reads_one_too_few), "One token is missing"),
-        Wrong("blocks sorted", caching(read=reads_sorted_blocks), "nothing is sorted"),
-        Wrong(
-            "blocks not put one behind the other", caching(read=reads_blocks_apart), "still has an axis for the blocks"
-        ),
+        Wrong("blocks sorted", caching(read=reads_sorted_blocks), "Don't sort them"),
+        Wrong("axis of the blocks kept", caching(read=reads_blocks_apart), "still has an axis for the blocks"),
         Wrong("only the keys read", caching(read=reads_keys_only), "should return a pair"),
-        Wrong("values before keys", caching(read=reads_values_first), "The pair is (keys, values)"),
-        Wrong("always reads the first layer", caching(read=reads_the_first_layer), "another layer's"),
-        Wrong("block numbers taken for slots", caching(read=takes_blocks_for_slots), "block numbers, not slots"),
+        Wrong("values before keys", caching(read=reads_values_first), "Keys and values are swapped"),
+        Wrong("always reads the first layer", caching(read=reads_the_first_layer), "another layer"),
+        Wrong("block ids taken for slots", caching(read=takes_blocks_for_slots), "block ids, not slots"),
         Wrong("one head only", caching(read=reads_one_head), "with all KV heads"),
         Wrong("sorts the caller's list", caching(read=sorts_the_blocks_in_place), "changed its argument"),
         Wrong("lists", caching(read=reads_lists), "should be a tensor; yours are list"),
     ],
     "06.2": [
-        Wrong("bare exponentials", add_block_naive, "The maximum did not move"),
-        Wrong("bare exponentials beside a maximum", bare_with_a_maximum, "bare exponentials"),
+        Wrong("bare exponentials", add_block_naive, "The maximum did not change"),
+        Wrong("bare exponentials with a maximum", bare_with_a_maximum, "bare exponentials"),
         Wrong(
             "old sums not rescaled",
             adding(rescale=lambda seen, reference: torch.ones_like(reference)),
@@ -662,7 +656,7 @@ WRONG = {
             "The factor is upside down",
         ),
         Wrong("old maximum replaced by 0", replaces_the_old_maximum, "exp(0 − (-300)) is ∞"),
-        Wrong("0 filled into the maximum", returns_the_zero_filled_in, "not the one with 0 filled in"),
+        Wrong("0 filled into the maximum", returns_the_zero_filled_in, "not the version with 0 filled in"),
         Wrong(
             "maximum of the block",
             adding(maximum=lambda seen, scores: scores.max(dim=1).values),
@@ -671,7 +665,7 @@ WRONG = {
         Wrong(
             "one maximum for all queries",
             adding(maximum=lambda seen, scores: torch.maximum(seen.maximum, scores.max())),
-            "Each query has a maximum of its own",
+            "Each query has its own maximum",
         ),
         Wrong("smallest score", adding(maximum=lambda seen, scores: scores.min(dim=1).values), "smallest score"),
         Wrong(
@@ -679,32 +673,32 @@ WRONG = {
             adding(weights=of_the_block),
             "relative to the block's own maximum",
         ),
-        Wrong("minus infinity not thought of", forgets_the_trap, "−∞ − (−∞) is NaN"),
+        Wrong("minus infinity not handled", forgets_the_trap, "−∞ − (−∞) is NaN"),
         Wrong("divided after each block", divides_already, "was divided by the total"),
-        Wrong("returns the attention", returns_the_attention, "a Partial should come back"),
-        Wrong("forgets what was there", forgets_the_past, "What was added up before is gone"),
-        Wrong("rescales the new part too", rescales_everything, "Only what was there before is rescaled"),
+        Wrong("returns the attention", returns_the_attention, "expected a Partial"),
+        Wrong("forgets what was there", forgets_the_past, "The old sum is gone"),
+        Wrong("rescales the new part too", rescales_everything, "Rescale only the old sums"),
         Wrong("changes the old state", changes_its_input, "changed `seen.total`"),
         Wrong("an axis too many", keeps_an_axis, "should have the shape [1]"),
-        Wrong("max with its places", takes_values_and_places, "`maximum` should be a tensor"),
+        Wrong("max with its indices", takes_values_and_indices, "`maximum` should be a tensor"),
     ],
     "06.3": [
         Wrong(
             "added as they are",
             merging(factors=lambda one, other, r: (torch.ones_like(r), torch.ones_like(r))),
-            "added as they are",
+            "added without rescaling",
         ),
         Wrong(
             "only one is rescaled",
             merging(factors=lambda one, other, r: (both(one, other, r)[0], torch.ones_like(r))),
-            "Only `one` was brought",
+            "Only `one` was rescaled",
         ),
         Wrong(
             "only the other is rescaled",
             merging(factors=lambda one, other, r: (torch.ones_like(r), both(one, other, r)[1])),
-            "Only `other` was brought",
+            "Only `other` was rescaled",
         ),
-        Wrong("factors exchanged", merging(factors=lambda one, other, r: both(other, one, r)), "exchanged"),
+        Wrong("factors swapped", merging(factors=lambda one, other, r: both(other, one, r)), "factors are swapped"),
         Wrong(
             "factors upside down",
             merging(factors=lambda one, other, r: [1 / f for f in both(one, other, r)]),
@@ -715,7 +709,7 @@ WRONG = {
         Wrong(
             "smaller maximum",
             merging(maximum=lambda one, other: torch.minimum(one.maximum, other.maximum)),
-            "the smaller one of the two",
+            "the smaller of the two",
         ),
         Wrong("maxima added", merging(maximum=lambda one, other: one.maximum + other.maximum), "not their sum"),
         Wrong(
@@ -723,44 +717,44 @@ WRONG = {
             merging(
                 maximum=lambda one, other: torch.maximum(one.maximum, other.maximum).max().expand(len(one.maximum))
             ),
-            "Each query has a maximum of its own",
+            "Each query has its own maximum",
         ),
-        Wrong("a mean of the two", merging(join=lambda total, output: (total / 2, output / 2)), "This is a mean"),
-        Wrong("0 filled into the maximum", merges_with_a_zero_filled_in, "not the one with 0 filled in"),
+        Wrong("a mean of the two", merging(join=lambda total, output: (total / 2, output / 2)), "You averaged the two"),
+        Wrong("0 filled into the maximum", merges_with_a_zero_filled_in, "not the version with 0 filled in"),
         Wrong("attentions added", adds_attentions, "divided by the totals"),
         Wrong("output without factors", forgets_the_factor_of_the_output, "`output` should be"),
-        Wrong("minus infinity not thought of", merges_without_the_trap, "−∞ − (−∞) is NaN"),
+        Wrong("minus infinity not handled", merges_without_the_trap, "−∞ − (−∞) is NaN"),
         Wrong("exponentials of the maxima themselves", merges_with_bare_exponentials, "large maxima"),
         Wrong("changes one of them", merges_in_place, "changed `one.output`"),
-        Wrong("three tensors", returns_three_tensors, "a Partial should come back; yours returned tuple"),
+        Wrong("three tensors", returns_three_tensors, "expected a Partial; your function returned tuple"),
     ],
     "06.4": [
         Wrong("no mask", attending(mask=False), "attended to all keys of the rectangle"),
         Wrong("is_causal in place of the mask", attending(causal=True), "`is_causal=True` lets"),
-        Wrong("keys and values exchanged", attending(swapped=True), "Keys and values are exchanged"),
+        Wrong("keys and values swapped", attending(swapped=True), "Keys and values are swapped"),
         Wrong("values are the keys", attends_to_keys_twice, "The values are the keys"),
         Wrong("scale forgotten", attending(factor=lambda scale: 1.0), "not multiplied by `scale`"),
         Wrong("PyTorch's own scale", attending(factor=lambda scale: None), "1 / sqrt(head size)"),
         Wrong("scaled twice", attending(once_more=True), "twice"),
-        Wrong("heads repeated in the wrong order", attending(repeat=True), "neighbours share"),
-        Wrong("filling written to row 0", attending(fill=True), "Row 0 was overwritten"),
+        Wrong("heads repeated in the wrong order", attending(repeat=True), "adjacent query heads share"),
+        Wrong("padding written to row 0", attending(fill=True), "Row 0 was overwritten"),
         Wrong("only the first group", attending(count=1), "Only the entries of the first group"),
         Wrong("only the last group", attending(anew=True), "Only the entries of the last group"),
         Wrong("not swapped back", attending(back=""), "Swap heads and tokens back first"),
-        Wrong("reshaped back", attending(back="reshape"), "mixed up on the way back"),
-        Wrong("slots taken for blocks", takes_slots_for_blocks, "are slots, not blocks"),
-        Wrong("sequence by sequence", attends_sequence_by_sequence, "there is a loop over the sequences"),
-        Wrong("always float32", computes_in_float32, "should be float16, as the query is; yours is float32"),
-        Wrong("an output of its own type", makes_an_output_of_its_own_type, "Make the output like it"),
-        Wrong("heads not before tokens", forgets_to_transpose, "the heads come before the tokens"),
+        Wrong("reshaped back", attending(back="reshape"), "mixed up after the attention"),
+        Wrong("slots taken for blocks", takes_slots_for_blocks, "are slots, not block ids"),
+        Wrong("sequence by sequence", attends_sequence_by_sequence, "loops over the sequences"),
+        Wrong("always float32", computes_in_float32, "should be float16, like the query; yours is float32"),
+        Wrong("an output of its own type", makes_an_output_of_its_own_type, "Everything has the dtype of the query"),
+        Wrong("heads not before tokens", forgets_to_transpose, "heads come before tokens"),
         Wrong("the rectangle of a group", returns_the_last_rectangle, "rectangle of one group"),
-        Wrong("heads joined", joins_the_heads, "The heads stay apart"),
+        Wrong("heads joined", joins_the_heads, "Keep the heads separate"),
         Wrong("heads first", returns_heads_first, "Transpose back"),
-        Wrong("all slots of the pool", attends_to_the_whole_pool, "holds NaN"),
+        Wrong("all slots of the pool", attends_to_the_whole_pool, "contains NaN"),
         Wrong("changes the query", scales_the_query_in_place, "changed its argument `query`"),
         Wrong("changes the cache", cleans_the_cache, "changed the cache"),
         Wrong("double precision", lambda *row: paged_attention(*row).double(), "should be float32"),
-        Wrong("returns nothing", returns_nothing, "yours returned NoneType"),
+        Wrong("returns nothing", returns_nothing, "returned NoneType"),
     ],
     "06.5": [
         Wrong("attends before writing", attends_first, "before the new keys were written"),
@@ -769,16 +763,16 @@ WRONG = {
             forwarding(write=lambda paged, layer, key, value: None),
             "nothing was written to the cache",
         ),
-        Wrong("always layer 0", forwarding(layer=0), "the cache was written in layer 0"),
+        Wrong("always layer 0", forwarding(layer=0), "you wrote to layer 0"),
         Wrong(
-            "axis of the rows kept",
+            "batch axis kept",
             forwarding(write=lambda p, n, k, v: p.cache.write(n, k, v, p.slot_mapping)),
-            "it was given [1, 2, 3, 8]",
+            "it got [1, 2, 3, 8]",
         ),
         Wrong(
             "heads before tokens",
             forwarding(write=lambda p, n, k, v: p.cache.write(n, k[0], v[0], p.slot_mapping)),
-            "it was given [2, 3, 8]",
+            "it got [2, 3, 8]",
         ),
         Wrong(
             "reshaped",
@@ -788,11 +782,11 @@ WRONG = {
             "mix up tokens and heads",
         ),
         Wrong(
-            "keys and values exchanged",
+            "keys and values swapped",
             forwarding(
                 write=lambda p, n, k, v: p.cache.write(n, v[0].transpose(0, 1), k[0].transpose(0, 1), p.slot_mapping)
             ),
-            "Keys first, then values",
+            "Pass the keys first",
         ),
         Wrong(
             "slots counted from 0",
@@ -813,14 +807,14 @@ WRONG = {
             "keys of the new tokens only",
         ),
         Wrong(
-            "all layers handed over",
+            "all layers passed",
             forwarding(attend=lambda p, n, q, k, v, s: p.attend(q[0].transpose(0, 1), p.cache.keys, p.cache.values, s)),
-            "`paged.cache.keys[layer]`: the whole pool",
+            "`paged.cache.keys[layer]`, the whole pool",
         ),
         Wrong(
-            "query not turned",
+            "query not transposed",
             forwarding(attend=lambda p, n, q, k, v, s: p.attend(q[0], p.cache.keys[n], p.cache.values[n], s)),
-            "`attend` wants the query as [3, 4, 8]",
+            "`attend` expects the query as [3, 4, 8]",
         ),
         Wrong(
             "query scaled already",
@@ -829,18 +823,16 @@ WRONG = {
                     q[0].transpose(0, 1) * s, p.cache.keys[n], p.cache.values[n], s
                 )
             ),
-            "multiplied it by the scale already",
+            "already multiplied it by the scale",
         ),
         Wrong(
             "own scale",
             forwarding(scale=lambda query, scaling: query.shape[-1] ** -0.5),
-            "The layer says what its scores are multiplied by",
+            "The layer passes its own factor",
         ),
-        Wrong("None handed on", forwarding(scale=lambda query, scaling: scaling), "If `scaling` is None"),
-        Wrong("no pair", forwarding(result=lambda attended: attended[None]), "a pair should come back"),
-        Wrong(
-            "no axis in front", forwarding(result=lambda attended: (attended, None)), "The row needs its axis in front"
-        ),
+        Wrong("None passed on", forwarding(scale=lambda query, scaling: scaling), "If `scaling` is None"),
+        Wrong("no pair", forwarding(result=lambda attended: attended[None]), "expected a pair"),
+        Wrong("no leading axis", forwarding(result=lambda attended: (attended, None)), "Add the batch axis"),
         Wrong(
             "heads first in the result",
             forwarding(result=lambda attended: (attended.transpose(0, 1)[None], None)),
@@ -852,18 +844,18 @@ WRONG = {
             "not what `attend` computed",
         ),
         Wrong(
-            "weights that are none", forwarding(result=lambda attended: (attended[None], attended)), "should be None"
+            "something as the weights", forwarding(result=lambda attended: (attended[None], attended)), "should be None"
         ),
     ],
 }
 
 RIGHT = {
     "06.1": [
-        caching(writes_by_block_and_cell, reads_by_concatenation),
+        caching(writes_by_block_and_offset, reads_by_concatenation),
         caching(writes_with_index_copy, reads_by_slots),
     ],
     "06.2": [add_as_a_merge, add_with_where, add_query_by_query],
     "06.3": [merge_by_log_sum_exp, merge_with_where],
-    "06.4": [attention_by_hand, attention_by_block_and_cell],
+    "06.4": [attention_by_hand, attention_by_block_and_offset],
     "06.5": [forwards_by_squeezing, forwards_contiguous, forwards_with_keywords],
 }

@@ -1,4 +1,4 @@
-"""Judges 06.2, `add_block`: the running maximum, and what was added up before brought to it."""
+"""Checks 06.2, `add_block`: the running maximum, and the old sums rescaled to it."""
 
 import torch
 
@@ -16,7 +16,8 @@ from lessons_lib.checks.lesson_06.partials import (
     wrong_field,
 )
 
-# (words, seen, scores, values), smallest first. The block that nothing comes before is not the first case: its −∞ would hide other mistakes behind NaN.
+# (description, seen, scores, values), smallest first. The empty state is not the first case: its −∞ would hide other
+# mistakes behind NaN.
 CASES = (
     (
         "seen: maximum 2, total 1.5, output 20; then a larger score: scores [3], value [30].",
@@ -32,31 +33,31 @@ CASES = (
     ),
     ("the first block: scores [1, 2], values [10] and [20].", nothing_seen(1, 1), [[1.0, 2.0]], [[10.0], [20.0]]),
     (
-        "two queries with the maxima 2 and 5; scores [4, 3] and [1, 2].",
+        "two queries with maxima 2 and 5; scores [4, 3] and [1, 2].",
         partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]),
         [[4.0, 3.0], [1.0, 2.0]],
         [[10.0, 1.0], [20.0, 2.0]],
     ),
     (
-        "seen: maximum 2, total 1.5, output 20; in the block, the second key is forbidden: scores [3, -inf].",
+        "seen: maximum 2, total 1.5, output 20; the second key of the block is masked: scores [3, -inf].",
         partial([2], [1.5], [[20]]),
         [[3.0, NONE]],
         [[30.0], [40.0]],
     ),
     (
-        "seen: maximum 2, total 1.5, output 20; all keys of the block are forbidden: scores [-inf, -inf].",
+        "seen: maximum 2, total 1.5, output 20; all keys of the block are masked: scores [-inf, -inf].",
         partial([2], [1.5], [[20]]),
         [[NONE, NONE]],
         [[30.0], [40.0]],
     ),
     (
-        "nothing seen, and all keys of the block are forbidden: scores [-inf, -inf].",
+        "nothing seen, and all keys of the block are masked: scores [-inf, -inf].",
         nothing_seen(1, 1),
         [[NONE, NONE]],
         [[30.0], [40.0]],
     ),
     (
-        "nothing seen; the first of two queries may see no key, the second has the scores [1, 2].",
+        "nothing seen; the first of two queries may see no key, the second has scores [1, 2].",
         nothing_seen(2, 1),
         [[NONE, NONE], [1.0, 2.0]],
         [[10.0], [20.0]],
@@ -80,10 +81,10 @@ def check_add_block(attempt) -> None:
     for case, seen, scores, values in CASES:
         _check_one(attempt, seen, torch.tensor(scores), torch.tensor(values), case)
     generator = torch.Generator().manual_seed(6)
-    for number, (queries, size, dtype) in enumerate(
+    for index, (queries, size, dtype) in enumerate(
         [(1, 4, torch.float32), (3, 7, torch.float32), (5, 2, torch.float64)]
     ):
-        _check_many_blocks(attempt, queries, size, dtype, 30.0 * number + 1, generator)
+        _check_many_blocks(attempt, queries, size, dtype, 30.0 * index + 1, generator)
 
 
 def _check_one(attempt, seen: Partial, scores, values, case: str) -> None:
@@ -107,19 +108,32 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     maximum = torch.maximum(seen.maximum, block_maximum)
     if bool(found.isnan().any()):
         if bool((maximum == NONE).any()):
-            return '−∞ − (−∞) is NaN. Where the new maximum is minus infinity, subtract 0 instead: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.'
+            return (
+                "−∞ − (−∞) is NaN. Where the new maximum is −∞, subtract 0 instead: `maximum.masked_fill(maximum "
+                '== float("-inf"), 0.0)`.'
+            )
         first = (seen.maximum == NONE) & (maximum < -80)
         if bool(first.any()):
             new = told(maximum[first][:1])[1:-1]
             return (
-                f"Was 0 put in place of the *old* maximum, −∞? exp(0 − ({new})) is ∞, and ∞ × the old total, 0, is NaN. Only the new maximum needs a 0 where it is −∞: "
+                f"Did you replace the *old* maximum, −∞, with 0? exp(0 − ({new})) is ∞, and ∞ × the old "
+                "total, 0, is NaN. Only replace the *new* maximum where it is −∞: "
                 f"exp(−∞ − ({new})) is 0, as it should be."
             )
         if bool((seen.maximum == NONE).any()):
-            return "Before the first key the old maximum is −∞. The factor exp(−∞ − new maximum) is 0, and 0 × the old total is 0. NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0."
-        return "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Is a minus infinity multiplied, or is something divided here? Dividing comes last, in `attention_of`."
+            return (
+                "Before the first key the old maximum is −∞. The factor exp(−∞ − new maximum) is 0, and 0 × the "
+                "old total is 0. NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0."
+            )
+        return (
+            "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Do you multiply a minus infinity, or divide here? The division "
+            "comes last, in `attention_of`."
+        )
     if bool(found.isinf().any()) and wrong != "maximum":
-        return "An exponential overflowed. Every exponent is a score minus the new maximum, or the old maximum minus the new one: never above 0."
+        return (
+            "An exponential overflowed. Every exponent is a score minus the new maximum, or the old maximum minus "
+            "the new one, so it is never above 0."
+        )
     reference = maximum.masked_fill(maximum == NONE, 0.0)
     if wrong == "maximum":
         if same(found, reference):
@@ -127,25 +141,30 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
         for guess, idea in (
             (
                 block_maximum,
-                "That is the largest score of this block. A larger one may have come before: take the larger of the two, query by query.",
+                "That is the largest score of this block. An earlier block may have had a larger one: take "
+                "the larger of the two, for each query.",
             ),
             (
                 seen.maximum,
-                "The maximum did not move. It is the largest score of all keys so far, this block's included.",
+                "The maximum did not change. It should be the largest score of all keys so far, including "
+                "this block's.",
             ),
             (
                 scores.max().expand_as(found),
-                "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block.",
+                "Each query has its own maximum: take the largest score along `dim=1`, not of the whole block.",
             ),
             (
                 maximum.max().expand_as(found),
-                "Each query has a maximum of its own: the largest along `dim=1`, not of the whole block.",
+                "Each query has its own maximum: take the largest score along `dim=1`, not of the whole block.",
             ),
             (scores.min(dim=1).values, "That is the smallest score of the block."),
         ):
             if same(found, guess):
                 return idea
-        return "For each query: the larger one of the old maximum and the block's largest score, `torch.maximum(seen.maximum, scores.max(dim=1).values)`."
+        return (
+            "For each query, take the larger of the old maximum and the block's largest score, "
+            "`torch.maximum(seen.maximum, scores.max(dim=1).values)`."
+        )
     rescale, weights = (seen.maximum - reference).exp(), (scores - reference[:, None]).exp()
     old, own = (seen.total, weights.sum(dim=1)) if wrong == "total" else (seen.output, weights @ values)
     by = rescale if wrong == "total" else rescale[:, None]
@@ -153,21 +172,27 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     of_block = local.sum(dim=1) if wrong == "total" else local @ values
     bare = scores.exp().sum(dim=1) if wrong == "total" else scores.exp() @ values
     if not bool(seen.total.any()) and not bool(found.any()):
-        return "The block's part is missing. Was it multiplied by the factor as well? For the first block that is exp(−∞) = 0. Only what was there before is rescaled."
+        return (
+            "The block's own sum is missing. Did you multiply it by the factor as well? For the first block that "
+            "is exp(−∞) = 0. Only the old sums are rescaled."
+        )
     for guess, idea in (
         (
             old + own,
-            f"The old {wrong} was not rescaled. It is relative to the old maximum: multiply it by exp(old maximum − new maximum).",
+            f"The old {wrong} was not rescaled. It is relative to the old maximum: multiply it by exp(old "
+            "maximum − new maximum).",
         ),
-        (own, f"What was added up before is gone. The new {wrong} is the old one, rescaled, plus the block's part."),
-        (old * by, "The block's part is missing."),
+        (own, f"The old sum is gone. The new {wrong} is the old one, rescaled, plus the block's own sum."),
+        (old * by, "The block's own sum is missing."),
         (
             old / by + own,
-            "The factor is upside down: exp(old maximum − new maximum), which is at most 1. A larger maximum makes what was there count for less.",
+            "The factor is upside down: exp(old maximum − new maximum), which is at most 1. A larger maximum "
+            "makes the old sums count for less.",
         ),
         (
             old * by + of_block,
-            "The block's weights are relative to the block's own maximum. Subtract the new maximum, the one of all keys so far.",
+            "The block's weights are relative to the block's own maximum. Subtract the new maximum, the "
+            "largest of all scores so far.",
         ),
         (old + bare, "These are bare exponentials. Subtract the new maximum from every score first."),
         (
@@ -176,32 +201,32 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
         ),
         (
             (old + own) * by,
-            "Only what was there before is rescaled. The block's weights are relative to the new maximum already.",
+            "Rescale only the old sums. The block's weights are already relative to the new maximum.",
         ),
         (
             expected / got.total if wrong == "total" else expected / got.total[:, None],
-            "The output was divided by the total. Only sums can be added up further: dividing comes last, in `attention_of`.",
+            "The output was divided by the total. Keep the sums, so that later blocks can be added: the "
+            "division comes last, in `attention_of`.",
         ),
     ):
         if guess.shape == found.shape and same(found, guess):
             return idea
     if wrong == "output":
         return (
-            "output × factor + weights @ values, with the factor as a column: `factor[:, None]` has the shape [Q, 1]."
+            "Expected output × factor + weights @ values, with the factor as a column: `factor[:, None]` has "
+            "the shape [Q, 1]."
         )
-    return "total × factor + the sum of the weights along the keys, `dim=1`."
+    return "Expected total × factor + the sum of the weights over the keys, `dim=1`."
 
 
 def _check_many_blocks(attempt, queries: int, size: int, dtype, spread: float, generator) -> None:
-    """A long row of blocks, some keys forbidden, against softmax over all keys at once."""
+    """Many blocks, with some keys masked, against softmax over all keys at once."""
     keys = 6 * size + 1
     scores = spread * torch.randn(queries, keys, generator=generator, dtype=dtype)
     hidden = torch.rand(queries, keys, generator=generator) < 0.4
     hidden[:, 2] = False
     scores, values = scores.masked_fill(hidden, NONE), torch.randn(keys, 3, generator=generator, dtype=dtype)
-    case = (
-        f"{queries} queries and {keys} keys in blocks of {size}, some keys forbidden, scores up to {scores.max():.0f}."
-    )
+    case = f"{queries} queries and {keys} keys in blocks of {size}, some keys masked, scores up to {scores.max():.0f}."
     seen = nothing_seen(queries, 3, dtype)
     for own_scores, own_values in zip(scores.split(size, dim=1), values.split(size)):
         seen = call(attempt, seen, own_scores, own_values, case=case)
@@ -211,5 +236,5 @@ def _check_many_blocks(attempt, queries: int, size: int, dtype, spread: float, g
         raise Mistake(
             f"after all blocks, output / total should be the attention; it is off by up to {far:.2g}.",
             case=case,
-            idea="Does a block change something that a later one relies on?",
+            idea="Does one call change something that a later call relies on?",
         )

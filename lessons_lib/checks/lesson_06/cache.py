@@ -1,4 +1,4 @@
-"""Judges 06.1, `PagedKVCache`: new tokens written to their slots, a sequence read back from its blocks."""
+"""Checks 06.1, `PagedKVCache`: new tokens are written to their slots, a sequence is read back from its blocks."""
 
 from random import Random
 
@@ -12,9 +12,9 @@ from lessons_lib.models.tiny_models import tiny_model
 BLOCK_SIZE, NUM_BLOCKS = 4, 3
 EMPTY = -1.0
 
-# Slots of the tokens of one write, smallest first.
+# The slots of one write each, smallest first.
 WRITES = ([5], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1])
-# (blocks, tokens) of one read.
+# The blocks and the token count of one read each.
 READS = (([1], 3), ([2, 0], 5), ([2], 4), ([1, 0], 8), ([2, 0, 1], 9), ([0, 2], 1))
 
 
@@ -34,15 +34,15 @@ def _config():
 
 
 def _codes(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of numbered tokens, no two numbers alike: [count, kv_heads, head_dim] each."""
+    """Keys and values of `count` tokens, every element different: [count, kv_heads, head_dim] each."""
     kv_heads, head_dim = kv_head_size(_config())
-    numbers = torch.arange(kv_heads * head_dim, dtype=torch.float32).reshape(kv_heads, head_dim)
-    keys = 1000.0 * torch.arange(1, count + 1)[:, None, None] + numbers
+    elements = torch.arange(kv_heads * head_dim, dtype=torch.float32).reshape(kv_heads, head_dim)
+    keys = 1000.0 * torch.arange(1, count + 1)[:, None, None] + elements
     return keys, keys + 0.5
 
 
 def _new_cache(attempt, fill: bool):
-    """A cache in which every cell is marked: empty, or with its slot's number."""
+    """A cache in which every slot is marked: as empty, or with its own index."""
     cache = attempt(_config(), NUM_BLOCKS, BLOCK_SIZE)
     for keys, values in zip(cache.keys, cache.values):
         keys.fill_(EMPTY), values.fill_(EMPTY)
@@ -55,20 +55,25 @@ def _new_cache(attempt, fill: bool):
 def _check_write(attempt, slots: list[int], layer: int) -> None:
     case = f"3 blocks of 4; write to layer {layer} of 2 with slot_mapping {slots}."
     cache = _new_cache(attempt, fill=False)
-    places = [*cache.keys, *cache.values]
+    before = [*cache.keys, *cache.values]
     keys, values = _codes(len(slots))
     try:
         call(cache.write, layer, keys, values, torch.tensor(slots), case=case)
     except IndexError as error:
         idea = (
-            "`tensor[blocks][cells]` is two steps: with a tensor or list in the brackets, the first makes a copy of whole blocks, one for each token, and the second picks "
-            "among these copies. Give both at once, `tensor[blocks, cells] = rows`, or one slot in the flattened view, `tensor.flatten(0, 1)[slot_mapping] = rows`."
+            "`tensor[blocks][offsets]` is two steps: the first copies a whole block for each token, and the "
+            "second writes into these copies. "
+            "Index once, with `tensor[blocks, offsets] = rows`, or with slots in the flattened view, "
+            "`tensor.flatten(0, 1)[slot_mapping] = rows`."
         )
         raise Mistake(f"writing raised IndexError: {str(error)[:120]}.", case=case, idea=idea) from None
     now = [*cache.keys, *cache.values]
-    if any(old is not new and old.data_ptr() != new.data_ptr() for old, new in zip(places, now)):
-        idea = "A kernel, or whoever else holds `cache.keys[layer]`, would go on with the old one; and making a new one copies the whole pool. Write into the tensor that is there."
-        raise Mistake("after the write the cache holds another tensor than before.", case=case, idea=idea)
+    if any(old is not new and old.data_ptr() != new.data_ptr() for old, new in zip(before, now)):
+        idea = (
+            "Other code that keeps a reference to `cache.keys[layer]` would still use the old tensor, and a new "
+            "one means copying the whole pool. Write into the existing tensor."
+        )
+        raise Mistake("the write replaced a tensor of the cache with a new one.", case=case, idea=idea)
     for name, tensors, rows in (("key", cache.keys, keys), ("value", cache.values, values)):
         for other, tensor in enumerate(tensors):
             if other != layer and bool((tensor != EMPTY).any()):
@@ -76,56 +81,68 @@ def _check_write(attempt, slots: list[int], layer: int) -> None:
                 raise Mistake(
                     f"layer {other} was changed {also}.",
                     case=case,
-                    idea=f"Each layer has a tensor of its own: `self.{name}s[layer]`.",
+                    idea=f"Each layer has its own tensor: `self.{name}s[layer]`.",
                 )
         _check_written(name, tensors[layer], rows, values if name == "key" else keys, slots, case)
 
 
 def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: list[int], case: str) -> None:
-    cells = tensor.flatten(0, 1)
+    stored = tensor.flatten(0, 1)
     for token, slot in enumerate(slots):
-        if torch.equal(cells[slot], rows[token]):
+        if torch.equal(stored[slot], rows[token]):
             continue
         block, offset = divmod(slot, BLOCK_SIZE)
-        what = f"the {name} of token {token} should lie at slot {slot}, that is cell {offset} of block {block}; "
-        if torch.equal(cells[slot], of_the_other[token]):
+        what = f"the {name} of token {token} should be in slot {slot}, which is offset {offset} of block {block}; "
+        if torch.equal(stored[slot], of_the_other[token]):
             raise Mistake(
-                what + f"there lies its {'value' if name == 'key' else 'key'}.",
+                what + f"that slot contains its {'value' if name == 'key' else 'key'}.",
                 case=case,
                 idea="Keys go to `self.keys[layer]`, values to `self.values[layer]`.",
             )
-        found = [place for place, cell in enumerate(cells) if torch.equal(cell, rows[token])]
-        if not bool((cells != EMPTY).any()):
+        found = [index for index, row in enumerate(stored) if torch.equal(row, rows[token])]
+        if not bool((stored != EMPTY).any()):
             idea = (
-                "Was it written into a copy? "
+                "Did you write into a copy? "
                 if name == "key"
-                else "The keys are there. The values are written in the same way. "
+                else "The keys were written. Write the values in the same way. "
             )
-            idea += f"`self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes through it; `view[slot_mapping]` alone is a copy, "
-            idea += "and so is every `tensor[...]` with a tensor or list in the brackets that another `[...]` follows."
+            idea += (
+                f"`self.{name}s[layer].flatten(0, 1)` is a view, and `view[slot_mapping] = rows` writes to the cache. "
+                "But the expression `view[slot_mapping]` makes a copy, and so does any `tensor[...]` that is indexed "
+                "with a tensor or list."
+            )
             raise Mistake(what + "nothing was written.", case=case, idea=idea)
-        others = [place for place, cell in enumerate(rows) if torch.equal(cells[slot], cell)]
+        others = [index for index, row in enumerate(rows) if torch.equal(stored[slot], row)]
         if others:
-            idea = "Entry t of `slot_mapping` is the slot of token t, in whatever order the slots come."
-            raise Mistake(what + f"there lies that of token {others[0]}.", case=case, idea=idea)
+            idea = "Entry t of `slot_mapping` is the slot of token t. The slots may come in any order."
+            raise Mistake(what + f"that slot contains the {name} of token {others[0]}.", case=case, idea=idea)
         if found:
-            idea = f"A slot is block × block_size + offset, and row {slot} of `flatten(0, 1)`: block {slot} // {BLOCK_SIZE}, cell {slot} % {BLOCK_SIZE}."
-            if found == [(slots[0] + token) % len(cells)]:
-                idea = "You wrote the tokens one behind the other from the first slot on. Every token has a slot of its own in `slot_mapping`."
-            raise Mistake(what + f"it lies at slot {found[0]}.", case=case, idea=idea)
+            idea = (
+                f"Slot = block × block_size + offset. So slot {slot} is block {slot} // {BLOCK_SIZE}, offset "
+                f"{slot} % {BLOCK_SIZE}, and row {slot} of `flatten(0, 1)`."
+            )
+            if found == [(slots[0] + token) % len(stored)]:
+                idea = (
+                    "You wrote the tokens to consecutive slots, starting at the first. Every token has its own "
+                    "slot in `slot_mapping`."
+                )
+            raise Mistake(what + f"it is in slot {found[0]}.", case=case, idea=idea)
         raise Mistake(
-            what + f"there lies {short(cells[slot].flatten()[:4])}.",
+            what + f"that slot contains {short(stored[slot].flatten()[:4])}.",
             case=case,
-            idea="Each row goes as it is, with all its heads, to its slot.",
+            idea="Copy each row unchanged, with all its heads, to its slot.",
         )
-    stray = [slot for slot in range(len(cells)) if slot not in slots and bool((cells[slot] != EMPTY).any())]
+    stray = [slot for slot in range(len(stored)) if slot not in slots and bool((stored[slot] != EMPTY).any())]
     if stray:
-        idea = "The other cells belong to other tokens, perhaps of other requests. A write touches the slots of the new tokens and nothing else."
-        raise Mistake(f"slot {stray[0]} is not in the slot mapping, and was changed.", case=case, idea=idea)
+        idea = (
+            "Other slots belong to other tokens, perhaps of other requests. A write changes the slots of the new "
+            "tokens and nothing else."
+        )
+        raise Mistake(f"slot {stray[0]} is not in the slot mapping, but was changed.", case=case, idea=idea)
 
 
 def _check_no_loop(attempt) -> None:
-    """The operators of a write are as many for 40 tokens as for 4."""
+    """Writing 40 tokens takes as many operators as writing 4."""
     counts = []
     for tokens in (4, 40):
         case = f"10 blocks of {BLOCK_SIZE}; write {tokens} tokens to layer 0."
@@ -135,11 +152,15 @@ def _check_no_loop(attempt) -> None:
         counts.append(len(operators.names))
     few, many = counts
     if many >= few + 36:
-        what = f"writing 4 tokens took {few} PyTorch operators, and writing 40 tokens {many}: there is a loop over the tokens."
+        what = (
+            f"writing 4 tokens took {few} PyTorch operators, and writing 40 tokens took {many}: your code loops "
+            "over the tokens."
+        )
         raise Mistake(
             what,
             case=case,
-            idea="All rows go to their places at once: `tensor[slot_mapping] = rows`, on the flattened view. Every layer of every pass calls this.",
+            idea="Write all rows at once: `tensor[slot_mapping] = rows`, on the flattened view. Every layer of "
+            "every pass calls this method.",
         )
 
 
@@ -154,7 +175,7 @@ def _check_read(attempt, blocks: list[int], num_tokens: int, layer: int) -> None
         raise Mistake(
             f"`read` should return a pair, (keys, values); yours returned {_kind(got)}.",
             case=case,
-            idea="Both are needed: scores come from the keys, the output from the values.",
+            idea="Attention needs both: keys for the scores, values for the output.",
         )
     slots = [block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)][:num_tokens]
     all_keys, all_values = _codes(NUM_BLOCKS * BLOCK_SIZE)
@@ -164,7 +185,7 @@ def _check_read(attempt, blocks: list[int], num_tokens: int, layer: int) -> None
             raise Mistake(
                 f"the {name} should be a tensor; yours are {type(found).__name__}.",
                 case=case,
-                idea="`tensor[blocks]` gives a tensor with the blocks in this order.",
+                idea="`tensor[blocks]` is a tensor with the blocks in this order.",
             )
         if found.shape != want.shape or not torch.equal(found, want):
             idea = _read_idea(found, want, blocks, num_tokens, all_keys, all_values)
@@ -176,7 +197,7 @@ def _kind(got) -> str:
 
 
 def _slots_in(found: torch.Tensor, every: torch.Tensor) -> list:
-    """Which slots' content a result holds, from its first number; a "?" for what is in no slot."""
+    """The slots that the rows of a result come from; "?" for a row that is in no slot."""
     return [
         int(row.flatten()[0] // 1000) - 1 if bool((every == row).flatten(1).all(dim=1).any()) else "?" for row in found
     ]
@@ -184,37 +205,47 @@ def _slots_in(found: torch.Tensor, every: torch.Tensor) -> list:
 
 def _wrong_read(name: str, found: torch.Tensor, want: torch.Tensor, slots: list[int], every: torch.Tensor) -> str:
     if found.shape[1:] != want.shape[1:] or found.dim() != want.dim():
-        return f"the {name} should have the shape {list(want.shape)}, [tokens, KV heads, head size]; yours have {list(found.shape)}."
+        return (
+            f"the {name} should have the shape {list(want.shape)}, [tokens, KV heads, head size]; yours have "
+            f"{list(found.shape)}."
+        )
     yours = _slots_in(found, every)
-    told = "yours are others" if set(yours) == {"?"} else f"yours are those of {short(yours)}"
-    return f"the {name} should be those of the slots {slots}; {told}."
+    described = "yours come from none of the slots" if set(yours) == {"?"} else f"yours come from slots {short(yours)}"
+    return f"the {name} should come from slots {slots}; {described}."
 
 
 def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
     if found.dim() == 4:
-        return (
-            "`tensor[blocks]` still has an axis for the blocks. `.flatten(0, 1)` puts their cells one behind the other."
-        )
+        return "`tensor[blocks]` still has an axis for the blocks. `.flatten(0, 1)` merges it with the offsets."
     if found.shape[1:] != want.shape[1:]:
-        return "One entry for each token, with all KV heads."
+        return "Return one entry per token, with all KV heads."
     for every, other in ((all_keys, all_values), (all_values, all_keys)):
         if (
             found.shape == want.shape
             and torch.equal(found, every[_in_order(blocks)[:num_tokens]])
             and torch.equal(want, other[_in_order(blocks)[:num_tokens]])
         ):
-            return "You gave the keys for the values, or the other way round. The pair is (keys, values)."
+            return "Keys and values are swapped. The pair is (keys, values)."
     if len(found) > len(want):
-        return "The last block is not full. What lies in its other cells is no token of this sequence: keep the first `num_tokens`."
+        return (
+            "The last block may not be full. The rest of its slots don't belong to this sequence: keep the first "
+            "`num_tokens`."
+        )
     if len(found) == len(want) - 1:
-        return "One token is missing. `num_tokens` tokens have the positions 0 to num_tokens - 1, and a slice ends before its second number."
+        return (
+            "One token is missing. The positions are 0 to num_tokens - 1, and a slice excludes its end: "
+            "`[:num_tokens]`."
+        )
     if len(found) < len(want):
-        return "Tokens are missing. A block that is begun belongs to the sequence, and a full one entirely."
+        return "Tokens are missing. Don't drop the partly filled last block: its first slots belong to the sequence."
     if torch.equal(found, want + 50_000):
-        return "That is another layer's. Each layer has a tensor of its own."
+        return "You read another layer. Each layer has its own tensor."
     if sorted(blocks) != list(blocks) and len(found) == len(want):
-        return "`blocks` is in the order of the tokens, and blocks lie anywhere: nothing is sorted, and the first block of the list holds the first tokens."
-    return "`blocks` holds block numbers, not slots. Block b is `tensor[b]`, with its block_size cells."
+        return (
+            "`blocks` is in the order of the tokens, and block ids may come in any order. Don't sort them: the "
+            "first block in the list holds the first tokens."
+        )
+    return "`blocks` contains block ids, not slots. Block b is `tensor[b]`, with block_size slots."
 
 
 def _in_order(blocks: list[int]) -> list[int]:
@@ -232,7 +263,9 @@ def _check_random(attempt) -> None:
             name: rng.randint((len(blocks) - 1) * block_size + 1, len(blocks) * block_size)
             for name, blocks in tables.items()
         }
-        case = f"blocks of {block_size}: A, B and C with {list(lengths.values())} tokens written in one go, then read."
+        case = (
+            f"blocks of {block_size}: A, B and C with {list(lengths.values())} tokens, written in one call, then read."
+        )
         slots = [
             blocks[p // block_size] * block_size + p % block_size
             for name, blocks in tables.items()
@@ -247,7 +280,7 @@ def _check_random(attempt) -> None:
             got = call(cache.read, 1, list(blocks), lengths[name], case=case)
             if not torch.equal(got[0], keys[own]) or not torch.equal(got[1], values[own]):
                 raise Mistake(
-                    f"{name}'s tokens read back are not those that were written.",
+                    f"reading {name} back should return what was written; yours is different.",
                     case=case,
-                    idea="The block size may be any number from 1; take it from the cache.",
+                    idea="The block size may be any integer from 1; take it from the cache.",
                 )

@@ -1,4 +1,4 @@
-"""Judges 06.5, `paged_attention_forward`: first write, then attend, in the shapes of a Hugging Face layer."""
+"""Checks 06.5, `paged_attention_forward`: write, then attend, with the shapes of a Hugging Face layer."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ SLOTS = [5, 6, 0]
 
 @dataclass
 class Calls:
-    """What was asked of the cache and of the attention, in order."""
+    """The calls to the cache and to `attend`, in order."""
 
     made: list[str] = field(default_factory=list)
     layer: int | None = None
@@ -57,7 +57,10 @@ def check_paged_attention_forward(attempt) -> None:
 def _check_layer(attempt, layer: int, scaling: float | None) -> None:
     model = tiny_model("qwen2")
     kv_heads, head_dim = kv_head_size(model.config)
-    case = f"layer {layer} of 2; 3 new tokens with the slots {SLOTS}; query [1, 4, 3, 8], key and value [1, 2, 3, 8]; scaling={scaling}."
+    case = (
+        f"layer {layer} of 2; 3 new tokens with slots {SLOTS}; query [1, 4, 3, 8], key and value [1, 2, 3, 8]; "
+        f"scaling={scaling}."
+    )
     generator = torch.Generator().manual_seed(layer)
     query = torch.randn(1, QUERY_HEADS, TOKENS, head_dim, generator=generator)
     key, value = (torch.randn(1, kv_heads, TOKENS, head_dim, generator=generator) for _ in range(2))
@@ -72,11 +75,11 @@ def _check_layer(attempt, layer: int, scaling: float | None) -> None:
     paged = PagedPass(WatchedCache(model.config, calls), torch.tensor(SLOTS), attend)
     module = model.model.layers[layer].self_attn
 
-    def in_the_layer(query, key, value):
-        # An attempt may take `paged` among **kwargs; as an argument of its own it is not copied and compared.
+    def in_layer(query, key, value):
+        # `paged` is bound here, so that `call` does not copy it and compare it afterwards.
         return attempt(module, query, key, value, None, scaling=scaling, paged=paged, dropout=0.0, is_causal=True)
 
-    got = call(in_the_layer, query, key, value, case=case)
+    got = call(in_layer, query, key, value, case=case)
     _check_written(calls, layer, key, value, case)
     _check_attended(calls, paged, layer, query, scaling, case)
     _check_result(got, result, case)
@@ -87,7 +90,8 @@ def _check_written(calls: Calls, layer: int, key, value, case: str) -> None:
         raise Mistake(
             "nothing was written to the cache.",
             case=case,
-            idea="Without its keys there, no later token can look at these tokens: `paged.cache.write(layer, keys, values, paged.slot_mapping)`.",
+            idea="Later tokens can only attend to these tokens if their keys are in the cache: "
+            "`paged.cache.write(layer, keys, values, paged.slot_mapping)`.",
         )
     if calls.made[0] == "attend":
         raise Mistake(
@@ -99,59 +103,65 @@ def _check_written(calls: Calls, layer: int, key, value, case: str) -> None:
         raise Mistake(
             f"`write` was called {calls.made.count('write')} times.",
             case=case,
-            idea="One call writes all tokens of the row to this layer.",
+            idea="One call writes all tokens of the batch to this layer.",
         )
     if calls.layer != layer:
         raise Mistake(
-            f"this is layer {layer}; the cache was written in layer {calls.layer}.",
+            f"this is layer {layer}, but you wrote to layer {calls.layer} of the cache.",
             case=case,
-            idea="`module.layer_idx` is the number of the layer that calls.",
+            idea="`module.layer_idx` is the index of the calling layer.",
         )
     keys, values, slots = calls.written
     if not isinstance(slots, torch.Tensor) or slots.tolist() != SLOTS:
         raise Mistake(
-            f"the slots should be {SLOTS}; `write` was given {short(slots)}.",
+            f"the slots should be {SLOTS}; `write` got {short(slots)}.",
             case=case,
-            idea="`paged.slot_mapping` has them.",
+            idea="Pass `paged.slot_mapping`.",
         )
     for name, found, source, other in (("keys", keys, key, value), ("values", values, value, key)):
         want = source[0].transpose(0, 1)
         if not isinstance(found, torch.Tensor) or found.shape != want.shape:
             shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-            idea = "The layer's tensors have an axis for rows in front, and heads before tokens. `key[0].transpose(0, 1)` is [T, KV heads, head size]."
+            idea = (
+                "The layer's tensors have a batch axis in front, and heads before tokens. `key[0].transpose(0, "
+                "1)` is [T, KV heads, head size]."
+            )
             raise Mistake(
-                f"`write` wants the {name} as {list(want.shape)}, [T, KV heads, head size]; it was given {shape}.",
+                f"`write` expects the {name} as {list(want.shape)}, [T, KV heads, head size]; it got {shape}.",
                 case=case,
                 idea=idea,
             )
         if not torch.equal(found, want):
             idea = (
-                "Keys first, then values."
+                "Pass the keys first, then the values."
                 if torch.equal(found, other[0].transpose(0, 1))
-                else "Swap the axes with `transpose`; `reshape` and `view` would mix up tokens and heads."
+                else "Swap the axes with `transpose`; `reshape` and `view` mix up tokens and heads."
             )
-            raise Mistake(f"the {name} given to `write` are not those of the layer.", case=case, idea=idea)
+            raise Mistake(f"the {name} passed to `write` are not this layer's new {name}.", case=case, idea=idea)
 
 
 def _check_attended(calls: Calls, paged: PagedPass, layer: int, query, scaling, case: str) -> None:
     if calls.made.count("attend") != 1:
         times = "was not called" if "attend" not in calls.made else f"was called {calls.made.count('attend')} times"
-        idea = "One call computes the attention of the whole row. The keys that the layer hands over are those of the new tokens only; the cached ones are in the pool."
+        idea = (
+            "One call computes attention for the whole batch. The layer passes the keys of the new tokens only; "
+            "the cached ones are in the pool."
+        )
         raise Mistake(f"`paged.attend` {times}.", case=case, idea=idea)
     found, keys, values, scale = calls.attended
     want = query[0].transpose(0, 1)
     if not isinstance(found, torch.Tensor) or found.shape != want.shape:
         shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise Mistake(
-            f"`attend` wants the query as {list(want.shape)}, [T, query heads, head size]; it was given {shape}.",
+            f"`attend` expects the query as {list(want.shape)}, [T, query heads, head size]; it got {shape}.",
             case=case,
-            idea="`query[0].transpose(0, 1)`.",
+            idea="Pass `query[0].transpose(0, 1)`.",
         )
     if not torch.equal(found, want):
-        idea = "Swap the axes with `transpose`; `reshape` and `view` would mix up tokens and heads."
+        idea = "Swap the axes with `transpose`; `reshape` and `view` mix up tokens and heads."
         if scaling and torch.allclose(found, want * scaling):
-            idea = "You multiplied it by the scale already; `attend` does that."
-        raise Mistake("the query given to `attend` is not that of the layer.", case=case, idea=idea)
+            idea = "You already multiplied it by the scale. `attend` does that."
+        raise Mistake("the query passed to `attend` is not this layer's query.", case=case, idea=idea)
     for name, given, all_layers in (("keys", keys, paged.cache.keys), ("values", values, paged.cache.values)):
         if (
             isinstance(given, torch.Tensor)
@@ -163,54 +173,54 @@ def _check_attended(calls: Calls, paged: PagedPass, layer: int, query, scaling, 
             "keys of the new tokens only": paged.cache.calls.written[0],
             "values of the new tokens only": paged.cache.calls.written[1],
         }
-        idea = f"`paged.cache.{name}[layer]`: the whole pool of this layer, as it lies there. `attend` knows the block tables."
+        idea = f"Pass `paged.cache.{name}[layer]`, the whole pool of this layer. `attend` knows the block tables."
         for words, tensor in others.items():
             if isinstance(given, torch.Tensor) and torch.equal(
                 given.flatten().sort().values, tensor.flatten().sort().values
             ):
-                idea = f"These are the {words}. What was cached before would be forgotten: hand over `paged.cache.{name}[layer]`."
-        for number, tensor in enumerate(all_layers):
-            if isinstance(given, torch.Tensor) and given.data_ptr() == tensor.data_ptr() and number != layer:
-                idea = f"That is layer {number}; `module.layer_idx` is {layer}."
-        raise Mistake(f"the {name} given to `attend` should be this layer's tensor of the cache.", case=case, idea=idea)
+                idea = f"These are the {words}, so the cached ones are ignored. Pass `paged.cache.{name}[layer]`."
+        for index, tensor in enumerate(all_layers):
+            if isinstance(given, torch.Tensor) and given.data_ptr() == tensor.data_ptr() and index != layer:
+                idea = f"That is layer {index}; `module.layer_idx` is {layer}."
+        raise Mistake(f"the {name} passed to `attend` should be this layer's cache tensor.", case=case, idea=idea)
     wanted = query.shape[-1] ** -0.5 if scaling is None else scaling
     if not isinstance(scale, (int, float)) or abs(scale - wanted) > 1e-6:
         idea = (
-            "The layer says what its scores are multiplied by: `scaling`."
+            "The layer passes its own factor: use `scaling`."
             if scaling is not None
-            else "If `scaling` is None, it is 1 / sqrt(head size): `query.shape[-1] ** -0.5`."
+            else "If `scaling` is None, the scale is 1 / sqrt(head size): `query.shape[-1] ** -0.5`."
         )
-        raise Mistake(f"the scale should be {wanted:.4g}; `attend` was given {scale!r}.", case=case, idea=idea)
+        raise Mistake(f"the scale should be {wanted:.4g}; `attend` got {scale!r}.", case=case, idea=idea)
 
 
 def _check_result(got, result: torch.Tensor, case: str) -> None:
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         raise Mistake(
-            f"a pair should come back; yours returned {type(got).__name__}.",
+            f"expected a pair; your function returned {type(got).__name__}.",
             case=case,
-            idea="The layer unpacks two things: `return attention[None], None`.",
+            idea="The layer unpacks two values: `return attention[None], None`.",
         )
     found, weights = got
     want = result[None]
     if not isinstance(found, torch.Tensor) or found.shape != want.shape:
         shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        idea = "The row needs its axis in front: `attended[None]`."
+        idea = "Add the batch axis: `attended[None]`."
         if isinstance(found, torch.Tensor) and found.shape == want.transpose(1, 2).shape:
-            idea = "In the result, tokens come before heads, unlike in the query: `attend` returns it that way already."
+            idea = "In the result, tokens come before heads, unlike in the query. `attend` already returns that layout."
         raise Mistake(
             f"the attention should have the shape {list(want.shape)}; yours has {shape}.", case=case, idea=idea
         )
     if not torch.equal(found, want):
         raise Mistake(
-            "what came back is not what `attend` computed.",
+            "the returned attention is not what `attend` computed.",
             case=case,
-            idea="Hand it on as it is, with an axis in front.",
+            idea="Return it unchanged, with a leading axis.",
         )
     if weights is not None:
         raise Mistake(
-            f"the second of the pair should be None; yours is {type(weights).__name__}.",
+            f"the second value of the pair should be None; yours is {type(weights).__name__}.",
             case=case,
-            idea="There are no attention weights to hand over: they are never made for the whole row.",
+            idea="There are no attention weights to return: they are never computed for the whole batch.",
         )
 
 
@@ -250,12 +260,15 @@ def _check_in_model(attempt, family: str) -> None:
         )
         with _attention(model, attempt):
             got = call(lambda: model(**arguments, paged=paged), case=case).logits[0]
-    for name, line, text in zip("AB", got, texts):
+    for name, logits, text in zip("AB", got, texts):
         want = model(input_ids=torch.tensor([text])).logits[0, -1]
-        if not torch.allclose(line, want, rtol=1e-3, atol=2e-3):
-            what = f"{name}'s logits should be those of {name} alone; they differ by up to {float((line - want).abs().max()):.2g}."
+        if not torch.allclose(logits, want, rtol=1e-3, atol=2e-3):
+            what = (
+                f"{name}'s logits should be the same as for {name} alone; they differ by up to "
+                f"{float((logits - want).abs().max()):.2g}."
+            )
             raise Mistake(
                 what,
                 case=case,
-                idea="In each layer: write the new keys and values, then attend over the whole cache of this layer.",
+                idea="In each layer, write the new keys and values, then attend over this layer's whole cache.",
             )

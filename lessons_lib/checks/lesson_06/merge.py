@@ -1,4 +1,4 @@
-"""Judges 06.3, `merge`: two parts brought to one maximum, and added."""
+"""Checks 06.3, `merge`: two parts rescaled to the same maximum and added."""
 
 import torch
 
@@ -16,7 +16,7 @@ from lessons_lib.checks.lesson_06.partials import (
     wrong_field,
 )
 
-# (words, one, other), smallest first.
+# (description, one, other), smallest first.
 CASES = (
     (
         "the same maximum 2: totals 1.5 and 1, outputs 20 and 30.",
@@ -24,12 +24,14 @@ CASES = (
         partial([2], [1], [[30]]),
     ),
     (
-        "two queries. one: maxima 2 and 5, totals 1.5 and 1, outputs 20 and 7; other: maxima 3 and 4, totals 1 and 2, outputs 30 and 4.",
+        "two queries. one: maxima 2 and 5, totals 1.5 and 1, outputs 20 and 7; other: maxima 3 and 4, totals "
+        "1 and 2, outputs 30 and 4.",
         partial([2, 5], [1.5, 1], [[20], [7]]),
         partial([3, 4], [1, 2], [[30], [4]]),
     ),
     (
-        "values of two numbers. one: maximum 3, total 1, output 30 and 1; other: maximum 2, total 1.5, output 20 and 6.",
+        "two-dimensional values. one: maximum 3, total 1, output 30 and 1; other: maximum 2, total 1.5, "
+        "output 20 and 6.",
         partial([3], [1], [[30, 1]]),
         partial([2], [1.5], [[20, 6]]),
     ),
@@ -74,10 +76,19 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
     maximum = torch.maximum(one.maximum, other.maximum)
     if bool(found.isnan().any()):
         if bool((maximum == NONE).any()):
-            return '−∞ − (−∞) is NaN. Where neither part has seen a key, subtract 0 instead: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.'
-        return "A part that has seen no key has the total 0 and the maximum −∞. Dividing by its total, or multiplying by its maximum, is NaN."
+            return (
+                "−∞ − (−∞) is NaN. Where neither part has seen a key, subtract 0 instead: "
+                '`maximum.masked_fill(maximum == float("-inf"), 0.0)`.'
+            )
+        return (
+            "A part that has seen no key has total 0 and maximum −∞. Dividing by its total, or multiplying by its "
+            "maximum, can give NaN."
+        )
     if bool(found.isinf().any()) and wrong != "maximum":
-        return "An exponential overflowed. The factor of each part is exp(its own maximum − the larger one): never above 1."
+        return (
+            "An exponential overflowed. The factor of each part is exp(its own maximum − the larger one), which "
+            "is never above 1."
+        )
     reference = maximum.masked_fill(maximum == NONE, 0.0)
     if wrong == "maximum":
         if same(found, reference):
@@ -87,17 +98,17 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
             (other.maximum, "That is the maximum of `other`. Either part may have the larger one."),
             (
                 one.maximum + other.maximum,
-                "The largest score of both parts is the larger one of the two, not their sum.",
+                "The largest score over both parts is the larger of the two maxima, not their sum.",
             ),
             (
                 torch.minimum(one.maximum, other.maximum),
-                "That is the smaller one of the two. Relative to it, an exponential could overflow.",
+                "That is the smaller of the two. Relative to it, an exponential could overflow.",
             ),
-            (maximum.max().expand_as(found), "Each query has a maximum of its own."),
+            (maximum.max().expand_as(found), "Each query has its own maximum."),
         ):
             if same(found, guess):
                 return idea
-        return "For each query, the larger one of the two: `torch.maximum(one.maximum, other.maximum)`."
+        return "For each query, take the larger of the two: `torch.maximum(one.maximum, other.maximum)`."
     factors = [(part.maximum - reference).exp() for part in (one, other)]
     if wrong == "output":
         factors = [factor[:, None] for factor in factors]
@@ -105,19 +116,22 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
     for guess, idea in (
         (
             a + b,
-            "The two were added as they are. They are relative to different maxima: multiply each by exp(its own maximum − the larger one).",
+            "The two were added without rescaling. They are relative to different maxima: multiply each by "
+            "exp(its own maximum − the larger one).",
         ),
         (
             a * factors[0] + b,
-            "Only `one` was brought to the new maximum. `other` needs its factor too, where `one` has the larger maximum.",
+            "Only `one` was rescaled to the new maximum. `other` needs its factor too, where `one` has the "
+            "larger maximum.",
         ),
         (
             a + b * factors[1],
-            "Only `other` was brought to the new maximum. `one` needs its factor too, where `other` has the larger maximum.",
+            "Only `other` was rescaled to the new maximum. `one` needs its factor too, where `other` has the "
+            "larger maximum.",
         ),
         (
             a * factors[1] + b * factors[0],
-            "The factors are exchanged: each part is multiplied by exp(*its own* maximum − the larger one).",
+            "The factors are swapped: each part is multiplied by exp(*its own* maximum − the larger one).",
         ),
         (
             a / factors[0] + b / factors[1],
@@ -125,17 +139,20 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
         ),
         (
             (a * factors[0] + b * factors[1]) / 2,
-            "This is a mean. Sums are added; dividing by the total comes last, and does the rest.",
+            "You averaged the two. Just add the sums; the division by the total comes last and takes care of the rest.",
         ),
     ):
         if same(found, guess):
             return idea
     if wrong == "output":
-        normalised = one.output / one.total[:, None] + other.output / other.total[:, None]
-        if same(found, normalised) or same(found, normalised / 2):
-            return "You divided by the totals. Add the outputs as sums, each with its factor; the parts have unequal weight."
-        return "one.output × its factor + other.output × its factor, with factors of shape [Q, 1]."
-    return "one.total × its factor + other.total × its factor."
+        normalized = one.output / one.total[:, None] + other.output / other.total[:, None]
+        if same(found, normalized) or same(found, normalized / 2):
+            return (
+                "You divided by the totals. Add the outputs as sums, each times its factor: the parts don't weigh "
+                "the same."
+            )
+        return "Expected one.output × its factor + other.output × its factor, with factors of shape [Q, 1]."
+    return "Expected one.total × its factor + other.total × its factor."
 
 
 def _check_many_parts(attempt, spread: float, generator) -> None:
@@ -143,7 +160,10 @@ def _check_many_parts(attempt, spread: float, generator) -> None:
     scores = spread * torch.randn(3, 40, generator=generator)
     scores[1, 7:] = NONE
     values = torch.randn(40, 2, generator=generator)
-    case = f"3 queries and 40 keys in eight parts, scores up to {scores.max():.0f}; the second query may see only the first 7 keys."
+    case = (
+        f"3 queries and 40 keys in eight parts, scores up to {scores.max():.0f}; the second query sees only the "
+        "first 7 keys."
+    )
     parts = [add_block(nothing_seen(3, 2), s, v) for s, v in zip(scores.split(5, dim=1), values.split(5))]
     expected = scores.softmax(dim=1) @ values
     chain = parts[0]
@@ -151,12 +171,12 @@ def _check_many_parts(attempt, spread: float, generator) -> None:
         chain = call(attempt, chain, part, case=case)
     while len(parts) > 1:
         parts = [call(attempt, parts[i + 1], parts[i], case=case) for i in range(0, len(parts), 2)]
-    for how, merged in (("one after the other", chain), ("in pairs", parts[0])):
+    for how, merged in (("one after another", chain), ("in pairs", parts[0])):
         found = merged.output / merged.total[:, None]
         if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
             far = float((found - expected).abs().max())
             raise Mistake(
                 f"merged {how}, output / total should be the attention; it is off by up to {far:.2g}.",
                 case=case,
-                idea="The order in which parts are merged must not matter.",
+                idea="The result must not depend on the order in which parts are merged.",
             )

@@ -1,10 +1,10 @@
-"""Counts the operators that PyTorch carries out: a loop in Python over tokens or sequences shows in how their number grows."""
+"""Counts the operators that PyTorch runs. A Python loop over tokens or sequences shows in how the count grows."""
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class CountOperators(TorchDispatchMode):
-    """Inside, `names` collects the operators, in order."""
+    """While active, `names` collects the operators in order."""
 
     def __init__(self):
         super().__init__()

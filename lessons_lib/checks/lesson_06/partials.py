@@ -1,4 +1,4 @@
-"""What the exercises on the online softmax share: states to begin with, and how to judge the one that comes back."""
+"""Shared by the checks of 06.2 and 06.3: initial states, and how to check the one that is returned."""
 
 import torch
 
@@ -7,8 +7,9 @@ from lessons_lib.checks.exercise import Mistake, short
 
 NONE = float("-inf")
 FILLED_IN = (
-    "Return the maximum itself, −∞ where no key was seen, and not the one with 0 filled in. The 0 is only for the subtractions: "
-    "as a maximum it would say that a score of 0 was seen."
+    "Return the maximum itself, −∞ where no key was seen, not the version with 0 filled in. The 0 is only for "
+    "the subtractions: "
+    "as a maximum it would mean that a key with a score of 0 was seen."
 )
 
 
@@ -21,20 +22,26 @@ def clone(seen: Partial) -> Partial:
 
 
 def check_is_partial(got, want: Partial, case: str) -> None:
-    """It has the three fields, as tensors of the right shape."""
+    """Require the three fields, as tensors of the right shape."""
     if not all(hasattr(got, name) for name in ("maximum", "total", "output")):
-        idea = "Return `Partial(maximum, total, output)`: the next block goes on from there. Dividing comes last, in `attention_of`."
-        raise Mistake(f"a Partial should come back; yours returned {type(got).__name__}.", case=case, idea=idea)
+        idea = (
+            "Return `Partial(maximum, total, output)`: the next block continues from there. The division comes "
+            "last, in `attention_of`."
+        )
+        raise Mistake(f"expected a Partial; your function returned {type(got).__name__}.", case=case, idea=idea)
     for name in ("maximum", "total", "output"):
         found, expected = getattr(got, name), getattr(want, name)
         if not isinstance(found, torch.Tensor):
             raise Mistake(
                 f"`{name}` should be a tensor; yours is {type(found).__name__}.",
                 case=case,
-                idea="Each query has a number of its own in it.",
+                idea="It has one entry per query. `x.max(dim=1)` returns values and indices: take `.values`.",
             )
         if found.shape != expected.shape:
-            idea = "`x.max(dim=1)` gives values and places: take `.values`. `x[:, None]` adds an axis where [Q] meets [Q, K] or [Q, D], and only there."
+            idea = (
+                "Add an axis with `x[:, None]` only where you combine [Q] with [Q, K] or [Q, D]. The fields "
+                "themselves have none."
+            )
             raise Mistake(
                 f"`{name}` should have the shape {list(expected.shape)}; yours has {list(found.shape)}.",
                 case=case,
@@ -45,9 +52,10 @@ def check_is_partial(got, want: Partial, case: str) -> None:
 def check_unchanged(before: Partial, now: Partial, name: str, case: str) -> None:
     for field in ("maximum", "total", "output"):
         if not torch.equal(getattr(before, field), getattr(now, field)):
-            idea = "`x *= factor` changes the tensor that the caller still holds; `x * factor` makes a new one. Return a new Partial."
+            idea = "`x *= factor` changes the caller's tensor; `x * factor` creates a new one. Return a new Partial."
             raise Mistake(
-                f"your code changed `{name}.{field}`, from {short(getattr(before, field))} to {short(getattr(now, field))}.",
+                f"your code changed `{name}.{field}`, from {short(getattr(before, field))} to "
+                f"{short(getattr(now, field))}.",
                 case=case,
                 idea=idea,
             )
@@ -58,16 +66,16 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def wrong_field(got: Partial, want: Partial) -> str | None:
-    """The first field that is not as it should be."""
+    """The first field that is wrong."""
     return next(
         (name for name in ("maximum", "total", "output") if not same(getattr(got, name), getattr(want, name))), None
     )
 
 
 def told(tensor: torch.Tensor) -> str:
-    """Numbers with four digits."""
+    """The values, with four digits."""
 
-    def number(value):
-        return [number(item) for item in value] if isinstance(value, list) else f"{value:.4g}"
+    def rounded(value):
+        return [rounded(item) for item in value] if isinstance(value, list) else f"{value:.4g}"
 
-    return str(number(tensor.tolist())).replace("'", "")
+    return str(rounded(tensor.tolist())).replace("'", "")
