@@ -35,7 +35,7 @@ from lessons_lib.batching import (
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, request_times
 from lessons_lib.models import load_model, tiny_model
-from lessons_lib.recording import watch_forwards
+from lessons_lib.recording import record_run, watch_forwards
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.batches import draw_padded_batch
 from lessons_lib.viz.charts import bar_chart
@@ -55,7 +55,7 @@ forward pass after its prefill computes one token.
 """
 
 # %%
-alone = generate_one_by_one(model, tokenizer, **SIX)
+alone = record_run(generate_one_by_one, model, tokenizer, **SIX)
 times = request_times(alone.trace, in_steps=True)
 for story, answer in zip(STORIES, alone.outputs):
     text = tokenizer.decode(answer).replace("\n", " ")
@@ -207,7 +207,7 @@ a *batch slot*, which serves one request at a time. Each column is a step.
 
 # %%
 lengths = [20, 30, 40, 60]
-example = static_generate(model, tokenizer, [PROMPTS[0]] * 4, max_new_tokens=lengths, batch_size=4, names=["G", "H", "I", "J"])
+example = record_run(static_generate, model, tokenizer, [PROMPTS[0]] * 4, max_new_tokens=lengths, batch_size=4, names=["G", "H", "I", "J"])
 draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 tokens")
 
 # %% [markdown]
@@ -312,7 +312,7 @@ stories:
 """
 
 # %%
-six = static_generate(model, tokenizer, **SIX, batch_size=4, generate_wave=generate_wave)
+six = record_run(static_generate, model, tokenizer, **SIX, batch_size=4, generate_wave=generate_wave)
 Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in waves of four"), count=len(six.trace.steps), start=len(six.trace.steps) - 1)
 
 # %% [markdown]
@@ -350,7 +350,7 @@ def oracle(ids, max_tokens):
 expected = [oracle(ids, max_tokens) for ids, max_tokens in zip(prompt_ids, MAX_NEW_TOKENS)]
 print("one at a time equals `generate`:", alone.outputs == expected)
 for size in (2, 4, 6):
-    outputs = static_generate(model, tokenizer, **SIX, batch_size=size, generate_wave=generate_wave).outputs
+    outputs = record_run(static_generate, model, tokenizer, **SIX, batch_size=size, generate_wave=generate_wave).outputs
     equal = sum(answer == reference for answer, reference in zip(outputs, expected))
     print(f"batch size {size}: {equal} of 6 stories equal `generate`, token for token ({sum(map(len, outputs))} tokens)")
 
@@ -485,8 +485,8 @@ all answers reach their limits.
 predict("01.c", ...)
 
 # %% tags=["measured"]
-ways = {1: lambda: generate_one_by_one(model, tokenizer, **requests)}
-ways |= {size: lambda size=size: static_generate(model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
+ways = {1: lambda: record_run(generate_one_by_one, model, tokenizer, **requests)}
+ways |= {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
 seconds, runs = {size: [] for size in ways}, {}
 for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
     for size, serve in ways.items():

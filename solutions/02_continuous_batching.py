@@ -16,6 +16,7 @@ queue takes over right away.
 import inspect
 import random
 from collections import deque
+from functools import partial
 from statistics import mean, median
 from time import perf_counter
 
@@ -27,6 +28,7 @@ from lessons_lib.batching.continuous_batching import forward
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
+from lessons_lib.recording import record_run
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.batches import draw_slot_rows
 from lessons_lib.viz.charts import bar_chart
@@ -45,7 +47,7 @@ Here are the six stories again, served in waves of four. Look at slot 3, which D
 """
 
 # %%
-static = static_generate(model, tokenizer, **SIX, batch_size=4)
+static = record_run(static_generate, model, tokenizer, **SIX, batch_size=4)
 draw_timeline(static.trace, title="Static batching, waves of four")
 
 # %%
@@ -113,8 +115,8 @@ one the same requests with slots. Step through it and watch the queue under each
 # %%
 three = [STORIES[NAMES.index(name)] for name in "DBF"]
 THREE = dict(prompts=[s.prompt for s in three], max_new_tokens=[s.max_new_tokens for s in three], names="DBF")
-waves = static_generate(model, tokenizer, **THREE, batch_size=2)
-slots = batch_generate(model, tokenizer, **THREE, batch_size=2, prefill_step=16)
+waves = record_run(static_generate, model, tokenizer, **THREE, batch_size=2)
+slots = record_run(batch_generate, model, tokenizer, **THREE, batch_size=2, prefill_step=16)
 Stepper(lambda i: draw_compare(waves.trace, slots.trace, i), count=len(waves.trace.steps))
 
 # %% [markdown]
@@ -439,8 +441,8 @@ which do what yours do.)
 """
 
 # %%
-continuous = batch_generate(
-    model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, step=step, mask=cache_mask
+continuous = record_run(
+    batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, step=step, mask=cache_mask
 )
 reveal("02.a", len(continuous.trace.steps), unit="steps")
 
@@ -503,7 +505,7 @@ def alone(name, max_tokens):
 oracle = [alone(story.name, story.max_new_tokens) for story in STORIES]
 for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
     how = dict(batch_size=batch_size, prefill_step=prefill_step, step=step, mask=cache_mask)
-    result = batch_generate(model, tokenizer, **SIX, **how)
+    result = record_run(batch_generate, model, tokenizer, **SIX, **how)
     same, steps = sum(a == b for a, b in zip(result.outputs, oracle)), len(result.trace.steps)
     print(f"{batch_size} slots, chunks of {prefill_step:2}: {same} of 6 answers equal `generate`, in {steps} steps")
 
@@ -530,7 +532,7 @@ def answer_of_e(previous, mask):
     names = ["C", previous, "E"]
     prompts = [PROMPTS[NAMES.index(name)] for name in names]
     how = dict(max_new_tokens=[70, 3, 40], names=names, batch_size=2, step=step, mask=mask)
-    return tokenizer.decode(batch_generate(model, tokenizer, prompts, **how).outputs[2])
+    return tokenizer.decode(batch_generate(model, tokenizer, prompts, **how)[2])
 
 
 texts = {(mask, previous): answer_of_e(previous, mask) for mask in (cache_mask, careless_mask) for previous in "BF"}
@@ -561,7 +563,7 @@ def step_with_barrier(batch):
     prefill_chunk(batch)
 
 
-barrier = batch_generate(model, tokenizer, **SIX, batch_size=4, step=step_with_barrier, mask=cache_mask)
+barrier = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, step=step_with_barrier, mask=cache_mask)
 print(f"answers equal: {barrier.outputs == continuous.outputs}")
 refilled, not_refilled = len(continuous.trace.steps), len(barrier.trace.steps)
 print(f"steps: {refilled} with refilling, {not_refilled} without, {len(static.trace.steps)} in static waves")
@@ -596,11 +598,10 @@ rng.shuffle(max_tokens_each)
 WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 
 
-def continuous_generate(*args, **how):
-    return batch_generate(*args, **how, step=step, mask=cache_mask)
-
-
-methods = {"static": static_generate, "continuous": continuous_generate}
+methods = {
+    "static": partial(record_run, static_generate),
+    "continuous": partial(record_run, batch_generate, step=step, mask=cache_mask),
+}
 keys = [("static", 1), *((kind, n) for n in (2, 4, 8) for kind in methods)]
 runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
 print("max_new_tokens:", max_tokens_each)
@@ -759,7 +760,7 @@ present from the start, behind A, C and E. We count the token positions of the l
 def with_long_prompt(prefill_step):
     ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
     how = dict(batch_size=4, prefill_step=prefill_step, step=step, mask=cache_mask)
-    return batch_generate(model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
+    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
 
 
 for prefill_step in (16, 64, 240):

@@ -26,8 +26,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.kv_cache import block_bytes, block_pool as reference, slot_of
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
-from lessons_lib.recording.fragmentation import contiguous_use, final_tokens, paged_use, tokens_held, waste
-from lessons_lib.recording.pool_states import replay
+from lessons_lib.recording import contiguous_use, final_tokens, paged_use, record_run, replay, tokens_held, waste
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
@@ -53,8 +52,8 @@ each step.
 """
 
 # %%
-six = batch_generate(
-    model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, batch_size=4, max_seq_len=256
+six = record_run(
+    batch_generate, model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, batch_size=4, max_seq_len=256
 )
 held = tokens_held(six.trace)
 final = final_tokens(held)
@@ -184,8 +183,9 @@ room.
 # %%
 load = skewed_workload(32)
 names = [str(index) for index in range(32)]
-many = batch_generate(
-    model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256
+many = record_run(
+    batch_generate, model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens,
+    names=names, batch_size=8, max_seq_len=256,
 )
 many_held = tokens_held(many.trace)
 many_prompts = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(names, load.prompts)}

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 from lessons_lib.attention import PADDING, Tags, not_in_the_future, not_padding, same_sequence
-from lessons_lib.batching import generate_in_one_row, greedy_with_cache
+from lessons_lib.batching import generate_packed, greedy_with_cache
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model, tiny_model
@@ -588,7 +588,7 @@ def oracle(name, max_tokens):
 
 
 expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
-answers = generate_in_one_row(model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits)
+answers = generate_packed(model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits)
 for name, answer in zip(NAMES, answers):
     print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
 
@@ -616,7 +616,7 @@ position.
 def in_one_row(names, packed_logits, max_tokens=30):
     """The answers of stories that share a row, `max_tokens` tokens each."""
     prompts = [prompt_ids[name] for name in names]
-    return generate_in_one_row(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
+    return generate_packed(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
 
 
 def show_without(rule, names, label):

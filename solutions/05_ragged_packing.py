@@ -39,16 +39,16 @@ from lessons_lib.batching import (
     Request,
     admit,
     batch_generate,
-    forward,
     loop_forward,
     ragged_generate,
     retire,
     static_generate,
 )
+from lessons_lib.batching.ragged_batching import forward
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
-from lessons_lib.recording import count_operators, mask_text, packed_text
+from lessons_lib.recording import count_operators, mask_text, packed_text, record_run
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.batches import draw_packed_step
 from lessons_lib.viz.charts import line_chart
@@ -67,7 +67,7 @@ computed in each slot.
 """
 
 # %%
-slots = batch_generate(model, tokenizer, **SIX, batch_size=4)
+slots = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4)
 
 
 def table_row(step_number):
@@ -142,8 +142,8 @@ it leaves, and the next row holds one token of E followed by A's prompt.
 """
 
 # %%
-small = ragged_generate(
-    model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
+small = record_run(
+    ragged_generate, model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
 )
 Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len(small.packed), still=0)
 
@@ -423,7 +423,7 @@ finished.
 """
 
 # %%
-ragged = ragged_generate(model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
+ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
 
 # %%
@@ -633,9 +633,9 @@ max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
 rng.shuffle(max_tokens_each)
 LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 METHODS = {
-    "static, 01": lambda n: static_generate(model, tokenizer, **LOAD, batch_size=n),
-    "slots, 02": lambda n: batch_generate(model, tokenizer, **LOAD, batch_size=n),
-    "ragged, 05": lambda n: ragged_generate(model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
+    "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
+    "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
+    "ragged, 05": lambda n: record_run(ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
 }
 
 

@@ -63,7 +63,7 @@ from lessons_lib.measuring import (
     random_row,
 )
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
-from lessons_lib.recording import paged_step_text, record_blocks
+from lessons_lib.recording import paged_step_text, record_blocks, record_run, watch_paged_passes
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_pool_access
@@ -85,7 +85,7 @@ computed, how many were already cached, and how many KiB were copied.
 """
 
 # %%
-ragged = ragged_generate(model, tokenizer, **SIX, max_num_seqs=4)
+ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4)
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
 
 
@@ -153,8 +153,8 @@ def used_pool(num_blocks, block_size):
     return pool
 
 
-small = paged_generate(
-    model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA",
+small = record_run(
+    paged_generate, model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA",
     max_num_seqs=2, num_blocks=7, block_size=4, make_pool=used_pool,
 )  # fmt: skip
 Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses), start=0, still=4)
@@ -792,7 +792,7 @@ don't pass `num_blocks`, the pool has room for the four largest requests at thei
 
 # %%
 MINE = dict(backend=my_backend, make_cache=PagedKVCache)
-paged = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
+paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
 print("same answers as lesson 05:", paged.outputs == ragged.outputs)
 print(f"a pool of {paged.accesses[0].num_blocks} blocks of 16; {len(paged.accesses)} steps")
 Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
@@ -818,7 +818,7 @@ table, "queue afterwards" lists the requests that still wait after the next ones
 # %%
 max_tokens_each = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
 print("blocks at most:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
-tight = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
+tight = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
 print(f"same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, compared with {len(paged.packed)} in the larger pool")
 
 
@@ -871,10 +871,10 @@ prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 4, 5, 16,
 LOAD = dict(prompts=prompts, max_new_tokens=[rng.choice((1, 2, 5, 17)) for _ in prompts], max_num_seqs=8)
 for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
-    expected = ragged_generate(tiny, plain, **LOAD).outputs
+    expected = ragged_generate(tiny, plain, **LOAD)
     for block_size in (1, 4, 16):
         num_blocks = 2 * blocks_for(40 + 17 - 1, block_size)  # room for two requests of the largest size
-        run = paged_generate(tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
+        run = record_run(paged_generate, tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
         same = sum(a == b for a, b in zip(run.outputs, expected))
         waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
         print(f"{family:>6}, blocks of {block_size:2}: {same} of 30 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
@@ -898,13 +898,14 @@ as_written, left_in_use = [], []
 
 def watched_step(batch):
     before = [tensor.clone() for tensor in batch.cache.keys + batch.cache.values]
-    paged_step(batch)
-    written = {slot for slots in batch.access.written.values() for slot in slots}
+    with watch_paged_passes(batch) as passes:
+        paged_step(batch)
+    written = {slot for access in passes for slots in access.written.values() for slot in slots}
     as_written.append(slots_changed(before, batch.cache) == written)
     left_in_use.append(len(batch.pool.used))
 
 
-watched = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
+paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
 print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens and no others")
 print(f"blocks in use after the last step: {left_in_use[-1]}")
 

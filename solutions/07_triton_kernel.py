@@ -28,7 +28,7 @@ from lessons_lib.kernels import decode_heads, how_kernels_run, kernel_device, on
 from lessons_lib.kv_cache import BlockPool, BlockTable, PagedKVCache, slot_mapping
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
-from lessons_lib.recording import OutOfBounds, record_kernel
+from lessons_lib.recording import OutOfBounds, record_kernel, record_run
 from lessons_lib.viz import Stepper
 from lessons_lib.viz.programs import draw_program
 from lessons_lib.viz.tables import Table
@@ -60,7 +60,7 @@ def counting_backend(packed, block_tables, block_size):
 
 
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
-run = paged_generate(model, tokenizer, **SIX, backend=counting_backend)
+run = record_run(paged_generate, model, tokenizer, **SIX, backend=counting_backend)
 KIB_A_TOKEN = cache_bytes_per_token(model.config, model.dtype.itemsize) / 1024
 
 
@@ -626,9 +626,9 @@ def kernel_backend(packed, block_tables, block_size):
 
 MINE = dict(backend=kernel_backend, make_cache=KernelCache)
 by_kernels = paged_generate(model, tokenizer, **THREE, **MINE)
-for name, ids, prompt in zip("CEA", by_kernels.outputs, THREE["prompts"]):
+for name, ids, prompt in zip("CEA", by_kernels, THREE["prompts"]):
     print(f"{name}: {prompt}|{tokenizer.decode(ids)}")
-print("the same tokens as with PyTorch's attention:", by_kernels.outputs == by_torch.outputs)
+print("the same tokens as with PyTorch's attention:", by_kernels == by_torch)
 print(f"launches of your decode kernel: {len(launches)}, one for each layer of each pass with decodes")
 
 # %% [markdown]
@@ -643,7 +643,7 @@ prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in (1, 4, 6, 3)]
 LOAD = dict(prompts=prompts, max_new_tokens=[4, 2, 3, 2], max_num_seqs=2, block_size=4)
 for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family).to(DEVICE)
-    same = paged_generate(tiny, plain, **LOAD, **MINE).outputs == paged_generate(tiny, plain, **LOAD, backend="torch").outputs
+    same = paged_generate(tiny, plain, **LOAD, **MINE) == paged_generate(tiny, plain, **LOAD, backend="torch")
     print(f"{family:>6}: the same tokens: {same}")
 
 # %% [markdown]

@@ -868,8 +868,8 @@ for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family).to(device)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 8, 17)]
     load = dict(prompts=prompts, max_new_tokens=[2, 3, 2], max_num_seqs=2, block_size=8)
-    expected = paged_generate(tiny, plain, **load, backend="torch").outputs
-    same = [paged_generate(tiny, plain, **load, backend=backend).outputs == expected for backend in ("triton", my_backend)]
+    expected = paged_generate(tiny, plain, **load, backend="torch")
+    same = [paged_generate(tiny, plain, **load, backend=backend) == expected for backend in ("triton", my_backend)]
     print(f"{family:>6}: the same tokens as with PyTorch: the library's backend {same[0]}, yours {same[1]}")
 
 # %% [markdown]

@@ -728,7 +728,7 @@ tiny = tiny_model("llama")
 rng = random.Random(9)
 tiny_prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (13, 30, 3, 21, 1)]
 tiny_caps = (4, 5, 6, 3, 1)
-expected = ragged_generate(tiny, plain, tiny_prompts, max_new_tokens=tiny_caps).outputs
+expected = ragged_generate(tiny, plain, tiny_prompts, max_new_tokens=tiny_caps)
 
 
 def answers(one, prompts, limits, ends, num_blocks, **settings):
@@ -754,7 +754,7 @@ Then the six stories with the bundled model, against lesson 06:
 paged = paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
 ids = list(prompt_ids.values())
 outputs, _ = answers(model, ids, MAX_NEW_TOKENS, [tokenizer.eos_token_id], 60, max_num_seqs=4, max_num_batched_tokens=16)
-print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged.outputs))} of 6 answers equal")
+print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged))} of 6 answers equal")
 
 # %% [markdown]
 """

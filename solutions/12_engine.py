@@ -97,7 +97,7 @@ for name, output in zip(NAMES, answers):
     print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: …{output.text[:80]!r}")
 
 # %%
-alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS).outputs
+alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
 print("the same tokens as one at a time (lesson 00):", [output.token_ids for output in answers] == alone)
 
 # %% [markdown]

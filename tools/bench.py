@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 
-from lessons_lib.batching.batch_result import BatchResult
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one
 from lessons_lib.batching.paged_batching import paged_generate, paged_step
@@ -24,6 +23,7 @@ from lessons_lib.measuring.run_statistics import batch_metrics
 from lessons_lib.measuring.timing import median_ms
 from lessons_lib.measuring.workloads import skewed_workload
 from lessons_lib.models.loading import load_model
+from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.viz.tables.table import Table
 from tools.bench_engines import measure_ways, ways_table
 
@@ -34,7 +34,7 @@ CONTEXTS = ((4, 50), (4, 400), (16, 50), (16, 150), (16, 400), (16, 800))
 POOL_SIZES = (100, 1_000, 10_000, 100_000)
 
 
-def timed(serve: Callable[[], BatchResult]) -> tuple[float, BatchResult]:
+def timed(serve: Callable[[], RecordedRun]) -> tuple[float, RecordedRun]:
     started = time.perf_counter()
     result = serve()
     return time.perf_counter() - started, result
@@ -48,19 +48,21 @@ def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Tab
     model, tokenizer = load_model()
     load = skewed_workload(requests)
     max_tokens_each = dict(max_new_tokens=load.max_new_tokens)
-    ways = {("one at a time", 1): lambda: generate_one_by_one(model, tokenizer, load.prompts, **max_tokens_each)}
+    ways = {
+        ("one at a time", 1): lambda: record_run(generate_one_by_one, model, tokenizer, load.prompts, **max_tokens_each)
+    }
     for size in batch_sizes:
-        ways["static", size] = lambda size=size: static_generate(
-            model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
+        ways["static", size] = lambda size=size: record_run(
+            static_generate, model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
         )
-        ways["slots", size] = lambda size=size: batch_generate(
-            model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
+        ways["slots", size] = lambda size=size: record_run(
+            batch_generate, model, tokenizer, load.prompts, **max_tokens_each, batch_size=size
         )
-        ways["ragged", size] = lambda size=size: ragged_generate(
-            model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
+        ways["ragged", size] = lambda size=size: record_run(
+            ragged_generate, model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
         )
-        ways["paged", size] = lambda size=size: paged_generate(
-            model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
+        ways["paged", size] = lambda size=size: record_run(
+            paged_generate, model, tokenizer, load.prompts, **max_tokens_each, max_num_seqs=size
         )
     seconds = {way: [] for way in ways}
     results = {}

@@ -2,10 +2,12 @@
 
 Each module is one lesson's idea, and each keeps the tokens of the one before. Read in this order: greedy (lesson 00),
 static_batching (01), request, slots, slot_cache, continuous_batching (02), packed_logits (04), ragged_batching (05),
-paged_batching (06). batch_result is what all of them return.
+paged_batching (06). All of them return the new tokens of each request; `lessons_lib.recording.record_run` records a run.
+
+`forward` is a function of continuous_batching and another one of ragged_batching: import it from its module.
 """
 
-from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, decode_all, forward, prefill_chunk, step
+from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, decode_all, prefill_chunk, step
 from lessons_lib.batching.greedy import (
     decode_step,
     generate_one_by_one,
@@ -13,7 +15,7 @@ from lessons_lib.batching.greedy import (
     greedy_without_cache,
     prefill,
 )
-from lessons_lib.batching.packed_logits import generate_in_one_row, packed_logits
+from lessons_lib.batching.packed_logits import generate_packed, packed_generate, packed_logits
 from lessons_lib.batching.paged_batching import (
     PagedBatch,
     blocks_at_most,
@@ -25,7 +27,6 @@ from lessons_lib.batching.paged_batching import (
 from lessons_lib.batching.ragged_batching import (
     RaggedBatch,
     admit,
-    forward,
     loop_forward,
     ragged_generate,
     ragged_step,
@@ -62,16 +63,15 @@ __all__ = [
     "cache_mask",
     "decode_all",
     "decode_step",
-    "forward",
-    "forward",
     "forward_in_blocks",
-    "generate_in_one_row",
     "generate_one_by_one",
+    "generate_packed",
     "generate_wave",
     "greedy_with_cache",
     "greedy_without_cache",
     "left_out",
     "loop_forward",
+    "packed_generate",
     "packed_logits",
     "pad_left",
     "padded_tables",

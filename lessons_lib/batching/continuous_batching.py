@@ -1,37 +1,19 @@
 """Lesson 02: continuous batching. A slot that falls free is filled in the next step, while the others go on."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
-from lessons_lib.batching.batch_result import BatchResult, request_names
-from lessons_lib.batching.request import Request, RequestState
+from lessons_lib.batching.request import Request, RequestState, request_names
 from lessons_lib.batching.slot_cache import SlotCache, SlotView, cache_mask
 from lessons_lib.batching.slots import SlotManager
 from lessons_lib.models.prompts import BadRequest, check_batch_size, encode_prompts
-from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
 class NoProgress(RuntimeError):
     """A step computed nothing although requests are left."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One forward pass, for the trace.
-
-    Attributes:
-        slots: the slots it computed.
-        tokens: how many token positions for each of them.
-        seats: slot number -> the request that sat in it.
-    """
-
-    slots: range
-    tokens: int
-    seats: dict[int, Request]
 
 
 @dataclass
@@ -43,7 +25,6 @@ class SlotBatch:
         waiting: requests without a slot, first come first.
         running: slot number -> the request in it, in the order of admission.
         mask: what makes the mask of a forward pass.
-        passes: the forward passes of this step.
     """
 
     model: torch.nn.Module
@@ -53,7 +34,6 @@ class SlotBatch:
     waiting: deque[Request]
     running: dict[int, Request] = field(default_factory=dict)
     mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask
-    passes: list[Pass] = field(default_factory=list)
 
     def slots_in(self, state: RequestState) -> list[int]:
         """The slots whose request is in that state, in the order of admission."""
@@ -135,7 +115,6 @@ def forward(batch, slots: range, tokens, positions, num_keys: int) -> torch.Tens
     """
     device = batch.model.device
     positions = torch.tensor(positions, device=device)
-    batch.passes.append(Pass(slots, positions.shape[1], dict(batch.running)))
     batch.cache.look_at(SlotView(slice(slots.start, slots.stop), positions, num_keys))
     return batch.model(
         input_ids=torch.tensor(tokens, device=device),
@@ -144,35 +123,6 @@ def forward(batch, slots: range, tokens, positions, num_keys: int) -> torch.Tens
         past_key_values=batch.cache,
         logits_to_keep=1,
     ).logits[:, -1]
-
-
-def traced_step(batch: SlotBatch, step) -> Step:
-    """Do one step and write down what every slot did in it."""
-    everyone = [*batch.waiting, *batch.running.values()]
-    before = {request.id: (request.num_computed_tokens, request.state) for request in everyone}
-    batch.passes.clear()
-    started = time.perf_counter()
-    step(batch)
-    seconds = time.perf_counter() - started
-    seats = {slot: request for done in batch.passes for slot, request in done.seats.items()} | batch.running
-    rows = []
-    for slot in range(batch.slots.num_slots):
-        computed = sum(done.tokens for done in batch.passes if slot in done.slots)
-        request = seats.get(slot)
-        if request is None:
-            rows.append(RowWork(None, "idle", computed, useful=0))
-            continue
-        computed_before, state_before = before[request.id]
-        phase = "decode" if state_before is RequestState.DECODING else "prefill"
-        rows.append(RowWork(request.id, phase, computed, useful=request.num_computed_tokens - computed_before))
-    return Step(
-        rows=tuple(rows),
-        seconds=seconds,
-        waiting=tuple(request.id for request in batch.waiting),
-        forward_calls=len(batch.passes),
-        cache_reserved=batch.slots.num_slots * batch.cache.max_seq_len,
-        cache_used=sum(request.num_computed_tokens for request in seats.values()),
-    )
 
 
 def batch_generate(
@@ -187,7 +137,7 @@ def batch_generate(
     names=None,
     step=step,
     mask=cache_mask,
-) -> BatchResult:
+) -> list[list[int]]:
     """Serve requests with continuous batching.
 
     Args:
@@ -215,12 +165,12 @@ def batch_generate(
     ]
     cache = SlotCache(model, batch_size, max_seq_len)
     batch = SlotBatch(model, cache, SlotManager(batch_size), prefill_step, deque(requests), mask=mask)
-    trace = Trace()
     while batch.has_work():
-        trace.steps.append(traced_step(batch, step))
-        if not batch.passes:
+        computed_before = sum(request.num_computed_tokens for request in requests)
+        step(batch)
+        if sum(request.num_computed_tokens for request in requests) == computed_before:
             raise NoProgress(
-                f"step {len(trace.steps)} computed nothing, with {len(batch.waiting)} requests waiting and "
-                f"{len(batch.running)} in {batch_size} slots. A step must release, admit, decode and prefill."
+                f"a step computed nothing, with {len(batch.waiting)} requests waiting and {len(batch.running)} in "
+                f"{batch_size} slots. A step must release, admit, decode and prefill."
             )
-    return BatchResult([request.output_ids for request in requests], trace)
+    return [request.output_ids for request in requests]

@@ -3,11 +3,7 @@
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.batching.batch_result import BatchResult, request_names
-from lessons_lib.models.loading import cache_bytes_per_token
 from lessons_lib.models.prompts import encode_prompts
-from lessons_lib.recording.forward_passes import Forward, watch_forwards
-from lessons_lib.recording.trace import RowWork, Step
 
 
 @torch.inference_mode()
@@ -77,48 +73,21 @@ def greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return new_tokens
 
 
-def generate_one_by_one(
-    model, tokenizer, prompts, *, max_new_tokens, names=None, greedy=greedy_with_cache
-) -> BatchResult:
+def generate_one_by_one(model, tokenizer, prompts, *, max_new_tokens, greedy=greedy_with_cache) -> list[list[int]]:
     """Serve requests one after the other, each alone: the baseline of every later lesson.
 
     Args:
         prompts: texts, or lists of token ids.
-        max_new_tokens: one cap for all, or one for each.
-        names: what to call the requests in the trace; "0", "1", ... if not given.
+        max_new_tokens: one limit for all requests, or one for each.
         greedy: the function that serves one request, yours if you like.
+
+    Returns:
+        The new tokens of each request, in the order of the prompts.
 
     Raises:
         BadRequest: see `lessons_lib.models.prompts.encode_prompts`; nothing was computed.
     """
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    names = request_names(names, len(prompt_ids))
-    result = BatchResult()
-    for index, (ids, max_tokens) in enumerate(zip(prompt_ids, max_tokens_each)):
-        with watch_forwards(model) as passes:
-            result.outputs.append(greedy(model, ids, max_tokens, tokenizer.eos_token_id))
-        bytes_per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
-        result.trace.steps += alone_trace(names[index], passes, tuple(names[index + 1 :]), bytes_per_token)
-    return result
-
-
-def alone_trace(name: str, passes: list[Forward], waiting: tuple[str, ...], bytes_per_token: int) -> list[Step]:
-    """What each forward pass did for one request that has the model to itself."""
-    steps = []
-    for number, forward in enumerate(passes):
-        # Without a cache, every pass after the first computes the old tokens again; only the newest is needed.
-        needed = forward.tokens if number == 0 else 1
-        length = forward.cached + forward.tokens
-        steps.append(
-            Step(
-                rows=(RowWork(name, "prefill" if number == 0 else "decode", forward.tokens, needed),),
-                seconds=forward.seconds,
-                waiting=waiting,
-                forward_calls=1,
-                cache_reserved=length if forward.keeps_cache else 0,
-                cache_used=length if forward.keeps_cache else 0,
-                # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
-                bytes_copied=forward.cached * bytes_per_token,
-            )
-        )
-    return steps
+    return [
+        greedy(model, ids, max_tokens, tokenizer.eos_token_id) for ids, max_tokens in zip(prompt_ids, max_tokens_each)
+    ]

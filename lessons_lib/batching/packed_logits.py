@@ -3,10 +3,7 @@
 import torch
 
 from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
-from lessons_lib.batching.batch_result import BatchResult, request_names
 from lessons_lib.models.prompts import encode_prompts
-from lessons_lib.recording.forward_passes import Forward, watch_forwards
-from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
 @torch.inference_mode()
@@ -33,7 +30,7 @@ def packed_logits(model, sequences, mask=block_diagonal_mask):
     return list(logits.split(lengths))
 
 
-def generate_in_one_row(model, prompt_ids, max_tokens_each, eos_token_id=None, packed_logits=packed_logits):
+def generate_packed(model, prompt_ids, max_tokens_each, eos_token_id=None, packed_logits=packed_logits):
     """Continue several prompts greedily, all of them in one row. Every turn computes the whole row again.
 
     A sequence that has ended leaves the row at once.
@@ -58,34 +55,18 @@ def generate_in_one_row(model, prompt_ids, max_tokens_each, eos_token_id=None, p
     return answers
 
 
-def one_row_generate(
-    model, tokenizer, prompts, *, max_new_tokens, names=None, packed_logits=packed_logits
-) -> BatchResult:
-    """Serve all requests at once in one row without a cache.
+def packed_generate(model, tokenizer, prompts, *, max_new_tokens, packed_logits=packed_logits) -> list[list[int]]:
+    """Serve all requests at once in one packed batch, without a cache.
 
     Args:
         prompts: texts, or lists of token ids.
-        max_new_tokens: one cap for all requests, or one for each.
-        names: what to call the requests in the trace; "0", "1", ... if not given.
+        max_new_tokens: one limit for all requests, or one for each.
+
+    Returns:
+        The new tokens of each request, in the order of the prompts.
 
     Raises:
         BadRequest: see `lessons_lib.models.prompts`; nothing was computed.
     """
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    names = request_names(names, len(prompt_ids))
-    with watch_forwards(model) as passes:
-        outputs = generate_in_one_row(model, prompt_ids, max_tokens_each, tokenizer.eos_token_id, packed_logits)
-    return BatchResult(outputs, _trace(names, prompt_ids, outputs, passes))
-
-
-def _trace(names, prompt_ids, outputs, passes: list[Forward]) -> Trace:
-    steps = []
-    for number, forward in enumerate(passes):
-        rows = tuple(
-            # Every pass after the first computes the old tokens again; only the newest is needed.
-            RowWork(name, "decode" if number else "prefill", len(ids) + number, useful=1 if number else len(ids))
-            for name, ids, answer in zip(names, prompt_ids, outputs)
-            if number < len(answer)
-        )
-        steps.append(Step(rows, forward.seconds, waiting=(), forward_calls=1, cache_reserved=0, cache_used=0))
-    return Trace(steps)
+    return generate_packed(model, prompt_ids, max_tokens_each, tokenizer.eos_token_id, packed_logits)

@@ -7,12 +7,11 @@ import torch
 
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
-from lessons_lib.batching.ragged_batching import RaggedBatch, RaggedResult, ragged_requests, ragged_step, serve
+from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_requests, ragged_step, serve
 from lessons_lib.batching.request import Request
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.prompts import BadRequest
-from lessons_lib.recording.paged_steps import PagedStep
 
 
 @dataclass
@@ -24,13 +23,11 @@ class PagedBatch(RaggedBatch):
         cache: keys and values of all blocks; as many blocks as the pool has, of the same size.
         backend: how attention is computed, see `paged_model.plan_attention`.
         caches: request id -> its BlockTable.
-        access: the places that the last row wrote and read, None before.
     """
 
     pool: BlockPool = field(kw_only=True)
     cache: PagedKVCache = field(kw_only=True)
     backend: str | Callable | None = None
-    access: PagedStep | None = None
 
     def submit(self, request: Request) -> None:
         """See `RaggedBatch.submit`.
@@ -56,9 +53,6 @@ class PagedBatch(RaggedBatch):
 
     def close_cache(self, request: Request) -> None:
         self.caches.pop(request.id).release()
-
-    def reserved_tokens(self, request: Request) -> int:
-        return blocks_for(request.num_computed_tokens, self.pool.block_size) * self.pool.block_size
 
 
 def blocks_at_most(request: Request, block_size: int) -> int:
@@ -86,26 +80,13 @@ def forward_in_blocks(batch, packed: PackedBatch) -> torch.Tensor:
         start = table.num_tokens
         table.append(count)
         slots.append(slot_mapping(table.blocks, batch.pool.block_size, start, table.num_tokens))
-    batch.packed, batch.copied_tokens = packed, 0
-    names = [request.id for request in batch.running]
-    batch.access = PagedStep.of(names, packed, tables, slots, batch.pool)
+    batch.packed = packed
     return paged_forward(batch.model, packed, batch.cache, torch.cat(slots), padded_tables(tables), batch.backend)
 
 
 def paged_step(batch) -> None:
     """One turn of lesson 05, with the cache in blocks."""
     ragged_step(batch, forward=forward_in_blocks)
-
-
-@dataclass
-class PagedResult(RaggedResult):
-    """Answers, trace and rows, and where each row wrote and read.
-
-    Attributes:
-        accesses: one PagedStep for each step.
-    """
-
-    accesses: list[PagedStep] = field(default_factory=list)
 
 
 def paged_generate(
@@ -122,7 +103,7 @@ def paged_generate(
     step=paged_step,
     make_cache=PagedKVCache,
     make_pool=BlockPool,
-) -> PagedResult:
+) -> list[list[int]]:
     """Serve requests with continuous batching in one row, their keys and values in the blocks of one pool.
 
     Args:
@@ -144,11 +125,4 @@ def paged_generate(
         num_blocks = max(1, sum(largest[:max_num_seqs]))
     cache = make_cache(model.config, num_blocks, block_size, model.dtype, model.device)
     batch = PagedBatch(model, max_num_seqs, pool=make_pool(num_blocks, block_size), cache=cache, backend=backend)
-    accesses = []
-
-    def recorded(batch) -> None:
-        step(batch)
-        accesses.append(batch.access)
-
-    trace, packed = serve(batch, requests, recorded)
-    return PagedResult([request.output_ids for request in requests], trace, packed, accesses)
+    return serve(batch, requests, step)

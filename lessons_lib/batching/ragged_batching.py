@@ -1,6 +1,5 @@
 """Lesson 05: continuous batching in one row. Prefills and decodes share a forward pass, and nothing is padded."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,20 +10,14 @@ from transformers import DynamicCache
 from lessons_lib.attention.packing import (
     PackedBatch,
     concatenate_caches,
-    copied_tokens,
     pack,
     packed_forward,
     scatter_cache,
     unpack,
 )
-from lessons_lib.batching.batch_result import BatchResult, request_names
 from lessons_lib.batching.continuous_batching import NoProgress
-from lessons_lib.batching.request import IllegalTransition, Request, RequestState
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.batching.request import IllegalTransition, Request, RequestState, request_names
 from lessons_lib.models.prompts import BadRequest, encode_prompts
-from lessons_lib.recording.forward_passes import watch_forwards
-from lessons_lib.recording.packed_steps import PackedStep
-from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
 @dataclass
@@ -38,7 +31,6 @@ class RaggedBatch:
         caches: request id -> the cache of that request alone.
         packed_forward, scatter_cache: the functions that compute a row and take its cache apart.
         packed: the row computed in this step, None before.
-        copied_tokens: tokens whose keys and values were moved in this step; see `packing.copied_tokens`.
     """
 
     model: torch.nn.Module
@@ -49,7 +41,6 @@ class RaggedBatch:
     packed_forward: Callable = packed_forward
     scatter_cache: Callable = scatter_cache
     packed: PackedBatch | None = None
-    copied_tokens: int = 0
 
     def submit(self, request: Request) -> None:
         """Take a request in: at once if a place is free, else at the end of the queue.
@@ -77,10 +68,6 @@ class RaggedBatch:
     def close_cache(self, request: Request) -> None:
         del self.caches[request.id]
 
-    def reserved_tokens(self, request: Request) -> int:
-        """For how many tokens the request's cache has room."""
-        return request.num_computed_tokens
-
 
 def admit(batch) -> None:
     """Give the free places to the first in the queue."""
@@ -104,7 +91,7 @@ def forward(batch, packed: PackedBatch) -> torch.Tensor:
     Returns:
         tensor [requests, vocabulary]: the logits after each request's last token.
     """
-    batch.packed, batch.copied_tokens = packed, copied_tokens(packed)
+    batch.packed = packed
     joined = concatenate_caches([batch.caches[request.id] for request in batch.running])
     logits = batch.packed_forward(batch.model, packed, joined)
     for request, cache in zip(batch.running, batch.scatter_cache(joined, packed)):
@@ -115,8 +102,7 @@ def forward(batch, packed: PackedBatch) -> torch.Tensor:
 @torch.inference_mode()
 def loop_forward(batch, packed: PackedBatch) -> torch.Tensor:
     """The same work as `forward` with a pass for each request, one after the other. This is a loop, not batching."""
-    # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
-    batch.packed, batch.copied_tokens = packed, sum(packed.cached_lens)
+    batch.packed = packed
     logits = [
         batch.model(
             input_ids=tokens[None].to(batch.model.device), past_key_values=batch.caches[request.id], logits_to_keep=1
@@ -146,66 +132,6 @@ def ragged_step(batch, forward=forward):
     admit(batch)
 
 
-@dataclass
-class RaggedResult(BatchResult):
-    """Answers and trace, and every row that was computed.
-
-    Attributes:
-        packed: one PackedStep for each step.
-    """
-
-    packed: list[PackedStep] = field(default_factory=list)
-
-
-def recorded_step(batch: RaggedBatch, step, seats: list[str | None]) -> tuple[Step, PackedStep]:
-    """Do one step and write down what it did.
-
-    Args:
-        seats: for the trace, which wants to know where a request sits; a row has no seats, so they are given out here.
-    """
-    requests = list(batch.running)
-    _take_batch_slots(seats, [request.id for request in requests])
-    prefilling = {request.id for request in requests if request.state is RequestState.PREFILLING}
-    answered = {request.id: len(request.output_ids) for request in requests}
-    batch.packed = None
-    with watch_forwards(batch.model) as forwards:
-        started = time.perf_counter()
-        step(batch)
-        seconds = time.perf_counter() - started
-    if batch.packed is None:
-        raise NoProgress(
-            f"a step computed nothing, with {len(batch.running)} requests in the batch and {len(batch.waiting)} waiting. "
-            "A step must compute a row, hand out the tokens, retire and admit."
-        )
-    recorded = PackedStep(
-        names=tuple(request.id for request in requests),
-        packed=batch.packed,
-        new_tokens=tuple(token for request in requests for token in request.output_ids[answered[request.id] :]),
-        joined=tuple(request.id for request in requests if request.id in prefilling),
-        left=tuple(request.id for request in requests if request.state is RequestState.FINISHED),
-        waiting=tuple(request.id for request in batch.waiting),
-        admitted=tuple(request.id for request in batch.running if request not in requests),
-    )
-    new = dict(zip(recorded.names, batch.packed.new_lens))
-    rows = [
-        RowWork(name, "prefill" if name in prefilling else "decode", new[name], new[name])
-        if name
-        else RowWork(None, "idle", 0, 0)
-        for name in seats
-    ]
-    reserved = sum(batch.reserved_tokens(request) for request in requests)
-    held = sum(request.num_computed_tokens for request in requests)
-    bytes_copied = batch.copied_tokens * cache_bytes_per_token(batch.model.config, batch.model.dtype.itemsize)
-    return Step(tuple(rows), seconds, recorded.waiting, len(forwards), reserved, held, bytes_copied), recorded
-
-
-def _take_batch_slots(seats: list[str | None], present: list[str]) -> None:
-    seats[:] = [name if name in present else None for name in seats]
-    for name in present:
-        if name not in seats:
-            seats[seats.index(None)] = name
-
-
 def ragged_generate(
     model,
     tokenizer,
@@ -217,7 +143,7 @@ def ragged_generate(
     step=ragged_step,
     packed_forward=packed_forward,
     scatter_cache=scatter_cache,
-) -> RaggedResult:
+) -> list[list[int]]:
     """Serve requests with continuous batching in one row without padding.
 
     Args:
@@ -233,7 +159,7 @@ def ragged_generate(
     """
     requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
     batch = RaggedBatch(model, max_num_seqs, packed_forward=packed_forward, scatter_cache=scatter_cache)
-    return RaggedResult([request.output_ids for request in requests], *serve(batch, requests, step))
+    return serve(batch, requests, step)
 
 
 def ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names) -> list[Request]:
@@ -252,13 +178,20 @@ def ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, nam
     ]
 
 
-def serve(batch: RaggedBatch, requests: list[Request], step) -> tuple[Trace, list[PackedStep]]:
-    """Submit all requests, and do steps until nobody is left."""
+def serve(batch: RaggedBatch, requests: list[Request], step) -> list[list[int]]:
+    """Submit all requests, and run steps until all have finished. Returns the new tokens of each.
+
+    Raises:
+        NoProgress: see `ragged_generate`.
+    """
     for request in requests:
         batch.submit(request)
-    trace, recorded, seats = Trace(), [], [None] * batch.max_num_seqs
     while batch.running:
-        done, packed = recorded_step(batch, step, seats)
-        trace.steps.append(done)
-        recorded.append(packed)
-    return trace, recorded
+        batch.packed = None
+        step(batch)
+        if batch.packed is None:
+            raise NoProgress(
+                f"a step computed nothing, with {len(batch.running)} requests in the batch and {len(batch.waiting)} "
+                "waiting. A step must compute the packed batch, append the tokens, retire and admit."
+            )
+    return [request.output_ids for request in requests]

@@ -1,7 +1,10 @@
 """Lesson 02: a request, and the states it goes through."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+
+from lessons_lib.models.prompts import BadRequest
 
 
 class RequestState(Enum):
@@ -78,3 +81,20 @@ class Request:
         elif self.state is not RequestState.DECODING:
             self.move_to(RequestState.DECODING)
         self.output_ids.append(token)
+
+
+def request_names(names: Sequence[str] | None, count: int) -> list[str]:
+    """The names of `count` requests: those given, or "0", "1", ...
+
+    Raises:
+        BadRequest: there are too few or too many, or one is used twice.
+    """
+    names = [str(index) for index in range(count)] if names is None else list(names)
+    if len(names) != count:
+        raise BadRequest(f"{len(names)} names for {count} prompts; give one name for each prompt, or none at all.")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise BadRequest(
+            f"request id {twice[0]!r} is used {names.count(twice[0])} times; give every request an id of its own."
+        )
+    return names

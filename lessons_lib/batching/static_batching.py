@@ -5,11 +5,7 @@ from contextlib import contextmanager
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.batching.batch_result import BatchResult, request_names
-from lessons_lib.models.loading import cache_bytes_per_token
 from lessons_lib.models.prompts import check_batch_size, encode_prompts
-from lessons_lib.recording.forward_passes import Forward, watch_forwards
-from lessons_lib.recording.trace import RowWork, Step
 
 
 def pad_left(prompt_ids, pad_token_id):
@@ -98,64 +94,33 @@ def generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id
 
 
 def static_generate(
-    model, tokenizer, prompts, *, max_new_tokens, batch_size=4, names=None, generate_wave=generate_wave
-) -> BatchResult:
-    """Serve requests in waves of `batch_size`, in order of arrival. A wave begins when the one before has left.
+    model, tokenizer, prompts, *, max_new_tokens, batch_size=4, generate_wave=generate_wave
+) -> list[list[int]]:
+    """Serve requests in waves of `batch_size`, in order of arrival. A wave starts when the previous one has finished.
 
     Args:
-        prompts: texts, or lists of token ids; all are there at the start.
-        max_new_tokens: one cap for all requests, or one for each.
-        names: what to call the requests in the trace; "0", "1", ... if not given.
+        prompts: texts, or lists of token ids; all requests arrive at the start.
+        max_new_tokens: one limit for all requests, or one for each.
         generate_wave: the function that computes one wave, yours if you like.
+
+    Returns:
+        The new tokens of each request, in the order of the prompts.
 
     Raises:
         BadRequest: see `lessons_lib.models.prompts`; nothing was computed.
     """
     check_batch_size(batch_size)
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    names = request_names(names, len(prompt_ids))
-    result = BatchResult()
-    for wave in waves(range(len(prompt_ids)), batch_size):
-        ids = [prompt_ids[i] for i in wave]
-        with watch_forwards(model) as passes:
-            answers = generate_wave(
-                model, ids, [max_tokens_each[i] for i in wave], tokenizer.pad_token_id, tokenizer.eos_token_id
-            )
-        result.outputs += answers
-        waiting = tuple(names[wave[-1] + 1 :])
-        result.trace.steps += wave_trace([names[i] for i in wave], ids, answers, passes, waiting, model)
-    return result
+    outputs = []
+    for ids, max_tokens in zip(waves(prompt_ids, batch_size), waves(max_tokens_each, batch_size)):
+        outputs += generate_wave(model, ids, max_tokens, tokenizer.pad_token_id, tokenizer.eos_token_id)
+    return outputs
 
 
 def waves(items, batch_size: int) -> list[list]:
     """Cut a sequence into lists of `batch_size`, the last one perhaps shorter."""
     items = list(items)
     return [items[start : start + batch_size] for start in range(0, len(items), batch_size)]
-
-
-def wave_trace(names, prompt_ids, answers, passes: list[Forward], waiting, model) -> list[Step]:
-    """What each row of a wave did in each of its forward passes."""
-    steps = []
-    for number, forward in enumerate(passes):
-        running = [number < len(answer) for answer in answers]
-        rows = []
-        for name, ids, is_running in zip(names, prompt_ids, running):
-            phase = "prefill" if number == 0 else "decode" if is_running else "finished"
-            needed = len(ids) if number == 0 else int(is_running)
-            rows.append(RowWork(name, phase, computed=forward.tokens, useful=needed))
-        steps.append(
-            Step(
-                rows=tuple(rows),
-                seconds=forward.seconds,
-                waiting=waiting,
-                forward_calls=1,
-                cache_reserved=forward.rows * (forward.cached + forward.tokens),
-                cache_used=sum(len(ids) + number for ids, is_running in zip(prompt_ids, running) if is_running),
-                # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
-                bytes_copied=forward.rows * forward.cached * cache_bytes_per_token(model.config, model.dtype.itemsize),
-            )
-        )
-    return steps
 
 
 @contextmanager

@@ -20,12 +20,12 @@ ALONE = "one at a time"
 
 def one_at_a_time(model, tokenizer, load: Workload) -> list[list[int]]:
     """A request after the other (lesson 00)."""
-    return generate_one_by_one(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens).outputs
+    return generate_one_by_one(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens)
 
 
 def static(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
     """Waves, padded, that leave together (lesson 01)."""
-    return static_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size).outputs
+    return static_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size)
 
 
 def pseudo_batching(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
@@ -33,24 +33,22 @@ def pseudo_batching(model, tokenizer, load: Workload, size: int) -> list[list[in
     step = partial(ragged_step, forward=loop_forward)
     return ragged_generate(
         model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size, step=step
-    ).outputs
+    )
 
 
 def dense_slots(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
     """A rectangle of slots, each as long as the longest sequence may be (lesson 02)."""
-    return batch_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size).outputs
+    return batch_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size)
 
 
 def packed(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
     """A row without padding; caches are joined and taken apart in every step (lesson 05)."""
-    return ragged_generate(
-        model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size
-    ).outputs
+    return ragged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size)
 
 
 def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
     """A row without padding over one pool of blocks (lesson 06)."""
-    return paged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size).outputs
+    return paged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size)
 
 
 def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:

@@ -3,10 +3,9 @@
 import time
 from dataclasses import dataclass
 
-from lessons_lib.batching.batch_result import BatchResult
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
-from lessons_lib.batching.packed_logits import one_row_generate
+from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.static_batching import static_generate
@@ -19,7 +18,8 @@ from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.models.loading import cache_bytes_per_token
 from lessons_lib.recording.fragmentation import counted_in_blocks
 from lessons_lib.recording.memory_steps import serve_recorded
-from lessons_lib.recording.scheduled_steps import recorded_plans
+from lessons_lib.recording.scheduled_steps import record_schedule
+from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
@@ -28,8 +28,8 @@ from lessons_lib.viz.tables.table import Table
 SIX_STORIES = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 
 
-def in_slots(*model) -> BatchResult:
-    return batch_generate(*model, **SIX_STORIES, batch_size=4, max_seq_len=256)
+def in_slots(*model) -> RecordedRun:
+    return record_run(batch_generate, *model, **SIX_STORIES, batch_size=4, max_seq_len=256)
 
 
 def story_sequences(tokenizer) -> list[Sequence]:
@@ -39,51 +39,55 @@ def story_sequences(tokenizer) -> list[Sequence]:
     return [Sequence(name, prompt, max_tokens, end) for name, prompt, max_tokens in zip(NAMES, prompts, MAX_NEW_TOKENS)]
 
 
-def scheduled(model, tokenizer) -> BatchResult:
+def scheduled(model, tokenizer) -> RecordedRun:
     """Four at a time, at most 32 tokens a step."""
     scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
-    with recorded_plans(scheduler) as trace:
-        return BatchResult(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
+    with record_schedule(scheduler) as trace:
+        return RecordedRun(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
 
 
-def under_pressure(model, tokenizer, share_prefixes: bool = False) -> BatchResult:
+def under_pressure(model, tokenizer, share_prefixes: bool = False) -> RecordedRun:
     """All six at a time, in half of the blocks that they need together."""
     sequences = story_sequences(tokenizer)
     num_blocks = sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences) // 2
     scheduler = PreemptiveScheduler(
         PrefixCache(num_blocks, 16), max_num_seqs=6, max_num_batched_tokens=32, share_prefixes=share_prefixes
     )
-    with recorded_plans(scheduler) as trace:
+    with record_schedule(scheduler) as trace:
         serve_recorded(ModelRunner(model, num_blocks, 16), scheduler, sequences)
-    return BatchResult([sequence.output_ids for sequence in sequences], trace)
+    return RecordedRun([sequence.output_ids for sequence in sequences], trace)
 
 
-def by_engine(model, tokenizer) -> BatchResult:
+def by_engine(model, tokenizer) -> RecordedRun:
     """All six at a time, with as many blocks as they need."""
     engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
-    with recorded_plans(engine.scheduler) as trace:
+    with record_schedule(engine.scheduler) as trace:
         outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS])
-    return BatchResult([output.token_ids for output in outputs], trace)
+    return RecordedRun([output.token_ids for output in outputs], trace)
 
 
 NO_CACHE = ", no cache"
 # (lesson, what the row is called, how to serve the six stories)
 METHODS = (
-    ("00", f"alone{NO_CACHE}", lambda *model: generate_one_by_one(*model, **SIX_STORIES, greedy=greedy_without_cache)),
-    ("00", "alone, KV cache", lambda *model: generate_one_by_one(*model, **SIX_STORIES)),
-    ("01", "static, waves of 4", lambda *model: static_generate(*model, **SIX_STORIES, batch_size=4)),
+    (
+        "00",
+        f"alone{NO_CACHE}",
+        lambda *model: record_run(generate_one_by_one, *model, **SIX_STORIES, greedy=greedy_without_cache),
+    ),
+    ("00", "alone, KV cache", lambda *model: record_run(generate_one_by_one, *model, **SIX_STORIES)),
+    ("01", "static, waves of 4", lambda *model: record_run(static_generate, *model, **SIX_STORIES, batch_size=4)),
     ("02", "continuous, 4 slots", in_slots),
     (
         "03",
         "the same, cache counted in blocks of 16",
         lambda *model: counted_in_blocks(in_slots(*model), block_size=16),
     ),
-    ("04", f"one row{NO_CACHE}", lambda *model: one_row_generate(*model, **SIX_STORIES)),
-    ("05", "ragged row, 4 requests", lambda *model: ragged_generate(*model, **SIX_STORIES, max_num_seqs=4)),
+    ("04", f"one row{NO_CACHE}", lambda *model: record_run(packed_generate, *model, **SIX_STORIES)),
+    ("05", "ragged row, 4 requests", lambda *model: record_run(ragged_generate, *model, **SIX_STORIES, max_num_seqs=4)),
     (
         "06",
         "paged row, 4 requests",
-        lambda *model: paged_generate(*model, **SIX_STORIES, max_num_seqs=4, block_size=16),
+        lambda *model: record_run(paged_generate, *model, **SIX_STORIES, max_num_seqs=4, block_size=16),
     ),
     ("09", "scheduled, 4 requests, 32 tokens a step", scheduled),
     ("10", "6 requests, half the blocks, preempted", under_pressure),
@@ -166,7 +170,7 @@ def ledger(model, tokenizer, upto: str, with_cache_only: bool = False, since: st
 
 def _row(lesson: str, method: str, serve, model, tokenizer) -> LedgerRow:
     started = time.perf_counter()
-    result: BatchResult = serve(model, tokenizer)
+    result: RecordedRun = serve(model, tokenizer)
     seconds = time.perf_counter() - started
     trace = result.trace
     per_token, count = cache_bytes_per_token(model.config, model.dtype.itemsize), len(trace.steps)

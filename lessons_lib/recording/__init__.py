@@ -1,29 +1,61 @@
 """Everything that watches a run so that it can be drawn or counted. Reference code never imports it.
 
-trace is what the batching loops of lessons 00 to 06 did, step by step; the other modules record caches, packed batches, pools,
-kernels and schedulers as plain data.
+serving runs the loops of lessons 00 to 06 and returns a trace of their steps; the other modules record caches, packed batches,
+pools, kernels and schedulers as plain data.
 """
 
+from lessons_lib.recording.cache_growth import CacheStep, record_steps
 from lessons_lib.recording.forward_passes import count_operators, watch_forwards
+from lessons_lib.recording.fragmentation import (
+    contiguous_use,
+    counted_in_blocks,
+    final_tokens,
+    paged_use,
+    tokens_held,
+    waste,
+)
 from lessons_lib.recording.kernel_accesses import OutOfBounds, Recorder, record_kernel
 from lessons_lib.recording.mask_text import mask_text, read_pair, read_row
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
-from lessons_lib.recording.packed_steps import packed_text
-from lessons_lib.recording.paged_steps import paged_step_text
+from lessons_lib.recording.packed_steps import PackedStep, packed_text
+from lessons_lib.recording.paged_steps import PagedStep, paged_step_text, watch_paged_passes
+from lessons_lib.recording.pool_states import pool_state, replay
+from lessons_lib.recording.scheduled_steps import record_schedule
+from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.recording.softmax_steps import record_blocks
+from lessons_lib.recording.trace import RowWork, Step, Trace
 
 __all__ = [
+    "CacheStep",
     "OutOfBounds",
+    "PackedStep",
+    "PagedStep",
+    "RecordedRun",
     "Recorder",
+    "RowWork",
+    "Step",
+    "Trace",
+    "contiguous_use",
     "count_operators",
+    "counted_in_blocks",
+    "final_tokens",
     "mask_text",
     "packed_text",
     "paged_step_text",
+    "paged_use",
+    "pool_state",
     "read_pair",
     "read_row",
     "record_blocks",
     "record_kernel",
+    "record_run",
+    "record_steps",
+    "record_schedule",
     "recorded_step",
+    "replay",
     "serve_recorded",
+    "tokens_held",
+    "waste",
     "watch_forwards",
+    "watch_paged_passes",
 ]

@@ -1,8 +1,40 @@
-"""Runs one request and writes down, step by step, what went in, what lay in the cache, and what came out."""
+"""Lesson 00: one request, forward pass by forward pass: what went in, what was in the cache, and what came out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from lessons_lib.batching.greedy import greedy_with_cache
 from lessons_lib.recording.forward_passes import watch_forwards
-from lessons_lib.viz.cache.growth import CacheStep
+
+
+@dataclass(frozen=True)
+class CacheStep:
+    """One forward pass of one request.
+
+    Attributes:
+        step: index of the step as shown, from 1.
+        phase: "prefill" or "decode".
+        input_tokens: text of each token fed to the model in this step.
+        cached_before: positions in the KV cache before the step.
+        cached_after: positions in the KV cache after it; the new ones belong to the last input tokens.
+        output_token: text of the token chosen from the logits of the last position.
+    """
+
+    step: int
+    phase: str
+    input_tokens: Sequence[str]
+    cached_before: int
+    cached_after: int
+    output_token: str
+
+    def __post_init__(self) -> None:
+        if self.phase not in ("prefill", "decode"):
+            raise ValueError(f'phase is {self.phase!r}; one request alone is in "prefill" or "decode".')
+        if not 0 <= self.cached_after - self.cached_before <= len(self.input_tokens) or self.cached_before < 0:
+            raise ValueError(
+                f"the cache goes from {self.cached_before} to {self.cached_after} positions with "
+                f"{len(self.input_tokens)} input tokens; a step adds at most one position an input token and removes none."
+            )
 
 
 def record_steps(model, tokenizer, prompt_ids, max_new_tokens, greedy=greedy_with_cache) -> list[CacheStep]:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from lessons_lib.batching.batch_result import BatchResult
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, blocks_for
+from lessons_lib.recording.serving import RecordedRun
 from lessons_lib.recording.trace import Trace
 
 
@@ -153,10 +153,10 @@ def waste(uses: list[MemoryUse]) -> float:
     return 1 - sum(use.tokens for use in uses) / places if places else 0.0
 
 
-def counted_in_blocks(result: BatchResult, block_size: int) -> BatchResult:
+def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
     """The same run, with the cache that it would have reserved in blocks of `block_size`. Nothing is computed again."""
-    uses = paged_use(tokens_held(result.trace), block_size)
+    uses = paged_use(tokens_held(run.trace), block_size)
     steps = [
-        replace(step, cache_reserved=use.places, cache_used=use.tokens) for step, use in zip(result.trace.steps, uses)
+        replace(step, cache_reserved=use.places, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)
     ]
-    return BatchResult(result.outputs, Trace(steps))
+    return replace(run, trace=Trace(steps))

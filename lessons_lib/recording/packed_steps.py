@@ -1,10 +1,19 @@
-"""Lesson 05: what one step of a ragged batch looked like, as plain data for pictures and for text."""
+"""Lesson 05: one step of a packed batch as plain data, for pictures and for text."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from lessons_lib.attention.masks import Tags
-from lessons_lib.attention.packing import PackedBatch, key_tags, packed_mask
+from lessons_lib.attention.packing import PackedBatch, copied_tokens, key_tags, packed_mask
+from lessons_lib.batching.ragged_batching import RaggedBatch
+from lessons_lib.batching.request import RequestState
+from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.recording.forward_passes import watch_forwards
 from lessons_lib.recording.mask_text import mask_text
+from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
 @dataclass(frozen=True)
@@ -12,13 +21,13 @@ class PackedStep:
     """One step, after its forward pass.
 
     Attributes:
-        names: the requests of the row, in the order of the row.
-        packed: the row.
+        names: the requests of the packed batch, in its order.
+        packed: the packed batch.
         new_tokens: the token that each request got.
-        joined: requests that were in the batch for the first time: the row has their prompts.
+        joined: requests that were in the batch for the first time: their whole prompts were computed.
         left: requests that finished in this step.
         waiting: the queue after the step.
-        admitted: requests that took a place once the row was computed; the next row has their prompts.
+        admitted: requests admitted after the forward pass; the next packed batch has their prompts.
     """
 
     names: tuple[str, ...]
@@ -30,18 +39,101 @@ class PackedStep:
     admitted: tuple[str, ...] = ()
 
 
+class PackedStepRecorder:
+    """Runs the steps of a `RaggedBatch` and records each: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
+
+    Attributes:
+        trace: what each step did, in the form of the earlier lessons.
+        steps: one PackedStep for each step.
+    """
+
+    def __init__(self, step: Callable[[RaggedBatch], None]):
+        self.step = step
+        self.trace = Trace()
+        self.steps: list[PackedStep] = []
+        # A packed batch has no batch slots, but the trace has: a request keeps its slot until it leaves.
+        self._slots: list[str | None] = []
+
+    def __call__(self, batch: RaggedBatch) -> None:
+        requests = list(batch.running)
+        prefilling = {request.id for request in requests if request.state is RequestState.PREFILLING}
+        answered = {request.id: len(request.output_ids) for request in requests}
+        with watch_forwards(batch.model) as forwards, _watch_joined_passes(batch) as joined_passes:
+            started = time.perf_counter()
+            self.step(batch)
+            seconds = time.perf_counter() - started
+        if not forwards or batch.packed is None:
+            return  # nothing was computed; the loop refuses to go on
+        done = PackedStep(
+            names=tuple(request.id for request in requests),
+            packed=batch.packed,
+            new_tokens=tuple(token for request in requests for token in request.output_ids[answered[request.id] :]),
+            joined=tuple(request.id for request in requests if request.id in prefilling),
+            left=tuple(request.id for request in requests if request.state is RequestState.FINISHED),
+            waiting=tuple(request.id for request in batch.waiting),
+            admitted=tuple(request.id for request in batch.running if request not in requests),
+        )
+        self.steps.append(done)
+        self._assign_slots(done.names, batch.max_num_seqs)
+        new = dict(zip(done.names, done.packed.new_lens))
+        rows = [
+            RowWork(name, "prefill" if name in prefilling else "decode", new[name], new[name])
+            if name
+            else RowWork(None, "idle", 0, 0)
+            for name in self._slots
+        ]
+        # Without joined caches, only the model copies: a DynamicCache grows by copying what it holds into a larger tensor.
+        copied = copied_tokens(done.packed) if joined_passes else sum(forward.cached for forward in forwards)
+        cached = sum(request.num_computed_tokens for request in requests)
+        self.trace.steps.append(
+            Step(
+                rows=tuple(rows),
+                seconds=seconds,
+                waiting=done.waiting,
+                forward_calls=len(forwards),
+                cache_reserved=cached,
+                cache_used=cached,
+                bytes_copied=copied * cache_bytes_per_token(batch.model.config, batch.model.dtype.itemsize),
+            )
+        )
+
+    def _assign_slots(self, present: tuple[str, ...], max_num_seqs: int) -> None:
+        self._slots = [name if name in present else None for name in self._slots or [None] * max_num_seqs]
+        for name in present:
+            if name not in self._slots:
+                self._slots[self._slots.index(None)] = name
+
+
+@contextmanager
+def _watch_joined_passes(batch: RaggedBatch) -> Iterator[list[PackedBatch]]:
+    """Notes the forward passes over joined caches; `loop_forward` and paged batches make none."""
+    packed_forward, passes = batch.packed_forward, []
+
+    def watched(model: Any, packed: PackedBatch, cache: Any) -> Any:
+        passes.append(packed)
+        return packed_forward(model, packed, cache)
+
+    batch.packed_forward = watched
+    try:
+        yield passes
+    finally:
+        batch.packed_forward = packed_forward
+
+
 def packed_text(step: PackedStep) -> str:
-    """The row and its mask in characters: what each token is, and what it attends to (`#`). A `|` parts cached keys from new ones."""
+    """The packed batch and its mask in characters: what each token is, and what it attends to (`#`).
+
+    A `|` separates the cached keys from the new ones.
+    """
     packed, count = step.packed, len(step.packed.input_ids)
     parts = [
         f"{name} {'prefill' if name in step.joined else 'decode'}: {new} new after {cached} cached"
         for name, new, cached in zip(step.names, packed.new_lens, packed.cached_lens)
     ]
     told = (("left", step.left), ("in the next row", step.admitted), ("waiting", step.waiting))
-    events = [f"{word}: {', '.join(who)}" for word, who in told if who]
-    mask = mask_text(packed_mask(packed), Tags(packed.seq_ids, packed.positions), key_tags(packed), step.names).split(
-        "\n"
-    )
+    events = [f"{word}: {', '.join(names)}" for word, names in told if names]
+    queries = Tags(packed.seq_ids, packed.positions)
+    mask = mask_text(packed_mask(packed), queries, key_tags(packed), step.names).split("\n")
     if any(packed.cached_lens):
         mask = [f"{line[:-count]}|{line[-count:]}" for line in mask]
     return "\n".join([" · ".join(parts), *([" · ".join(events)] if events else []), *mask])

@@ -1,23 +1,24 @@
-"""Lesson 06: which places of the pool one row wrote and which it read, as plain data for pictures and in words."""
+"""Lesson 06: the cache slots that one forward pass wrote and read, as plain data for pictures and in words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from lessons_lib.attention.packing import PackedBatch
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.batching.paged_batching import PagedBatch
 
 
 @dataclass(frozen=True)
 class PagedStep:
-    """The places of one row. A place is a slot: block x block_size + offset.
+    """The cache slots of one packed batch. A cache slot is block x block_size + offset.
 
     Attributes:
         num_blocks, block_size: of the pool.
-        tables: request -> its blocks, in the order of its tokens, for the requests in the order of the row.
-        written: request -> the slots of its new tokens, in the order of the tokens.
-        context_lens: request -> tokens it has after the row; the attention of its last new token reads them all.
+        tables: request -> its blocks, in the order of its tokens; requests in the order of the packed batch.
+        written: request -> the cache slots of its new tokens, in the order of the tokens.
+        context_lens: request -> its tokens after the pass; the attention of its last new token reads them all.
     """
 
     num_blocks: int
@@ -26,44 +27,61 @@ class PagedStep:
     written: dict[str, tuple[int, ...]]
     context_lens: dict[str, int]
 
-    @classmethod
-    def of(
-        cls,
-        names: Sequence[str],
-        packed: PackedBatch,
-        tables: list[BlockTable],
-        slots: list[torch.Tensor],
-        pool: BlockPool,
-    ) -> "PagedStep":
-        return cls(
-            num_blocks=pool.num_blocks,
-            block_size=pool.block_size,
-            tables={name: tuple(table.blocks) for name, table in zip(names, tables)},
-            written={name: tuple(own.tolist()) for name, own in zip(names, slots)},
-            context_lens=dict(zip(names, packed.context_lens.tolist())),
+    def read(self, name: str) -> tuple[int, ...]:
+        """The cache slots of all tokens of a request, in the order of its tokens: what its last new token attends to."""
+        return _slots_of(self.tables[name], self.block_size, 0, self.context_lens[name])
+
+
+@contextmanager
+def watch_paged_passes(batch: PagedBatch) -> Iterator[list[PagedStep]]:
+    """A context manager that records which cache slots each forward pass of a batch writes and reads.
+
+    >>> with watch_paged_passes(batch) as passes:
+    ...     paged_step(batch)
+    >>> passes[0].written
+    """
+    passes: list[PagedStep] = []
+
+    def before(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        tables = {request.id: batch.caches[request.id] for request in batch.running}
+        size = batch.pool.block_size
+        passes.append(
+            PagedStep(
+                num_blocks=batch.pool.num_blocks,
+                block_size=size,
+                tables={name: tuple(table.blocks) for name, table in tables.items()},
+                written={
+                    request.id: _slots_of(table.blocks, size, request.num_computed_tokens, table.num_tokens)
+                    for request, table in zip(batch.running, tables.values())
+                },
+                context_lens={name: table.num_tokens for name, table in tables.items()},
+            )
         )
 
-    def read(self, name: str) -> tuple[int, ...]:
-        """The slots of all tokens of a request, in the order of its tokens: what its last new token attends to."""
-        return tuple(
-            self.tables[name][position // self.block_size] * self.block_size + position % self.block_size
-            for position in range(self.context_lens[name])
-        )
+    hook = batch.model.register_forward_pre_hook(before)
+    try:
+        yield passes
+    finally:
+        hook.remove()
+
+
+def _slots_of(blocks: Sequence[int], block_size: int, start: int, end: int) -> tuple[int, ...]:
+    """The cache slots of the positions from `start` up to `end`."""
+    return tuple(blocks[position // block_size] * block_size + position % block_size for position in range(start, end))
 
 
 def paged_step_text(step: PagedStep) -> str:
-    """A line for each request: where its new tokens were written, and which blocks were read."""
+    """One line per request: where its new tokens were written, and which blocks were read."""
     lines = []
     for name, slots in step.written.items():
-        blocks = ", ".join(map(str, step.tables[name]))
-        lines.append(
-            f"{name} writes {named_slots(slots)}; reads {step.context_lens[name]} tokens in block{'s' if len(step.tables[name]) > 1 else ''} {blocks}"
-        )
+        table = step.tables[name]
+        blocks = f"block{'s' if len(table) > 1 else ''} {', '.join(map(str, table))}"
+        lines.append(f"{name} writes {named_slots(slots)}; reads {step.context_lens[name]} tokens in {blocks}")
     return "\n".join(lines)
 
 
 def named_slots(slots: Sequence[int]) -> str:
-    """Slots in words, neighbours together: "slot 12", "slots 4 to 7, 12"."""
+    """Cache slots in words, neighbors together: "slot 12", "slots 4 to 7, 12"."""
     runs = [[slots[0], slots[0]]]
     for slot in slots[1:]:
         if slot == runs[-1][1] + 1:

@@ -8,7 +8,7 @@ from lessons_lib.scheduling.scheduler import Scheduler
 
 
 @contextmanager
-def recorded_plans(scheduler: Scheduler, block_bytes: int = 0):
+def record_schedule(scheduler: Scheduler, block_bytes: int = 0):
     """Inside, every plan that is carried out becomes a step of the trace. A row of it is a sequence of the plan.
 
     Tokens that are computed once more, because their sequence lost its cache, are not useful.
@@ -16,7 +16,7 @@ def recorded_plans(scheduler: Scheduler, block_bytes: int = 0):
     Args:
         block_bytes: bytes of a block, for what is copied.
 
-    >>> with recorded_plans(scheduler) as trace:
+    >>> with record_schedule(scheduler) as trace:
     ...     serve_greedily(runner, scheduler, sequences)
     """
     trace, update, last = Trace(), scheduler.update, time.perf_counter()
@@ -35,7 +35,7 @@ def recorded_plans(scheduler: Scheduler, block_bytes: int = 0):
         waiting = tuple(sequence.id for sequence in scheduler.waiting)
         finished = update(scheduler_output, next_tokens)
         now = time.perf_counter()
-        moved = len(getattr(scheduler_output, "moves", ())) * block_bytes
+        moved = len(getattr(scheduler_output, "block_copies", ())) * block_bytes
         trace.steps.append(
             Step(tuple(rows), now - last, waiting, 1, reserved, used + scheduler_output.num_tokens, moved)
         )

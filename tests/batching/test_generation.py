@@ -9,13 +9,14 @@ from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
 
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
-from lessons_lib.batching.packed_logits import one_row_generate
+from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.ragged_batching import RaggedBatch, loop_forward, ragged_generate, ragged_step
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, PROMPTS
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.recording.serving import record_run
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
 
@@ -53,14 +54,14 @@ def test_requests_are_ragged():
 
 def test_one_by_one_on_the_bundled_model():
     prompts, max_tokens_each = story_requests()
-    assert generate_one_by_one(*bundled(), prompts, max_new_tokens=max_tokens_each).outputs == expected_stories()
+    assert generate_one_by_one(*bundled(), prompts, max_new_tokens=max_tokens_each) == expected_stories()
 
 
 @pytest.mark.parametrize("batch_size", [4, 8])
 def test_static_on_the_bundled_model(batch_size):
     prompts, max_tokens_each = story_requests()
     assert (
-        static_generate(*bundled(), prompts, max_new_tokens=max_tokens_each, batch_size=batch_size).outputs
+        static_generate(*bundled(), prompts, max_new_tokens=max_tokens_each, batch_size=batch_size)
         == expected_stories()
     )
 
@@ -71,13 +72,14 @@ def test_continuous_on_the_bundled_model(batch_size, prefill_step):
     result = batch_generate(
         *bundled(), prompts, max_new_tokens=max_tokens_each, batch_size=batch_size, prefill_step=prefill_step
     )
-    assert result.outputs == expected_stories()
+    assert result == expected_stories()
 
 
 @pytest.mark.parametrize("max_num_seqs", [4, 8])
 def test_ragged_on_the_bundled_model(max_num_seqs):
     prompts, max_tokens_each = story_requests()
-    result = ragged_generate(*bundled(), prompts, max_new_tokens=max_tokens_each, max_num_seqs=max_num_seqs)
+    serve = dict(max_new_tokens=max_tokens_each, max_num_seqs=max_num_seqs)
+    result = record_run(ragged_generate, *bundled(), prompts, **serve)
     assert result.outputs == expected_stories()
     assert result.trace.tokens_computed == result.trace.tokens_useful
     assert result.trace.tokens_computed == sum(
@@ -87,7 +89,7 @@ def test_ragged_on_the_bundled_model(max_num_seqs):
 
 def test_one_row_on_the_bundled_model():
     prompts, max_tokens_each = (requests[:12] for requests in story_requests())
-    assert one_row_generate(*bundled(), prompts, max_new_tokens=max_tokens_each).outputs == expected_stories()[:12]
+    assert packed_generate(*bundled(), prompts, max_new_tokens=max_tokens_each) == expected_stories()[:12]
 
 
 @functools.cache
@@ -116,18 +118,18 @@ def test_all_ways_on_random_models(family):
     model = tiny_model(family, seed=3)
     prompts, max_tokens_each, expected = tiny_requests(family)
     serve = dict(max_new_tokens=max_tokens_each)
-    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
-    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve, greedy=greedy_without_cache).outputs == expected
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve) == expected
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, **serve, greedy=greedy_without_cache) == expected
     for batch_size in (1, 3, 8, 64):
-        assert static_generate(model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size).outputs == expected
+        assert static_generate(model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size) == expected
         continuous = batch_generate(
             model, TINY_TOKENIZER, prompts, **serve, batch_size=batch_size, prefill_step=5 * batch_size, max_seq_len=80
         )
-        assert continuous.outputs == expected
-        assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=batch_size).outputs == expected
-    assert one_row_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+        assert continuous == expected
+        assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=batch_size) == expected
+    assert packed_generate(model, TINY_TOKENIZER, prompts, **serve) == expected
     by_loop = functools.partial(ragged_step, forward=loop_forward)
-    assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=8, step=by_loop).outputs == expected
+    assert ragged_generate(model, TINY_TOKENIZER, prompts, **serve, max_num_seqs=8, step=by_loop) == expected
 
 
 request = st.tuples(st.integers(0, 6), st.integers(1, 40), st.integers(1, 24))
@@ -144,18 +146,17 @@ def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
     model = tiny_model(family, seed=3)
     prompts = [ragged_requests(1, seed=seed, prompt_lengths=[length])[0][0] for seed, length, _ in shapes]
     max_tokens_each = [max_tokens for _, _, max_tokens in shapes]
-    expected = generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each).outputs
+    expected = generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each)
     serve = dict(max_new_tokens=max_tokens_each, batch_size=batch_size)
-    assert static_generate(model, TINY_TOKENIZER, prompts, **serve).outputs == expected
+    assert static_generate(model, TINY_TOKENIZER, prompts, **serve) == expected
     assert (
-        batch_generate(model, TINY_TOKENIZER, prompts, **serve, prefill_step=prefill_step, max_seq_len=64).outputs
-        == expected
+        batch_generate(model, TINY_TOKENIZER, prompts, **serve, prefill_step=prefill_step, max_seq_len=64) == expected
     )
     assert (
-        ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each, max_num_seqs=batch_size).outputs
+        ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each, max_num_seqs=batch_size)
         == expected
     )
-    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each).outputs == expected
+    assert packed_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each) == expected
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -192,15 +193,15 @@ def test_a_prompt_that_fills_the_context_but_for_one_token(family):
     model = tiny_model(family, seed=3, context=64)
     prompts, _ = ragged_requests(3, seed=1, prompt_lengths=[63, 1, 62])
     expected = [generate_alone(model, ids, 64 - len(ids), END) for ids in prompts]
-    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
-    assert static_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
-    assert batch_generate(model, TINY_TOKENIZER, prompts, max_seq_len=64, prefill_step=10).outputs == expected
-    assert ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None, max_num_seqs=2).outputs == expected
-    assert one_row_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None).outputs == expected
+    assert generate_one_by_one(model, TINY_TOKENIZER, prompts, max_new_tokens=None) == expected
+    assert static_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None) == expected
+    assert batch_generate(model, TINY_TOKENIZER, prompts, max_seq_len=64, prefill_step=10) == expected
+    assert ragged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None, max_num_seqs=2) == expected
+    assert packed_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=None) == expected
 
 
 def test_the_stories_as_text_equal_the_stories_as_tokens():
     model, tokenizer = bundled()
     ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
-    from_text = batch_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS).outputs
-    assert from_text == batch_generate(model, tokenizer, ids, max_new_tokens=MAX_NEW_TOKENS).outputs
+    from_text = batch_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
+    assert from_text == batch_generate(model, tokenizer, ids, max_new_tokens=MAX_NEW_TOKENS)

@@ -19,7 +19,8 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
-from lessons_lib.recording.paged_steps import named_slots
+from lessons_lib.recording.paged_steps import named_slots, watch_paged_passes
+from lessons_lib.recording.serving import record_run
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
 
@@ -42,7 +43,9 @@ def requests_of(family, count=18):
 
 def serve(family="qwen2", **kwargs):
     prompts, max_tokens_each, _ = requests_of(family)
-    return paged_generate(tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each, **kwargs)
+    return record_run(
+        paged_generate, tiny_model(family, seed=3), TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each, **kwargs
+    )
 
 
 def poisoned_cache(*args):
@@ -92,8 +95,9 @@ def checked_step(batch):
     """A step, and whether it did what a step may do, and nothing else."""
     check_pool(batch)
     before, requests = bits(batch.cache), {request.id: request for request in batch.running}
-    paged_step(batch)
-    after, access = bits(batch.cache), batch.access
+    with watch_paged_passes(batch) as passes:
+        paged_step(batch)
+    after, (access,) = bits(batch.cache), passes
     written = {slot for slots in access.written.values() for slot in slots}
     moved = (before != after).any(dim=(0, 2)).nonzero()[:, 0].tolist()
     assert set(moved) <= written, "a place changed that no new token has"
@@ -109,8 +113,8 @@ def checked_step(batch):
             assert access.read(name) == tuple(
                 slot_of(blocks, batch.pool.block_size, n) for n in range(request.num_computed_tokens)
             )
-    assert batch.copied_tokens == 0
     check_pool(batch)
+    return access
 
 
 def hostile_step(batch):
@@ -143,7 +147,8 @@ def test_tokens_equal_generate_and_the_ragged_loop(family, block_size):
         paged = serve(
             family, max_num_seqs=max_num_seqs, block_size=block_size, step=hostile_step, make_cache=poisoned_cache
         )
-        ragged = ragged_generate(
+        ragged = record_run(
+            ragged_generate,
             tiny_model(family, seed=3),
             TINY_TOKENIZER,
             prompts,
@@ -172,13 +177,13 @@ def test_prompts_of_one_token_and_of_the_context_less_one(family):
             block_size=block_size,
             step=hostile_step,
         )
-        assert paged.outputs == expected
+        assert paged == expected
 
 
 def test_a_model_of_another_type_gets_a_cache_of_its_type():
     model = copy.deepcopy(tiny_model("llama", seed=3)).double()
     prompts, max_tokens_each, _ = requests_of("llama", 8)
-    assert paged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each).outputs == [
+    assert paged_generate(model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each) == [
         generate_alone(model, ids, max_tokens, END) for ids, max_tokens in zip(prompts, max_tokens_each)
     ]
 
@@ -269,8 +274,7 @@ def test_the_last_token_needs_no_place(prompt_length, max_tokens, blocks):
     batch.submit(request("A", prompt_length, max_tokens))
     most = 0
     while batch.running:
-        checked_step(batch)
-        most = max(most, *map(len, batch.access.tables.values()))
+        most = max(most, *map(len, checked_step(batch).tables.values()))
     assert most == blocks
 
 
@@ -281,8 +285,7 @@ def test_one_block_too_few_and_a_request_waits_until_blocks_come_back():
             batch.submit(one)
         seen = []
         while batch.running:
-            checked_step(batch)
-            seen.append(list(batch.access.tables))
+            seen.append(list(checked_step(batch).tables))
         assert seen == rows
 
 
@@ -366,7 +369,7 @@ def test_tables_of_unequal_length_are_filled_up():
 
 
 def test_no_prompts_no_steps():
-    result = paged_generate(tiny_model(), TINY_TOKENIZER, [], max_new_tokens=4)
+    result = record_run(paged_generate, tiny_model(), TINY_TOKENIZER, [], max_new_tokens=4)
     assert (result.outputs, result.accesses, result.packed, result.trace.steps) == ([], [], [], [])
 
 
@@ -439,7 +442,8 @@ def test_the_trace_counts_whole_blocks_and_no_copies():
         )
         assert packed.packed.context_lens.tolist() == list(access.context_lens.values())
     prompts, max_tokens_each, _ = requests_of("qwen2")
-    ragged = ragged_generate(tiny_model("qwen2", seed=3), TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each)
+    model = tiny_model("qwen2", seed=3)
+    ragged = record_run(ragged_generate, model, TINY_TOKENIZER, prompts, max_new_tokens=max_tokens_each)
     assert ragged.trace.bytes_copied > 0
     assert any(step.cache_reserved > step.cache_used for step in result.trace.steps)
 

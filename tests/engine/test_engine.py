@@ -90,7 +90,7 @@ def test_greedy_answers_are_those_of_generate(family, config, is_pressed):
 def test_the_six_stories_are_those_of_generate():
     model, tokenizer = load_model()
     max_tokens_each = [max_tokens // 3 for max_tokens in MAX_NEW_TOKENS]
-    expected = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=max_tokens_each).outputs
+    expected = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=max_tokens_each)
     engine = LLMEngine(
         model, tokenizer, EngineConfig(num_blocks=8, max_num_seqs=4, max_num_batched_tokens=48, num_swap_blocks=6)
     )

@@ -493,7 +493,7 @@ def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(fa
             max_num_seqs=3,
             block_size=8,
             backend=backend,
-        ).outputs
+        )
         for backend in ("torch", "triton")
     }
     assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5

@@ -8,7 +8,7 @@ from oracle import TINY_TOKENIZER
 
 from lessons_lib.batching.continuous_batching import NoProgress, batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one
-from lessons_lib.batching.packed_logits import one_row_generate
+from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_generate
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState
 from lessons_lib.batching.slots import NoFreeSlot, SlotManager
@@ -17,32 +17,33 @@ from lessons_lib.models.loading import BUNDLED_MODEL, DamagedModel, ModelNotFoun
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
+from lessons_lib.recording.serving import record_run
 
 CONTEXT = 256
 GOOD = [5, 6, 7]
 
 
 def one_by_one(prompts, **kwargs):
-    return generate_one_by_one(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
+    return record_run(generate_one_by_one, tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
 
 
 def static(prompts, **kwargs):
-    return static_generate(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
+    return record_run(static_generate, tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
 
 
 def continuous(prompts, **kwargs):
-    return batch_generate(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
+    return record_run(batch_generate, tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
 
 
-def one_row(prompts, **kwargs):
-    return one_row_generate(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
+def packed(prompts, **kwargs):
+    return record_run(packed_generate, tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
 
 
 def ragged(prompts, **kwargs):
-    return ragged_generate(tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
+    return record_run(ragged_generate, tiny_model(), TINY_TOKENIZER, prompts, **{"max_new_tokens": 4} | kwargs)
 
 
-WAYS = [one_by_one, static, continuous, one_row, ragged]
+WAYS = [one_by_one, static, continuous, packed, ragged]
 # (prompts, keyword arguments, words of the message)
 REFUSED = [
     ([GOOD, []], {}, "prompt 1 is empty"),

@@ -24,7 +24,7 @@ def test_a_local_folder_loads_through_transformers(family, tmp_path):
     model, tokenizer = load_model(tmp_path)
     assert model.config.model_type == family and model.dtype is torch.float32
     assert tokenizer.decode(tokenizer("The old dog").input_ids) == "The old dog"
-    outputs = batch_generate(model, tokenizer, [[1, 2, 3]], max_new_tokens=9).outputs
+    outputs = batch_generate(model, tokenizer, [[1, 2, 3]], max_new_tokens=9)
     assert outputs == [generate_alone(tiny, [1, 2, 3], 9, tokenizer.eos_token_id)]
 
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lessons_lib.batching.batch_result import BatchResult
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.recording.fragmentation import (
     contiguous_use,
@@ -15,6 +14,7 @@ from lessons_lib.recording.fragmentation import (
     waste,
 )
 from lessons_lib.recording.pool_states import replay
+from lessons_lib.recording.serving import RecordedRun
 from lessons_lib.recording.trace import RowWork, Step, Trace
 
 
@@ -106,7 +106,7 @@ def test_a_reservation_that_is_too_small_is_refused():
 
 
 def test_the_ledger_s_row_counts_blocks():
-    result = counted_in_blocks(BatchResult([[1]], trace_of([{"A": 17}, {"A": 18, "B": 1}])), 16)
+    result = counted_in_blocks(RecordedRun([[1]], trace_of([{"A": 17}, {"A": 18, "B": 1}])), 16)
     assert [(step.cache_reserved, step.cache_used) for step in result.trace.steps] == [(32, 17), (48, 19)]
     assert result.outputs == [[1]]
 

@@ -4,6 +4,7 @@ from lessons_lib.attention.packing import pack
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.packed_steps import PackedStep, packed_text
+from lessons_lib.recording.serving import record_run
 
 
 class NoTokenizer:
@@ -45,8 +46,8 @@ def test_two_digit_positions_stand_in_line():
 
 def test_a_recorded_run_can_be_printed_step_by_step():
     prompts = [[5, 6, 7], [8], [9, 10]]
-    result = ragged_generate(
-        tiny_model("llama"), NoTokenizer(), prompts, max_new_tokens=[2, 3, 1], max_num_seqs=2, names="ABC"
+    result = record_run(
+        ragged_generate, tiny_model("llama"), NoTokenizer(), prompts, max_new_tokens=[2, 3, 1], max_num_seqs=2, names="ABC"
     )
     first, second, third = (packed_text(step).splitlines() for step in result.packed)
     assert first[:2] == ["A prefill: 3 new after 0 cached · B prefill: 1 new after 0 cached", "waiting: C"]

@@ -4,6 +4,7 @@ from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.measuring.ledger import SIX_STORIES
 from lessons_lib.models.loading import load_model
+from lessons_lib.recording.serving import record_run
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.timelines.timeline import draw_compare
 
@@ -12,6 +13,6 @@ COVER = "lessons_lib/assets/static_and_continuous.svg"
 
 def cover() -> Picture:
     model, tokenizer = load_model()
-    static = static_generate(model, tokenizer, **SIX_STORIES, batch_size=4).trace
-    continuous = batch_generate(model, tokenizer, **SIX_STORIES, batch_size=4).trace
+    static = record_run(static_generate, model, tokenizer, **SIX_STORIES, batch_size=4).trace
+    continuous = record_run(batch_generate, model, tokenizer, **SIX_STORIES, batch_size=4).trace
     return draw_compare(static, continuous)

@@ -1,6 +1,7 @@
 """What the exercises on a running batch share: a small batch, its requests, and a record of its forward passes."""
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +44,18 @@ def watch_slot_passes(batch: SlotBatch):
         yield seen
     finally:
         hook.remove()
+
+
+class StepCounter:
+    """Counts how often a loop calls the step that it is given: `step=StepCounter(step).run`."""
+
+    def __init__(self, step: Callable):
+        self.step = step
+        self.count = 0
+
+    def run(self, batch) -> None:
+        self.count += 1
+        self.step(batch)
 
 
 def make_batch(waiting=(), running=None, num_slots: int = 1, prefill_step: int = 4) -> SlotBatch:

@@ -4,10 +4,17 @@ from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 
-from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
+from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, step
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone, make_batch, watch_slot_passes
+from lessons_lib.checks.lesson_02.batch import (
+    SeenPass,
+    StepCounter,
+    a_request,
+    answer_alone,
+    make_batch,
+    watch_slot_passes,
+)
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
@@ -276,8 +283,9 @@ def _check_answers(attempt) -> None:
     model, tokenizer = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=None)
     case = f"seven requests in three slots, prefill_step 4, max_new_tokens {max_tokens_each}."
     settings = dict(max_seq_len=32, batch_size=3, prefill_step=4, max_new_tokens=max_tokens_each)
-    got = call(batch_generate, model, tokenizer, prompts, case=case, step=attempt, **settings)
-    for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got.outputs)):
+    steps = StepCounter(attempt)
+    outputs = call(batch_generate, model, tokenizer, prompts, case=case, step=steps.run, **settings)
+    for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, outputs)):
         want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
             raise Mistake(
@@ -286,7 +294,8 @@ def _check_answers(attempt) -> None:
                 idea="Batching changes when a token is computed, never which one. Did a request lose its slot before "
                 "it finished?",
             )
-    expected = len(batch_generate(model, tokenizer, prompts, **settings).trace.steps)
-    if len(got.trace.steps) > expected:
-        what = f"all answers are right, but took {len(got.trace.steps)} steps; {expected} are enough."
+    expected = StepCounter(step)
+    batch_generate(model, tokenizer, prompts, step=expected.run, **settings)
+    if steps.count > expected.count:
+        what = f"all answers are right, but took {steps.count} steps; {expected.count} are enough."
         raise Mistake(what, case=case, idea="Is a slot left empty while a request is waiting?")

@@ -267,7 +267,7 @@ def _check_in_use(attempt) -> None:
         max_num_seqs=3,
         scatter_cache=attempt,
     )
-    for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got.outputs)):
+    for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got)):
         want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
             what = f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}."

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import torch
 
 from lessons_lib.attention.packing import PackedBatch
-from lessons_lib.batching.ragged_batching import RaggedBatch, forward, loop_forward, ragged_generate
+from lessons_lib.batching.ragged_batching import RaggedBatch, forward, loop_forward, ragged_generate, ragged_step
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_02.batch import StepCounter
 from lessons_lib.checks.lesson_05.requests import a_request, answer_alone, make_batch, ragged_requests
 from lessons_lib.models.tiny_models import tiny_model
 
@@ -368,17 +369,19 @@ def _check_answers(attempt) -> None:
     prompts, max_tokens_each = ragged_requests(9, seed=7)
     model, tokenizer = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=None)
     settings = dict(max_new_tokens=max_tokens_each, max_num_seqs=3)
-    steps = len(ragged_generate(model, tokenizer, prompts, **settings).trace.steps)
+    expected = StepCounter(ragged_step)
+    ragged_generate(model, tokenizer, prompts, step=expected.run, **settings)
     for how, step in (("", attempt), (" and `loop_forward`", partial(attempt, forward=loop_forward))):
         case = (
             f"nine requests with max_tokens {max_tokens_each}, at most three in a row, through `ragged_generate`{how}."
         )
-        got = call(ragged_generate, model, tokenizer, prompts, case=case, step=step, **settings)
-        for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got.outputs)):
+        steps = StepCounter(step)
+        outputs = call(ragged_generate, model, tokenizer, prompts, case=case, step=steps.run, **settings)
+        for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, outputs)):
             want = answer_alone(tuple(prompt), max_tokens)
             if answer != want:
                 what = f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}."
                 raise Mistake(what, case=case, idea="Batching changes when a token is computed, but not which one.")
-        if len(got.trace.steps) > steps:
-            what = f"all answers are right, but they took {len(got.trace.steps)} steps; {steps} are enough."
+        if steps.count > expected.count:
+            what = f"all answers are right, but they took {steps.count} steps; {expected.count} are enough."
             raise Mistake(what, case=case, idea="Does a request wait although the batch has room?")

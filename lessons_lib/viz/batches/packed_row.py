@@ -24,7 +24,7 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
     """The packed row of one step with its tags, the tokens that came out of it, and the mask of the pass.
 
     Args:
-        step: one of `RaggedResult.packed`.
+        step: one of `RecordedRun.packed`.
         decode: token id -> its text.
     """
     count = len(step.packed.input_ids)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from lessons_lib.recording.cache_growth import CacheStep
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, chip_width, flow, show_token
@@ -14,35 +14,6 @@ _MARGIN = 16
 _LINE = 28  # a line of chips
 _INPUT_ROOM = 560  # width of the input text
 _INPUT_LINES = 3  # a longer input is cut, with a count of the rest
-
-
-@dataclass(frozen=True)
-class CacheStep:
-    """One forward pass of one request.
-
-    step           number of the step as shown, from 1
-    phase          "prefill" or "decode"
-    input_tokens   text of each token fed to the model in this step
-    cached_before  positions in the KV cache when the step begins
-    cached_after   positions in the KV cache when it ends; the new ones belong to the last input tokens
-    output_token   text of the token chosen from the logits of the last position
-    """
-
-    step: int
-    phase: str
-    input_tokens: Sequence[str]
-    cached_before: int
-    cached_after: int
-    output_token: str
-
-    def __post_init__(self) -> None:
-        if self.phase not in ("prefill", "decode"):
-            raise ValueError(f'phase is {self.phase!r}; one request alone is in "prefill" or "decode".')
-        if not 0 <= self.cached_after - self.cached_before <= len(self.input_tokens) or self.cached_before < 0:
-            raise ValueError(
-                f"the cache goes from {self.cached_before} to {self.cached_after} positions with "
-                f"{len(self.input_tokens)} input tokens; a step adds at most one position an input token and removes none."
-            )
 
 
 def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Picture:

@@ -27,7 +27,7 @@ def draw_pool_access(step: PagedStep, reader: str | None = None) -> Picture:
     """The pool while one row is computed. Pools of one size make pictures of one height, unless many requests are listed.
 
     Args:
-        step: one of `PagedResult.accesses`.
+        step: one of `RecordedRun.accesses`.
         reader: show what this request reads, and no other; what all of them read if None.
 
     Raises:

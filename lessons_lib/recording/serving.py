@@ -1,0 +1,228 @@
+"""Runs the loops of lessons 00 to 06 and records what they did. The loops themselves know nothing of it.
+
+Every loop takes the function that does its work as an argument (`greedy`, `generate_wave`, `step`). A recorder passes in that
+same function, wrapped, and watches the model's forward passes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
+from lessons_lib.batching.continuous_batching import step as slot_step
+from lessons_lib.batching.greedy import generate_one_by_one, greedy_with_cache
+from lessons_lib.batching.packed_logits import packed_generate
+from lessons_lib.batching.paged_batching import PagedBatch, paged_generate, paged_step
+from lessons_lib.batching.ragged_batching import ragged_generate, ragged_step
+from lessons_lib.batching.request import request_names
+from lessons_lib.batching.static_batching import generate_wave as padded_wave
+from lessons_lib.batching.static_batching import static_generate
+from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.recording.forward_passes import Forward, watch_forwards
+from lessons_lib.recording.packed_steps import PackedStep, PackedStepRecorder
+from lessons_lib.recording.paged_steps import PagedStep, watch_paged_passes
+from lessons_lib.recording.slot_steps import record_slot_step
+from lessons_lib.recording.trace import RowWork, Step, Trace
+
+
+@dataclass
+class RecordedRun:
+    """The outputs of a run and what was done to get them.
+
+    Attributes:
+        outputs: the new tokens of each request, in the order of the prompts.
+        trace: every step of the run.
+        packed: for `ragged_generate` and `paged_generate`: one PackedStep for each step.
+        accesses: for `paged_generate`: the cache slots that each step wrote and read.
+    """
+
+    outputs: list[list[int]] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
+    packed: list[PackedStep] = field(default_factory=list)
+    accesses: list[PagedStep] = field(default_factory=list)
+
+
+def record_run(
+    serve: Callable[..., list[list[int]]],
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str | Sequence[int]],
+    *,
+    names: Sequence[str] | None = None,
+    **options: Any,
+) -> RecordedRun:
+    """Run `serve(model, tokenizer, prompts, **options)` and record every step.
+
+    Args:
+        serve: a loop of lessons 00 to 06: `generate_one_by_one`, `static_generate`, `batch_generate`, `packed_generate`,
+            `ragged_generate` or `paged_generate`.
+        names: what to call the requests; "0", "1", ... if not given.
+        options: keyword arguments of `serve`.
+
+    Raises:
+        ValueError: `serve` is none of these functions.
+        BadRequest: see `request_names`; nothing was computed.
+        Whatever `serve` raises.
+
+    >>> run = record_run(static_generate, model, tokenizer, prompts, max_new_tokens=20, batch_size=4)
+    >>> run.outputs, run.trace.forward_calls
+    """
+    if serve not in _RECORDERS:
+        known = ", ".join(function.__name__ for function in _RECORDERS)
+        raise ValueError(f"record_run can't record {getattr(serve, '__name__', serve)!r}; it records {known}.")
+    return _RECORDERS[serve](model, tokenizer, prompts, request_names(names, len(prompts)), **options)
+
+
+def _record_one_by_one(
+    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, greedy: Any = greedy_with_cache, **options: Any
+) -> RecordedRun:
+    run, waiting = RecordedRun(), list(names)
+
+    def recorded(model: Any, *args: Any) -> list[int]:
+        name = waiting.pop(0)
+        with watch_forwards(model) as passes:
+            answer: list[int] = greedy(model, *args)
+        run.trace.steps += _steps_alone(name, passes, tuple(waiting), _token_bytes(model))
+        return answer
+
+    run.outputs = generate_one_by_one(model, tokenizer, prompts, greedy=recorded, **options)
+    return run
+
+
+def _steps_alone(name: str, passes: list[Forward], waiting: tuple[str, ...], token_bytes: int) -> list[Step]:
+    """The passes of one request that has the model to itself."""
+    steps = []
+    for index, forward in enumerate(passes):
+        # Without a cache, every pass after the first computes the old tokens again; only the newest is needed.
+        needed = forward.tokens if index == 0 else 1
+        length = forward.cached + forward.tokens if forward.keeps_cache else 0
+        steps.append(
+            Step(
+                rows=(RowWork(name, "decode" if index else "prefill", forward.tokens, needed),),
+                seconds=forward.seconds,
+                waiting=waiting,
+                forward_calls=1,
+                cache_reserved=length,
+                cache_used=length,
+                # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
+                bytes_copied=forward.cached * token_bytes,
+            )
+        )
+    return steps
+
+
+def _record_static(
+    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, generate_wave: Any = padded_wave, **options: Any
+) -> RecordedRun:
+    run, waiting = RecordedRun(), list(names)
+
+    def recorded(model: Any, prompt_ids: list[list[int]], *args: Any) -> list[list[int]]:
+        wave = [waiting.pop(0) for _ in prompt_ids]
+        with watch_forwards(model) as passes:
+            answers: list[list[int]] = generate_wave(model, prompt_ids, *args)
+        run.trace.steps += _steps_of_wave(wave, prompt_ids, answers, passes, tuple(waiting), _token_bytes(model))
+        return answers
+
+    run.outputs = static_generate(model, tokenizer, prompts, generate_wave=recorded, **options)
+    return run
+
+
+def _steps_of_wave(
+    names: list[str],
+    prompt_ids: list[list[int]],
+    answers: list[list[int]],
+    passes: list[Forward],
+    waiting: tuple[str, ...],
+    token_bytes: int,
+) -> list[Step]:
+    """What each row of a wave did in each of its forward passes."""
+    steps = []
+    for index, forward in enumerate(passes):
+        running = [index < len(answer) for answer in answers]
+        rows = []
+        for name, ids, is_running in zip(names, prompt_ids, running):
+            phase = "prefill" if index == 0 else "decode" if is_running else "finished"
+            needed = len(ids) if index == 0 else int(is_running)
+            rows.append(RowWork(name, phase, computed=forward.tokens, useful=needed))
+        steps.append(
+            Step(
+                rows=tuple(rows),
+                seconds=forward.seconds,
+                waiting=waiting,
+                forward_calls=1,
+                cache_reserved=forward.rows * (forward.cached + forward.tokens),
+                cache_used=sum(len(ids) + index for ids, is_running in zip(prompt_ids, running) if is_running),
+                # A DynamicCache makes room for a new token by copying all the old ones into a larger tensor.
+                bytes_copied=forward.rows * forward.cached * token_bytes,
+            )
+        )
+    return steps
+
+
+def _record_slots(
+    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, step: Any = slot_step, **options: Any
+) -> RecordedRun:
+    run = RecordedRun()
+
+    def recorded(batch: SlotBatch) -> None:
+        run.trace.steps.append(record_slot_step(batch, step))
+
+    run.outputs = batch_generate(model, tokenizer, prompts, names=names, step=recorded, **options)
+    return run
+
+
+def _record_packed(model: Any, tokenizer: Any, prompts: Any, names: list[str], **options: Any) -> RecordedRun:
+    with watch_forwards(model) as passes:
+        outputs = packed_generate(model, tokenizer, prompts, **options)
+    lengths = [len(tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt) for prompt in prompts]
+    steps = []
+    for index, forward in enumerate(passes):
+        rows = tuple(
+            # Every pass after the first computes the old tokens again; only the newest is needed.
+            RowWork(name, "decode" if index else "prefill", length + index, useful=1 if index else length)
+            for name, length, answer in zip(names, lengths, outputs)
+            if index < len(answer)
+        )
+        steps.append(Step(rows, forward.seconds, waiting=(), forward_calls=1, cache_reserved=0, cache_used=0))
+    return RecordedRun(outputs, Trace(steps))
+
+
+def _record_ragged(
+    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, step: Any = ragged_step, **options: Any
+) -> RecordedRun:
+    recorder = PackedStepRecorder(step)
+    outputs = ragged_generate(model, tokenizer, prompts, names=names, step=recorder, **options)
+    return RecordedRun(outputs, recorder.trace, recorder.steps)
+
+
+def _record_paged(
+    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, step: Any = paged_step, **options: Any
+) -> RecordedRun:
+    accesses: list[PagedStep] = []
+
+    def watched(batch: PagedBatch) -> None:
+        with watch_paged_passes(batch) as passes:
+            step(batch)
+        accesses.extend(passes)
+
+    recorder = PackedStepRecorder(watched)
+    outputs = paged_generate(model, tokenizer, prompts, names=names, step=recorder, **options)
+    steps = [
+        replace(step, cache_reserved=access.block_size * sum(map(len, access.tables.values())))
+        for step, access in zip(recorder.trace.steps, accesses)
+    ]
+    return RecordedRun(outputs, Trace(steps), recorder.steps, accesses)
+
+
+def _token_bytes(model: Any) -> int:
+    return cache_bytes_per_token(model.config, model.dtype.itemsize)
+
+
+_RECORDERS: dict[Callable[..., list[list[int]]], Callable[..., RecordedRun]] = {
+    generate_one_by_one: _record_one_by_one,
+    static_generate: _record_static,
+    batch_generate: _record_slots,
+    packed_generate: _record_packed,
+    ragged_generate: _record_ragged,
+    paged_generate: _record_paged,
+}
