@@ -2,8 +2,8 @@
 
 import importlib
 import pkgutil
+from pathlib import Path
 
-import lessons_lib.checks as package
 from lessons_lib.checks.exercise import Exercise, Question
 
 
@@ -13,7 +13,7 @@ class UnknownExercise(LookupError):
 
 def lesson_numbers() -> list[str]:
     """Every lesson that has exercises, such as ["00", "01"], in order."""
-    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    names = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
     return sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
 
 
@@ -48,4 +48,4 @@ def _what_exists(lesson: str, known: list[Exercise]) -> str:
 def _module(lesson: str):
     if lesson not in lesson_numbers():
         raise UnknownExercise(f"no lesson {lesson!r}. There are lessons {', '.join(lesson_numbers())}.")
-    return importlib.import_module(f"{package.__name__}.lesson_{lesson}")
+    return importlib.import_module(f"{__package__}.lesson_{lesson}")
