@@ -43,10 +43,10 @@ from lessons_lib.attention.paged_attention import attention_in_place, attention_
 
 __all__ = [
     "PADDING",
+    "RULES",
     "PackedBatch",
     "PagedPass",
     "Partial",
-    "RULES",
     "Tags",
     "add_block",
     "add_block_naive",

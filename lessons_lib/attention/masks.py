@@ -1,18 +1,19 @@
-"""Lesson 04: which token may attend to which, worked out from two numbers on each token: its sequence and its position."""
+"""Lesson 04: which token may attend to which, derived from two tags on each token: its sequence and its position."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
-PADDING = -1  # the sequence id of a token that belongs to nobody
+PADDING = -1  # the sequence id of a padding token, which belongs to no sequence
 
 
 @dataclass(frozen=True)
 class Tags:
-    """The two numbers that every token of a row carries.
+    """The sequence and the position of every token of a packed batch.
 
     Attributes:
-        seq_ids: which sequence it belongs to, int64 [tokens]; PADDING for none.
+        seq_ids: the sequence that each token belongs to, int64 [tokens]; PADDING for none.
         positions: its position in its own sequence, from 0, int64 [tokens].
     """
 
@@ -23,17 +24,17 @@ class Tags:
         return len(self.seq_ids)
 
     def followed_by(self, other: "Tags") -> "Tags":
-        """These tokens, then the others, in one row."""
+        """These tokens, followed by the others."""
         return Tags(torch.cat([self.seq_ids, other.seq_ids]), torch.cat([self.positions, other.positions]))
 
 
-def tag_tokens(lengths, starts=None):
-    """The tags of sequences that lie one behind the other in one row. Positions count anew in every sequence.
+def tag_tokens(lengths: list[int], starts: list[int] | None = None) -> "Tags":
+    """The tags of sequences packed one after the other. Positions restart in every sequence.
 
     Args:
-        lengths: tokens of each sequence in the row, 0 or more. Sequence i gets the sequence id i.
-        starts: position of each sequence's first token in the row, as many as `lengths`; 0 for all if not given. It is
-            more than 0 where the tokens before it lie in the cache.
+        lengths: packed tokens of each sequence, 0 or more. Sequence i gets the sequence id i.
+        starts: position of each sequence's first packed token, as many as `lengths`; 0 for all if not given. It is more
+            than 0 where earlier tokens of the sequence are in the cache.
 
     Returns:
         Tags, with `sum(lengths)` tokens.
@@ -45,7 +46,7 @@ def tag_tokens(lengths, starts=None):
 
 
 def not_padding(queries: Tags, keys: Tags) -> torch.Tensor:
-    """Padding rule: a key that belongs to nobody is seen by nobody. Bool [queries, keys]."""
+    """Padding rule: no query sees a padding key. Bool [queries, keys]."""
     return (keys.seq_ids != PADDING)[None, :].expand(len(queries), -1)
 
 
@@ -59,26 +60,27 @@ def same_sequence(queries: Tags, keys: Tags) -> torch.Tensor:
     return keys.seq_ids[None, :] == queries.seq_ids[:, None]
 
 
-RULES = (not_padding, not_in_the_future, same_sequence)
+Rule = Callable[[Tags, Tags], torch.Tensor]  # (queries, keys) -> bool [queries, keys]
+RULES: tuple[Rule, ...] = (not_padding, not_in_the_future, same_sequence)
 
 
-def combine(rules, queries: Tags, keys: Tags) -> torch.Tensor:
-    """The mask of several rules: True where all of them allow. Without a rule, everything is allowed. Bool [queries, keys]."""
+def combine(rules: Iterable[Rule], queries: Tags, keys: Tags) -> torch.Tensor:
+    """The mask of several rules, bool [queries, keys]: True where all of them allow. Without rules, all is allowed."""
     mask = torch.ones(len(queries), len(keys), dtype=torch.bool, device=queries.seq_ids.device)
     for rule in rules:
         mask = mask & rule(queries, keys)
     return mask
 
 
-def block_diagonal_mask(queries, keys):
+def block_diagonal_mask(queries: "Tags", keys: "Tags") -> torch.Tensor:
     """Which keys each query may attend to: those of its own sequence, at its own position or before, and no padding.
 
     Args:
         queries: Tags of the new tokens.
-        keys: Tags of everything that attention looks at: tokens in the cache, and the new ones.
+        keys: Tags of every token that attention reads: those in the cache, and the new ones.
 
     Returns:
-        bool tensor [queries, keys], True where the query may attend. The row of a padding query is False throughout.
+        bool tensor [queries, keys], True where the query may attend. The row of a padding query is all False.
     """
     is_token = keys.seq_ids != PADDING
     is_own = keys.seq_ids == queries.seq_ids[:, None]
@@ -86,17 +88,18 @@ def block_diagonal_mask(queries, keys):
     return is_token & is_own & is_past
 
 
-def additive_mask(mask, dtype=torch.float32):
-    """The same mask as numbers to add to the attention scores: 0 where attending is allowed, else the dtype's minimum.
+def additive_mask(mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The same mask as values to add to the attention scores: 0 where attending is allowed, else the dtype's minimum.
 
-    Not minus infinity: a row in which everything is forbidden would then be 0 / 0 in the softmax, which is NaN, and NaN spreads
-    to whatever is computed from it. With the minimum such a row becomes an average over all keys: useless, but a number.
+    Not minus infinity: the softmax of a row in which everything is forbidden would then be 0 / 0, which is NaN, and NaN
+    spreads to everything computed from it. With the minimum, such a row becomes an average over all keys: useless, but
+    finite.
 
     Args:
         mask: bool tensor of any shape, True where attending is allowed.
         dtype: that of the scores.
 
     Returns:
-        tensor of the mask's shape and of that dtype.
+        tensor of the mask's shape and that dtype.
     """
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

@@ -26,7 +26,7 @@ class Partial:
     output: torch.Tensor
 
 
-def nothing_seen(num_queries: int, head_dim: int, dtype=torch.float32) -> Partial:
+def nothing_seen(num_queries: int, head_dim: int, dtype: torch.dtype = torch.float32) -> Partial:
     """The state before the first key."""
     return Partial(
         maximum=torch.full((num_queries,), float("-inf"), dtype=dtype),
@@ -35,7 +35,7 @@ def nothing_seen(num_queries: int, head_dim: int, dtype=torch.float32) -> Partia
     )
 
 
-def add_block_naive(seen, scores, values):
+def add_block_naive(seen: Partial, scores: torch.Tensor, values: torch.Tensor) -> Partial:
     """Add a block of keys with bare exponentials, straight from the softmax formula.
 
     Correct as long as no exponential overflows. `maximum` is not updated: all sums are relative to 0.
@@ -48,7 +48,7 @@ def add_block_naive(seen, scores, values):
     return Partial(seen.maximum, seen.total + weights.sum(dim=1), seen.output + weights @ values)
 
 
-def add_block(seen, scores, values):
+def add_block(seen: "Partial", scores: torch.Tensor, values: torch.Tensor) -> "Partial":
     """Add a block of keys, with all exponentials relative to the largest score so far.
 
     The old sums are multiplied by exp(old maximum - new maximum), so that they are relative to the same score.
@@ -70,7 +70,7 @@ def add_block(seen, scores, values):
     )
 
 
-def merge(one, other):
+def merge(one: "Partial", other: "Partial") -> "Partial":
     """Merge the states over two sets of keys into the state over both. The order doesn't matter.
 
     Args:

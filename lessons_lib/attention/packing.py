@@ -1,9 +1,11 @@
-"""Lesson 05: new tokens of many sequences in one row without padding, computed in one forward pass."""
+"""Lesson 05: new tokens of many sequences, packed into one row without padding and computed in one forward pass."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
@@ -11,15 +13,15 @@ from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """One row of T new tokens of B sequences, one sequence behind the other.
+    """T new tokens of N sequences, packed one sequence after the other.
 
     Attributes:
         input_ids: the new tokens, int64 [T].
         positions: position of each in its own sequence, int64 [T].
-        seq_ids: which sequence each belongs to, 0 to B - 1, int64 [T].
-        cu_seqlens_q: where each sequence begins in the row, and at the end T: cumulative lengths, int64 [B + 1].
-        context_lens: tokens of each sequence after this pass, those in the cache and the new ones, int64 [B].
-        logits_index: place in the row of each sequence's last token, int64 [B].
+        seq_ids: the sequence that each belongs to, 0 to N - 1, int64 [T].
+        cu_seqlens_q: where each sequence starts, and T at the end: cumulative lengths, int64 [N + 1].
+        context_lens: tokens of each sequence after this pass, cached and new, int64 [N].
+        logits_index: index of each sequence's last token, int64 [N].
     """
 
     input_ids: torch.Tensor
@@ -32,37 +34,39 @@ class PackedBatch:
     @property
     def new_lens(self) -> list[int]:
         """New tokens of each sequence."""
-        return self.cu_seqlens_q.diff().tolist()
+        lengths: list[int] = self.cu_seqlens_q.diff().tolist()
+        return lengths
 
     @property
     def cached_lens(self) -> list[int]:
-        """Tokens of each sequence that lie in the cache before this pass."""
-        return (self.context_lens - self.cu_seqlens_q.diff()).tolist()
+        """Tokens of each sequence that are in the cache before this pass."""
+        lengths: list[int] = (self.context_lens - self.cu_seqlens_q.diff()).tolist()
+        return lengths
 
-    def to(self, device) -> "PackedBatch":
-        """The same row with its tensors on another device."""
+    def to(self, device: torch.device | str) -> "PackedBatch":
+        """The same batch with its tensors on another device."""
         return PackedBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
-def pack(new_tokens, cached_lens):
-    """Lay the new tokens of several sequences into one row. A prefill brings a whole prompt, a decode one token.
+def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> "PackedBatch":
+    """Pack the new tokens of several sequences into one row: of a prefill the whole prompt, of a decode one token.
 
     Args:
-        new_tokens: list of B lists of token ids, each at least one token long.
-        cached_lens: list of B ints: how many tokens of each sequence are in the cache already. The first new token has
-            this position.
+        new_tokens: list of N lists of token ids, each at least one token long.
+        cached_lens: list of N ints: tokens of each sequence that are in the cache already. The first new token has this
+            position.
 
     Returns:
-        PackedBatch. Without sequences, all its tensors are empty, but for `cu_seqlens_q`, which is [0].
+        PackedBatch. Without sequences, all its tensors are empty except `cu_seqlens_q`, which is [0].
 
     Raises:
-        ValueError: the two lists are not equally long, a sequence has no new token, or a length is negative.
+        ValueError: the two lists differ in length, a sequence has no new token, or a length is negative.
     """
     lengths = [len(tokens) for tokens in new_tokens]
     if len(cached_lens) != len(lengths) or 0 in lengths or any(cached < 0 for cached in cached_lens):
         raise ValueError(
-            f"new tokens of {len(lengths)} sequences, {lengths} of each, and cached lengths {list(cached_lens)}; give as many "
-            "of both, at least one new token each, and cached lengths of 0 or more."
+            f"new tokens of {len(lengths)} sequences, {lengths} of each, and cached lengths {list(cached_lens)}; give "
+            "as many of both, at least one new token each, and cached lengths of 0 or more."
         )
     tags = tag_tokens(lengths, starts=cached_lens)
     ends = torch.tensor(lengths, dtype=torch.int64).cumsum(dim=0)
@@ -76,22 +80,21 @@ def pack(new_tokens, cached_lens):
     )
 
 
-def unpack(packed, row):
-    """Cut a row into the pieces of the sequences.
+def unpack(packed: PackedBatch, row: torch.Tensor) -> list[torch.Tensor]:
+    """Split a packed row into its sequences.
 
     Args:
-        packed: a PackedBatch.
-        row: tensor [T, ...], one entry for each token of the row.
+        row: tensor [T, ...], one entry for each packed token.
 
     Returns:
-        list of B tensors [new tokens of the sequence, ...].
+        list of N tensors [new tokens of the sequence, ...].
     """
     bounds = packed.cu_seqlens_q.tolist()
-    return [row[start:end] for start, end in zip(bounds, bounds[1:])]
+    return [row[start:end] for start, end in pairwise(bounds)]
 
 
 def key_tags(packed: PackedBatch) -> Tags:
-    """The tags of all keys of the pass: first what is cached of every sequence, then the new tokens."""
+    """The tags of all keys of the pass: first the cached tokens of every sequence, then the new ones."""
     return tag_tokens(packed.cached_lens).followed_by(Tags(packed.seq_ids, packed.positions))
 
 
@@ -100,15 +103,15 @@ def packed_mask(packed: PackedBatch) -> torch.Tensor:
     return block_diagonal_mask(Tags(packed.seq_ids, packed.positions), key_tags(packed))
 
 
-def cache_of(layers) -> DynamicCache:
-    """A DynamicCache made of tensors that are there already. `DynamicCache.update` would copy them.
+def cache_of(layers: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
+    """A DynamicCache made of existing tensors. `DynamicCache.update` would copy them.
 
     Args:
         layers: (keys, values) of each layer, [1, kv_heads, tokens, head_dim] each.
     """
     cache = DynamicCache()
     for keys, values in layers:
-        layer = DynamicLayer()
+        layer = DynamicLayer()  # type: ignore[no-untyped-call]
         layer.lazy_initialization(keys, values)
         layer.keys, layer.values = keys, values
         cache.layers.append(layer)
@@ -116,10 +119,10 @@ def cache_of(layers) -> DynamicCache:
 
 
 def concatenate_caches(caches: list[DynamicCache]) -> DynamicCache:
-    """One cache that holds the tokens of several, one behind the other, every layer copied.
+    """One cache with the tokens of several, one sequence after the other. Every layer is copied.
 
     Args:
-        caches: one for each sequence; those that hold nothing yet add nothing.
+        caches: one for each sequence; empty ones add nothing.
     """
     filled = [cache.layers for cache in caches if cache.get_seq_length()]
     return cache_of(
@@ -128,54 +131,56 @@ def concatenate_caches(caches: list[DynamicCache]) -> DynamicCache:
     )
 
 
-def scatter_cache(joined, packed):
-    """After the pass, give every sequence a cache of its own again: its old tokens, then its new ones.
+def scatter_cache(joined: "DynamicCache", packed: "PackedBatch") -> list["DynamicCache"]:
+    """After the pass, split the joined cache into one per sequence: its old tokens, then its new ones.
 
     Args:
-        joined: the DynamicCache that the pass worked on, [1, kv_heads, keys, head_dim] in every layer: first what was cached
-            of every sequence, one sequence behind the other, then the new tokens of every sequence.
+        joined: the DynamicCache of the pass, [1, kv_heads, keys, head_dim] in every layer: first the cached tokens of
+            every sequence, one sequence after the other, then the new tokens of every sequence.
         packed: the PackedBatch of the pass.
 
     Returns:
-        list of B DynamicCache, with `packed.context_lens` tokens.
+        list of N DynamicCache, with `packed.context_lens` tokens.
     """
     count = len(packed.new_lens)
 
-    def own_pieces(tensor):
-        old_and_new = tensor.split(packed.cached_lens + packed.new_lens, dim=2)
+    def own_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+        old_and_new = torch.split(tensor, packed.cached_lens + packed.new_lens, dim=2)
         return [torch.cat([old, new], dim=2) for old, new in zip(old_and_new[:count], old_and_new[count:])]
 
-    layers = [list(zip(own_pieces(layer.keys), own_pieces(layer.values))) for layer in joined.layers]
+    layers = [list(zip(own_parts(layer.keys), own_parts(layer.values))) for layer in joined.layers]  # type: ignore
     return [cache_of(own_layers) for own_layers in zip(*layers)]
 
 
 @torch.inference_mode()
-def packed_forward(model, packed, cache):
-    """One forward pass over the row.
+def packed_forward(model: "PreTrainedModel", packed: "PackedBatch", cache: "DynamicCache") -> torch.Tensor:
+    """One forward pass over a packed batch.
 
     Args:
         model: a Hugging Face causal language model.
         packed: a PackedBatch with at least one sequence.
-        cache: a DynamicCache with `packed.cached_lens` tokens of every sequence, one sequence behind the other. The model adds
-            the new tokens at its end.
+        cache: a DynamicCache with `packed.cached_lens` tokens of every sequence, one sequence after the other. The
+            model appends the new tokens.
 
     Returns:
-        tensor [B, vocabulary]: the logits after each sequence's last token, and of no other.
+        tensor [N, vocabulary]: the logits after each sequence's last token, and of no other.
     """
     device = model.device
-    return model(
+    logits: torch.Tensor = model(
         input_ids=packed.input_ids[None].to(device),
         position_ids=packed.positions[None].to(device),
         attention_mask=packed_mask(packed)[None, None].to(device),
         past_key_values=cache,
         logits_to_keep=packed.logits_index.to(device),
-    ).logits[0]
+    ).logits
+    return logits[0]
 
 
 def copied_tokens(packed: PackedBatch) -> int:
-    """How many tokens' keys and values are moved around a pass, beyond writing the new ones once.
+    """How many tokens' keys and values a pass copies, beyond writing the new ones once.
 
-    What is cached is copied when the caches are joined; again when the model adds the new tokens, since a DynamicCache makes a larger
-    tensor for that; and again when the caches are scattered. Scattering copies the new tokens too.
+    Cached tokens are copied when the caches are joined; again when the model appends the new tokens, since a
+    DynamicCache allocates a larger tensor for that; and again when the caches are scattered. Scattering copies the new
+    tokens too.
     """
     return 3 * sum(packed.cached_lens) + sum(packed.new_lens)

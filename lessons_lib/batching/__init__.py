@@ -2,7 +2,8 @@
 
 Each module is one lesson's idea, and each keeps the tokens of the one before. Read in this order: greedy (lesson 00),
 static_batching (01), request, slots, slot_cache, continuous_batching (02), packed_logits (04), ragged_batching (05),
-paged_batching (06). All of them return the new tokens of each request; `lessons_lib.recording.record_run` records a run.
+paged_batching (06). All of them return the new tokens of each request; `lessons_lib.recording.record_run` records what
+they do.
 
 `forward` is a function of continuous_batching and another one of ragged_batching: import it from its module.
 """
@@ -46,8 +47,8 @@ from lessons_lib.batching.static_batching import (
 )
 
 __all__ = [
-    "IllegalTransition",
     "NEXT_STATES",
+    "IllegalTransition",
     "NoFreeSlot",
     "PagedBatch",
     "RaggedBatch",

@@ -1,10 +1,11 @@
-"""Lesson 02: continuous batching. A slot that falls free is filled in the next step, while the others go on."""
+"""Lesson 02: continuous batching. A free slot is filled in the next step, while the other requests keep decoding."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.batching.request import Request, RequestState, request_names
 from lessons_lib.batching.slot_cache import SlotCache, SlotView, cache_mask
@@ -13,21 +14,21 @@ from lessons_lib.models.prompts import BadRequest, check_batch_size, encode_prom
 
 
 class NoProgress(RuntimeError):
-    """A step computed nothing although requests are left."""
+    """A step computed nothing although requests are unfinished."""
 
 
 @dataclass
 class SlotBatch:
-    """Everything that continuous batching remembers between two steps.
+    """The state of continuous batching between two steps.
 
     Attributes:
         prefill_step: the most prompt tokens computed in one step.
-        waiting: requests without a slot, first come first.
-        running: slot number -> the request in it, in the order of admission.
-        mask: what makes the mask of a forward pass.
+        waiting: requests without a slot, in order of arrival.
+        running: batch slot -> the request in it, in order of admission.
+        mask: function (positions, num_keys) -> the mask of a forward pass.
     """
 
-    model: torch.nn.Module
+    model: PreTrainedModel
     cache: SlotCache
     slots: SlotManager
     prefill_step: int
@@ -36,24 +37,25 @@ class SlotBatch:
     mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask
 
     def slots_in(self, state: RequestState) -> list[int]:
-        """The slots whose request is in that state, in the order of admission."""
+        """The slots whose request is in that state, in order of admission."""
         return [slot for slot, request in self.running.items() if request.state is state]
 
     def has_work(self) -> bool:
+        """Whether a request is unfinished."""
         return bool(self.waiting) or len(self.slots_in(RequestState.FINISHED)) < len(self.running)
 
 
-def decode_all(batch):
-    """Give every decoding request its next token, all in one forward pass over all slots.
+def decode_all(batch: SlotBatch) -> None:
+    """Compute the next token of every decoding request, all in one forward pass over all slots.
 
-    The pass computes idle rows and prefilling rows too, since the batch is a rectangle; what comes out is thrown away.
+    The batch is a rectangle, so the pass computes idle and prefilling rows too; their outputs are discarded.
     """
     decoding = batch.slots_in(RequestState.DECODING)
     if not decoding:
         return
     tokens, positions = [[0] for _ in range(batch.slots.num_slots)], [[0] for _ in range(batch.slots.num_slots)]
     for slot, request in batch.running.items():
-        # What a prefilling row writes here lies where its next chunk will be written over it.
+        # What a prefilling row writes here will be overwritten by its next chunk.
         positions[slot] = [request.num_computed_tokens]
         if slot in decoding:
             tokens[slot] = [request.output_ids[-1]]
@@ -64,10 +66,10 @@ def decode_all(batch):
         batch.running[slot].append_token(next_tokens[slot])
 
 
-def prefill_chunk(batch):
+def prefill_chunk(batch: "SlotBatch") -> None:
     """Compute the next chunk, at most `batch.prefill_step` tokens, of one prompt: the one that was admitted first.
 
-    The chunk that completes the prompt gives the request its first token. Without a prefilling request, does nothing.
+    The chunk that completes the prompt yields the first token. Without a prefilling request, does nothing.
     """
     prefilling = batch.slots_in(RequestState.PREFILLING)
     if not prefilling:
@@ -83,14 +85,14 @@ def prefill_chunk(batch):
         request.append_token(int(logits[0].argmax()))
 
 
-def step(batch):
-    """One turn of the loop: release, admit, decode, and compute one prefill chunk.
+def step(batch: "SlotBatch") -> None:
+    """One step of the loop: release, admit, decode, and compute one prefill chunk.
 
-    Who sits where is settled first and stays so for the whole step; a slot that fell free works again at once. Finished requests give back their slots; then waiting
-    requests take the free slots, first come first served, and begin to prefill. What the finished ones leave in their
-    cache rows stays there: the mask hides it.
+    Slots are reassigned first and don't change again in the step, so a freed slot does useful work at once. Finished
+    requests release their slots; then waiting requests take the free slots, first come first served, and start to
+    prefill. The stale keys of finished requests stay in the cache: the mask hides them.
 
-    Decoding comes before the chunk, so that a request gets at most one token a step.
+    Decoding comes before the chunk, so that a request gets at most one token per step.
     """
     for slot in batch.slots_in(RequestState.FINISHED):
         batch.slots.release(batch.running.pop(slot).id)
@@ -103,56 +105,63 @@ def step(batch):
 
 
 @torch.inference_mode()
-def forward(batch, slots: range, tokens, positions, num_keys: int) -> torch.Tensor:
-    """One forward pass over neighbouring slots, each with the same number of new tokens.
+def forward(
+    batch: SlotBatch, slots: range, tokens: list[list[int]], positions: list[list[int]], num_keys: int
+) -> torch.Tensor:
+    """One forward pass over adjacent slots, each with the same number of new tokens.
 
     Args:
-        tokens, positions: a list for each slot, of its new tokens and of their positions.
-        num_keys: how many cache columns the pass looks at.
+        tokens, positions: one list per slot: its new tokens, and their positions.
+        num_keys: how many cache columns the pass reads.
 
     Returns:
         Logits of each slot's last token, [slots, vocabulary].
     """
     device = batch.model.device
-    positions = torch.tensor(positions, device=device)
-    batch.cache.look_at(SlotView(slice(slots.start, slots.stop), positions, num_keys))
-    return batch.model(
+    position_ids = torch.tensor(positions, device=device)
+    batch.cache.look_at(SlotView(slice(slots.start, slots.stop), position_ids, num_keys))
+    logits: torch.Tensor = batch.model(
         input_ids=torch.tensor(tokens, device=device),
-        position_ids=positions,
-        attention_mask=batch.mask(positions, num_keys),
+        position_ids=position_ids,
+        attention_mask=batch.mask(position_ids, num_keys),
         past_key_values=batch.cache,
         logits_to_keep=1,
-    ).logits[:, -1]
+    ).logits
+    return logits[:, -1]
 
 
 def batch_generate(
-    model,
-    tokenizer,
-    prompts,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str | Sequence[int]],
     *,
-    max_seq_len=256,
-    batch_size=4,
-    prefill_step=64,
-    max_new_tokens=None,
-    names=None,
-    step=step,
-    mask=cache_mask,
+    max_seq_len: int = 256,
+    batch_size: int = 4,
+    prefill_step: int = 64,
+    max_new_tokens: int | Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    step: Callable[[SlotBatch], None] = step,
+    mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask,
 ) -> list[list[int]]:
     """Serve requests with continuous batching.
 
     Args:
-        prompts: texts, or lists of token ids; all are there at the start.
+        prompts: texts, or lists of token ids; all requests arrive at the start.
         max_seq_len: length of a cache row. An answer ends when its row is full.
-        batch_size: number of slots.
+        batch_size: number of batch slots.
         prefill_step: the most prompt tokens computed in one step.
-        max_new_tokens: one cap for all requests, or one for each; if not given, only the row's length ends an answer.
+        max_new_tokens: one limit for all requests, or one for each; if not given, only the length of the row limits an
+            answer.
         names: ids of the requests; "0", "1", ... if not given.
-        step, mask: the functions that do one turn and make the mask of a pass, yours if you like.
+        step, mask: the functions that do one step and make the mask of a pass, yours if you like.
+
+    Returns:
+        The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`, where the row's length takes the place of the model's context; or a size is
-            below 1; or an id is used twice. Nothing was computed.
-        NoProgress: a turn of `step` computed nothing, so the next would be the same.
+        BadRequest: see `lessons_lib.models.prompts`, with the length of the row in place of the model's context; or a
+            size is below 1; or an id is used twice. Nothing was computed.
+        NoProgress: a call of `step` computed nothing, so the next one wouldn't either.
     """
     check_batch_size(batch_size)
     if prefill_step < 1:

@@ -1,20 +1,24 @@
 """Lesson 00: greedy decoding of one request, first without and then with a KV cache."""
 
+from collections.abc import Callable, Sequence
+
 import torch
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.models.prompts import encode_prompts
 
 
 @torch.inference_mode()
-def greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id=None):
-    """Continue one prompt greedily, computing the whole sequence again for every new token.
+def greedy_without_cache(
+    model: "PreTrainedModel", prompt_ids: list[int], max_new_tokens: int, eos_token_id: int | None = None
+) -> list[int]:
+    """Continue one prompt greedily, recomputing the whole sequence for every new token.
 
     Args:
         model: a Hugging Face causal language model.
         prompt_ids: list of int, at least one.
         max_new_tokens: the most tokens to add, at least 1.
-        eos_token_id: the token after which to stop; it is part of the answer.
+        eos_token_id: the token that ends the answer; it is part of the answer.
 
     Returns:
         list of int: the new tokens, without the prompt.
@@ -29,14 +33,14 @@ def greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id=None):
 
 
 @torch.inference_mode()
-def prefill(model, prompt_ids):
-    """Compute all tokens of the prompt in one forward pass, and keep their keys and values.
+def prefill(model: PreTrainedModel, prompt_ids: list[int]) -> tuple[int, Cache]:
+    """Compute all tokens of the prompt in one forward pass and keep their keys and values.
 
     Args:
         prompt_ids: list of int, at least one.
 
     Returns:
-        (first_token, cache): the first new token, and a `DynamicCache` that holds `len(prompt_ids)` tokens.
+        (first_token, cache): the first new token, and a `DynamicCache` with `len(prompt_ids)` tokens.
     """
     cache = DynamicCache(config=model.config)
     logits = model(
@@ -46,12 +50,12 @@ def prefill(model, prompt_ids):
 
 
 @torch.inference_mode()
-def decode_step(model, last_token, cache):
-    """Feed the newest token, which the cache does not hold yet, and get the token after it.
+def decode_step(model: "PreTrainedModel", last_token: int, cache: "Cache") -> int:
+    """Feed the newest token, which isn't in the cache yet, and return the token after it.
 
     Args:
-        last_token: int, the token that the step before produced.
-        cache: a `DynamicCache` with every token before `last_token`. The model adds `last_token` to it.
+        last_token: int, the token that the previous step produced.
+        cache: a `DynamicCache` with every token before `last_token`. The model appends `last_token` to it.
 
     Returns:
         int: the next token.
@@ -60,7 +64,9 @@ def decode_step(model, last_token, cache):
     return int(logits[0, -1].argmax())
 
 
-def greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id=None):
+def greedy_with_cache(
+    model: "PreTrainedModel", prompt_ids: list[int], max_new_tokens: int, eos_token_id: int | None = None
+) -> list[int]:
     """Continue one prompt greedily: one prefill, then one decode step for each further token.
 
     Takes and returns the same as `greedy_without_cache`.
@@ -73,7 +79,14 @@ def greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return new_tokens
 
 
-def generate_one_by_one(model, tokenizer, prompts, *, max_new_tokens, greedy=greedy_with_cache) -> list[list[int]]:
+def generate_one_by_one(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str | Sequence[int]],
+    *,
+    max_new_tokens: int | Sequence[int] | None,
+    greedy: Callable[..., list[int]] = greedy_with_cache,
+) -> list[list[int]]:
     """Serve requests one after the other, each alone: the baseline of every later lesson.
 
     Args:

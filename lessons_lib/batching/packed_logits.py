@@ -1,19 +1,24 @@
-"""Lesson 04: several sequences in one row of one forward pass, kept apart by the mask alone. No cache yet."""
+"""Lesson 04: several sequences packed into one row of one forward pass, kept apart by the mask alone. No cache yet."""
+
+from collections.abc import Callable, Sequence
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
+from lessons_lib.attention.masks import Rule, block_diagonal_mask, tag_tokens
 from lessons_lib.models.prompts import encode_prompts
 
 
 @torch.inference_mode()
-def packed_logits(model, sequences, mask=block_diagonal_mask):
-    """Compute several sequences in one forward pass, one behind the other in one row, without padding.
+def packed_logits(
+    model: "PreTrainedModel", sequences: list[list[int]], mask: "Rule" = block_diagonal_mask
+) -> list[torch.Tensor]:
+    """Compute several sequences in one forward pass, one after the other in one row, without padding.
 
     Args:
         model: a Hugging Face causal language model.
         sequences: list of lists of token ids, each at least one token long; at least one sequence.
-        mask: makes the mask, bool [tokens, tokens], of the tags of queries and keys.
+        mask: function (tags of queries, tags of keys) -> the mask, bool [tokens, tokens].
 
     Returns:
         list of tensors, [length of the sequence, vocabulary] each: the logits after every token.
@@ -21,29 +26,35 @@ def packed_logits(model, sequences, mask=block_diagonal_mask):
     lengths = [len(sequence) for sequence in sequences]
     tags = tag_tokens(lengths)
     row = [token for sequence in sequences for token in sequence]
-    logits = model(
+    logits: torch.Tensor = model(
         input_ids=torch.tensor([row], device=model.device),
         position_ids=tags.positions[None].to(model.device),
         attention_mask=mask(tags, tags)[None, None].to(model.device),
         use_cache=False,
     ).logits[0]
-    return list(logits.split(lengths))
+    return list(torch.split(logits, lengths))
 
 
-def generate_packed(model, prompt_ids, max_tokens_each, eos_token_id=None, packed_logits=packed_logits):
-    """Continue several prompts greedily, all of them in one row. Every turn computes the whole row again.
+def generate_packed(
+    model: PreTrainedModel,
+    prompt_ids: list[list[int]],
+    max_tokens_each: Sequence[int],
+    eos_token_id: int | None = None,
+    packed_logits: Callable[..., list[torch.Tensor]] = packed_logits,
+) -> list[list[int]]:
+    """Continue several prompts greedily, all of them in one packed batch. Every step recomputes the whole batch.
 
-    A sequence that has ended leaves the row at once.
+    A finished sequence leaves the batch at once.
 
     Args:
         prompt_ids: list of lists of int.
-        caps: the most new tokens of each.
-        packed_logits: the function that computes a row, yours if you like.
+        max_tokens_each: the most new tokens of each.
+        packed_logits: the function that computes the packed batch, yours if you like.
 
     Returns:
         list of lists of int: the new tokens of each.
     """
-    answers = [[] for _ in prompt_ids]
+    answers: list[list[int]] = [[] for _ in prompt_ids]
     running = list(range(len(prompt_ids)))
     while running:
         sequences = packed_logits(model, [[*prompt_ids[i], *answers[i]] for i in running])
@@ -55,7 +66,14 @@ def generate_packed(model, prompt_ids, max_tokens_each, eos_token_id=None, packe
     return answers
 
 
-def packed_generate(model, tokenizer, prompts, *, max_new_tokens, packed_logits=packed_logits) -> list[list[int]]:
+def packed_generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str | Sequence[int]],
+    *,
+    max_new_tokens: int | Sequence[int] | None,
+    packed_logits: Callable[..., list[torch.Tensor]] = packed_logits,
+) -> list[list[int]]:
     """Serve all requests at once in one packed batch, without a cache.
 
     Args:

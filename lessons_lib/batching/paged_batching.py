@@ -1,9 +1,11 @@
-"""Lesson 06: the continuous loop of lesson 05 over one shared pool of blocks. No cache is joined, none is taken apart."""
+"""Lesson 06: the continuous loop of lesson 05 over one shared pool of blocks. No cache is joined or split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
@@ -19,15 +21,15 @@ class PagedBatch(RaggedBatch):
     """A RaggedBatch whose requests keep their keys and values in blocks of one pool.
 
     Attributes:
-        pool: hands out the blocks.
+        pool: allocates the blocks.
         cache: keys and values of all blocks; as many blocks as the pool has, of the same size.
-        backend: how attention is computed, see `paged_model.plan_attention`.
+        backend: how attention is computed, see `hf_backend.plan_attention`.
         caches: request id -> its BlockTable.
     """
 
     pool: BlockPool = field(kw_only=True)
     cache: PagedKVCache = field(kw_only=True)
-    backend: str | Callable | None = None
+    backend: str | Callable[..., Any] | None = None
 
     def submit(self, request: Request) -> None:
         """See `RaggedBatch.submit`.
@@ -38,13 +40,13 @@ class PagedBatch(RaggedBatch):
         needed = blocks_at_most(request, self.pool.block_size)
         if needed > self.pool.num_blocks:
             raise OutOfBlocks(
-                f"request {request.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has {self.pool.num_blocks}. "
-                "Give it a lower cap, or make the pool larger. Nothing was submitted."
+                f"request {request.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has "
+                f"{self.pool.num_blocks}. Lower its max_new_tokens, or make the pool larger. Nothing was submitted."
             )
         super().submit(request)
 
     def has_room_for(self, request: Request) -> bool:
-        """Whether the pool would do even if all running requests and this one ran to their caps: so nobody gets stuck half-way."""
+        """Whether the pool suffices even if all running requests and this one reach their limits: none gets stuck."""
         promised = sum(blocks_at_most(other, self.pool.block_size) for other in [*self.running, request])
         return super().has_room_for(request) and promised <= self.pool.num_blocks
 
@@ -56,20 +58,20 @@ class PagedBatch(RaggedBatch):
 
 
 def blocks_at_most(request: Request, block_size: int) -> int:
-    """Blocks of a request at its cap. Its last token is handed out and never computed, so it needs no place."""
+    """Blocks of a request at its limit. Its last token is returned but never computed, so it needs no cache slot."""
     return blocks_for(len(request.prompt_ids) + request.max_new_tokens - 1, block_size)
 
 
 def padded_tables(tables: list[BlockTable]) -> torch.Tensor:
-    """The block tables of several sequences as one tensor [B, most blocks of any], filled up with 0."""
+    """The block tables of several sequences as one tensor [N, longest table], padded with 0."""
     longest = max((len(table.blocks) for table in tables), default=0)
     return torch.tensor(
         [table.blocks + [0] * (longest - len(table.blocks)) for table in tables], dtype=torch.int64
     ).reshape(len(tables), longest)
 
 
-def forward_in_blocks(batch, packed: PackedBatch) -> torch.Tensor:
-    """Make room for the new tokens in the tables, and compute the row. What was cached before stays where it is.
+def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
+    """Allocate cache slots for the new tokens, and compute the packed batch. Cached tokens stay where they are.
 
     Returns:
         tensor [requests, vocabulary]: the logits after each request's last token.
@@ -84,34 +86,37 @@ def forward_in_blocks(batch, packed: PackedBatch) -> torch.Tensor:
     return paged_forward(batch.model, packed, batch.cache, torch.cat(slots), padded_tables(tables), batch.backend)
 
 
-def paged_step(batch) -> None:
-    """One turn of lesson 05, with the cache in blocks."""
+def paged_step(batch: PagedBatch) -> None:
+    """One step of lesson 05, with the cache in blocks."""
     ragged_step(batch, forward=forward_in_blocks)
 
 
 def paged_generate(
-    model,
-    tokenizer,
-    prompts,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str | Sequence[int]],
     *,
-    max_new_tokens,
-    max_num_seqs=4,
-    num_blocks=None,
-    block_size=16,
-    names=None,
-    backend=None,
-    step=paged_step,
-    make_cache=PagedKVCache,
-    make_pool=BlockPool,
+    max_new_tokens: int | Sequence[int] | None,
+    max_num_seqs: int = 4,
+    num_blocks: int | None = None,
+    block_size: int = 16,
+    names: Sequence[str] | None = None,
+    backend: str | Callable[..., Any] | None = None,
+    step: Callable[[PagedBatch], None] = paged_step,
+    make_cache: Callable[..., PagedKVCache] = PagedKVCache,
+    make_pool: Callable[[int, int], BlockPool] = BlockPool,
 ) -> list[list[int]]:
-    """Serve requests with continuous batching in one row, their keys and values in the blocks of one pool.
+    """Serve requests with continuous batching in one packed row, with keys and values in the blocks of one pool.
 
     Args:
         num_blocks: size of the pool; if not given, enough for the `max_num_seqs` largest requests.
-        block_size: tokens of a block, at least 1.
-        backend: see `paged_model.plan_attention`.
+        block_size: tokens in a block, at least 1.
+        backend: see `hf_backend.plan_attention`.
         make_cache, make_pool: the classes of the cache and of the pool, yours if you like.
         The others: see `ragged_batching.ragged_generate`.
+
+    Returns:
+        The new tokens of each request, in the order of the prompts.
 
     Raises:
         BadRequest: see `ragged_generate`; or `block_size` is below 1. Nothing was computed.

@@ -1,11 +1,12 @@
-"""Lesson 05: continuous batching in one row. Prefills and decodes share a forward pass, and nothing is padded."""
+"""Lesson 05: continuous batching in one packed row. Prefills and decodes share a forward pass; nothing is padded."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.attention.packing import (
     PackedBatch,
@@ -22,35 +23,35 @@ from lessons_lib.models.prompts import BadRequest, encode_prompts
 
 @dataclass
 class RaggedBatch:
-    """Everything that the loop remembers between two steps. While a place is free, nobody waits.
+    """The state of the loop between two steps. No request waits while a batch slot is free.
 
     Attributes:
-        max_num_seqs: the most requests in a row.
-        waiting: requests without a place, first come first.
-        running: the requests of the next row, in the order of admission.
+        max_num_seqs: the number of batch slots, the most requests that are packed together.
+        waiting: requests that are not admitted yet, in order of arrival.
+        running: the requests of the next packed batch, in order of admission.
         caches: request id -> the cache of that request alone.
-        packed_forward, scatter_cache: the functions that compute a row and take its cache apart.
-        packed: the row computed in this step, None before.
+        packed_forward, scatter_cache: the functions that compute a packed batch and split its cache.
+        packed: the packed batch of the last forward pass, None before the first.
     """
 
-    model: torch.nn.Module
+    model: PreTrainedModel
     max_num_seqs: int
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
-    caches: dict[str, DynamicCache] = field(default_factory=dict)
-    packed_forward: Callable = packed_forward
-    scatter_cache: Callable = scatter_cache
+    caches: dict[str, Any] = field(default_factory=dict)
+    packed_forward: Callable[..., torch.Tensor] = packed_forward
+    scatter_cache: Callable[..., list[DynamicCache]] = scatter_cache
     packed: PackedBatch | None = None
 
     def submit(self, request: Request) -> None:
-        """Take a request in: at once if a place is free, else at the end of the queue.
+        """Add a request: it runs at once if a batch slot is free, else it joins the queue.
 
         Raises:
-            BadRequest: its id is that of another request here; nothing changes.
-            IllegalTransition: it is not a waiting request; nothing changes.
+            BadRequest: another request in the batch has the same id; nothing changes.
+            IllegalTransition: the request is not waiting; nothing changes.
         """
         if request.id in {other.id for other in [*self.waiting, *self.running]}:
-            raise BadRequest(f"request id {request.id!r} is in the batch already; give every request an id of its own.")
+            raise BadRequest(f"request id {request.id!r} is in the batch already; give every request its own id.")
         if request.state is not RequestState.WAITING:
             raise IllegalTransition(
                 f"request {request.id!r} is {request.state.value}; only a waiting request can be submitted."
@@ -59,18 +60,20 @@ class RaggedBatch:
         admit(self)
 
     def has_room_for(self, request: Request) -> bool:
-        """Whether a request may join the row. Nobody asks here whether its cache will fit in memory."""
+        """Whether a request may be admitted. Nothing checks here whether its cache will fit in memory."""
         return len(self.running) < self.max_num_seqs
 
     def open_cache(self, request: Request) -> None:
+        """Give a request that is admitted an empty cache."""
         self.caches[request.id] = DynamicCache()
 
     def close_cache(self, request: Request) -> None:
+        """Free the cache of a request that has finished."""
         del self.caches[request.id]
 
 
-def admit(batch) -> None:
-    """Give the free places to the first in the queue."""
+def admit(batch: RaggedBatch) -> None:
+    """Admit requests from the front of the queue while there is room."""
     while batch.waiting and batch.has_room_for(batch.waiting[0]):
         request = batch.waiting.popleft()
         request.move_to(RequestState.PREFILLING)
@@ -78,15 +81,15 @@ def admit(batch) -> None:
         batch.open_cache(request)
 
 
-def retire(batch) -> None:
-    """Take the requests that have finished out of the batch, and their caches with them."""
+def retire(batch: RaggedBatch) -> None:
+    """Remove finished requests from the batch, and their caches with them."""
     for request in [request for request in batch.running if request.state is RequestState.FINISHED]:
         batch.running.remove(request)
         batch.close_cache(request)
 
 
-def forward(batch, packed: PackedBatch) -> torch.Tensor:
-    """Join the caches of the running requests, compute their row, and give each its cache back.
+def forward(batch: RaggedBatch, packed: PackedBatch) -> torch.Tensor:
+    """Join the caches of the running requests, compute the packed batch, and give each request its own cache again.
 
     Returns:
         tensor [requests, vocabulary]: the logits after each request's last token.
@@ -100,8 +103,8 @@ def forward(batch, packed: PackedBatch) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def loop_forward(batch, packed: PackedBatch) -> torch.Tensor:
-    """The same work as `forward` with a pass for each request, one after the other. This is a loop, not batching."""
+def loop_forward(batch: RaggedBatch, packed: PackedBatch) -> torch.Tensor:
+    """The same work as `forward` with one pass per request, one after the other. This is a loop, not batching."""
     batch.packed = packed
     logits = [
         batch.model(
@@ -112,15 +115,15 @@ def loop_forward(batch, packed: PackedBatch) -> torch.Tensor:
     return torch.cat(logits)
 
 
-def ragged_step(batch, forward=forward):
-    """One turn: one row with what is not computed yet of every running request, and one new token for each of them.
+def ragged_step(batch: "RaggedBatch", forward: "Callable[..., torch.Tensor]" = forward) -> None:
+    """One step: pack the uncomputed tokens of every running request, compute them, and append one token to each.
 
-    Of a request that has just come that is its whole prompt; of the others it is the token of the step before. Whoever
-    finishes leaves in the same step, and the first in the queue takes the place.
+    For a request that was just admitted, that is its whole prompt; for the others it is the token of the previous step.
+    A finished request leaves in the same step, and the first in the queue takes its batch slot.
 
     Args:
         batch: a RaggedBatch with at least one running request.
-        forward: what computes the row; returns logits [requests, vocabulary].
+        forward: the function that computes the packed batch; returns logits [requests, vocabulary].
     """
     uncomputed = [(request.prompt_ids + request.output_ids)[request.num_computed_tokens :] for request in batch.running]
     packed = pack(uncomputed, [request.num_computed_tokens for request in batch.running])
@@ -133,43 +136,54 @@ def ragged_step(batch, forward=forward):
 
 
 def ragged_generate(
-    model,
-    tokenizer,
-    prompts,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str | Sequence[int]],
     *,
-    max_new_tokens,
-    max_num_seqs=4,
-    names=None,
-    step=ragged_step,
-    packed_forward=packed_forward,
-    scatter_cache=scatter_cache,
+    max_new_tokens: int | Sequence[int] | None,
+    max_num_seqs: int = 4,
+    names: Sequence[str] | None = None,
+    step: Callable[[RaggedBatch], None] = ragged_step,
+    packed_forward: Callable[..., torch.Tensor] = packed_forward,
+    scatter_cache: Callable[..., list[DynamicCache]] = scatter_cache,
 ) -> list[list[int]]:
-    """Serve requests with continuous batching in one row without padding.
+    """Serve requests with continuous batching in one packed row, without padding.
 
     Args:
-        prompts: texts, or lists of token ids; all are there at the start.
-        max_new_tokens: one cap for all requests, or one for each.
-        max_num_seqs: the most requests in a row.
+        prompts: texts, or lists of token ids; all requests arrive at the start.
+        max_new_tokens: one limit for all requests, or one for each.
+        max_num_seqs: the most requests that are packed together.
         names: ids of the requests; "0", "1", ... if not given.
-        step, packed_forward, scatter_cache: the functions of a turn, yours if you like.
+        step, packed_forward, scatter_cache: the functions of a step, yours if you like.
+
+    Returns:
+        The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`; or `max_num_seqs` is below 1; or an id is used twice. Nothing was computed.
-        NoProgress: a turn of `step` computed nothing, so the next would be the same.
+        BadRequest: see `lessons_lib.models.prompts`; or `max_num_seqs` is below 1; or an id is used twice. Nothing was
+            computed.
+        NoProgress: a call of `step` computed nothing, so the next one wouldn't either.
     """
     requests = ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names)
     batch = RaggedBatch(model, max_num_seqs, packed_forward=packed_forward, scatter_cache=scatter_cache)
     return serve(batch, requests, step)
 
 
-def ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, names) -> list[Request]:
+def ragged_requests(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str | Sequence[int]],
+    max_new_tokens: int | Sequence[int] | None,
+    max_num_seqs: int,
+    names: Sequence[str] | None,
+) -> list[Request]:
     """The requests of `ragged_generate`, checked.
 
     Raises:
         BadRequest: see `ragged_generate`.
     """
     if max_num_seqs < 1:
-        raise BadRequest(f"max_num_seqs is {max_num_seqs}; a row must have room for at least 1 request.")
+        raise BadRequest(f"max_num_seqs is {max_num_seqs}; a batch must have room for at least 1 request.")
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
     names = request_names(names, len(prompt_ids))
     return [
@@ -178,7 +192,7 @@ def ragged_requests(model, tokenizer, prompts, max_new_tokens, max_num_seqs, nam
     ]
 
 
-def serve(batch: RaggedBatch, requests: list[Request], step) -> list[list[int]]:
+def serve(batch: RaggedBatch, requests: list[Request], step: Callable[[Any], None]) -> list[list[int]]:
     """Submit all requests, and run steps until all have finished. Returns the new tokens of each.
 
     Raises:

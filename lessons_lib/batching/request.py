@@ -10,13 +10,13 @@ from lessons_lib.models.prompts import BadRequest
 class RequestState(Enum):
     WAITING = "waiting"  # in the queue, without a slot
     PREFILLING = "prefilling"  # has a slot; part of its prompt is computed
-    DECODING = "decoding"  # its prompt is computed; gets one token a step
-    FINISHED = "finished"  # has its whole answer; its slot goes to the next one
+    DECODING = "decoding"  # its prompt is computed; it gets one token per step
+    FINISHED = "finished"  # has its whole answer; its slot goes to the next request
 
 
-NEXT_STATES = {
+NEXT_STATES: dict[RequestState, set[RequestState]] = {
     RequestState.WAITING: {RequestState.PREFILLING},
-    # A prompt's prefill gives the first token. When that one ends the answer, there is nothing to decode.
+    # The prefill yields the first token. If that token ends the answer, there is nothing to decode.
     RequestState.PREFILLING: {RequestState.DECODING, RequestState.FINISHED},
     RequestState.DECODING: {RequestState.FINISHED},
     RequestState.FINISHED: set(),
@@ -24,7 +24,7 @@ NEXT_STATES = {
 
 
 class IllegalTransition(RuntimeError):
-    """A request was moved to a state that can't follow its present one."""
+    """A request was moved to a state that can't follow its current one."""
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Request:
         prompt_ids: token ids of the prompt.
         max_new_tokens: the most tokens to add.
         eos_token_id: the token that ends an answer; it is part of the answer.
-        state: where it stands.
+        state: the current state.
         num_computed_tokens: tokens of prompt and answer whose keys and values are in the cache.
         output_ids: the answer so far.
-        finish_reason: "stop" after the end token, "length" at the cap, None before.
+        finish_reason: "stop" after the end token, "length" at the token limit, None before.
     """
 
     id: str
@@ -52,10 +52,10 @@ class Request:
     finish_reason: str | None = None
 
     def move_to(self, state: RequestState) -> None:
-        """Go to another state. `NEXT_STATES` says which states may follow which.
+        """Change the state. `NEXT_STATES` says which states may follow which.
 
         Raises:
-            IllegalTransition: `state` can't follow the present one; the request stays as it was.
+            IllegalTransition: `state` can't follow the current one; the request doesn't change.
         """
         if state not in NEXT_STATES[self.state]:
             allowed = " or ".join(sorted(s.value for s in NEXT_STATES[self.state]))
@@ -64,17 +64,17 @@ class Request:
         self.state = state
 
     def append_token(self, token: int) -> None:
-        """Take one more token into the answer.
+        """Append one token to the answer.
 
-        The end token finishes the request with "stop"; the last token that the cap allows, with "length". A token that is
-        both says "stop". A prefilling request that has not finished goes on decoding.
+        The end token finishes the request with "stop"; the last token that the limit allows, with "length". If a token
+        is both, the reason is "stop". A prefilling request that has not finished starts decoding.
 
         Raises:
             IllegalTransition: the request is waiting or has finished; nothing changes.
         """
         is_end = token == self.eos_token_id
         is_last = len(self.output_ids) + 1 == self.max_new_tokens
-        # The state first: what it refuses has then changed nothing.
+        # The state first: if it refuses, nothing has changed.
         if is_end or is_last:
             self.move_to(RequestState.FINISHED)
             self.finish_reason = "stop" if is_end else "length"
@@ -84,17 +84,17 @@ class Request:
 
 
 def request_names(names: Sequence[str] | None, count: int) -> list[str]:
-    """The names of `count` requests: those given, or "0", "1", ...
+    """The names of `count` requests: the given ones, or "0", "1", ...
 
     Raises:
-        BadRequest: there are too few or too many, or one is used twice.
+        BadRequest: there are too few or too many names, or one is used twice.
     """
     names = [str(index) for index in range(count)] if names is None else list(names)
     if len(names) != count:
-        raise BadRequest(f"{len(names)} names for {count} prompts; give one name for each prompt, or none at all.")
+        raise BadRequest(f"{len(names)} names for {count} prompts; give one name for each prompt, or none.")
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise BadRequest(
-            f"request id {twice[0]!r} is used {names.count(twice[0])} times; give every request an id of its own."
+            f"request id {twice[0]!r} is used {names.count(twice[0])} times; give every request its own id."
         )
     return names

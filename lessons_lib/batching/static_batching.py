@@ -1,24 +1,29 @@
-"""Lesson 01: static batching. Requests go through the model in waves, padded to one length, and leave together."""
+"""Lesson 01: static batching. Requests are padded to one length, computed in waves, and leave together."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.models.prompts import check_batch_size, encode_prompts
 
+Item = TypeVar("Item")
 
-def pad_left(prompt_ids, pad_token_id):
+
+def pad_left(prompt_ids: list[list[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Put prompts of unequal length into one rectangle, with the padding on the left.
 
-    On the left, so that the newest token of every row is in the last column.
+    With padding on the left, the newest token of every row is in the last column.
 
     Args:
-        prompt_ids: list of B lists of int, each at least one token long.
-        pad_token_id: what to fill with. Any token will do: the mask hides it.
+        prompt_ids: list of N lists of int, each at least one token long.
+        pad_token_id: the padding token. Any token will do: the mask hides it.
 
     Returns:
-        (input_ids, attention_mask): int64 tensors [B, L], L the longest prompt; the mask is 1 on tokens and 0 on padding.
+        (input_ids, attention_mask): int64 tensors [N, L], L being the longest prompt. The mask is 1 on tokens
+        and 0 on padding.
     """
     longest = max(len(ids) for ids in prompt_ids)
     padding = [longest - len(ids) for ids in prompt_ids]
@@ -27,49 +32,55 @@ def pad_left(prompt_ids, pad_token_id):
     return torch.tensor(input_ids), torch.tensor(attention_mask)
 
 
-def positions_from_mask(attention_mask):
-    """The position of every token within its own prompt: the first real token has position 0.
+def positions_from_mask(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The position of every token in its own prompt: the first real token has position 0.
 
     Args:
-        attention_mask: int64 tensor [B, L], 1 on tokens and 0 on the padding to their left.
+        attention_mask: int64 tensor [N, L], 1 on tokens and 0 on the padding to their left.
 
     Returns:
-        int64 tensor [B, L]. Padding has position 0 too; nobody reads it.
+        int64 tensor [N, L]. Padding has position 0 too; nothing reads it.
     """
     return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
-def wave_steps(answer_lengths, batch_size):
-    """How many forward passes static batching takes: each wave lasts as long as its longest answer.
+def wave_steps(answer_lengths: list[int], batch_size: int) -> list[int]:
+    """The forward passes of static batching: each wave takes as many as its longest answer has tokens.
 
     Args:
         answer_lengths: new tokens of each request, in order of arrival.
-        batch_size: requests of a wave; the last wave may have fewer.
+        batch_size: requests in a wave; the last wave may have fewer.
 
     Returns:
-        list of int: the steps of each wave.
+        list of int: the number of steps of each wave.
     """
     return [max(wave) for wave in waves(answer_lengths, batch_size)]
 
 
 @torch.inference_mode()
-def generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """Continue a whole wave greedily: one padded prefill, then decode steps for all rows until the last one has ended.
+def generate_wave(
+    model: "PreTrainedModel",
+    prompt_ids: list[list[int]],
+    max_tokens_each: list[int],
+    pad_token_id: int,
+    eos_token_id: int | None = None,
+) -> list[list[int]]:
+    """Continue a whole wave greedily: one padded prefill, then decode steps for all rows until the last has finished.
 
-    A row that has ended stays in the batch and is computed on; its tokens are thrown away.
+    A finished row stays in the batch and is still computed; its tokens are discarded.
 
     Args:
-        prompt_ids: list of B lists of int.
-        caps: list of B ints, the most new tokens of each row.
+        prompt_ids: list of N lists of int.
+        max_tokens_each: list of N ints, the most new tokens of each row.
         pad_token_id, eos_token_id: see `pad_left` and `greedy_without_cache`.
 
     Returns:
-        list of B lists of int: the new tokens of each row.
+        list of N lists of int: the new tokens of each row.
     """
     input_ids, attention_mask = (tensor.to(model.device) for tensor in pad_left(prompt_ids, pad_token_id))
     position_ids = positions_from_mask(attention_mask)
     cache = DynamicCache(config=model.config)
-    answers = [[] for _ in prompt_ids]
+    answers: list[list[int]] = [[] for _ in prompt_ids]
     running = [True] * len(prompt_ids)
     while any(running):
         next_tokens = (
@@ -94,7 +105,13 @@ def generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id
 
 
 def static_generate(
-    model, tokenizer, prompts, *, max_new_tokens, batch_size=4, generate_wave=generate_wave
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[str | Sequence[int]],
+    *,
+    max_new_tokens: int | Sequence[int] | None,
+    batch_size: int = 4,
+    generate_wave: Callable[..., list[list[int]]] = generate_wave,
 ) -> list[list[int]]:
     """Serve requests in waves of `batch_size`, in order of arrival. A wave starts when the previous one has finished.
 
@@ -111,27 +128,27 @@ def static_generate(
     """
     check_batch_size(batch_size)
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    outputs = []
+    outputs: list[list[int]] = []
     for ids, max_tokens in zip(waves(prompt_ids, batch_size), waves(max_tokens_each, batch_size)):
         outputs += generate_wave(model, ids, max_tokens, tokenizer.pad_token_id, tokenizer.eos_token_id)
     return outputs
 
 
-def waves(items, batch_size: int) -> list[list]:
-    """Cut a sequence into lists of `batch_size`, the last one perhaps shorter."""
+def waves(items: Iterable[Item], batch_size: int) -> list[list[Item]]:
+    """Split a sequence into lists of `batch_size`; the last one may be shorter."""
     items = list(items)
     return [items[start : start + batch_size] for start in range(0, len(items), batch_size)]
 
 
 @contextmanager
-def left_out(model, *names: str):
-    """Take keyword arguments out of every call of the model, to see what they are for.
+def left_out(model: PreTrainedModel, *names: str) -> Iterator[None]:
+    """Remove keyword arguments from every call of the model, to see what they are for.
 
     >>> with left_out(model, "attention_mask"):
-    ...     generate_wave(model, prompt_ids, caps, pad_token_id)
+    ...     generate_wave(model, prompt_ids, max_tokens_each, pad_token_id)
     """
 
-    def drop(module, args, kwargs):
+    def drop(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {name: value for name, value in kwargs.items() if name not in names}
 
     hook = model.register_forward_pre_hook(drop, with_kwargs=True)

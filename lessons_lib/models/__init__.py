@@ -7,4 +7,4 @@ from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size, load
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
-__all__ = ["BadRequest", "VOCAB_SIZE", "cache_bytes_per_token", "kv_head_size", "load_model", "tiny_model"]
+__all__ = ["VOCAB_SIZE", "BadRequest", "cache_bytes_per_token", "kv_head_size", "load_model", "tiny_model"]

@@ -1,10 +1,18 @@
-"""Loads a model and says what its cache costs."""
+"""Loads a model and says what its KV cache costs."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    logging,
+)
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "model"
 
@@ -14,23 +22,25 @@ class ModelNotFound(OSError):
 
 
 class DamagedModel(OSError):
-    """The model's files are there but can't be read whole."""
+    """The model's files exist but can't be read completely."""
 
 
-def load_model(name: str | os.PathLike | None = None, device: str | None = None, dtype: torch.dtype | None = None):
+def load_model(
+    name: str | os.PathLike[str] | None = None, device: str | None = None, dtype: torch.dtype | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer, ready for inference.
 
     Args:
-        name: nothing for the bundled model, a folder, or a name on the Hugging Face hub.
-        device: "cuda" when there is a GPU, else "cpu".
-        dtype: bfloat16 on a GPU, float32 on a CPU: exact enough to compare token for token.
+        name: a folder, or a name on the Hugging Face hub; the bundled model if not given.
+        device: "cuda" if there is a GPU, else "cpu".
+        dtype: bfloat16 on a GPU; float32 on a CPU, which is exact enough to compare token for token.
 
     Returns:
         (model, tokenizer). The model is in evaluation mode; the tokenizer always has a padding token.
 
     Raises:
-        ModelNotFound: the name is neither a folder nor to be had from the hub.
-        DamagedModel: a file is missing or cut short, or the weights are not those of the configuration.
+        ModelNotFound: the name is not a folder, and the hub doesn't have it either.
+        DamagedModel: a file is missing or truncated, or the weights don't match the configuration.
     """
     source = BUNDLED_MODEL if name is None else name
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -40,16 +50,17 @@ def load_model(name: str | os.PathLike | None = None, device: str | None = None,
     where = {"local_files_only": True} if is_folder else {}
     show_progress = logging.is_progress_bar_enabled()
     if is_folder:
-        logging.disable_progress_bar()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **where)
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **where)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, **where)
     except Exception as error:
         raise _explain(source, is_folder, error) from error
     finally:
         if show_progress:
-            logging.enable_progress_bar()
-    # transformers fills missing weights with random numbers and goes on; a model that writes noise teaches nothing.
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    model, report = loaded
+    # transformers fills missing weights with random values and goes on; a model that writes noise teaches nothing.
     if report["missing_keys"]:
         raise DamagedModel(
             f"{source} lacks {len(report['missing_keys'])} weights, such as {min(report['missing_keys'])!r}. {REMEDY}"
@@ -62,22 +73,23 @@ def load_model(name: str | os.PathLike | None = None, device: str | None = None,
 REMEDY = "Fetch the files again (for the bundled model: `git checkout -- lessons_lib/assets`, or reinstall the course)."
 
 
-def _explain(source, is_folder: bool, error: Exception) -> OSError:
+def _explain(source: str | os.PathLike[str], is_folder: bool, error: Exception) -> OSError:
     if is_folder:
         return DamagedModel(f"the model in {source} can't be read: {type(error).__name__}: {error}. {REMEDY}")
     return ModelNotFound(
-        f"no model {str(source)!r}: it is not a folder here, not in the local Hugging Face cache, and the hub did not give it "
-        f"({type(error).__name__}). Check the spelling and the connection, give the path of a folder, or use `load_model()` "
-        "for the bundled model, which needs no network."
+        f"no model {str(source)!r}: it is not a folder here, not in the local Hugging Face cache, and the hub did not "
+        f"return it ({type(error).__name__}). Check the spelling and the connection, give the path of a folder, or use "
+        "`load_model()` for the bundled model, which needs no network."
     )
 
 
-def context_length(config) -> int:
+def context_length(config: PretrainedConfig) -> int:
     """The longest sequence, prompt and answer together, that the model has positions for."""
-    return config.max_position_embeddings
+    length: int = config.max_position_embeddings
+    return length
 
 
-def kv_head_size(config) -> tuple[int, int]:
+def kv_head_size(config: PretrainedConfig) -> tuple[int, int]:
     """(number of KV heads, size of one head), for configurations of any age.
 
     GPT-2 has as many KV heads as query heads; Llama and Qwen2 may have fewer (grouped-query attention,
@@ -88,14 +100,15 @@ def kv_head_size(config) -> tuple[int, int]:
     return kv_heads, head_dim
 
 
-def cache_bytes_per_token(config, bytes_per_element: int = 4) -> int:
+def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4) -> int:
     """Bytes of KV cache that one token takes, over all layers.
 
-    In every layer a token leaves one key and one value for each KV head, each `head_dim` numbers long.
+    In every layer, a token leaves one key and one value for each KV head, each of `head_dim` elements.
 
     Args:
-        config: a Hugging Face model configuration. `kv_head_size(config)` gives its KV heads and their size.
+        config: a Hugging Face model configuration. `kv_head_size(config)` gives the KV heads and their size.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
     """
     kv_heads, head_dim = kv_head_size(config)
-    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_element
+    num_layers: int = config.num_hidden_layers
+    return 2 * num_layers * kv_heads * head_dim * bytes_per_element

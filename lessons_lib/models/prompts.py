@@ -1,50 +1,57 @@
-"""Turns what a caller gives as prompts into token ids, and refuses what can't be served, before anything is computed."""
+"""Turns prompts into token ids, and refuses what can't be served before anything is computed."""
 
 from collections.abc import Sequence
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.models.loading import context_length
 
 
 class BadRequest(ValueError):
-    """A request that can't be served as it is. Nothing was computed for any request of the call."""
+    """A request that can't be served as it is. Nothing was computed, for any request of the call."""
 
 
 def encode_prompts(
-    model,
-    tokenizer,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[str | Sequence[int]],
     max_new_tokens: int | Sequence[int] | None,
     context: int | None = None,
 ) -> tuple[list[list[int]], list[int]]:
-    """Token ids and cap of each request.
+    """Token ids and token limit of each request.
 
     Args:
         prompts: texts, or lists of token ids.
-        max_new_tokens: one cap for all requests, one for each, or None for as many as the context has room for.
+        max_new_tokens: one limit for all requests, one for each, or None for as many as fit in the context.
         context: the longest sequence, prompt and answer together; the model's own context if not given.
 
     Returns:
-        (prompt_ids, caps), both as long as `prompts`.
+        (prompt_ids, max_tokens_each), both as long as `prompts`.
 
     Raises:
-        BadRequest: an empty prompt, a token id outside the vocabulary, a cap below 1, or a prompt and a cap that together
-            are longer than the context.
+        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, or a prompt and a limit that
+            together exceed the context.
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
-    max_tokens_each = _one_cap_each(max_new_tokens, len(prompts))
+    max_tokens_each = _one_limit_each(max_new_tokens, len(prompts))
     names = (f"prompt {index}" for index in range(len(prompts)))
     encoded = [encode_prompt(model, tokenizer, *request, context) for request in zip(names, prompts, max_tokens_each)]
     return [prompt_ids for prompt_ids, _ in encoded], [max_tokens for _, max_tokens in encoded]
 
 
 def encode_prompt(
-    model, tokenizer, name: str, prompt: str | Sequence[int], max_new_tokens: int | None, context: int | None = None
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    prompt: str | Sequence[int],
+    max_new_tokens: int | None,
+    context: int | None = None,
 ) -> tuple[list[int], int]:
-    """Token ids and cap of one request; see `encode_prompts`.
+    """Token ids and token limit of one request; see `encode_prompts`.
 
     Args:
-        name: what messages call it.
+        name: what error messages call the request.
     """
     context = _checked_context(model, context)
     prompt_ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
@@ -56,7 +63,7 @@ def encode_prompt(
 def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_size: int, context: int) -> None:
     if not prompt_ids:
         raise BadRequest(
-            f"{name} is empty; a model needs at least one token to continue. Begin with the end-of-text token."
+            f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
         )
     outside = [token for token in prompt_ids if not 0 <= token < vocab_size]
     if outside:
@@ -66,24 +73,30 @@ def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_
         )
     if len(prompt_ids) >= context:
         raise BadRequest(
-            f"{name} has {len(prompt_ids)} tokens; the context is {context}, and a new token needs one place. "
+            f"{name} has {len(prompt_ids)} tokens; the context is {context}, and a new token needs a position too. "
             f"Shorten the prompt to {context - 1} tokens or fewer."
         )
     if max_new_tokens < 1:
         raise BadRequest(f"max_new_tokens is {max_new_tokens} for {name}; it must be at least 1.")
     if len(prompt_ids) + max_new_tokens > context:
         raise BadRequest(
-            f"{name} has {len(prompt_ids)} tokens and asks for {max_new_tokens} more, {len(prompt_ids) + max_new_tokens} in all; "
-            f"the context is {context}. Ask for {context - len(prompt_ids)} or fewer."
+            f"{name} has {len(prompt_ids)} tokens and asks for {max_new_tokens} more, "
+            f"{len(prompt_ids) + max_new_tokens} in all; the context is {context}. "
+            f"Ask for {context - len(prompt_ids)} or fewer."
         )
 
 
 def check_batch_size(batch_size: int) -> None:
+    """Refuse a batch without rows.
+
+    Raises:
+        BadRequest: `batch_size` is below 1.
+    """
     if batch_size < 1:
         raise BadRequest(f"batch_size is {batch_size}; it must be at least 1.")
 
 
-def _checked_context(model, context: int | None) -> int:
+def _checked_context(model: PreTrainedModel, context: int | None) -> int:
     longest = context_length(model.config)
     if context is None:
         return longest
@@ -94,12 +107,13 @@ def _checked_context(model, context: int | None) -> int:
     return context
 
 
-def _one_cap_each(max_new_tokens: int | Sequence[int] | None, count: int) -> list[int | None]:
+def _one_limit_each(max_new_tokens: int | Sequence[int] | None, count: int) -> list[int | None]:
     if max_new_tokens is None or isinstance(max_new_tokens, int):
         return [max_new_tokens] * count
-    max_tokens_each = list(max_new_tokens)
+    max_tokens_each: list[int | None] = list(max_new_tokens)
     if len(max_tokens_each) != count:
         raise BadRequest(
-            f"{len(max_tokens_each)} values of max_new_tokens for {count} prompts; give one number, or one for each prompt."
+            f"{len(max_tokens_each)} values of max_new_tokens for {count} prompts; "
+            "give one value, or one for each prompt."
         )
     return max_tokens_each

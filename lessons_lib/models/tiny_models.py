@@ -1,27 +1,36 @@
-"""Small random models of the families that people serve: GPT-2, Llama and Qwen2.
+"""Small random models of the families that are widely served: GPT-2, Llama and Qwen2.
 
-They write nonsense, but they compute exactly as their large siblings do. Checks and tests use them because they are fast
-and because a mistake in positions or masks changes their output at once.
+They write nonsense, but they compute exactly what their large siblings compute. Checks and tests use them because they
+are fast, and because a mistake in positions or masks changes their output at once.
 """
 
-from functools import lru_cache
+from functools import cache
+from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 VOCAB_SIZE = 97
 
 
-@lru_cache(maxsize=None)
-def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256):
-    """A random model of two layers in float32: 4 query heads, and 2 KV heads where the family can share them.
+@cache
+def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256) -> PreTrainedModel:
+    """A random model of two layers in float32, with 4 query heads, and 2 KV heads where the family can share them.
 
     Args:
         family: "gpt2", "llama" or "qwen2".
         seed: of the weights.
         context: positions that the model has.
     """
-    llama_like = dict(
+    llama_like: dict[str, Any] = dict(
         vocab_size=VOCAB_SIZE,
         hidden_size=32,
         intermediate_size=64,
@@ -31,15 +40,17 @@ def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256):
         max_position_embeddings=context,
     )
     # Weights much larger than usual: with small ones a random model repeats one token, which would hide mistakes.
-    spread = dict(initializer_range=0.6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    common: dict[str, Any] = dict(initializer_range=0.6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
     torch.manual_seed(seed)
+    model: Any
     if family == "gpt2":
-        config = GPT2Config(vocab_size=VOCAB_SIZE, n_positions=context, n_embd=32, n_layer=2, n_head=4, **spread)
+        config = GPT2Config(vocab_size=VOCAB_SIZE, n_positions=context, n_embd=32, n_layer=2, n_head=4, **common)
         model = GPT2LMHeadModel(config)
     elif family == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**llama_like, **spread))
+        model = LlamaForCausalLM(LlamaConfig(**llama_like, **common))
     elif family == "qwen2":
-        model = Qwen2ForCausalLM(Qwen2Config(**llama_like, **spread))
+        model = Qwen2ForCausalLM(Qwen2Config(**llama_like, **common))
     else:
         raise ValueError(f"no tiny model of family {family!r}; there are gpt2, llama and qwen2.")
-    return model.eval().requires_grad_(False)
+    tiny: PreTrainedModel = model.eval().requires_grad_(False)
+    return tiny

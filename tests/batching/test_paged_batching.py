@@ -310,7 +310,7 @@ def test_what_is_larger_than_the_pool_is_refused_and_nothing_changes():
     )
     with pytest.raises(
         OutOfBlocks,
-        match=r"request 'C' may need 5 blocks of 4 tokens; the pool has 4. Give it a lower cap, or make the pool larger",
+        match=r"request 'C' may need 5 blocks of 4 tokens; the pool has 4. Lower its max_new_tokens, or make the pool larger",
     ):
         batch.submit(large)
     assert before == (
@@ -379,7 +379,7 @@ def test_no_prompts_no_steps():
         ({"block_size": 0}, BadRequest, "block_size is 0; a block must have room for at least 1 token"),
         ({"block_size": -4}, BadRequest, "block_size is -4; a block"),
         ({"num_blocks": 0}, ValueError, "0 blocks of 16 tokens; a cache has at least 1 block"),
-        ({"max_num_seqs": 0}, BadRequest, "max_num_seqs is 0; a row must have room for at least 1 request"),
+        ({"max_num_seqs": 0}, BadRequest, "max_num_seqs is 0; a batch must have room for at least 1 request"),
         ({"max_new_tokens": 0}, BadRequest, "max_new_tokens is 0 for prompt 0; it must be at least 1"),
         ({"max_new_tokens": [1, 2]}, BadRequest, "2 values of max_new_tokens for 1 prompts"),
         ({"names": ["A", "B"]}, BadRequest, "2 names for 1 prompts"),

@@ -197,7 +197,7 @@ def test_a_slot_is_not_freed_twice():
     slots.acquire("B")
     slots.release("A")
     before = state_of(slots)
-    with pytest.raises(ValueError, match="'A' holds no slot.*B.*once"):
+    with pytest.raises(ValueError, match="'A' has no slot.*B.*once"):
         slots.release("A")
     assert state_of(slots) == before
 
