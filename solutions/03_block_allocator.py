@@ -454,7 +454,7 @@ next picture F starts. If no kernel is running, you see only that second one.
 
 # %%
 states = replay(six.trace, BlockPool(24, 16), BlockTable)
-a_finishes = next(i for i, state in enumerate(states) if ": A has its answer" in state.event)
+a_finishes = next(i for i, state in enumerate(states) if ": A has finished" in state.event)
 print(f"picture {a_finishes + 1}: A finishes; picture {a_finishes + 2}: F starts")
 Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", start=a_finishes, still=a_finishes + 1)
 

@@ -511,7 +511,7 @@ total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0, hits=0, cop
 for seed in range(20):
     sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
     max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
-    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1).outputs
+    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
     record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
     assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
     total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))

@@ -41,9 +41,9 @@ def timed(serve: Callable[[], RecordedRun]) -> tuple[float, RecordedRun]:
 
 
 def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Table:
-    """New tokens a second: one at a time, static, slots, ragged and paged, at several batch sizes.
+    """New tokens per second: one at a time, static, slots, ragged and paged, at several batch sizes.
 
-    The ways take turns, so that a slow minute of the machine falls on all of them; each figure is the median of its turns.
+    The ways are timed in rounds, so that a slow minute of the machine affects them all; each figure is a median.
     """
     model, tokenizer = load_model()
     load = skewed_workload(requests)

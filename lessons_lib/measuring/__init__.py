@@ -1,6 +1,6 @@
-"""What the course measures with: clocks, workloads, cost models, the ledger, and published results.
+"""The course's measuring tools: clocks, workloads, cost models, the ledger, and published results.
 
-stories holds the six requests of every lesson; ledger compares every way of serving them.
+stories has the six requests of every lesson; ledger compares every way of serving them.
 """
 
 from lessons_lib.measuring.attention_cases import CASES, make_inputs
@@ -35,8 +35,8 @@ __all__ = [
     "OURS",
     "PEERS",
     "PROMPTS",
-    "PassShape",
     "STORIES",
+    "PassShape",
     "Work",
     "Workload",
     "attainable",

@@ -1,7 +1,13 @@
-"""Batches in the middle of decoding, for timing their steps. How long a step takes does not depend on which numbers lie in the caches:
-they hold zeros, and no prompt has to be computed."""
+"""Batches in the middle of decoding, for timing their steps.
+
+The time of a step doesn't depend on the values in the caches, so they are zeros, and no prompt has to be computed.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
+from transformers import PreTrainedModel
 
 from lessons_lib.attention.packing import cache_of
 from lessons_lib.batching.paged_batching import PagedBatch
@@ -11,9 +17,11 @@ from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import kv_head_size
 
+Batch = TypeVar("Batch", bound=RaggedBatch)
 
-def decoding_ragged(model, count: int, context: int, steps: int) -> RaggedBatch:
-    """`count` requests that decode in lesson 05's row, for at least `steps` steps; `context` tokens in the cache of each."""
+
+def decoding_ragged(model: PreTrainedModel, count: int, context: int, steps: int) -> RaggedBatch:
+    """Lesson 05's batch with `count` decoding requests of `context` cached tokens each, for at least `steps` steps."""
     kv_heads, head_dim = kv_head_size(model.config)
     batch = _submitted(RaggedBatch(model, count), count, context, steps)
     zeros = torch.zeros(1, kv_heads, context, head_dim, dtype=model.dtype, device=model.device)
@@ -23,7 +31,14 @@ def decoding_ragged(model, count: int, context: int, steps: int) -> RaggedBatch:
 
 
 def decoding_paged(
-    model, count: int, context: int, steps: int, *, backend=None, make_cache=PagedKVCache, block_size: int = 16
+    model: PreTrainedModel,
+    count: int,
+    context: int,
+    steps: int,
+    *,
+    backend: str | Callable[..., Any] | None = None,
+    make_cache: Callable[..., PagedKVCache] = PagedKVCache,
+    block_size: int = 16,
 ) -> PagedBatch:
     """The same requests over a pool of blocks.
 
@@ -38,9 +53,9 @@ def decoding_paged(
     return batch
 
 
-def _submitted(batch, count: int, context: int, steps: int):
-    for number in range(count):
-        request = Request(str(number), [0] * (context + 1), max_new_tokens=steps + 1)
+def _submitted(batch: Batch, count: int, context: int, steps: int) -> Batch:
+    for index in range(count):
+        request = Request(str(index), [0] * (context + 1), max_new_tokens=steps + 1)
         batch.submit(request)
         request.num_computed_tokens = context
     return batch

@@ -1,4 +1,4 @@
-"""Lesson 12: the designs that one meets in the field, each as the lesson that built it, on the same requests."""
+"""Lesson 12: common designs of serving engines on the same requests, each in the form of the lesson that built it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +8,9 @@ from lessons_lib.batching.greedy import generate_one_by_one
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import loop_forward, ragged_generate, ragged_step
 from lessons_lib.batching.static_batching import static_generate
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.fused_llama import fused_runner
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.measuring.workloads import Workload
@@ -19,17 +20,17 @@ ALONE = "one at a time"
 
 
 def one_at_a_time(model, tokenizer, load: Workload) -> list[list[int]]:
-    """A request after the other (lesson 00)."""
+    """One request after the other (lesson 00)."""
     return generate_one_by_one(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens)
 
 
 def static(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """Waves, padded, that leave together (lesson 01)."""
+    """Padded waves that leave together (lesson 01)."""
     return static_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size)
 
 
 def pseudo_batching(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A scheduler that batches, and a model that is called for each sequence of the batch in turn (lesson 05's loop)."""
+    """A scheduler that batches, and a model that is called once per sequence of the batch (lesson 05's loop)."""
     step = partial(ragged_step, forward=loop_forward)
     return ragged_generate(
         model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size, step=step
@@ -37,26 +38,26 @@ def pseudo_batching(model, tokenizer, load: Workload, size: int) -> list[list[in
 
 
 def dense_slots(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A rectangle of slots, each as long as the longest sequence may be (lesson 02)."""
+    """A rectangle of batch slots, each as long as the longest possible sequence (lesson 02)."""
     return batch_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, batch_size=size)
 
 
 def packed(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A row without padding; caches are joined and taken apart in every step (lesson 05)."""
+    """A packed batch without padding; caches are joined and split in every step (lesson 05)."""
     return ragged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size)
 
 
 def paged(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """A row without padding over one pool of blocks (lesson 06)."""
+    """A packed batch without padding over one pool of blocks (lesson 06)."""
     return paged_generate(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens, max_num_seqs=size)
 
 
 def paged_engine(model, tokenizer, load: Workload, size: int, make_runner: Callable | None = None) -> list[list[int]]:
-    """The same under a scheduler with a budget of tokens, with shared beginnings (this lesson)."""
+    """The same under a scheduler with a token budget, with prefix caching (this lesson)."""
     longest = max(
         len(tokenizer(prompt).input_ids) + max_tokens for prompt, max_tokens in zip(load.prompts, load.max_new_tokens)
     )
-    num_blocks = size * blocks_for(longest, 16)  # a pool much larger than the others' would be written once for nothing
+    num_blocks = size * blocks_for(longest, 16)  # a larger pool than the others' would only cost time to initialize
     engine = LLMEngine(
         model,
         tokenizer,
@@ -84,7 +85,7 @@ DESIGNS: dict[str, Callable] = {
 
 
 def ways_table(results: dict) -> Table:
-    """New tokens a second of every way."""
+    """New tokens per second of every design."""
     new_tokens, requests = results["new_tokens"], results["requests"]
     seconds = {(way["name"], way["size"]): way["seconds"] for way in results["ways"]}
     alone, engine = seconds[ALONE, 1], min(taken for (name, _), taken in seconds.items() if name.startswith("engine"))
@@ -100,5 +101,8 @@ def ways_table(results: dict) -> Table:
         for way, ((name, size), taken) in zip(results["ways"], seconds.items())
     ]
     columns = ["way", "batch", "tokens/s", "to alone", "best engine to this", "same answers"]
-    caption = f"{requests} requests with skewed lengths, {new_tokens:,} new tokens, bundled model, greedy; median of {results['repeats']}"
+    caption = (
+        f"{requests} requests with skewed lengths, {new_tokens:,} new tokens, bundled model, greedy; "
+        f"median of {results['repeats']}"
+    )
     return Table(columns, rows, caption)

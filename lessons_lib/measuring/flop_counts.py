@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass
 
+from transformers import PreTrainedModel
+
 from lessons_lib.models.loading import cache_bytes_per_token
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one forward pass asks of a machine.
+    """What one forward pass costs.
 
     Attributes:
         operations: floating-point operations; a multiply-add counts as two.
-        bytes: memory read and written: the weights once, the cache once, the new keys and values once.
+        bytes: memory traffic: the weights once, the cache once, the new keys and values once.
     """
 
     operations: int
@@ -19,16 +21,17 @@ class Cost:
 
     @property
     def intensity(self) -> float:
-        """Arithmetic intensity: operations for each byte moved (Williams et al. 2009, the roofline model)."""
+        """Arithmetic intensity: operations per byte moved (Williams et al. 2009, the roofline model)."""
         return self.operations / self.bytes
 
 
-def forward_cost(model, new_tokens: int, cached_tokens: int = 0) -> Cost:
+def forward_cost(model: PreTrainedModel, new_tokens: int, cached_tokens: int = 0) -> Cost:
     """The cost of computing `new_tokens` tokens of one sequence after `cached_tokens` cached ones.
 
-    A weight matrix is used once for each token: two operations a weight. Attention takes, for each query and each key it
-    may see, two operations a number for the score and two for the weighted sum of values. Embedding look-ups, norms and
-    activations are left out; in models of this kind they are a few per cent. Only the last token's logits are computed.
+    A weight matrix is used once per token: two operations per weight. For each query and each key that it may attend
+    to, attention takes two operations per element for the score and two for the weighted sum of values. Embedding
+    look-ups, norms and activations are left out; in models of this kind they are a few percent. Only the last token's
+    logits are computed.
     """
     config = model.config
     weights = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and not _is_embedding(name))

@@ -10,14 +10,15 @@ from lessons_lib.measuring.workloads import Workload
 def hugging_face_continuous(
     model, tokenizer, load: Workload, size: int, attention: str = "sdpa"
 ) -> tuple[float, list[list[int]]]:
-    """Serve a workload greedily, once it is warm.
+    """Serve a workload greedily, after a warm-up.
 
     Args:
-        size: the most requests of a batch.
+        size: the most requests in a batch.
         attention: "sdpa" or "paged|eager", the two that need no GPU.
 
     Returns:
-        (seconds from the first request to the last answer, answers). The start of its thread and a first request are left out.
+        (seconds from the first request to the last answer, answers). Starting its thread and a first request are not
+        included.
     """
     prompts = [tokenizer(prompt).input_ids for prompt in load.prompts]
     tokens = sum(len(prompt) + max_tokens for prompt, max_tokens in zip(prompts, load.max_new_tokens))
@@ -54,7 +55,7 @@ def _answers(manager, prompts, max_tokens_each) -> list[list[int]]:
     names = [
         manager.add_request(prompt, max_new_tokens=max_tokens) for prompt, max_tokens in zip(prompts, max_tokens_each)
     ]
-    done = {}
+    done: dict[str, list[int]] = {}
     while len(done) < len(names):
         result = manager.get_result(timeout=1)
         if result and result.is_finished():
@@ -62,5 +63,5 @@ def _answers(manager, prompts, max_tokens_each) -> list[list[int]]:
                 raise RuntimeError(f"request {result.request_id} failed: {result.error}")
             done[result.request_id] = result.generated_tokens
         elif not manager.is_running():
-            raise RuntimeError("the continuous batching thread has ended before all answers were there.")
+            raise RuntimeError("the continuous batching thread ended before all requests had finished.")
     return [done[name] for name in names]

@@ -1,7 +1,8 @@
-"""One table that grows by a row a lesson: the same six requests, and what each way of serving them costs."""
+"""One table that grows by a row per lesson: the same six requests, and what each way of serving them costs."""
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
@@ -9,7 +10,8 @@ from lessons_lib.batching.packed_logits import packed_generate
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.static_batching import static_generate
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
@@ -25,7 +27,7 @@ from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.viz.tables.table import Table
 
-SIX_STORIES = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
+SIX_STORIES: dict[str, Any] = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
 
 
 def in_slots(*model) -> RecordedRun:
@@ -33,21 +35,21 @@ def in_slots(*model) -> RecordedRun:
 
 
 def story_sequences(tokenizer) -> list[Sequence]:
-    """The six stories as a scheduler wants them."""
+    """The six stories as sequences for a scheduler."""
     end = frozenset({tokenizer.eos_token_id})
     prompts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
     return [Sequence(name, prompt, max_tokens, end) for name, prompt, max_tokens in zip(NAMES, prompts, MAX_NEW_TOKENS)]
 
 
 def scheduled(model, tokenizer) -> RecordedRun:
-    """Four at a time, at most 32 tokens a step."""
+    """Four at a time, at most 32 tokens per step."""
     scheduler = Scheduler(BlockPool(64, 16), max_num_seqs=4, max_num_batched_tokens=32)
     with record_schedule(scheduler) as trace:
         return RecordedRun(serve_greedily(ModelRunner(model, 64, 16), scheduler, story_sequences(tokenizer)), trace)
 
 
 def under_pressure(model, tokenizer, share_prefixes: bool = False) -> RecordedRun:
-    """All six at a time, in half of the blocks that they need together."""
+    """All six at a time, in half of the blocks that they need."""
     sequences = story_sequences(tokenizer)
     num_blocks = sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences) // 2
     scheduler = PreemptiveScheduler(
@@ -67,7 +69,7 @@ def by_engine(model, tokenizer) -> RecordedRun:
 
 
 NO_CACHE = ", no cache"
-# (lesson, what the row is called, how to serve the six stories)
+# (lesson, name of the row, how to serve the six stories)
 METHODS = (
     (
         "00",
@@ -91,7 +93,11 @@ METHODS = (
     ),
     ("09", "scheduled, 4 requests, 32 tokens a step", scheduled),
     ("10", "6 requests, half the blocks, preempted", under_pressure),
-    ("11", "the same, blocks found by hash", lambda *model: under_pressure(*model, share_prefixes=True)),
+    (
+        "11",
+        "the same, blocks found by hash",
+        lambda model, tokenizer: under_pressure(model, tokenizer, share_prefixes=True),
+    ),
     ("12", "engine, 6 requests", by_engine),
 )
 BASELINE = "alone, KV cache"
@@ -105,7 +111,7 @@ class LedgerRow:
         tokens_computed: token positions that went through the model.
         tokens_useful: those that a request needed.
         cache_reserved, cache_used: bytes, averaged over the steps.
-        bytes_copied: bytes moved to make room in the cache, averaged over the steps.
+        bytes_copied: bytes copied to rearrange the cache, averaged over the steps.
         new_tokens: tokens of all answers.
     """
 
@@ -122,7 +128,10 @@ class LedgerRow:
 
 
 def ledger_rows(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> list[LedgerRow]:
-    """Serve the six stories in every way that the lessons from `since` to `upto` teach, and count. The baseline is always among them."""
+    """Serve the six stories in every way that the lessons from `since` to `upto` teach, and count.
+
+    The baseline is always included.
+    """
     return [
         _row(lesson, method, serve, model, tokenizer)
         for lesson, method, serve in METHODS
@@ -131,12 +140,12 @@ def ledger_rows(model, tokenizer, upto: str, with_cache_only: bool = False, sinc
 
 
 def ledger(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> Table:
-    """The ledger as a table. Speed is given relative to one request at a time with a cache.
+    """The ledger as a table. Speed is relative to one request at a time with a cache.
 
     Args:
         upto: the last lesson to include, such as "01".
         with_cache_only: leave out the ways without a cache, which take most of the time.
-        since: leave out what earlier lessons teach, but for the baseline.
+        since: leave out earlier lessons, except for the baseline.
     """
     rows = ledger_rows(model, tokenizer, upto, with_cache_only, since)
     base = next(row for row in rows if row.method == BASELINE)

@@ -1,4 +1,4 @@
-"""Lesson 13: a limit on the memory of tensors, so that a laptop runs out of it as a GPU does: at an allocation, half-way through a step."""
+"""Lesson 13: a memory limit for tensors. A laptop runs out of memory as a GPU does: at an allocation within a step."""
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -7,11 +7,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class OutOfMemory(MemoryError):
-    """The tensors that are alive would take more than the limit."""
+    """The live tensors would exceed the limit."""
 
 
 class memory_limit(TorchDispatchMode):
-    """A context manager: tensors made inside may take so many bytes together while they are alive.
+    """A context manager that limits the total bytes of the tensors created inside, while they are alive.
 
     >>> with memory_limit(2**20) as memory:
     ...     torch.zeros(1000)
@@ -20,7 +20,7 @@ class memory_limit(TorchDispatchMode):
 
     Attributes:
         limit: bytes.
-        peak: the most bytes that were alive at a time.
+        peak: the most bytes that were alive at any time.
     """
 
     def __init__(self, limit: float):
@@ -41,7 +41,8 @@ class memory_limit(TorchDispatchMode):
             self.peak = max(self.peak, taken := sum(size for _, size in self._alive.values()))
             if taken > self.limit:
                 raise OutOfMemory(
-                    f"tensors would take {taken:,} bytes; the limit is {self.limit:,.0f}. Use a smaller batch, or a smaller cache."
+                    f"tensors would take {taken:,} bytes; the limit is {self.limit:,.0f}. "
+                    "Use a smaller batch, or a smaller cache."
                 )
         return result
 

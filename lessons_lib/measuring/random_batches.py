@@ -1,4 +1,4 @@
-"""Packed rows of random numbers over a paged cache: for trying attention, and for timing it, without a model."""
+"""Packed batches of random values over a paged cache, to try and time attention without a model."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 
 @dataclass
 class RandomRow:
-    """A packed row over a cache in which every cell without a token is NaN. See `paged_attention` for the shapes."""
+    """A packed batch over a cache whose empty slots are NaN. See `paged_attention` for the shapes."""
 
     packed: PackedBatch
     query: torch.Tensor
@@ -22,8 +22,17 @@ class RandomRow:
     scale: float
 
 
-def random_row(lens, q_heads, kv_heads, block_size, seed=0, head_dim=4, dtype=torch.float32, scale=0.8) -> RandomRow:
-    """A row of sequences whose blocks lie in no order.
+def random_row(
+    lens: list[tuple[int, int]],
+    q_heads: int,
+    kv_heads: int,
+    block_size: int,
+    seed: int = 0,
+    head_dim: int = 4,
+    dtype: torch.dtype = torch.float32,
+    scale: float = 0.8,
+) -> RandomRow:
+    """A packed batch of sequences whose blocks are scattered over the pool.
 
     Args:
         lens: (cached, new) tokens of each sequence.
@@ -42,4 +51,5 @@ def random_row(lens, q_heads, kv_heads, block_size, seed=0, head_dim=4, dtype=to
     packed = pack([[0] * new for _, new in lens], [cached for cached, _ in lens])
     query = torch.randn(len(packed.input_ids), q_heads, head_dim, generator=generator).to(dtype)
     groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    return RandomRow(packed, query, *caches, block_tables, groups, scale)
+    keys, values = caches
+    return RandomRow(packed, query, keys, values, block_tables, groups, scale)

@@ -1,13 +1,14 @@
-"""Times forward passes of different shapes, and what the machine could do at best."""
+"""Times forward passes of different shapes, and measures what the machine can do at best."""
 
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
+from transformers import DynamicCache, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from lessons_lib.measuring.timing import times_in_turns
+from lessons_lib.measuring.timing import times_in_rounds
 
 
 @dataclass(frozen=True)
@@ -19,34 +20,36 @@ class PassShape:
     rows: int = 1
 
 
-def pass_seconds(model, shapes: Sequence[PassShape], repeat: int = 5) -> list[float]:
+def pass_seconds(model: PreTrainedModel, shapes: Sequence[PassShape], repeat: int = 5) -> list[float]:
     """Median seconds of a forward pass of each shape.
 
-    The shapes take turns, so that a moment in which the machine is busy with something else hits all of them alike.
+    The shapes are timed in rounds, so that a moment in which the machine is busy affects them all alike.
     """
     passes = [_prepare(model, shape) for shape in shapes]
-    return [statistics.median(times) for times in times_in_turns(passes, repeat, model.device)]
+    return [statistics.median(times) for times in times_in_rounds(passes, repeat, model.device)]
 
 
-def machine_rates(model, repeat: int = 5, size: int = 2048, megabytes: int = 128) -> tuple[float, float]:
-    """What this machine reaches at best, the shortest of `repeat` times: (operations a second, bytes a second).
+def machine_rates(
+    model: PreTrainedModel, repeat: int = 5, size: int = 2048, megabytes: int = 128
+) -> tuple[float, float]:
+    """The best rates of this machine, from the shortest of `repeat` times: (operations per second, bytes per second).
 
     A product of two square matrices does `2 * size**3` operations on few bytes; a copy reads and writes every byte once
     and computes nothing.
     """
-    options = dict(device=model.device, dtype=model.dtype)
+    options: dict[str, Any] = dict(device=model.device, dtype=model.dtype)
     left, right = torch.ones(size, size, **options), torch.ones(size, size, **options)
     source = torch.ones(megabytes * 2**20 // model.dtype.itemsize, **options)
     target = torch.empty_like(source)
-    multiply, copy = times_in_turns([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
+    multiply, copy = times_in_rounds([lambda: left @ right, lambda: target.copy_(source)], repeat, model.device)
     return 2 * size**3 / min(multiply), 2 * source.nbytes / min(copy)
 
 
-def larger_model(like, hidden_size: int = 1536, layers: int = 4):
-    """A Qwen2 model of some hundred million weights, all of them equal: it writes nothing, but takes the time of its size.
+def larger_model(like: PreTrainedModel, hidden_size: int = 1536, layers: int = 4) -> PreTrainedModel:
+    """A Qwen2 model of a few hundred million equal weights. Its text is useless, but it takes the time of its size.
 
     Args:
-        like: the model whose vocabulary, context, device and number type it has.
+        like: the model whose vocabulary, context, device and dtype it takes.
     """
     config = Qwen2Config(
         vocab_size=like.config.vocab_size,
@@ -58,8 +61,9 @@ def larger_model(like, hidden_size: int = 1536, layers: int = 4):
         num_key_value_heads=hidden_size // 256,
         tie_word_embeddings=True,
     )
-    with torch.device("meta"):  # no random numbers for all those weights
-        model = Qwen2ForCausalLM(config).to(like.dtype)
+    with torch.device("meta"):  # without drawing random weights
+        model: Any = Qwen2ForCausalLM(config)
+        model = model.to(like.dtype)
     model = model.to_empty(device=like.device).eval().requires_grad_(False)
     model.tie_weights()
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -68,8 +72,8 @@ def larger_model(like, hidden_size: int = 1536, layers: int = 4):
 
 
 @torch.inference_mode()
-def _prepare(model, shape: PassShape) -> Callable[[], None]:
-    """A function that makes one pass of this shape and leaves the cache as it was."""
+def _prepare(model: PreTrainedModel, shape: PassShape) -> Callable[[], None]:
+    """A function that runs one pass of this shape and restores the cache."""
     ids = torch.arange(shape.rows * (shape.cached + shape.new), device=model.device) % model.config.vocab_size
     old, new = ids.view(shape.rows, -1).split([shape.cached, shape.new], dim=1)
     if not shape.cached:

@@ -1,4 +1,4 @@
-"""What users and owners of a server ask about: how long a request waits, how long it takes, how busy the machine is."""
+"""What users and operators of a server care about: queue time, latency, and how busy the machine is."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from lessons_lib.recording.trace import Trace
 
 @dataclass(frozen=True)
 class RequestTimes:
-    """When things happened to one request, in steps or seconds from the start of the run. All requests arrive at 0.
+    """The events of one request, in steps or seconds from the start of the run. All requests arrive at 0.
 
     Attributes:
-        admitted: it got its place in the batch. This is its queue time.
+        admitted: it got its batch slot. This is its queue time.
         done: its last token was computed.
-        returned: its place was given up, and its answer handed over. This is its latency.
+        returned: its batch slot was released and its answer returned. This is its latency.
     """
 
     admitted: float
@@ -21,7 +21,7 @@ class RequestTimes:
 
     @property
     def held_back(self) -> float:
-        """How long a finished answer waited for others in its batch."""
+        """How long the finished answer waited for the other requests of its batch."""
         return self.returned - self.done
 
 
@@ -34,7 +34,7 @@ class BatchMetrics:
         seconds: length of the run.
         steps: steps of the run.
         mean_queue_time, mean_latency: in seconds, over the requests.
-        slot_utilisation: share of slots x steps in which the slot did something that a request needed, 0 to 1.
+        slot_utilisation: share of slots x steps in which the slot did useful work, 0 to 1.
     """
 
     new_tokens: int
@@ -46,29 +46,29 @@ class BatchMetrics:
 
     @property
     def throughput(self) -> float:
-        """Answer tokens a second."""
+        """Answer tokens per second."""
         return self.new_tokens / self.seconds if self.seconds else 0.0
 
 
 def request_times(trace: Trace, in_steps: bool = False) -> dict[str, RequestTimes]:
-    """The times of every request, read off a trace.
+    """The times of every request, from a trace.
 
     Args:
         in_steps: count steps, which are the same on every machine, instead of seconds.
     """
     lengths = [1 if in_steps else step.seconds for step in trace.steps]
     starts = [sum(lengths[:index]) for index in range(len(lengths) + 1)]
-    seated: dict[str, list[int]] = {}
+    present: dict[str, list[int]] = {}
     useful: dict[str, list[int]] = {}
     for index, step in enumerate(trace.steps):
         for row in step.rows:
             if row.request is not None:
-                seated.setdefault(row.request, []).append(index)
+                present.setdefault(row.request, []).append(index)
                 if row.useful:
                     useful.setdefault(row.request, []).append(index)
     return {
         name: RequestTimes(starts[at[0]], starts[useful[name][-1] + 1], starts[at[-1] + 1])
-        for name, at in seated.items()
+        for name, at in present.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""The six requests that go through every lesson: beginnings of stories, unequal in length and in how much is asked for."""
+"""The six requests of every lesson: beginnings of stories, with unequal lengths and token limits."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ class Story:
     """One request of the course.
 
     Attributes:
-        name: "A" to "F"; a story keeps its colour in every picture.
-        prompt: how the story begins.
-        max_new_tokens: how much more of it is asked for.
+        name: "A" to "F"; a story has the same color in every picture.
+        prompt: the beginning of the story.
+        max_new_tokens: the most new tokens.
     """
 
     name: str
@@ -22,9 +22,9 @@ STORIES = (
     Story("A", "Once upon a time, there was a little girl named Lily.", 30),
     Story(
         "B",
-        "Tom had a small red boat. Every day after lunch he took it to the pond behind the house and watched it go from one "
-        "side to the other. One day the wind was strong, and the boat went far away. Tom was sad. He wanted his boat back, so "
-        "he asked his friend the duck",
+        "Tom had a small red boat. Every day after lunch he took it to the pond behind the house and watched it go "
+        "from one side to the other. One day the wind was strong, and the boat went far away. Tom was sad. He wanted "
+        "his boat back, so he asked his friend the duck",
         60,
     ),
     Story("C", "The old dog", 100),
@@ -32,8 +32,8 @@ STORIES = (
     Story("E", "It was raining.", 80),
     Story(
         "F",
-        "Anna loved to bake cakes with her grandma. On Sunday they made a cake with apples. It smelled so good that the bear "
-        "who lived in the forest came to the window.",
+        "Anna loved to bake cakes with her grandma. On Sunday they made a cake with apples. It smelled so good that "
+        "the bear who lived in the forest came to the window.",
         40,
     ),
 )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.measuring.memory_limit import memory_limit
@@ -14,7 +15,8 @@ from lessons_lib.measuring.memory_limit import memory_limit
 def largest_that_fits(fits, most):
     """The largest size that fits, found with few tries.
 
-    A try takes seconds, so don't try every size. If a size fits, all smaller ones do, so one try in the middle rules out half of the range.
+    A try takes seconds, so don't try every size. If a size fits, all smaller ones do, so one try in the middle rules
+    out half of the range.
 
     Args:
         fits: function (size) -> bool.
@@ -34,9 +36,10 @@ def largest_that_fits(fits, most):
 
 
 def engine_fits(model, tokenizer, num_seqs: int, context: int, limit: float, max_num_batched_tokens: int = 512) -> bool:
-    """Whether an engine for `num_seqs` sequences of `context` tokens runs within a memory limit. Tried with the worst case.
+    """Whether an engine for `num_seqs` sequences of `context` tokens runs within a memory limit, in the worst case.
 
-    The model's shape isn't enough to compute this: no formula has the libraries' workspaces and the gaps between tensors.
+    The model's shape isn't enough to compute this: no formula includes the libraries' workspaces and the gaps between
+    tensors.
 
     Args:
         limit: bytes besides the weights. On a GPU its own memory is a limit as well.
@@ -84,7 +87,8 @@ def block_size_costs(
     """What each block size would cost on a workload, counted.
 
     Args:
-        prompts: token ids. answer_lengths: new tokens of each.
+        prompts: token ids.
+        answer_lengths: new tokens of each.
     """
     lengths = [len(prompt) + answer - 1 for prompt, answer in zip(prompts, answer_lengths)]
     costs = []
@@ -97,7 +101,8 @@ def block_size_costs(
 
 
 def _shareable(prompts: Sequence[Sequence[int]], size: int) -> int:
-    seen, found = set(), 0
+    seen: set[tuple[int, ...]] = set()
+    found = 0
     for prompt in prompts:
         prefixes = [tuple(prompt[:end]) for end in range(size, len(prompt) + 1, size)]
         known = next((count for count, prefix in enumerate(prefixes) if prefix not in seen), len(prefixes))

@@ -1,4 +1,4 @@
-"""Requests to measure with: made from the six stories, with skewed lengths, the same ones every time."""
+"""Workloads for measurements, made from the six stories, with skewed lengths; the same every time."""
 
 import random
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ from lessons_lib.measuring.stories import PROMPTS
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts and caps of several requests."""
+    """Prompts and token limits of several requests."""
 
     prompts: tuple[str, ...]
     max_new_tokens: tuple[int, ...]
 
 
 def skewed_workload(count: int, seed: int = 0) -> Workload:
-    """`count` requests of which most want a short answer and a few a long one, as real traffic does.
+    """`count` requests, most with a short answer and a few with a long one, as in real traffic.
 
-    Three in four ask for 8 to 40 tokens, the others for 100 to 150. Prompts are the stories, each cut at a random word.
+    Three in four have a limit of 8 to 40 tokens, the others of 100 to 150. Prompts are the stories, each cut after a
+    random word.
     """
     rng = random.Random(seed)
     prompts, max_tokens_each = [], []

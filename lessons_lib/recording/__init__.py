@@ -1,7 +1,7 @@
 """Everything that watches a run so that it can be drawn or counted. Reference code never imports it.
 
-serving runs the loops of lessons 00 to 06 and returns a trace of their steps; the other modules record caches, packed batches,
-pools, kernels and schedulers as plain data.
+serving runs the loops of lessons 00 to 06 and returns a trace of their steps; the other modules record caches, packed
+batches, pools, kernels and schedulers as plain data.
 """
 
 from lessons_lib.recording.cache_growth import CacheStep, record_steps
@@ -49,8 +49,8 @@ __all__ = [
     "record_blocks",
     "record_kernel",
     "record_run",
-    "record_steps",
     "record_schedule",
+    "record_steps",
     "recorded_step",
     "replay",
     "serve_recorded",

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_with_cache
 from lessons_lib.recording.forward_passes import watch_forwards
@@ -33,23 +36,30 @@ class CacheStep:
         if not 0 <= self.cached_after - self.cached_before <= len(self.input_tokens) or self.cached_before < 0:
             raise ValueError(
                 f"the cache goes from {self.cached_before} to {self.cached_after} positions with "
-                f"{len(self.input_tokens)} input tokens; a step adds at most one position an input token and removes none."
+                f"{len(self.input_tokens)} input tokens; a step adds at most one position per input token and removes "
+                "none."
             )
 
 
-def record_steps(model, tokenizer, prompt_ids, max_new_tokens, greedy=greedy_with_cache) -> list[CacheStep]:
+def record_steps(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    prompt_ids: list[int],
+    max_new_tokens: int,
+    greedy: Callable[..., list[int]] = greedy_with_cache,
+) -> list[CacheStep]:
     """One `CacheStep` for each forward pass of `greedy(model, prompt_ids, max_new_tokens, eos_token_id)`.
 
-    What is recorded is what the model was really given, whatever `greedy` claims to do.
+    It records what the model was actually given, whatever `greedy` claims to do.
     """
     with watch_forwards(model) as passes:
         answer = greedy(model, prompt_ids, max_new_tokens, tokenizer.eos_token_id)
     steps = []
-    for number, (forward, token) in enumerate(zip(passes, answer), start=1):
+    for index, (forward, token) in enumerate(zip(passes, answer), start=1):
         steps.append(
             CacheStep(
-                step=number,
-                phase="prefill" if number == 1 else "decode",
+                step=index,
+                phase="prefill" if index == 1 else "decode",
                 input_tokens=tuple(tokenizer.decode([fed]) for fed in forward.input_ids[0]),
                 cached_before=forward.cached,
                 cached_after=forward.cached + forward.tokens if forward.keeps_cache else 0,

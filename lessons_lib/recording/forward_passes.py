@@ -1,7 +1,8 @@
-"""Counts what a model really computes: every forward pass, its shape and its time."""
+"""Records what a model actually computes: every forward pass, its shape and its time."""
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,10 +15,10 @@ class Forward:
     Attributes:
         rows: sequences in the batch.
         tokens: tokens of each row, padding included.
-        cached: tokens that the cache held for each row before the pass.
-        keeps_cache: whether the pass was given a cache to add its keys and values to.
+        cached: tokens that the cache had for each row before the pass.
+        keeps_cache: whether the pass was given a cache to append its keys and values to.
         seconds: how long it took.
-        input_ids: what was fed, a list of rows.
+        input_ids: the token ids that were fed, one list per row.
     """
 
     rows: int
@@ -47,16 +48,16 @@ class watch_forwards:
         ]
         return self.passes
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         for hook in self.hooks:
             hook.remove()
 
-    def _before(self, module, args, kwargs) -> None:
+    def _before(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         cache = kwargs.get("past_key_values")
         self.cached = 0 if cache is None else int(cache.get_seq_length())
         self.started = _now(module)
 
-    def _after(self, module, args, kwargs, output) -> None:
+    def _after(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         seconds = _now(module) - self.started
         input_ids = args[0] if args else kwargs["input_ids"]
         rows, tokens = input_ids.shape
@@ -65,26 +66,28 @@ class watch_forwards:
 
 
 class count_operators(TorchDispatchMode):
-    """A context manager that counts the operators that compute or copy something. On a GPU each is about one kernel launch.
+    """A context manager that counts the operators that compute or copy something: on a GPU, about one launch each.
 
-    Views (a transposed or sliced tensor on the same memory) are not counted: they cost no launch.
+    Views (a transposed or sliced tensor on the same memory) are not counted: they need no launch.
 
     >>> with count_operators() as operators:
     ...     model(input_ids)
     >>> operators.count
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         self.count += not operator.is_view
         return operator(*args, **(kwargs or {}))
 
 
 def _now(module: torch.nn.Module) -> float:
-    # A GPU runs behind the program that feeds it: wait for it, or the time is that of the launch alone.
+    # GPU work is asynchronous: without waiting for it, this would time the launch alone.
     if next(module.parameters()).is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -9,14 +9,14 @@ from lessons_lib.recording.trace import Trace
 
 @dataclass(frozen=True)
 class Region:
-    """Neighbouring places that one request has to itself.
+    """Adjacent cache slots that are reserved for one request.
 
     Attributes:
-        request: whose they are.
-        start: the first place.
-        size: how many places.
-        tokens: how many of them hold a token now, from the front.
-        final_tokens: how many of them will hold a token when the request ends.
+        request: the request that owns them.
+        start: the first cache slot.
+        size: the number of cache slots.
+        tokens: how many of them contain a token now, from the front.
+        final_tokens: how many of them will contain a token when the request finishes.
     """
 
     request: str
@@ -28,14 +28,14 @@ class Region:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What the places of the cache are doing in one step. A place has room for one token.
+    """How the cache slots are used in one step. A cache slot has room for one token.
 
     Attributes:
-        tokens: they hold a token.
-        later: reserved, and the request that owns them will use them before it ends.
-        never: reserved, and nobody will ever use them: internal fragmentation.
-        gaps: between reservations, with nobody in them: external fragmentation.
-        regions: what lies where, in the order of the places; empty for a layout in blocks.
+        tokens: slots that contain a token.
+        later: reserved slots that their request will use before it finishes.
+        never: reserved slots that are never used: internal fragmentation.
+        gaps: unowned slots between reservations: external fragmentation.
+        regions: the reservations, in the order of the slots; empty for a layout in blocks.
     """
 
     tokens: int
@@ -46,16 +46,17 @@ class MemoryUse:
 
     @property
     def places(self) -> int:
-        """All places that the layout takes up, from the first to the last in use."""
+        """All cache slots that the layout takes up, from the first to the last in use."""
         return self.tokens + self.later + self.never + self.gaps
 
 
 def tokens_held(trace: Trace) -> list[dict[str, int]]:
-    """For every step of a run: request -> tokens that the cache held for it after the step.
+    """For every step of a run: request -> its tokens in the cache after the step.
 
-    A request is listed from the step in which it got its place to the step before it lost it.
+    A request is listed from the step in which it is admitted to the last step before its memory is freed.
     """
-    held, total = [], {}
+    held: list[dict[str, int]] = []
+    total: dict[str, int] = {}
     for step in trace.steps:
         for row in step.rows:
             if row.request is not None:
@@ -71,25 +72,26 @@ def tokens_held(trace: Trace) -> list[dict[str, int]]:
 
 
 def final_tokens(held: list[dict[str, int]]) -> dict[str, int]:
-    """Tokens that each request held at its end."""
+    """Tokens in the cache of each request when it finishes."""
     return {name: tokens for step in held for name, tokens in step.items()}
 
 
 def contiguous_use(held: list[dict[str, int]], reserve: dict[str, int]) -> list[MemoryUse]:
-    """Lay the requests out in one piece each, reserved when the request begins, in the first gap that is large enough.
+    """Reserve one contiguous region per request when it starts, in the first gap that is large enough.
 
     Args:
         held: see `tokens_held`.
-        reserve: request -> places to reserve for it.
+        reserve: request -> cache slots to reserve for it.
 
     Raises:
-        ValueError: a request holds more tokens than are reserved for it.
+        ValueError: a request has more tokens than cache slots.
     """
     final = final_tokens(held)
     for name, tokens in final.items():
         if tokens > reserve[name]:
             raise ValueError(
-                f"request {name!r} comes to hold {tokens} tokens; {reserve[name]} places are reserved for it. Reserve more."
+                f"request {name!r} grows to {tokens} tokens; {reserve[name]} cache slots are reserved for it. "
+                "Reserve more."
             )
     starts: dict[str, int] = {}
     uses = []
@@ -100,16 +102,16 @@ def contiguous_use(held: list[dict[str, int]], reserve: dict[str, int]) -> list[
                 starts[name] = _first_gap(starts, reserve, reserve[name])
         regions = tuple(
             Region(name, starts[name], reserve[name], step[name], final[name])
-            for name in sorted(starts, key=starts.get)
+            for name in sorted(starts, key=starts.__getitem__)
         )
         uses.append(_count(regions))
     return uses
 
 
 def _first_gap(starts: dict[str, int], reserve: dict[str, int], size: int) -> int:
-    """The lowest start from which `size` places are free."""
+    """The lowest start from which `size` cache slots are free."""
     start = 0
-    for name in sorted(starts, key=starts.get):
+    for name in sorted(starts, key=starts.__getitem__):
         if starts[name] - start >= size:
             break
         start = max(start, starts[name] + reserve[name])
@@ -128,7 +130,7 @@ def _count(regions: tuple[Region, ...]) -> MemoryUse:
 
 
 def paged_use(held: list[dict[str, int]], block_size: int) -> list[MemoryUse]:
-    """Lay the requests out in blocks, taken from a pool as they grow and given back when they end."""
+    """Lay the requests out in blocks, allocated from a pool as they grow and freed when they finish."""
     final = final_tokens(held)
     pool = BlockPool(sum(blocks_for(tokens, block_size) for tokens in final.values()), block_size)
     tables: dict[str, BlockTable] = {}
@@ -148,13 +150,13 @@ def paged_use(held: list[dict[str, int]], block_size: int) -> list[MemoryUse]:
 
 
 def waste(uses: list[MemoryUse]) -> float:
-    """Share of the places taken up that held no token, averaged over the steps, 0 to 1."""
-    places = sum(use.places for use in uses)
-    return 1 - sum(use.tokens for use in uses) / places if places else 0.0
+    """Share of the cache slots taken up that contain no token, averaged over the steps, 0 to 1."""
+    num_slots = sum(use.places for use in uses)
+    return 1 - sum(use.tokens for use in uses) / num_slots if num_slots else 0.0
 
 
 def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
-    """The same run, with the cache that it would have reserved in blocks of `block_size`. Nothing is computed again."""
+    """The same run with the cache that it would have reserved in blocks of `block_size`. Nothing is recomputed."""
     uses = paged_use(tokens_held(run.trace), block_size)
     steps = [
         replace(step, cache_reserved=use.places, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)

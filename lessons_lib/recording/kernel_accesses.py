@@ -1,6 +1,6 @@
-"""Lesson 07: runs a kernel through Triton's interpreter, and writes down what each program loads and stores.
+"""Lesson 07: runs a kernel through Triton's interpreter and records what each program loads and stores.
 
-Every address is looked up before it is used: one outside the tensors is an error with a name, not a crash of the process.
+Every address is checked before it is used: one outside the tensors raises OutOfBounds instead of crashing the process.
 """
 
 import inspect
@@ -9,28 +9,33 @@ import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+from lessons_lib.kernels.interpreter import cause_of, interpreted, on_cpu  # before Triton
 
 import numpy as np
 import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
-from lessons_lib.kernels.interpreter import cause_of, interpreted, on_cpu  # before Triton
 from lessons_lib.recording.moved_pointers import APART, UNNOTED, addresses_of, back, left_by, moved_back, tensor_numbers
 
 
 class OutOfBounds(IndexError):
-    """A program asked for a number that its tensor does not have.
+    """A program accessed an element that its tensor does not have.
 
     Attributes:
-        ids: of the program; kind: "load" or "store"; tensor: name of the parameter from which the address was computed.
-        number: which number of that tensor was asked for; count: how many it has.
+        ids: of the program.
+        kind: "load" or "store".
+        tensor: name of the parameter that the address was computed from.
+        number: offset of the element in that tensor.
+        count: how many elements the tensor has.
     """
 
     def __init__(self, ids: tuple[int, ...], kind: str, tensor: str, number: int, count: int):
         super().__init__(
-            f"program {ids if len(ids) > 1 else ids[0]} would {kind} number {number:,} of `{tensor}`, which has "
-            f"{f'the numbers 0 to {count - 1:,}' if count else 'no numbers'}. Look at the mask, and at the strides."
+            f"program {ids if len(ids) > 1 else ids[0]} would {kind} element {number:,} of `{tensor}`, which has "
+            f"{f'elements 0 to {count - 1:,}' if count else 'no elements'}. Look at the mask, and at the strides."
         )
         self.ids, self.kind, self.tensor, self.number, self.count = ids, kind, tensor, number, count
 
@@ -41,8 +46,8 @@ class TensorLayout:
 
     Attributes:
         name: of the kernel's parameter.
-        shape, strides: as of the tensor, strides in numbers.
-        itemsize: bytes of one number.
+        shape, strides: of the tensor; strides in elements.
+        itemsize: bytes of one element.
     """
 
     name: str
@@ -51,11 +56,11 @@ class TensorLayout:
     itemsize: int
 
     def index_of(self, offset: int) -> tuple[int, ...]:
-        """The index of the number that lies `offset` numbers behind the first."""
+        """The index of the element that is `offset` elements after the first."""
         return tuple(self.indices_of((offset,))[0].tolist())
 
-    def indices_of(self, offsets: Sequence[int]) -> np.ndarray:
-        """The indices of many numbers, [numbers, axes]. Between the numbers of a view, an index lies outside the shape."""
+    def indices_of(self, offsets: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The indices of many elements, [elements, axes]. Between elements of a view, an index is outside the shape."""
         rest = np.asarray(offsets, np.int64)
         indices = np.zeros((len(rest), len(self.shape)), np.int64)
         for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
@@ -63,17 +68,16 @@ class TensorLayout:
                 indices[:, axis], rest = np.divmod(rest, self.strides[axis])
         return indices
 
-    def has(self, offsets: Sequence[int]) -> np.ndarray:
-        """Which of these numbers the tensor has: none before it, behind it, or between the numbers of a view."""
-        offsets = np.asarray(offsets, np.int64)
-        numbers = math.prod(self.shape)
-        if numbers == 1 + sum(
-            (size - 1) * stride for size, stride in zip(self.shape, self.strides)
-        ):  # nothing lies between
-            return (offsets >= 0) & (offsets < numbers)
-        indices = self.indices_of(offsets)
-        inside = ((indices >= 0) & (indices < self.shape)).all(axis=1) & (numbers > 0)
-        return inside & (indices @ np.asarray(self.strides, np.int64) == offsets)
+    def has(self, offsets: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Which of these elements the tensor has: none before it, after it, or between the elements of a view."""
+        wanted = np.asarray(offsets, np.int64)
+        num_elements = math.prod(self.shape)
+        span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
+        if num_elements == span:  # contiguous
+            return (wanted >= 0) & (wanted < num_elements)
+        indices = self.indices_of(wanted)
+        inside = ((indices >= 0) & (indices < self.shape)).all(axis=1) & (num_elements > 0)
+        return inside & (indices @ np.asarray(self.strides, np.int64) == wanted)
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Access:
     Attributes:
         kind: "load" or "store".
         tensor: name of the kernel's parameter.
-        offsets: which numbers, counted from the first of the tensor; those masked out are not among them.
+        offsets: of the elements, from the first of the tensor; without those that are masked out.
     """
 
     kind: str
@@ -96,7 +100,7 @@ class ProgramRun:
     """What one program did, in order.
 
     Attributes:
-        ids: its program ids, one for each axis of the grid.
+        ids: its program ids, one per axis of the grid.
     """
 
     ids: tuple[int, ...]
@@ -110,8 +114,8 @@ class KernelRecording:
     Attributes:
         kernel: its name.
         grid: how many programs there are along each axis.
-        tensors: name of the parameter -> what was given for it.
-        programs: in the order in which the interpreter ran them; on a GPU they run in any order, and many at a time.
+        tensors: name of the parameter -> the tensor passed for it.
+        programs: in the order in which the interpreter ran them; on a GPU they run in any order, many at a time.
     """
 
     kernel: str
@@ -125,7 +129,7 @@ class KernelRecording:
         return f"<KernelRecording of {self.kernel}: {count}, {loaded:,} bytes loaded, {stored:,} stored>"
 
     def indices(self, access: Access, axes: int) -> tuple[tuple[int, ...], ...]:
-        """The first `axes` parts of the indices that were touched, each once, in order: (block, slot) of a cache, for example."""
+        """The first `axes` parts of the accessed indices, each once, in order: (block, offset) of a cache, say."""
         return tuple(
             dict.fromkeys(map(tuple, self.tensors[access.tensor].indices_of(access.offsets)[:, :axes].tolist()))
         )
@@ -136,7 +140,7 @@ class KernelRecording:
 
 
 class Recorder:
-    """Takes the place of a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
+    """Stands in for a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
 
     Attributes:
         recording: of the last launch.
@@ -153,18 +157,20 @@ class Recorder:
 
 
 def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecording:
-    """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and write down its loads and stores.
+    """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and record its loads and stores.
 
-    Tensors that the kernel stores to are changed as in any run. What a mask hides from a load without `other` is NaN here. Loads and
-    stores through block pointers and tensor descriptors, and atomic operations, are not written down.
+    Tensors that the kernel stores to are changed as in any run. Masked-out elements of a load without `other` are NaN
+    here. Accesses through block pointers and tensor descriptors, and atomic operations, are not recorded.
 
     Raises:
-        OutOfBounds: a program asked for a number outside the tensors. Stores before that have been done.
-        TypeError: it is no kernel, or an argument is missing.
+        OutOfBounds: a program accessed an element outside the tensors. Earlier stores have been done.
+        TypeError: it is not a kernel, or an argument is missing.
         Whatever the kernel raises.
     """
     if not hasattr(kernel, "fn"):
-        raise TypeError(f"{getattr(kernel, '__name__', kernel)!r} is no kernel: put @triton.jit above its definition.")
+        raise TypeError(
+            f"{getattr(kernel, '__name__', kernel)!r} is not a kernel: put @triton.jit above its definition."
+        )
     parameters = inspect.signature(kernel.fn)
     own = {
         name: value for name, value in kwargs.items() if name in parameters.parameters
@@ -177,9 +183,14 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
     tensors = {name: value for name, value in here.items() if isinstance(value, torch.Tensor)}
     layouts = {name: TensorLayout(name, tuple(t.shape), t.stride(), t.element_size()) for name, t in tensors.items()}
     notes = _Notes(tensors, layouts, len(grid))
+
+    def grid_of(arguments: dict[str, Any]) -> tuple[int, ...]:
+        notes.set_apart(arguments)
+        return tuple(grid)
+
     with interpreted(kernel, here) as run, notes.taken(), _without_warnings():
         try:
-            run[lambda arguments: notes.set_apart(arguments) or tuple(grid)](**here)
+            run[grid_of](**here)
         except InterpreterError as error:
             raise cause_of(error) from None
     for theirs, ours in storages.values():
@@ -189,32 +200,28 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
 
 @contextmanager
 def _without_warnings():
-    """NumPy warns of infinite and undefined results, which to a GPU are results like others."""
+    """NumPy warns of infinite and undefined results, which are ordinary results on a GPU."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 
 class _Notes:
-    """Takes the place of `tl.load` and `tl.store` while a kernel runs."""
+    """Replaces `tl.load` and `tl.store` while a kernel runs."""
 
     def __init__(self, tensors: dict[str, torch.Tensor], layouts: dict[str, TensorLayout], num_axes: int):
         self.ranges = []
         for name, tensor in tensors.items():
-            numbers = (
-                sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1
-                if tensor.numel()
-                else 0
-            )
-            self.ranges.append((layouts[name], tensor.data_ptr(), numbers))
+            span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+            self.ranges.append((layouts[name], tensor.data_ptr(), span if tensor.numel() else 0))
         self.num_axes = num_axes
         self.by_program: dict[tuple[int, ...], list[Access]] = {}
 
     def programs(self, grid: tuple[int, ...]) -> tuple[ProgramRun, ...]:
         return tuple(ProgramRun(ids, tuple(self.by_program.get(ids, ()))) for ids in np.ndindex(*grid))
 
-    def set_apart(self, arguments: dict[str, object]) -> None:
-        """Move the pointers that a kernel is given. The interpreter asks for the grid with them, before the first program runs."""
+    def set_apart(self, arguments: dict[str, Any]) -> None:
+        """Move the pointers that a kernel is given; the interpreter calls the grid function with them at the start."""
         for number, (layout, _, _) in enumerate(self.ranges, start=1):
             handle = arguments[layout.name].handle
             handle.data = handle.data + np.uint64(number * APART)
@@ -252,7 +259,7 @@ class _Notes:
                     and arguments.get("other") is None
                     and pointer.dtype.scalar.element_ty.is_floating()
                 ):
-                    kwargs["other"] = float("nan")  # on a GPU it may be anything; the interpreter's 0 would hide that
+                    kwargs["other"] = float("nan")  # undefined on a GPU; the interpreter's 0 would hide that
             return original(back(pointer), *args, _semantic=_semantic, **kwargs)
 
         return noted
@@ -264,9 +271,9 @@ class _Notes:
         if number == 0:
             return  # a pointer that was not moved, or was itself loaded
         number = min(number, len(self.ranges))
-        layout, start, numbers = self.ranges[number - 1]
+        layout, start, span = self.ranges[number - 1]
         offsets = (addresses.astype(np.int64) - number * APART - start) // layout.itemsize
-        outside = (offsets < 0) | (offsets >= numbers)
+        outside = (offsets < 0) | (offsets >= span)
         if outside.any():
-            raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), numbers)
+            raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), span)
         self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist())))

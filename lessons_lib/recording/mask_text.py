@@ -1,4 +1,4 @@
-"""A mask in words and in characters, for terminals, for screen readers, and for reading it aloud."""
+"""Lesson 04: a mask in words and in characters, for terminals and screen readers."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,8 +6,8 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 
-# name of a rule -> (what is said of a pair that it allows, what is said of one that it forbids). By name, so that a rule that
-# somebody else wrote under the same name is called the same. In this order they are said.
+# name of a rule -> (words for a pair that it allows, words for a pair that it forbids), in the order of a sentence. By
+# name, so that a learner's rule of the same name gets the same words.
 REASONS = {
     "not_padding": ("not padding", "padding"),
     "same_sequence": ("same sequence", "another sequence"),
@@ -21,7 +21,7 @@ def letters(count: int) -> list[str]:
 
 
 def names_for(*tags: Tags) -> list[str]:
-    """Letters for as many sequences as the tags speak of."""
+    """Letters for all sequences of the tags."""
     return letters(max((seq_id for some in tags for seq_id in some.seq_ids.tolist()), default=PADDING) + 1)
 
 
@@ -34,7 +34,7 @@ def rule_name(rule: Callable) -> str:
 
 
 def reason(rule: Callable) -> tuple[str, str]:
-    """A rule in words: of a pair that it allows, of one that it forbids."""
+    """A rule in words: for a pair that it allows, and for one that it forbids."""
     words = rule_name(rule).strip("<>").replace("_", " ")
     return REASONS.get(rule_name(rule), (words, f"not {words}"))
 
@@ -42,20 +42,20 @@ def reason(rule: Callable) -> tuple[str, str]:
 def read_pairs(
     queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES, mask: torch.Tensor | None = None
 ) -> list[list[str]]:
-    """Every cell of a mask, aloud: one list for each query, one sentence for each key. See `read_pair`.
+    """Every cell of a mask in words: one list per query, one sentence per key. See `read_pair`.
 
     Args:
         names: one for each sequence id; A, B, ... if not given.
-        rules: those that give the reasons.
-        mask: bool [queries, keys]. With it, the mask has the word: where it differs from the rules, the sentence says so.
+        rules: the rules that give the reasons.
+        mask: bool [queries, keys], to describe instead of the rules; sentences say where it differs from them.
     """
     names = names_for(queries, keys) if names is None else names
     order = list(REASONS)
     rules = sorted(rules, key=lambda rule: order.index(rule_name(rule)) if rule_name(rule) in order else len(order))
     verdicts = [rule(queries, keys) for rule in rules]
     allowed = torch.ones(len(queries), len(keys), dtype=torch.bool)
-    # What is said of a cell depends on its verdicts alone. They are the bits of a number, and there are few such numbers: a
-    # sentence for each would be as slow as it is long.
+    # The sentence of a cell depends on its verdicts alone. As the bits of a code they take few values, so there are few
+    # sentences to make.
     code = torch.zeros(len(queries), len(keys), dtype=torch.int64)
     for bit, verdict in enumerate(verdicts):
         allowed &= verdict
@@ -71,7 +71,7 @@ def read_pairs(
 
 
 def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[str] | None = None, rules=RULES) -> str:
-    """One cell of the mask, aloud: who may or may not attend to whom, and why.
+    """One cell of the mask in words: which token may or may not attend to which, and why.
 
     >>> from lessons_lib.attention.masks import tag_tokens
     >>> tags = tag_tokens([3, 2])
@@ -87,7 +87,7 @@ def read_pair(queries: Tags, keys: Tags, query: int, key: int, names: Sequence[s
 
 
 def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: Sequence[str] | None = None) -> str:
-    """One row of the mask, aloud: everything that one query attends to, in ranges.
+    """One row of the mask in words: everything that one query attends to, in ranges.
 
     >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
     >>> tags = tag_tokens([3, 2])
@@ -101,7 +101,7 @@ def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: S
 
 
 def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None) -> str:
-    """The mask as characters: `#` attends, `.` blocked. A row is a query, a column a key; the letters are the sequences.
+    """The mask as characters: `#` attends, `.` is blocked. A row is a query, a column a key; letters are sequences.
 
     Args:
         mask: bool [queries, keys].
@@ -134,12 +134,16 @@ def mask_text(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str
 def describe_mask(
     mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None, rules=RULES
 ) -> str:
-    """The whole mask in some sentences: who is in it, which sequence attends to which, and whether it is what the rules make.
+    """The whole mask in a few sentences: its sequences, which of them attends to which, and whether it follows
+    the rules.
 
     >>> from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
     >>> tags = tag_tokens([3, 2])
-    >>> print(describe_mask(block_diagonal_mask(tags, tags), tags, tags))
-    Mask of 5 queries and 5 keys. Queries: A 0 to 2, B 0 to 1. To their own sequence only: A, B. 9 of 25 cells may attend (36 %).
+    >>> print(*describe_mask(block_diagonal_mask(tags, tags), tags, tags).split(". "), sep="\\n")
+    Mask of 5 queries and 5 keys
+    Queries: A 0 to 2, B 0 to 1
+    To their own sequence only: A, B
+    9 of 25 cells may attend (36 %).
     """
     names = names_for(queries, keys) if names is None else names
     asking, asked = _pairs(queries), _pairs(keys)
@@ -171,16 +175,16 @@ def count_text(may: list[list[bool]]) -> str:
 
 
 def cached_keys(queries: Tags, keys: Tags) -> list[bool]:
-    """For each key whether it is in the cache: it is not among the queries. All False where none of them is: who knows, then."""
+    """For each key, whether it is cached, i.e. not among the queries. All False if no key is a query: unknown then."""
     new = set(_pairs(queries))
     cached = [token not in new for token in _pairs(keys)]
     return [False] * len(cached) if all(cached) else cached
 
 
 def _say(rules: Sequence[Callable], number: int) -> tuple[str, str]:
-    """Verb and reasons of the cells with one set of verdicts; a bit for each rule, and above them one for the mask."""
+    """Verb and reasons of the cells with one set of verdicts: one bit per rule, and the highest for the mask."""
     forbidding = [reason(rule)[1] for bit, rule in enumerate(rules) if not number >> bit & 1]
-    # That a key is not padding goes without saying, unless nothing else is asked.
+    # That a key is not padding is only worth saying if there is no other rule.
     allowing = [reason(rule)[0] for rule in rules if rule_name(rule) != "not_padding"] or [
         reason(rule)[0] for rule in rules
     ]
@@ -217,7 +221,7 @@ def _pairs(tags: Tags) -> list[tuple[int, int]]:
 
 
 def ranges(tokens: list[tuple[int, int]], names: Sequence[str]) -> str:
-    """Tokens (sequence id, position) in words, neighbours joined: "A 0 to 4, B 2"."""
+    """Tokens (sequence id, position) in words, neighbors joined: "A 0 to 4, B 2"."""
     runs: list[tuple[int, int, int]] = []  # sequence id, first and last position
     for seq_id, position in tokens:
         if runs and (runs[-1][0], runs[-1][2] + 1) == (seq_id, position):

@@ -7,7 +7,7 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput, PreemptiveScheduler
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -59,7 +59,7 @@ def serve_recorded(
     swap_cache: PagedKVCache | None = None,
     first_index: int = 0,
 ) -> list[MemoryStep]:
-    """Answer all sequences, each step with the likeliest tokens, and audit the pool after every step.
+    """Serve all sequences greedily, and audit the pool after every step.
 
     Args:
         runner: its cache has as many blocks as the scheduler's pool.
@@ -68,12 +68,12 @@ def serve_recorded(
         first_index: index of the first step, for a run that is continued.
 
     Raises:
-        BadRequest, OutOfBlocks: what `scheduler.add` refuses.
-        LostBlocks: the pool and the sequences do not agree.
+        BadRequest, OutOfBlocks: see `scheduler.add`.
+        LostBlocks: the pool and the sequences disagree.
     """
     for sequence in sequences:
         scheduler.add(sequence)
-    steps = []
+    steps: list[MemoryStep] = []
     while scheduler.has_unfinished():
         steps.append(recorded_step(runner, scheduler, swap_cache, first_index + len(steps)))
     return steps
@@ -82,7 +82,7 @@ def serve_recorded(
 def recorded_step(
     runner: ModelRunner, scheduler: PreemptiveScheduler, swap_cache: PagedKVCache | None = None, index: int = 0
 ) -> MemoryStep:
-    """One step of `serve_recorded`: between two of them, sequences may be added, forked or removed."""
+    """One step of `serve_recorded`. Between two steps, sequences may be added, forked or removed."""
     were_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
     scheduler_output = scheduler.schedule()
     are_out = {sequence.id for sequence in scheduler.waiting if sequence.swapped}
@@ -100,7 +100,9 @@ def _record(
     were_out: set[str],
     are_out: set[str],
 ) -> MemoryStep:
-    pool, owners, filled = scheduler.pool, {}, {}
+    pool = scheduler.pool
+    owners: dict[int, tuple[str, ...]] = {}
+    filled: dict[int, int] = {}
     sequences = [*scheduler.running, *scheduler.waiting]
     for sequence in sequences:
         for index_in_table, block in enumerate(sequence.blocks):

@@ -1,4 +1,4 @@
-"""Lesson 07: pointers of a kernel that is recorded, moved apart so that an address says to which tensor it belongs."""
+"""Lesson 07: the pointers of a recorded kernel, moved apart so that every address tells which tensor it belongs to."""
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -6,17 +6,17 @@ import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides w
 import numpy as np
 import triton.language as tl
 
-# Addresses of a process need 47 bits. The pointers to each tensor are moved this far from those to the others while a kernel runs:
-# so an address says whose it is, however wild, and views of one storage are told apart.
+# Addresses of a process need 47 bits. While a kernel runs, the pointers to each tensor are moved this far from those to
+# the others. An address then tells its tensor, however far out of range it is, and views of one storage differ.
 APART = 1 << 50
 UNNOTED = (
     "make_block_ptr",
     "make_tensor_descriptor",
-)  # what they make reads and writes without `tl.load` and `tl.store` of pointers
+)  # their results read and write without `tl.load` and `tl.store` of pointers
 
 
 def moved_back(original):
-    """The function, called with the address that it would have been given."""
+    """The function, called with the original address."""
 
     @tl.core.builtin
     def called(base, *args, _semantic=None, **kwargs):
@@ -39,14 +39,14 @@ def tensor_numbers(addresses: np.ndarray) -> np.ndarray:
 
 
 def addresses_of(pointer) -> np.ndarray | None:
-    """What a tensor of pointers points to; None for block pointers, and for what is no pointer."""
+    """The addresses in a tensor of pointers; None for block pointers, and for anything else."""
     if not isinstance(pointer, tl.tensor) or not pointer.type.scalar.is_ptr():
         return None
     return getattr(pointer.handle, "data", None)
 
 
 def left_by(addresses: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The addresses that a mask leaves. Triton makes both as large as need be, and will itself refuse those that do not fit."""
+    """The addresses that a mask keeps. Triton broadcasts both, and refuses shapes that don't match itself."""
     try:
         addresses, mask = np.broadcast_arrays(addresses, mask)
     except ValueError:

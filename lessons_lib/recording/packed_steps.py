@@ -47,7 +47,7 @@ class PackedStepRecorder:
         steps: one PackedStep for each step.
     """
 
-    def __init__(self, step: Callable[[RaggedBatch], None]):
+    def __init__(self, step: Callable[[Any], None]):
         self.step = step
         self.trace = Trace()
         self.steps: list[PackedStep] = []
@@ -82,7 +82,7 @@ class PackedStepRecorder:
             else RowWork(None, "idle", 0, 0)
             for name in self._slots
         ]
-        # Without joined caches, only the model copies: a DynamicCache grows by copying what it holds into a larger tensor.
+        # Without joined caches, only the model copies: a DynamicCache grows by copying its tokens into a larger tensor.
         copied = copied_tokens(done.packed) if joined_passes else sum(forward.cached for forward in forwards)
         cached = sum(request.num_computed_tokens for request in requests)
         self.trace.steps.append(

@@ -28,7 +28,7 @@ class PagedStep:
     context_lens: dict[str, int]
 
     def read(self, name: str) -> tuple[int, ...]:
-        """The cache slots of all tokens of a request, in the order of its tokens: what its last new token attends to."""
+        """The cache slots of all tokens of a request, in order: what its last new token attends to."""
         return _slots_of(self.tables[name], self.block_size, 0, self.context_lens[name])
 
 

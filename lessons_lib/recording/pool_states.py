@@ -1,6 +1,6 @@
-"""Lesson 03: what a pool looks like at one moment, as plain data for pictures, and the replay of a run in blocks."""
+"""Lesson 03: the state of a pool at one moment, as plain data for pictures, and the replay of a run in blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
@@ -23,10 +23,10 @@ class PoolState:
 
     Attributes:
         num_blocks, block_size: of the pool.
-        free_queue: the free blocks, the one handed out next first.
-        tables: the block tables, in the order in which the requests came.
+        free_queue: the free blocks, the one to be allocated next first.
+        tables: the block tables, in the order in which the requests arrived.
         event: what has just happened, in words.
-        changed: blocks that have just been handed out or given back.
+        changed: blocks that have just been allocated or freed.
     """
 
     num_blocks: int
@@ -40,7 +40,7 @@ class PoolState:
 def pool_state(
     pool: BlockPool, tables: dict[str, BlockTable], event: str = "", changed: tuple[int, ...] = ()
 ) -> PoolState:
-    """Copy what a pool and its tables look like now.
+    """A copy of the current state of a pool and its tables.
 
     Args:
         tables: request -> its block table.
@@ -49,10 +49,10 @@ def pool_state(
     return PoolState(pool.num_blocks, pool.block_size, tuple(pool.free_queue), states, event, changed)
 
 
-def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolState]:
-    """Do with a pool what a recorded run would have done: one state for each request that leaves, comes, or takes a block.
+def replay(trace: Trace, pool: BlockPool, new_table: Callable[[BlockPool], BlockTable] = BlockTable) -> list[PoolState]:
+    """Replay a recorded run on a pool: one state for each request that leaves, arrives or is allocated blocks.
 
-    Steps in which every new token finds room in its request's last block leave one state for all of them.
+    A step in which every new token fits into its request's last block gives one state for all of them.
 
     Args:
         pool: an empty pool.
@@ -63,7 +63,7 @@ def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolStat
     """
     tables: dict[str, BlockTable] = {}
     states = [pool_state(pool, tables, "The pool is empty; all blocks are free.")]
-    for number, held in enumerate(tokens_held(trace), start=1):
+    for index, held in enumerate(tokens_held(trace), start=1):
         before = len(states)
         # These first, so that every state of a step shows them.
         for name, table in tables.items():
@@ -73,12 +73,10 @@ def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolStat
             blocks = tuple(tables[name].blocks)
             tables.pop(name).release()
             states.append(
-                pool_state(
-                    pool, tables, f"Step {number}: {name} has its answer and gives back {named_blocks(blocks)}.", blocks
-                )
+                pool_state(pool, tables, f"Step {index}: {name} has finished and frees {named_blocks(blocks)}.", blocks)
             )
         for name, tokens in held.items():
-            doing = "grows and takes" if name in tables else "comes and takes"
+            doing = "grows and takes" if name in tables else "arrives and takes"
             if tokens and (name not in tables or tokens > tables[name].num_tokens):
                 table = tables.setdefault(name, new_table(pool))
                 had = len(table.blocks)
@@ -88,13 +86,13 @@ def replay(trace: Trace, pool: BlockPool, new_table=BlockTable) -> list[PoolStat
                     pool_state(
                         pool,
                         tables,
-                        f"Step {number}: {name}, now {_tokens(tokens)}, {doing} {named_blocks(taken)}.",
+                        f"Step {index}: {name}, now {_tokens(tokens)}, {doing} {named_blocks(taken)}.",
                         taken,
                     )
                 )
         if len(states) == before:
             states.append(
-                pool_state(pool, tables, f"Step {number}: every new token finds room in a block that is there.")
+                pool_state(pool, tables, f"Step {index}: every new token fits into a block that its request has.")
             )
     return states
 
@@ -104,7 +102,7 @@ def _tokens(count: int) -> str:
 
 
 def named_blocks(blocks: Sequence[int]) -> str:
-    """Blocks in words, in their order: "block 7", "blocks 3, 0 to 8", "no block"; four or more in a row are drawn together."""
+    """Blocks in words, in order: "block 7", "blocks 3, 0 to 8", "no block". Runs of four or more are shortened."""
     runs: list[list[int]] = []
     for block in blocks:
         if runs and block == runs[-1][-1] + 1:

@@ -1,28 +1,30 @@
-"""Lesson 09: writes down what a scheduler's plans did, as the trace of the earlier lessons, whoever carries the plans out."""
+"""Lesson 09: records a scheduler's steps as a trace like those of the earlier lessons, whatever executes them."""
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
 
 
 @contextmanager
-def record_schedule(scheduler: Scheduler, block_bytes: int = 0):
-    """Inside, every plan that is carried out becomes a step of the trace. A row of it is a sequence of the plan.
+def record_schedule(scheduler: Scheduler, block_bytes: int = 0) -> Iterator[Trace]:
+    """A context manager: every scheduled step becomes a step of the trace, every scheduled sequence a row of it.
 
-    Tokens that are computed once more, because their sequence lost its cache, are not useful.
+    Tokens that are recomputed because their sequence was preempted don't count as useful.
 
     Args:
-        block_bytes: bytes of a block, for what is copied.
+        block_bytes: bytes of a block, to count the bytes of block copies.
 
     >>> with record_schedule(scheduler) as trace:
     ...     serve_greedily(runner, scheduler, sequences)
     """
     trace, update, last = Trace(), scheduler.update, time.perf_counter()
-    furthest = {}
+    furthest: dict[Sequence, int] = {}
 
-    def recorded(scheduler_output, next_tokens):
+    def recorded(scheduler_output: SchedulerOutput, next_tokens: list[int]) -> list[Sequence]:
         nonlocal last
         rows, used = [], sum(sequence.num_computed_tokens for sequence in scheduler.running)
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
@@ -35,14 +37,14 @@ def record_schedule(scheduler: Scheduler, block_bytes: int = 0):
         waiting = tuple(sequence.id for sequence in scheduler.waiting)
         finished = update(scheduler_output, next_tokens)
         now = time.perf_counter()
-        moved = len(getattr(scheduler_output, "block_copies", ())) * block_bytes
+        bytes_copied = len(getattr(scheduler_output, "block_copies", ())) * block_bytes
         trace.steps.append(
-            Step(tuple(rows), now - last, waiting, 1, reserved, used + scheduler_output.num_tokens, moved)
+            Step(tuple(rows), now - last, waiting, 1, reserved, used + scheduler_output.num_tokens, bytes_copied)
         )
         last = now
         return finished
 
-    scheduler.update = recorded
+    scheduler.update = recorded  # type: ignore[method-assign]
     try:
         yield trace
     finally:

@@ -1,7 +1,7 @@
 """Runs the loops of lessons 00 to 06 and records what they did. The loops themselves know nothing of it.
 
-Every loop takes the function that does its work as an argument (`greedy`, `generate_wave`, `step`). A recorder passes in that
-same function, wrapped, and watches the model's forward passes.
+Every loop takes the function that does its work as an argument (`greedy`, `generate_wave`, `step`). A recorder passes
+in that same function, wrapped, and watches the model's forward passes.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,8 +54,8 @@ def record_run(
     """Run `serve(model, tokenizer, prompts, **options)` and record every step.
 
     Args:
-        serve: a loop of lessons 00 to 06: `generate_one_by_one`, `static_generate`, `batch_generate`, `packed_generate`,
-            `ragged_generate` or `paged_generate`.
+        serve: a loop of lessons 00 to 06: `generate_one_by_one`, `static_generate`, `batch_generate`,
+            `packed_generate`, `ragged_generate` or `paged_generate`.
         names: what to call the requests; "0", "1", ... if not given.
         options: keyword arguments of `serve`.
 

@@ -34,7 +34,8 @@ def watch_slot_passes(batch: SlotBatch) -> Iterator[list[SlotPass]]:
     passes: list[SlotPass] = []
 
     def before(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        view = batch.cache.layers[0].view
+        layer: Any = batch.cache.layers[0]
+        view = layer.view
         passes.append(SlotPass(range(view.rows.start, view.rows.stop), view.positions.shape[1], dict(batch.running)))
 
     hook = batch.model.register_forward_pre_hook(before)

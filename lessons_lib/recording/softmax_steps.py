@@ -1,4 +1,4 @@
-"""Lesson 06: what a softmax computed block by block has added up after each block, as plain data for pictures and in words."""
+"""Lesson 06: the sums of a softmax computed block by block, after each block, as plain data and in words."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 import torch
 
-from lessons_lib.attention.online_softmax import add_block, nothing_seen
+from lessons_lib.attention.online_softmax import Partial, add_block, nothing_seen
 
 
 @dataclass(frozen=True)
 class SoftmaxStep:
-    """One query before and after one block of keys; of D values each, `output` and the like.
+    """One query before and after one block of keys. Outputs have D values each.
 
     Attributes:
-        block: number of the block, from 1; 0 is the state before the first.
-        positions, scores: of the block's keys; a score of minus infinity is a key that the query may not attend to.
-        maximum_before, total_before, output_before: what was added up before the block, as in `Partial`.
-        factor: what the old sum and output were multiplied by, exp(old maximum - new maximum); 1 where the maximum stays.
+        block: index of the block, from 1; 0 is the state before the first.
+        positions, scores: of the block's keys; the score is minus infinity where the query may not attend to the key.
+        maximum_before, total_before, output_before: the sums before the block, as in `Partial`.
+        factor: multiplies the old sum and output, exp(old maximum - new maximum); 1 if the maximum doesn't change.
         weights: exp(score - reference) of each key.
-        added_total, added_output: the block's own part: the sum of the weights, and of weight x value.
-        maximum, total, output: what is added up after the block.
-        remarks: sentences about what went wrong; none if all is well.
+        added_total, added_output: the block's own contribution: the sum of the weights, and of weight x value.
+        maximum, total, output: the sums after the block.
+        remarks: sentences about what went wrong, if anything.
     """
 
     block: int
@@ -41,7 +41,7 @@ class SoftmaxStep:
 
     @property
     def reference(self) -> float:
-        """What is subtracted from every score: the maximum, or 0 where none is kept."""
+        """The value subtracted from every score: the maximum, or 0 if none is kept."""
         return 0.0 if self.maximum == -math.inf else self.maximum
 
     @property
@@ -51,43 +51,48 @@ class SoftmaxStep:
 
 
 def record_blocks(
-    scores: torch.Tensor, values: torch.Tensor, block_size: int, add_block=add_block
+    scores: torch.Tensor, values: torch.Tensor, block_size: int, add_block: Callable[..., Partial] = add_block
 ) -> list[SoftmaxStep]:
     """Add the keys of one query block by block: one step before the first block, and one after each.
 
     Args:
-        scores: [K] or [1, K], of a floating-point type; values: [K, D].
-        block_size: keys in a block; the last may hold fewer.
+        scores: [K] or [1, K], of a floating-point dtype.
+        values: [K, D].
+        block_size: keys in a block; the last may have fewer.
         add_block: (Partial, scores [1, k], values [k, D]) -> Partial, yours if you like.
 
     Raises:
-        ValueError: the shapes or the block size do not fit.
+        ValueError: the shapes or the block size don't fit.
     """
     if scores.dim() == 1:
         scores = scores[None]
     if scores.dim() != 2 or len(scores) != 1:
         raise ValueError(
-            f"scores has the shape {list(scores.shape)}; a recording is of one query. Give one row, as scores[q]."
+            f"scores has the shape {list(scores.shape)}; only one query can be recorded. "
+            "Give one row, such as scores[q]."
         )
     if values.dim() != 2 or len(values) != scores.shape[1]:
         raise ValueError(
-            f"values has the shape {list(values.shape)}; {scores.shape[1]} scores need values of shape [{scores.shape[1]}, D]."
+            f"values has the shape {list(values.shape)}; {scores.shape[1]} scores need values of shape "
+            f"[{scores.shape[1]}, D]."
         )
     if block_size < 1:
-        raise ValueError(f"block_size is {block_size}; a block holds 1 key or more.")
+        raise ValueError(f"block_size is {block_size}; a block has at least 1 key.")
     scores, values = scores.detach(), values.detach()
     seen = nothing_seen(1, values.shape[1], scores.dtype)
     nothing = tuple(seen.output[0].tolist())
     steps = [SoftmaxStep(0, (), (), -math.inf, 0.0, nothing, 1.0, (), 0.0, nothing, -math.inf, 0.0, nothing)]
-    for number, start in enumerate(range(0, scores.shape[1], block_size), start=1):
+    for index, start in enumerate(range(0, scores.shape[1], block_size), start=1):
         part = slice(start, start + block_size)
         after = add_block(seen, scores[:, part], values[part])
-        steps.append(_step(number, start, seen, scores[0, part], values[part], after))
+        steps.append(_step(index, start, seen, scores[0, part], values[part], after))
         seen = after
     return steps
 
 
-def _step(number, start, before, scores, values, after) -> SoftmaxStep:
+def _step(
+    index: int, start: int, before: Partial, scores: torch.Tensor, values: torch.Tensor, after: Partial
+) -> SoftmaxStep:
     old, new = before.maximum[0], after.maximum[0]
     # Where the maximum stays at minus infinity, the difference would be NaN.
     factor = torch.ones_like(new) if old == new else (old - new).exp()
@@ -96,7 +101,7 @@ def _step(number, start, before, scores, values, after) -> SoftmaxStep:
     expected = torch.cat([(before.total[0] * factor + added_total)[None], before.output[0] * factor + added_output])
     found = torch.cat([after.total, after.output[0]])
     return SoftmaxStep(
-        block=number,
+        block=index,
         positions=tuple(range(start, start + len(scores))),
         scores=tuple(scores.tolist()),
         maximum_before=old.item(),
@@ -113,7 +118,9 @@ def _step(number, start, before, scores, values, after) -> SoftmaxStep:
     )
 
 
-def _remarks(old, new, scores, found, expected) -> tuple[str, ...]:
+def _remarks(
+    old: torch.Tensor, new: torch.Tensor, scores: torch.Tensor, found: torch.Tensor, expected: torch.Tensor
+) -> tuple[str, ...]:
     remarks = []
     largest = torch.maximum(old, scores.max())
     if new != largest and new != -math.inf and not new.isnan():
@@ -129,7 +136,7 @@ def _remarks(old, new, scores, found, expected) -> tuple[str, ...]:
         ]
         if kinds:
             remarks.append(f"{name}: {', and '.join(kinds)}.")
-    # A rounding error is relative to the largest number of a sum, not to what is left of it.
+    # A rounding error is relative to the largest term of a sum, not to the sum itself.
     room = 1e-2 if found.dtype in (torch.float16, torch.bfloat16) else 1e-4
     room *= max(1.0, expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 1.0)
     wrong = [d for d in range(len(found)) if bool((found[d] - expected[d]).abs() > room) and bool(found[d].isfinite())]
@@ -143,15 +150,13 @@ def _remarks(old, new, scores, found, expected) -> tuple[str, ...]:
 
 
 def number_text(value: float) -> str:
-    """A number to 3 significant digits; infinity and NaN in words."""
+    """A value to 3 significant digits; infinity and NaN in words."""
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
         return "infinity" if value > 0 else "−infinity"
-    if 999.5 <= abs(value) < 1e6:  # from here on, three digits would be written with a power of ten
-        text = f"{value:,.0f}"
-    else:
-        text = f"{value + 0.0:.3g}"  # + 0.0 takes the sign off a negative zero
+    is_large = 999.5 <= abs(value) < 1e6  # .3g would write these with a power of ten
+    text = f"{value:,.0f}" if is_large else f"{value + 0.0:.3g}"  # + 0.0 takes the sign off a negative zero
     if "e" in text:
         digits, power = text.split("e")
         text = f"{digits}e{int(power)}"
@@ -159,18 +164,18 @@ def number_text(value: float) -> str:
 
 
 def score_text(score: float) -> str:
-    """A score; minus infinity is a key that the query may not attend to."""
+    """A score; minus infinity is "masked": the query may not attend to the key."""
     return "masked" if score == -math.inf else number_text(score)
 
 
 def bracketed(value: float) -> str:
-    """A number as it stands after a minus sign."""
+    """A value as written after a minus sign."""
     text = number_text(value)
     return f"({text})" if text.startswith("−") else text
 
 
 def difference_text(one: float, other: float) -> str:
-    """one − other, with brackets around a negative number that is subtracted."""
+    """one − other, with parentheses around a negative subtrahend."""
     return f"{number_text(one)} − {bracketed(other)}"
 
 
@@ -186,7 +191,10 @@ def _event(step: SoftmaxStep) -> str:
     if step.maximum == -math.inf:
         if max(step.scores) == -math.inf:
             return f"{start} the query may not attend to any of these keys, so nothing is added."
-        return f"{start} no maximum is kept, so the weights are the exponentials of the bare scores (0 is subtracted), and nothing is rescaled."
+        return (
+            f"{start} no maximum is kept, so the weights are the exponentials of the bare scores (0 is subtracted), "
+            "and nothing is rescaled."
+        )
     if math.isnan(step.maximum):
         return f"{start} the maximum is not a number."
     if step.maximum_before == -math.inf:
@@ -195,7 +203,8 @@ def _event(step: SoftmaxStep) -> str:
         return f"{start} the maximum stays {new}, so nothing is rescaled."
     kind = "larger" if step.maximum > step.maximum_before else "smaller"
     difference = difference_text(step.maximum_before, step.maximum)
-    return f"{start} a {kind} score, {new}: what was added up is multiplied by exp({difference}) = {number_text(step.factor)}."
+    factor = number_text(step.factor)
+    return f"{start} a {kind} score, {new}: what was added up is multiplied by exp({difference}) = {factor}."
 
 
 def positions_text(positions: Sequence[int]) -> str:
@@ -204,15 +213,18 @@ def positions_text(positions: Sequence[int]) -> str:
 
 
 def numbers_text(step: SoftmaxStep) -> str:
-    """The numbers of a step in words: scores and weights, and what they are added to."""
-    total = f"{number_text(step.total_before)} × {number_text(step.factor)} + {number_text(step.added_total)} = {number_text(step.total)}"
+    """The values of a step in words: scores and weights, and the sums they are added to."""
+    before, factor, added, total = map(number_text, (step.total_before, step.factor, step.added_total, step.total))
     return (
-        f"Scores {listed(step.scores, score_text)}; weights exp(score − {bracketed(step.reference)}) {listed(step.weights)}. Sum: {total}. "
-        f"Output before {listed(step.output_before)}, this block's part {listed(step.added_output)}, now {listed(step.output)}."
+        f"Scores {listed(step.scores, score_text)}; "
+        f"weights exp(score − {bracketed(step.reference)}) {listed(step.weights)}. "
+        f"Sum: {before} × {factor} + {added} = {total}. "
+        f"Output before {listed(step.output_before)}, this block's part {listed(step.added_output)}, "
+        f"now {listed(step.output)}."
     )
 
 
 def listed(values: Sequence[float], words: Callable[[float], str] = number_text, most: int = 8) -> str:
-    """The first numbers of a row, and how many more there are."""
+    """The first values of a list, and how many more there are."""
     told = ", ".join(map(words, values[:most]))
     return told + (f" and {len(values) - most} more" if len(values) > most else "")

@@ -1,6 +1,6 @@
-"""What a generation loop writes down while it runs: plain data, one `Step` for each turn of the loop.
+"""What a serving loop did, as plain data: one `Step` for each step of the loop.
 
-The loops fill a `Trace`; pictures, metrics and the ledger read it. Nothing here knows about models or drawing.
+Recorders fill a `Trace`; pictures, metrics and the ledger read it. Nothing here knows about models or drawing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ PHASES = ("prefill", "decode", "finished", "idle")
 
 @dataclass(frozen=True)
 class RowWork:
-    """What one row of the batch (one slot) did in one step.
+    """What one row of the batch, a batch slot, did in one step.
 
-    request   name of the request in this slot, or None
-    phase     "prefill" or "decode": the request is at work;
-              "finished": a row of a static wave whose request has ended; "idle": a slot without a request
-    computed  token positions that the forward passes of this step computed for this row, padding included
-    useful    those that a request needed; what is left over is waste
+    Attributes:
+        request: name of the request in this slot, or None.
+        phase: "prefill" or "decode": the request is being computed; "finished": the row of a static wave whose request
+            has finished; "idle": a slot without a request.
+        computed: token positions that the forward passes of this step computed for this row, padding included.
+        useful: those that a request needed; the rest is waste.
     """
 
     request: str | None
@@ -32,7 +33,7 @@ class RowWork:
         if not 0 <= self.useful <= self.computed:
             raise ValueError(
                 f"useful is {self.useful} and computed is {self.computed}; "
-                "useful must lie between 0 and computed: a row cannot use what was not computed."
+                "useful must be between 0 and computed: a row can't use what wasn't computed."
             )
 
     @property
@@ -43,15 +44,16 @@ class RowWork:
 
 @dataclass(frozen=True)
 class Step:
-    """One turn of a generation loop: what every slot did, and what the turn cost.
+    """One step of a serving loop: what every batch slot did, and what the step cost.
 
-    rows            one `RowWork` a slot, in the order of the slots
-    seconds         wall time of the step
-    waiting         names of the requests that queue, first in line first
-    forward_calls   calls of the model in this step (0, 1 or more)
-    cache_reserved  KV cache positions set aside, in tokens
-    cache_used      those that hold a key and a value that is still needed, in tokens
-    bytes_copied    bytes moved to rearrange the cache, beyond writing the new keys and values
+    Attributes:
+        rows: one `RowWork` per batch slot, in the order of the slots.
+        seconds: wall time of the step.
+        waiting: names of the waiting requests, in the order of the queue.
+        forward_calls: calls of the model in this step (0, 1 or more).
+        cache_reserved: KV cache slots that are reserved, in tokens.
+        cache_used: those with a key and a value that is still needed, in tokens.
+        bytes_copied: bytes copied to rearrange the cache, beyond writing the new keys and values.
     """
 
     rows: tuple[RowWork, ...]
@@ -73,18 +75,18 @@ class Step:
 
 @dataclass
 class Trace:
-    """All steps of one run, with its sums. An empty trace has sums of 0 and no waste."""
+    """All steps of one run, and their sums. An empty trace has sums of 0 and no waste."""
 
     steps: list[Step] = field(default_factory=list)
 
     @property
     def slots(self) -> int:
-        """Rows of the widest step."""
+        """Batch slots of the widest step."""
         return max((len(step.rows) for step in self.steps), default=0)
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Names of all requests, in the order in which the trace first mentions them."""
+        """Names of all requests, in the order in which they first appear in the trace."""
         seen: dict[str, None] = {}
         for step in self.steps:
             seen.update((row.request, None) for row in step.rows if row.request is not None)
@@ -103,7 +105,7 @@ class Trace:
 
     @property
     def waste(self) -> float:
-        """Share of the computed positions that nobody needed, 0 to 1."""
+        """Share of the computed positions that no request needed, 0 to 1."""
         return _missing_share(self.tokens_useful, self.tokens_computed)
 
     @property
@@ -120,17 +122,17 @@ class Trace:
 
     @property
     def cache_reserved(self) -> int:
-        """Largest reservation of any step, in tokens."""
+        """The largest reservation of any step, in tokens."""
         return max((step.cache_reserved for step in self.steps), default=0)
 
     @property
     def cache_used(self) -> int:
-        """Largest use in any step, in tokens."""
+        """The largest use in any step, in tokens."""
         return max((step.cache_used for step in self.steps), default=0)
 
     @property
     def cache_waste(self) -> float:
-        """Share of the reserved cache that lay empty, averaged over the steps, 0 to 1."""
+        """Share of the reserved cache that was empty, averaged over the steps, 0 to 1."""
         return _missing_share(sum(s.cache_used for s in self.steps), sum(s.cache_reserved for s in self.steps))
 
 

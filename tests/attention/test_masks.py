@@ -93,8 +93,9 @@ def model_of(name):
     return load_model()[0] if name == "bundled" else tiny_model(name, seed=5)
 
 
-# Float32 keeps about seven digits. The same sums are made in another order and with other kernels, so that each of a model's some
-# hundred additions may round differently: 1e-4 of the largest logit is a generous bound, and a leak of one key changes far more.
+# Float32 keeps about seven digits. The same sums are computed in another order and with other kernels, so each of the
+# hundreds of additions may round differently: 1e-4 of the largest logit is a generous bound. A leak of one key changes
+# far more.
 TOLERANCE = 1e-4
 
 

@@ -28,7 +28,7 @@ def bundled():
 
 @functools.cache
 def story_requests():
-    """60 ragged requests: pieces of the six stories, with caps from 1 to 60, and a few long enough to end by themselves."""
+    """60 ragged requests: parts of the six stories, limits from 1 to 60, and a few answers that end by themselves."""
     _, tokenizer = bundled()
     texts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
     prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(60)]

@@ -1,4 +1,4 @@
-"""The loop over one pool of blocks: no token changes, no block is lost, held twice or promised twice, and nothing is moved."""
+"""The loop over one pool of blocks: no token changes, no block is lost, used or promised twice, nothing is moved."""
 
 import copy
 import functools
@@ -118,7 +118,7 @@ def checked_step(batch):
 
 
 def hostile_step(batch):
-    """A checked step in a pool in disorder: blocks are handed out at random, and what nobody needs any longer is NaN."""
+    """A checked step in a pool in disorder: blocks are allocated at random, and every unused cache slot is NaN."""
     random.Random(len(batch.pool.free_queue)).shuffle(batch.pool.free_queue)
     unused = [
         slot for slot in range(batch.cache.num_blocks * batch.cache.block_size) if slot not in slots_in_use(batch)
@@ -310,7 +310,7 @@ def test_what_is_larger_than_the_pool_is_refused_and_nothing_changes():
     )
     with pytest.raises(
         OutOfBlocks,
-        match=r"request 'C' may need 5 blocks of 4 tokens; the pool has 4. Lower its max_new_tokens, or make the pool larger",
+        match=r"request 'C' may need 5 blocks of 4 tokens; the pool has 4. Lower its max_new_tokens, or make the pool",
     ):
         batch.submit(large)
     assert before == (

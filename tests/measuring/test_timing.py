@@ -1,4 +1,4 @@
-"""Timing in turns, and the batches that are timed: what they hold, and that lessons 05 and 06 compute the same on them."""
+"""Timing in rounds, and the timed batches: what they contain, and that lessons 05 and 06 compute the same on them."""
 
 import torch
 
@@ -6,13 +6,13 @@ from lessons_lib.batching.paged_batching import paged_step
 from lessons_lib.batching.ragged_batching import ragged_step
 from lessons_lib.measuring.decoding_batches import decoding_paged, decoding_ragged
 from lessons_lib.measuring.random_batches import random_row
-from lessons_lib.measuring.timing import median_ms, times_in_turns
+from lessons_lib.measuring.timing import median_ms, times_in_rounds
 from lessons_lib.models.tiny_models import tiny_model
 
 
 def test_functions_take_turns_and_the_first_turn_is_not_counted():
     called = []
-    times = times_in_turns([lambda: called.append("a"), lambda: called.append("b")], 3)
+    times = times_in_rounds([lambda: called.append("a"), lambda: called.append("b")], 3)
     assert called == ["a", "b"] * 4
     assert [len(own) for own in times] == [3, 3]
     assert len(median_ms([called.clear], 2)) == 1

@@ -1,5 +1,7 @@
 """What layouts of the cache waste, against a brute-force memory of single places."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,7 +103,7 @@ def test_waste_is_the_share_of_places_without_a_token():
 
 
 def test_a_reservation_that_is_too_small_is_refused():
-    with pytest.raises(ValueError, match="request 'A' comes to hold 5 tokens; 4 places are reserved"):
+    with pytest.raises(ValueError, match="request 'A' grows to 5 tokens; 4 cache slots are reserved"):
         contiguous_use([{"A": 1}, {"A": 5}], {"A": 4})
 
 
@@ -116,10 +118,10 @@ def test_the_ledger_s_row_counts_blocks():
 def test_a_replay_shows_every_change_of_the_pool(held, block_size):
     states = replay(trace_of(held), BlockPool(200, block_size))
     assert states[0].free_queue == tuple(range(200)) and not states[0].tables
-    for before, after in zip(states, states[1:]):
+    for before, after in pairwise(states):
         moved = set(before.free_queue) ^ set(after.free_queue)
         assert moved == set(after.changed)
-        assert bool(moved) == ("every new token finds room" not in after.event)
+        assert bool(moved) == ("every new token fits" not in after.event)
     for state in states:
         in_tables = [block for table in state.tables for block in table.blocks]
         assert sorted([*in_tables, *state.free_queue]) == list(range(200))
@@ -134,11 +136,11 @@ def test_a_replay_in_words():
     states = replay(trace_of([{"A": 5}, {"A": 6}, {"A": 9, "B": 1}, {"B": 2}]), BlockPool(8, 4))
     assert [state.event for state in states] == [
         "The pool is empty; all blocks are free.",
-        "Step 1: A, now 5 tokens, comes and takes blocks 0, 1.",
-        "Step 2: every new token finds room in a block that is there.",
+        "Step 1: A, now 5 tokens, arrives and takes blocks 0, 1.",
+        "Step 2: every new token fits into a block that its request has.",
         "Step 3: A, now 9 tokens, grows and takes block 2.",
-        "Step 3: B, now 1 token, comes and takes block 3.",
-        "Step 4: A has its answer and gives back blocks 0, 1, 2.",
+        "Step 3: B, now 1 token, arrives and takes block 3.",
+        "Step 4: A has finished and frees blocks 0, 1, 2.",
     ]
     assert states[-1].free_queue == (4, 5, 6, 7, 2, 1, 0)
 

@@ -285,7 +285,7 @@ def test_a_wild_address_is_named_and_not_used(by_load, by_store, kind, tensor, n
     error, program = caught.value, 1 if by_load == 1 or by_store == 3 else 0
     assert (error.ids, error.kind, error.tensor, error.number, error.count) == ((program,), kind, tensor, number, 8)
     assert str(error).startswith(
-        f"program {program} would {kind} number {number:,} of `{tensor}`, which has the numbers 0 to 7. "
+        f"program {program} would {kind} element {number:,} of `{tensor}`, which has elements 0 to 7. "
     )
     # Stores of the programs before it are done; its own are not.
     done = {
@@ -298,24 +298,22 @@ def test_a_wild_address_is_named_and_not_used(by_load, by_store, kind, tensor, n
 
 @pytest.mark.parametrize("far", [2**58, -(2**58), 2**40, -(2**40)])
 def test_an_address_beyond_all_tensors_is_not_used(far):
-    with pytest.raises(OutOfBounds, match=r"program 0 would load number .* of `(x|out)`, which has the numbers 0 to 7"):
+    with pytest.raises(OutOfBounds, match=r"program 0 would load element .* of `(x|out)`, which has elements 0 to 7"):
         record_kernel(shift_kernel, (1,), torch.arange(8.0), torch.empty(8), far, 0, BLOCK=4)
 
 
 def test_a_program_of_two_axes_and_an_empty_tensor_are_named():
-    with pytest.raises(
-        OutOfBounds, match=r"program \(2, 0\) would load number 4 of `x`, which has the numbers 0 to 3\."
-    ):
+    with pytest.raises(OutOfBounds, match=r"program \(2, 0\) would load element 4 of `x`, which has elements 0 to 3\."):
         record_kernel(grid_kernel, (3, 2), torch.arange(4.0), torch.empty(6))
-    with pytest.raises(OutOfBounds, match=r"program \(0, 0\) would store number 0 of `out`, which has no numbers\."):
+    with pytest.raises(OutOfBounds, match=r"program \(0, 0\) would store element 0 of `out`, which has no elements\."):
         record_kernel(grid_kernel, (3, 2), torch.arange(4.0), torch.empty(0))
-    with pytest.raises(OutOfBounds, match="load number 0 of `x`, which has no numbers"):
+    with pytest.raises(OutOfBounds, match="load element 0 of `x`, which has no elements"):
         record_kernel(shift_kernel, (1,), torch.empty(0, 5), torch.empty(4), 0, 0, BLOCK=4)
 
 
 def test_a_number_beyond_the_view_but_inside_its_storage_is_out_of_bounds():
     storage = torch.arange(20.0)
-    with pytest.raises(OutOfBounds, match="load number 4 of `x`, which has the numbers 0 to 3"):
+    with pytest.raises(OutOfBounds, match="load element 4 of `x`, which has elements 0 to 3"):
         record_kernel(shift_kernel, (1,), storage[4:8], torch.empty(4), 1, 0, BLOCK=4)
 
 
@@ -373,7 +371,7 @@ def test_launch_options_and_constants_among_the_keywords():
 
 
 def test_a_function_that_is_no_kernel_is_refused():
-    with pytest.raises(TypeError, match=r"'plain' is no kernel: put @triton\.jit above"):
+    with pytest.raises(TypeError, match=r"'plain' is not a kernel: put @triton\.jit above"):
         record_kernel(a_plain_function(), (1,), torch.ones(1))
 
 
@@ -397,7 +395,7 @@ def test_a_mask_with_more_axes_than_the_pointers():
     recording = record_kernel(tall_mask_kernel, (1,), torch.arange(4.0), out, BLOCK=4)
     assert told(recording)[0,][0] == ("load", "x", [0, 1, 2, 3] * 2)
     assert out.tolist() == [0, 2, 4, 6]
-    with pytest.raises(OutOfBounds, match="load number 3 of `x`"):
+    with pytest.raises(OutOfBounds, match="load element 3 of `x`"):
         record_kernel(tall_mask_kernel, (1,), torch.arange(3.0), out, BLOCK=4)
 
 
@@ -441,9 +439,9 @@ def test_halves_of_one_storage():
 def test_an_address_belongs_to_the_tensor_from_which_it_was_reckoned():
     """One past the end of x is the first number of out."""
     both = torch.arange(8.0)
-    with pytest.raises(OutOfBounds, match="load number 4 of `x`, which has the numbers 0 to 3"):
+    with pytest.raises(OutOfBounds, match="load element 4 of `x`, which has elements 0 to 3"):
         record_kernel(shift_kernel, (1,), both[:4], both[4:], 1, 0, BLOCK=4)
-    with pytest.raises(OutOfBounds, match="store number -1 of `out`"):
+    with pytest.raises(OutOfBounds, match="store element -1 of `out`"):
         record_kernel(shift_kernel, (1,), both[:4], both[4:], 0, -1, BLOCK=4)
     assert both.tolist() == list(range(8))
     x = torch.arange(4.0)
@@ -523,7 +521,7 @@ def run_plainly():
     [
         (not_written_kernel, NotImplementedError, ""),
         (failing_kernel, ValueError, "^inside$"),
-        (calling_kernel, OutOfBounds, "load number 3"),
+        (calling_kernel, OutOfBounds, "load element 3"),
         (None, None, ""),
     ],
 )

@@ -1,4 +1,4 @@
-"""The recorder of lesson 10: what it says of each step is what the scheduler did, and what the pool looked like after it."""
+"""The recorder of lesson 10: each step is what the scheduler did, and the pool as it was after it."""
 
 import pytest
 from oracle import generate_alone

@@ -47,7 +47,13 @@ def test_two_digit_positions_stand_in_line():
 def test_a_recorded_run_can_be_printed_step_by_step():
     prompts = [[5, 6, 7], [8], [9, 10]]
     result = record_run(
-        ragged_generate, tiny_model("llama"), NoTokenizer(), prompts, max_new_tokens=[2, 3, 1], max_num_seqs=2, names="ABC"
+        ragged_generate,
+        tiny_model("llama"),
+        NoTokenizer(),
+        prompts,
+        max_new_tokens=[2, 3, 1],
+        max_num_seqs=2,
+        names="ABC",
     )
     first, second, third = (packed_text(step).splitlines() for step in result.packed)
     assert first[:2] == ["A prefill: 3 new after 0 cached · B prefill: 1 new after 0 cached", "waiting: C"]

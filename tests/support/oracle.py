@@ -29,7 +29,7 @@ def generate_alone(model, prompt_ids, max_tokens, eos_token_id):
 def ragged_requests(
     count, seed, vocab_size=VOCAB_SIZE, prompt_lengths=(1, 2, 3, 7, 16, 17, 40), max_tokens_each=(1, 2, 5, 16, 30)
 ):
-    """`count` prompts of unequal length, and a cap for each."""
+    """`count` prompts of unequal length, and a token limit for each."""
     rng = random.Random(seed)
     prompts = [[rng.randrange(vocab_size) for _ in range(rng.choice(prompt_lengths))] for _ in range(count)]
     return prompts, [rng.choice(max_tokens_each) for _ in prompts]

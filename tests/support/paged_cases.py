@@ -1,4 +1,4 @@
-"""Packed rows over a paged cache, and attention over them the plain way: each sequence's blocks gathered, in float32."""
+"""Packed batches over a paged cache, and plain attention over them: each sequence's blocks gathered, in float32."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ import torch
 
 @dataclass
 class Case:
-    """A packed row over a paged cache. Cells that hold no token hold NaN."""
+    """A packed batch over a paged cache. Cache slots without a token are NaN."""
 
     q: torch.Tensor
     k_cache: torch.Tensor
@@ -102,10 +102,11 @@ def error(got, expected):
 
 
 def as_views(case, layout):
-    """The same case, its tensors being parts of larger ones that hold NaN elsewhere, as engines keep them.
+    """The same case with tensors that are parts of larger ones, NaN elsewhere, as engines keep them.
 
-    "of their own": unchanged; "keys beside values": one tensor with both for each block; "heads first": a block has one KV head after
-    the other; "one of several layers": every third block of a pool. In all but the first, the queries are cut from a product with keys and values.
+    "of their own": unchanged; "keys beside values": one tensor with both for each block; "heads first": a block has one
+    KV head after the other; "one of several layers": every third block of a pool. In all but the first, queries are a
+    part of a fused product with keys and values.
     """
     if layout == "of their own":
         return case
