@@ -21,7 +21,7 @@ def audit(scheduler) -> None:
     _agree("blocks that are free and held", free & set(held), set())
     _agree("blocks that are neither free nor held", set(range(pool.num_blocks)) - free - set(held), set())
     _agree("blocks in use", pool.used, set(held))
-    shares = hasattr(pool, "holders")  # a PrefixCache, a learner's own too
+    shares = hasattr(pool, "ref_count")  # a PrefixCache, a learner's own too
     if shares:
         _agree("holders of each block", pool.ref_count, dict(held))
         _agree("names", {name: block for block, name in pool.block_to_hash.items()}, pool.hash_to_block)
@@ -36,7 +36,7 @@ def audit(scheduler) -> None:
             needed,
         )
         if shares:
-            names = scheduler.names(sequence)
+            names = scheduler.hashes_of(sequence)
             wrong = [
                 block for block, name in zip(sequence.blocks, names) if pool.block_to_hash.get(block, name) != name
             ]
