@@ -22,9 +22,9 @@ from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, block_hash
 
 __all__ = [
     "COPY",
-    "Move",
     "SWAP_IN",
     "SWAP_OUT",
+    "BlockCopy",
     "BlockPool",
     "BlockTable",
     "LruQueue",

@@ -1,48 +1,55 @@
 """Lesson 03: a pool of blocks, and the table that says which of them belong to a request."""
 
 from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lessons_lib.models.loading import cache_bytes_per_token
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 
 class OutOfBlocks(RuntimeError):
-    """More blocks were asked for than are free."""
+    """More blocks are needed than are free."""
 
 
 class TableFull(RuntimeError):
-    """A request has grown past the most blocks that its table may hold."""
+    """A request needs more blocks than its table may have."""
 
 
 class BlockPool:
     """A fixed number of blocks, each with room for the keys and values of `block_size` tokens.
 
     Attributes:
-        num_blocks: how many there are; they are numbered from 0.
+        num_blocks: how many there are; their ids are 0 to num_blocks - 1.
         block_size: tokens of one block.
-        free_queue: the free blocks. The first is handed out next; blocks that come back join the end.
-        used: the blocks that are handed out.
+        free_queue: the free blocks. The first is allocated next; freed blocks join the end.
+        used: the blocks that are allocated.
+
+    Raises:
+        ValueError: `num_blocks` is negative, or `block_size` below 1.
     """
 
-    def __init__(self, num_blocks, block_size):
+    def __init__(self, num_blocks: int, block_size: int):
         if num_blocks < 0 or block_size < 1:
             raise ValueError(
                 f"{num_blocks} blocks of {block_size} tokens; give 0 or more blocks, of at least 1 token each."
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.free_queue = deque(range(num_blocks))
-        self.used = set()
+        self.free_queue: Any = deque(range(num_blocks))
+        self.used: set[int] = set()
 
-    def allocate(self, count):
-        """Take `count` blocks off the front of the free queue: all of them or none.
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks from the front of the free queue: all of them or none.
 
         Returns:
-            list of int: their numbers, in the order in which they left the queue.
+            their ids, in the order in which they left the queue.
 
         Raises:
-            OutOfBlocks: fewer are free; nothing changes.
+            OutOfBlocks: too few are free; nothing changes.
             ValueError: `count` is negative; nothing changes.
         """
         if count < 0:
@@ -56,34 +63,34 @@ class BlockPool:
         self.used.update(blocks)
         return blocks
 
-    def free(self, blocks):
-        """Take a request's blocks back, given in the order of its tokens.
+    def free(self, blocks: list[int]) -> None:
+        """Return a request's blocks to the pool, given in the order of its tokens.
 
-        They join the end of the queue last block first, so that the tail of a request is handed out again before its
-        beginning. Beginnings are what requests have in common: lesson 10 shares them, if they are still there.
+        They join the end of the queue last block first, so that the end of a request is allocated again before its
+        beginning. Beginnings are what requests have in common: lesson 11 shares them, if they are still there.
 
         Raises:
-            ValueError: a block is not handed out (freed before, or not of this pool), or is named twice; nothing changes.
+            ValueError: a block is not allocated (freed before, or not of this pool), or is given twice; nothing changes.
         """
         for block in blocks:
             if block not in self.used:
                 raise ValueError(
-                    f"block {block!r} is not handed out; this pool has blocks 0 to {self.num_blocks - 1}, "
-                    f"{len(self.used)} of them in use. Free a block once, in the pool that it came from. Nothing was freed."
+                    f"block {block!r} is not allocated; this pool has blocks 0 to {self.num_blocks - 1}, "
+                    f"{len(self.used)} of them in use. Free a block once, in its own pool. Nothing was freed."
                 )
         if len(set(blocks)) < len(blocks):
-            raise ValueError(f"a block is named twice in {list(blocks)}. Free a block once. Nothing was freed.")
+            raise ValueError(f"a block is given twice in {list(blocks)}. Free a block once. Nothing was freed.")
         self.used.difference_update(blocks)
         self.free_queue.extend(reversed(blocks))
 
     @property
     def utilisation(self) -> float:
-        """Share of the blocks that are handed out, 0 to 1."""
+        """Share of the blocks that are allocated, 0 to 1."""
         return len(self.used) / self.num_blocks if self.num_blocks else 0.0
 
 
-def blocks_for(num_tokens, block_size):
-    """How many blocks hold `num_tokens` tokens: as many as are needed, and not one more.
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """How many blocks `num_tokens` tokens need, and not one more.
 
     Args:
         num_tokens: 0 or more.
@@ -93,23 +100,23 @@ def blocks_for(num_tokens, block_size):
 
 
 class BlockTable:
-    """Which blocks one request holds: `blocks[i]` has its tokens i x block_size to (i + 1) x block_size - 1.
+    """Which blocks a request has: `blocks[i]` holds its tokens i x block_size to (i + 1) x block_size - 1.
 
     Attributes:
         pool: where the blocks come from.
-        max_blocks: the most blocks that it may hold; without a limit if None.
-        blocks: numbers of its blocks, in the order of its tokens.
+        max_blocks: the most blocks it may have; no limit if None.
+        blocks: ids of its blocks, in the order of its tokens.
         num_tokens: tokens stored so far.
     """
 
-    def __init__(self, pool, max_blocks=None):
+    def __init__(self, pool: "BlockPool", max_blocks: int | None = None):
         self.pool = pool
         self.max_blocks = max_blocks
-        self.blocks = []
+        self.blocks: list[int] = []
         self.num_tokens = 0
 
-    def append(self, count=1):
-        """Make room for `count` more tokens. The last block is filled first; new ones are taken only for what is left.
+    def append(self, count: int = 1) -> None:
+        """Make room for `count` more tokens. The last block is filled first; new ones are allocated only for what is left.
 
         Raises:
             OutOfBlocks: the pool has too few free blocks; nothing changes.
@@ -128,22 +135,22 @@ class BlockTable:
         self.blocks += self.pool.allocate(needed - len(self.blocks))
         self.num_tokens = num_tokens
 
-    def release(self):
-        """Give all blocks back to the pool. The table is empty afterwards, and may be filled again."""
+    def release(self) -> None:
+        """Return all blocks to the pool. The table is empty afterwards, and can be filled again."""
         self.pool.free(self.blocks)
         self.blocks = []
         self.num_tokens = 0
 
 
-def slot_of(blocks, block_size, position):
-    """Where the token at `position` of a request lies in the pool: its block's first place, plus the offset in the block.
+def slot_of(blocks: list[int], block_size: int, position: int) -> int:
+    """The cache slot of the token at `position` of a request: its block's first slot, plus the offset in the block.
 
     Args:
         blocks: the request's blocks, in the order of its tokens.
         position: 0 for its first token.
 
     Returns:
-        int: the slot, counted over all places of the pool.
+        the slot, counted over all blocks of the pool.
 
     Raises:
         IndexError: the position is negative, or beyond the last block.
@@ -156,11 +163,11 @@ def slot_of(blocks, block_size, position):
     return blocks[position // block_size] * block_size + position % block_size
 
 
-def slot_mapping(blocks, block_size, start, end):
-    """The slots of the tokens at positions start, start + 1, ..., end - 1, all at once.
+def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> torch.Tensor:
+    """The cache slots of the tokens at positions start, start + 1, ..., end - 1, all at once.
 
     Args:
-        blocks: list of int, the request's blocks in the order of its tokens.
+        blocks: the request's blocks, in the order of its tokens.
         start, end: a range of positions, as in `range(start, end)`; it may be empty.
 
     Returns:
@@ -171,14 +178,15 @@ def slot_mapping(blocks, block_size, start, end):
     """
     if start < 0 or end > len(blocks) * block_size:
         raise IndexError(
-            f"positions {start} to {end - 1} are asked for; {len(blocks)} blocks of {block_size} have positions 0 to {len(blocks) * block_size - 1}."
+            f"positions {start} to {end - 1} are out of range; {len(blocks)} blocks of {block_size} "
+            f"have positions 0 to {len(blocks) * block_size - 1}."
         )
     positions = torch.arange(start, max(start, end))
     table = torch.tensor(blocks, dtype=torch.int64)
     return table[positions // block_size] * block_size + positions % block_size
 
 
-def block_bytes(config, block_size, bytes_per_element=4):
+def block_bytes(config: "PretrainedConfig", block_size: int, bytes_per_element: int = 4) -> int:
     """Bytes of one block: the keys and values of `block_size` tokens in all layers.
 
     Args:
@@ -188,13 +196,13 @@ def block_bytes(config, block_size, bytes_per_element=4):
     return block_size * cache_bytes_per_token(config, bytes_per_element)
 
 
-def blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4):
+def blocks_in_budget(config: "PretrainedConfig", block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:
     """How many whole blocks fit in a memory budget.
 
     Args:
         config: a Hugging Face model configuration.
         block_size: tokens of one block, at least 1.
-        budget_bytes: bytes that the cache may take.
+        budget_bytes: bytes that the cache may use.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
 
     Raises:
