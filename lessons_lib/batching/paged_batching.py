@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
 from lessons_lib.batching.ragged_batching import RaggedBatch, RaggedResult, ragged_requests, ragged_step, serve
@@ -89,7 +90,8 @@ def forward_in_blocks(batch, packed: PackedBatch) -> torch.Tensor:
     batch.packed, batch.copied_tokens = packed, 0
     names = [request.id for request in batch.running]
     batch.access = PagedStep.of(names, packed, tables, slots, batch.pool)
-    return paged_forward(batch.model, packed, batch.cache, torch.cat(slots), padded_tables(tables), batch.backend)
+    forward_batch = ForwardBatch.of(packed, torch.cat(slots), padded_tables(tables))
+    return paged_forward(batch.model, forward_batch, batch.cache, batch.backend)
 
 
 def paged_step(batch) -> None:
