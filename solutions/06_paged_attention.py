@@ -23,6 +23,7 @@ from transformers import AttentionInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from lessons_lib.attention import (
+    ForwardBatch,
     PagedPass,
     Partial,
     add_block_naive,
@@ -755,7 +756,7 @@ def two_passes(model):
             table.append(count)
         bounds = zip(tables, packed.cached_lens)
         slots = torch.cat([slot_mapping(table.blocks, BLOCK, start, table.num_tokens) for table, start in bounds])
-        logits = paged_forward(model, packed, cache, slots, padded_tables(tables), my_backend)
+        logits = paged_forward(model, ForwardBatch.of(packed, slots, padded_tables(tables)), cache, my_backend)
     return logits
 
 

@@ -368,7 +368,11 @@ tokens, and 2 more blocks. The third gives it 5 tokens and 2 blocks, and D has i
 """
 
 # %% exercise="09.3" given="__init__ add has_unfinished schedule schedule_running missing_blocks admit update computed remove release"
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Generic
+
+from lessons_lib.scheduling.policies import Policy
+from lessons_lib.scheduling.scheduler import Admission, OutputT
 
 from lessons_lib.scheduling.scheduler import Scheduler
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lessons_lib.engine import llm_engine as engine_module
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.kv_cache.block_copies import copy_blocks
+from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.viz.tables.table import Table
@@ -70,6 +69,8 @@ class Soak:
         self.engine = LLMEngine(self.model, Letters(), CONFIG)
         self.forward = self.engine.runner.forward
         self.engine.runner.forward = self.forward_with_faults
+        self.copy_blocks = self.engine.copy_blocks
+        self.engine.copy_blocks = self.copies_with_faults
         self.words = [self.rng.randrange(VOCAB_SIZE) for _ in range(200)]
 
     def run(self) -> Table:
@@ -79,18 +80,15 @@ class Soak:
             AssertionError: an answer is wrong, a request was lost, or a block.
         """
         started = time.perf_counter()
-        engine_module.copy_blocks = self.copies_with_faults
-        try:
-            while self.counts["requests"] < self.requests or self.engine.has_unfinished():
-                self.add_some()
-                self.abort_some()
-                self.take(self.engine.step())
-                if self.engine.metrics.steps % self.audit_every == 0:
-                    audit(self.engine.scheduler)
-        finally:
-            engine_module.copy_blocks = copy_blocks
+        while self.counts["requests"] < self.requests or self.engine.has_unfinished():
+            self.add_some()
+            self.abort_some()
+            self.take(self.engine.step())
+            if self.engine.metrics.steps % self.audit_every == 0:
+                audit(self.engine.scheduler)
         seconds = time.perf_counter() - started
         self.check_that_nothing_is_lost()
+        self.engine.close()
         self.compare()
         return self.table(seconds)
 
@@ -153,12 +151,12 @@ class Soak:
             logits[self.rng.randrange(len(logits))] = float("nan")
         return logits
 
-    def copies_with_faults(self, block_copies, cache, swap_cache) -> None:
+    def copies_with_faults(self, block_copies: list[BlockCopy]) -> None:
         if block_copies and self.rng.random() < COPY_FAULT:
-            self.counts["faults of moving"] += 1
-            copy_blocks(block_copies[: len(block_copies) // 2], cache, swap_cache)
-            raise InjectedFault("moving")
-        copy_blocks(block_copies, cache, swap_cache)
+            self.counts["faults of block copies"] += 1
+            self.copy_blocks(block_copies[: len(block_copies) // 2])
+            raise InjectedFault("copying")
+        self.copy_blocks(block_copies)
 
     def take(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
@@ -175,7 +173,7 @@ class Soak:
         scheduler, engine = self.engine.scheduler, self.engine
         audit(scheduler)
         assert not self.asked, f"{len(self.asked)} requests never ended"
-        assert not engine.requests and not engine._answers and not scheduler.running and not scheduler.waiting
+        assert not engine.requests and not engine._completions and not scheduler.running and not scheduler.waiting
         assert (
             len(scheduler.pool.free_queue) == CONFIG.num_blocks
             and len(scheduler.swap_space.free_queue) == CONFIG.num_swap_blocks

@@ -1,10 +1,11 @@
 """Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
 
-Read in this order: masks (lesson 04), packing (05), online_softmax, paged_attention, hf_backend (06), custom_op (13).
+Read in this order: masks (lesson 04), packing (05), online_softmax, paged_attention, forward_batch, hf_backend (06), custom_op (13).
 hf_backend is the one entry into a Hugging Face model.
 """
 
-from lessons_lib.attention.custom_op import write_and_attend
+from lessons_lib.attention.custom_op import OperatorCache, attend_paged, write_kv
+from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import PagedPass, paged_attention_forward, paged_forward, plan_attention
 from lessons_lib.attention.masks import (
     PADDING,
@@ -44,6 +45,8 @@ from lessons_lib.attention.paged_attention import attention_in_place, attention_
 __all__ = [
     "PADDING",
     "RULES",
+    "ForwardBatch",
+    "OperatorCache",
     "PackedBatch",
     "PagedPass",
     "Partial",
@@ -51,6 +54,7 @@ __all__ = [
     "add_block",
     "add_block_naive",
     "additive_mask",
+    "attend_paged",
     "attention_in_place",
     "attention_of",
     "attention_one_by_one",
@@ -77,5 +81,5 @@ __all__ = [
     "scatter_cache",
     "tag_tokens",
     "unpack",
-    "write_and_attend",
+    "write_kv",
 ]

@@ -1,17 +1,23 @@
-"""Lesson 06: a Hugging Face model that computes its attention over a paged cache."""
+"""Lesson 06: a Hugging Face model that computes its attention over a paged cache: the one entry into the model, for every runner."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AttentionInterface
 
-from lessons_lib.attention.packing import PackedBatch
+from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 PAGED = "paged"
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+Backend = Callable[[Any, torch.Tensor, int], Attend]
 
 
 @dataclass(frozen=True)
@@ -20,25 +26,35 @@ class PagedPass:
 
     Attributes:
         cache: the cache of the whole model.
-        slot_mapping: the place of each new token, int64 [T].
-        attend: (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim], with the keys and values of one layer
-            as they lie in the cache. It knows the block tables.
+        slot_mapping: the cache slot of each new token, int64 [T].
+        attend: function (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim], with the keys and values of one
+            layer as they are in the cache. It knows the block tables.
     """
 
     cache: PagedKVCache
     slot_mapping: torch.Tensor
-    attend: Callable
+    attend: Attend
 
 
-def paged_attention_forward(module, query, key, value, attention_mask, scaling=None, *, paged, **kwargs):
+def paged_attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    *,
+    paged: "PagedPass",
+    **kwargs: object,
+) -> tuple[torch.Tensor, None]:
     """What a Hugging Face layer calls in place of its own attention: write the new keys and values, then read by block table.
 
     Args:
-        module: the layer; `module.layer_idx` is its number.
-        query: [1, q_heads, T, head_dim]; key, value: [1, kv_heads, T, head_dim], with their positions in them already.
+        module: the layer; `module.layer_idx` is its index.
+        query: [1, q_heads, T, head_dim]; key, value: [1, kv_heads, T, head_dim], already rotated to their positions.
         attention_mask: None: no mask is made for a name that no mask function is registered for.
         scaling: what the scores are multiplied by; 1 / sqrt(head_dim) if not given.
-        paged: PagedPass, handed through by the model as it was given to it.
+        paged: PagedPass; the model passes it on as it was given to it.
 
     Returns:
         (attention [1, T, q_heads, head_dim], None): no attention weights.
@@ -54,7 +70,7 @@ AttentionInterface.register(PAGED, paged_attention_forward)
 
 
 @contextmanager
-def paged_attention_in(model):
+def paged_attention_in(model: "PreTrainedModel") -> Iterator[None]:
     """Inside, the model calls the function registered as "paged" for its attention; afterwards, what it called before."""
     # `model.set_attn_implementation` sets the same after a walk through all layers, which takes a tenth of a small model's pass.
     before = model.config._attn_implementation
@@ -65,11 +81,11 @@ def paged_attention_in(model):
         model.config._attn_implementation = before
 
 
-def plan_attention(backend: str | Callable | None, device: torch.device) -> Callable:
-    """The function (packed, block_tables, block_size) -> attend of a backend.
+def plan_attention(backend: str | Backend | None, device: torch.device) -> Backend:
+    """The function (batch, block_tables, block_size) -> attend of a backend.
 
     Args:
-        backend: "torch", "triton" (lesson 08), or such a function. If None, Triton where the model is on a GPU, and PyTorch elsewhere.
+        backend: "torch", "triton" (lesson 08), or such a function. If None, Triton if the model is on a GPU, and PyTorch elsewhere.
 
     Raises:
         ValueError: there is no such backend.
@@ -80,34 +96,43 @@ def plan_attention(backend: str | Callable | None, device: torch.device) -> Call
     if backend == "torch":
         return plan_torch
     if backend == "triton":
-        from lessons_lib.kernels.launch import (
-            plan_triton,  # only here: Triton is not needed, and not to be had everywhere
-        )
+        from lessons_lib.kernels.launch import plan_triton  # only here: Triton is not available everywhere
 
         return plan_triton
     raise ValueError(f"there is no backend {backend!r}; there are 'torch' and 'triton'.")
 
 
 @torch.inference_mode()
-def paged_forward(model, packed: PackedBatch, cache: PagedKVCache, slot_mapping, block_tables, backend=None):
-    """One forward pass over a packed row.
+def paged_forward(
+    model: "PreTrainedModel", batch: ForwardBatch, cache: PagedKVCache, backend: str | Backend | None = None
+) -> torch.Tensor:
+    """One forward pass over a packed batch.
 
     Args:
-        packed: a PackedBatch with at least one sequence.
-        slot_mapping: int64 [T], the place of each new token.
-        block_tables: int [B, M], the blocks of each sequence, those of the new tokens included.
+        batch: a ForwardBatch of at least one sequence.
         backend: see `plan_attention`.
 
     Returns:
-        tensor [B, vocabulary]: the logits after each sequence's last token.
+        tensor [N, vocabulary]: the logits after each sequence's last token.
     """
-    device = model.device
-    attend = plan_attention(backend, device)(packed.to(device), block_tables.to(device), cache.block_size)
+    batch = batch.to(model.device)
+    attend = plan_attention(backend, model.device)(batch, batch.block_tables, cache.block_size)
     with paged_attention_in(model):
-        return model(
-            input_ids=packed.input_ids[None].to(device),
-            position_ids=packed.positions[None].to(device),
-            use_cache=False,
-            logits_to_keep=packed.logits_index.to(device),
-            paged=PagedPass(cache, slot_mapping.to(device), attend),
-        ).logits[0]
+        return logits_of(model, batch, batch.input_ids, PagedPass(cache, batch.slot_mapping, attend))
+
+
+def logits_of(model: "PreTrainedModel", batch: ForwardBatch, input_ids: torch.Tensor, paged: PagedPass) -> torch.Tensor:
+    """Call the model, inside `paged_attention_in`. `input_ids` are those of the batch, without negative ones.
+
+    Returns:
+        tensor [N, vocabulary].
+    """
+    output = model(
+        input_ids=input_ids[None],
+        position_ids=batch.positions[None],
+        use_cache=False,
+        logits_to_keep=batch.logits_index,
+        paged=paged,
+    )
+    logits: torch.Tensor = output.logits[0]
+    return logits

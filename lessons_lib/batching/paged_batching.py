@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_requests, ragged_step, serve
@@ -83,7 +84,8 @@ def forward_in_blocks(batch: PagedBatch, packed: PackedBatch) -> torch.Tensor:
         table.append(count)
         slots.append(slot_mapping(table.blocks, batch.pool.block_size, start, table.num_tokens))
     batch.packed = packed
-    return paged_forward(batch.model, packed, batch.cache, torch.cat(slots), padded_tables(tables), batch.backend)
+    forward_batch = ForwardBatch.of(packed, torch.cat(slots), padded_tables(tables))
+    return paged_forward(batch.model, forward_batch, batch.cache, batch.backend)
 
 
 def paged_step(batch: PagedBatch) -> None:

@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, outputs, sampling, detokenizer, model_runner, llm_engine, generate, metrics, prometheus (lesson 12);
-then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model
+Read in this order: config, outputs, sampling, detokenizer, input_batch, model_runner, in_flight, llm_engine, generate, metrics,
+prometheus (lesson 12); then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model
 runner for CPUs.
 """
 
@@ -10,9 +10,10 @@ from lessons_lib.engine.cuda_graphs import GraphKey, GraphStore, captured_batch_
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.in_flight import InFlightStep, InFlightTokens
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
-from lessons_lib.engine.outputs import NewToken, RequestOutput
+from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.prometheus import prometheus_text
@@ -20,10 +21,13 @@ from lessons_lib.engine.sampling import SamplingParams, draw, random_number, tok
 
 __all__ = [
     "FEW_TOKENS",
+    "CompletionOutput",
     "EngineConfig",
     "GPUModelRunner",
     "GraphKey",
     "GraphStore",
+    "InFlightStep",
+    "InFlightTokens",
     "IncrementalDetokenizer",
     "LLMEngine",
     "ModelRunner",

@@ -1,50 +1,57 @@
-"""Lesson 13: decode steps captured as CUDA graphs, one for each of a ladder of sizes, found by everything that they were captured with."""
+"""Lesson 13: decode steps captured as CUDA graphs, one for each batch size, keyed by every input of the capture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+Step = Callable[[], torch.Tensor]
+Capture = Callable[[Step], tuple[Callable[[], Any], torch.Tensor]]
 
-def captured_batch_sizes(max_rows: int) -> list[int]:
-    """The sizes that are captured: 2, 4, 8, then every multiple of 16, up to `max_rows`.
 
-    A step is filled up to the next size. Not 1: `torch.compile` treats a size of 1 as a case of its own.
+def captured_batch_sizes(max_num_seqs: int) -> list[int]:
+    """The batch sizes that are captured: 2, 4, 8, then every multiple of 16, up to `max_num_seqs`.
+
+    A step is padded to the next size. Not 1: `torch.compile` treats a size of 1 as a special case.
     """
-    return sorted({*(size for size in (2, 4, 8) if size < max_rows), *range(16, max_rows, 16), max(2, max_rows)})
+    return sorted(
+        {*(size for size in (2, 4, 8) if size < max_num_seqs), *range(16, max_num_seqs, 16), max(2, max_num_seqs)}
+    )
 
 
-def next_size(num_rows: int, sizes: list[int]) -> int:
-    """The smallest size with room for so many.
+def next_size(num_seqs: int, sizes: list[int]) -> int:
+    """The smallest size with room for `num_seqs` sequences.
 
     Raises:
-        ValueError: none has.
+        ValueError: there is none.
     """
     for size in sizes:
-        if num_rows <= size:
+        if num_seqs <= size:
             return size
     raise ValueError(
-        f"{num_rows} sequences, and the largest captured size is {sizes[-1]}; give the runner the scheduler's max_num_seqs."
+        f"{num_seqs} sequences, and the largest captured size is {sizes[-1]}; give the runner the scheduler's max_num_seqs."
     )
 
 
 @dataclass(frozen=True)
 class GraphKey:
-    """What a graph was captured with. It launches the same kernels on the same addresses for ever, whatever has become of them.
+    """What a graph was captured with. It launches the same kernels on the same addresses forever, whatever is stored there now.
 
     Attributes:
         addresses: of each tensor that the step reads or writes: inputs, caches and weights.
-        identities: the `id` of each input and cache. The same tensor has the same shape, strides and dtype as ever. No other can get its `id`
-            while the graph keeps it.
+        identities: the `id` of each input and cache. The same tensor keeps its shape, strides and dtype. No other can get its `id` while the
+            graph keeps it alive.
         settings: whatever else decides which kernels run.
     """
 
     addresses: list[int]
     identities: list[int]
-    settings: tuple
+    settings: tuple[Any, ...]
 
     @classmethod
-    def of(cls, inputs: list[torch.Tensor], weights: list[torch.Tensor], settings: tuple) -> "GraphKey":
+    def of(cls, inputs: list[torch.Tensor], weights: list[torch.Tensor], settings: tuple[Any, ...]) -> "GraphKey":
+        """The key of a step that reads or writes these tensors."""
         addresses = list(map(torch.Tensor.data_ptr, [*inputs, *weights]))
         return cls(addresses, list(map(id, inputs)), settings)
 
@@ -55,60 +62,60 @@ class Graph:
 
     Attributes:
         key: what it was captured with.
-        keeps: the tensors of the key: of weights, the memory; inputs and caches themselves. While the graph lives they are not freed, so that
-            an address or an `id` can't come to mean something else.
+        keeps: the tensors of the key: of weights, the memory; inputs and caches themselves. They aren't freed while the graph exists, so an
+            address or an `id` can't come to mean something else.
         replay: starts it.
-        output: where its result lies afterwards, until the next graph is replayed: all share their memory.
+        output: holds its result afterwards, until the next graph is replayed: all graphs share their memory.
     """
 
     key: GraphKey
-    keeps: tuple
-    replay: Callable[[], None]
+    keeps: tuple[Any, ...]
+    replay: Callable[[], Any]
     output: torch.Tensor
 
 
 class GraphStore:
-    """The graphs that there are, one for each size.
+    """The captured graphs, one for each batch size.
 
     Attributes:
-        graphs: sequences of the row, the filling included -> Graph.
+        graphs: sequences of the batch, padding included -> Graph.
         capture: function (step) -> (replay, output); on a GPU `CudaCapture()`.
-        num_captured: how often a graph was captured.
+        num_captured: how many graphs were captured so far.
     """
 
-    def __init__(self, capture: Callable):
+    def __init__(self, capture: Capture):
         self.capture = capture
         self.graphs: dict[int, Graph] = {}
         self.num_captured = 0
 
     def run(
-        self, num_rows: int, key: GraphKey, step: Callable[[], torch.Tensor], keeps: Callable[[], tuple] = tuple
+        self, num_seqs: int, key: GraphKey, step: Step, keeps: Callable[[], tuple[Any, ...]] = tuple
     ) -> torch.Tensor:
-        """Replay the graph of this size. If there is none, or if it was captured with anything else than what is there now, capture `step` first.
+        """Replay the graph of this size. If there is none, or if anything it was captured with has changed, capture `step` first.
 
         Args:
             key: of what `step` reads, looked up for this call.
-            step: the work, without arguments: its inputs lie in fixed places.
-            keeps: () -> the tensors of the key.
+            step: the work, without arguments: its inputs are at fixed addresses.
+            keeps: function () -> the tensors of the key.
 
         Returns:
             the output of the graph; it is valid until the next call.
         """
-        graph = self.graphs.get(num_rows)
+        graph = self.graphs.get(num_seqs)
         if graph is None or graph.key != key:
-            graph = self.graphs[num_rows] = Graph(key, keeps(), *self.capture(step))
+            graph = self.graphs[num_seqs] = Graph(key, keeps(), *self.capture(step))
             self.num_captured += 1
         graph.replay()
         return graph.output
 
 
 class CudaCapture:
-    """Captures steps on a GPU; all its graphs share one pool of memory, since only one runs at a time."""
+    """Captures steps on a GPU; all its graphs share one memory pool, since only one runs at a time."""
 
-    def __init__(self):
-        self.pool = None
+    def __init__(self) -> None:
+        self.pool: Any = None
 
-    def __call__(self, step: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+    def __call__(self, step: Step) -> tuple[Callable[[], Any], torch.Tensor]:
         # What is compiled or allocated at a first call can't be captured.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -123,7 +130,7 @@ class CudaCapture:
         return graph.replay, output
 
 
-def rerun(step: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-    """In place of a capture where there is no GPU: runs the step again, with the tensors of the first time. For tests."""
+def rerun(step: Step) -> tuple[Callable[[], Any], torch.Tensor]:
+    """In place of a capture if there is no GPU: runs the step again, with the tensors of the first time. For tests."""
     output = step().clone()
     return lambda: output.copy_(step()), output

@@ -1,19 +1,24 @@
 """Lesson 12: text as it grows token by token, and the strings that end it."""
 
-HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for bytes of which the rest is still to come
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for the first bytes of a character whose rest is missing
 
 
-def releasable(text, stop):
+def releasable(text: str, stop: "tuple[str, ...] | list[str]") -> tuple[int, bool]:
     """How much of a growing text can be shown now, and whether a stop string has ended it.
 
-    What might be the beginning of a stop string is held back until one knows.
+    What may be the beginning of a stop string is held back until more text decides.
 
     Args:
         text: all text so far.
         stop: strings that end it.
 
     Returns:
-        (length, stopped): `text[:length]` may be shown. If stopped, that is all that there will ever be.
+        (length, stopped): `text[:length]` may be shown. If stopped, nothing follows.
     """
     found = [text.index(string) for string in stop if string in text]
     if found:
@@ -23,33 +28,31 @@ def releasable(text, stop):
 
 
 class IncrementalDetokenizer:
-    """The text of one answer while it grows.
+    """The text of one completion while it grows.
 
     Attributes:
         text: what has been shown.
         stopped: whether a stop string has ended it.
     """
 
-    def __init__(self, tokenizer, stop: tuple[str, ...] = ()):
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", stop: tuple[str, ...] = ()):
         self.tokenizer = tokenizer
         self.stop = stop
         self.text = ""
         self.stopped = False
-        self._token_ids = []
+        self._token_ids: list[int] = []
         self._decoded = ""
-        self._context, self._new = (
-            0,
-            0,
-        )  # tokens before `_new` are in `_decoded`; those from `_context` on are decoded again with new ones
+        # Tokens before `_new` are in `_decoded`; those from `_context` on are decoded again with new ones.
+        self._context, self._new = 0, 0
 
     def add(self, token: int) -> str:
-        """Take one more token.
+        """Append one more token.
 
         Returns:
             the text that can be shown now and could not before: often a word, sometimes nothing.
         """
         self._token_ids.append(token)
-        # A token's text depends on its neighbours, so new ones are decoded behind the last few, and what those gave is cut off.
+        # A token's text depends on its neighbors, so new ones are decoded after the last few, and the text of those is cut off.
         before, now = self._decode(self._context, self._new), self._decode(self._context, None)
         if len(now) > len(before) and not now.endswith(HALF_A_CHARACTER):
             self._decoded += now[len(before) :]
@@ -66,7 +69,8 @@ class IncrementalDetokenizer:
         return self._show(length if stopped else len(rest), stopped)
 
     def _decode(self, start: int, end: int | None) -> str:
-        return self.tokenizer.decode(self._token_ids[start:end], skip_special_tokens=True)
+        text: str = self.tokenizer.decode(self._token_ids[start:end], skip_special_tokens=True)
+        return text
 
     def _show(self, length: int, stopped: bool) -> str:
         if self.stopped:

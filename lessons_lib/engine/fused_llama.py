@@ -1,20 +1,25 @@
-"""Lesson 12: the same model in fewer operations. On a CPU, a small model's step is mostly the starting of small operations."""
+"""Lesson 12: the same model in fewer operations. On a CPU, a small model's step is dominated by the overhead of small operations."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
-from lessons_lib.attention.hf_backend import plan_attention
-from lessons_lib.attention.packing import PackedBatch
+from lessons_lib.attention.forward_batch import ForwardBatch
+from lessons_lib.attention.hf_backend import Attend, Backend, plan_attention
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.fused_attention import plan_fused
-from lessons_lib.engine.model_runner import ModelRunner, packed_plan, slots_of
+from lessons_lib.engine.input_batch import forward_batch
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import kv_head_size
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
-FEW_TOKENS = 16  # beyond it, turning the result back costs what the product gains
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FEW_TOKENS = 16  # with more, transposing the result costs what the product gains
 
 
 class NotFusible(ValueError):
@@ -23,7 +28,7 @@ class NotFusible(ValueError):
 
 @dataclass(frozen=True)
 class FusedLayer:
-    """The weights of one layer; projections of the same input lie in one matrix, so that one product computes them all.
+    """The weights of one layer; projections of the same input are joined in one matrix, so that one product computes them all.
 
     Attributes:
         qkv, qkv_bias: queries, keys and values; gate_up: gate and up projections of the MLP; the others as in the model.
@@ -39,15 +44,16 @@ class FusedLayer:
 
 
 class FusedModel:
-    """The forward pass of a Hugging Face model of the Llama or Qwen2 family over a packed row.
+    """The forward pass of a Hugging Face model of the Llama or Qwen2 family over a packed batch.
 
-    It has the model's own weights: where they are joined, the model's become views of the joined ones, so nothing lies in memory twice.
+    It uses the model's own weights: where they are joined, the model's become views of the joined ones until `close`, so nothing is in
+    memory twice.
 
     Raises:
-        NotFusible: a part of the model is not as it is in Llama and Qwen2.
+        NotFusible: a part of the model differs from Llama and Qwen2.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: "PreTrainedModel"):
         if (
             model.config.model_type not in ("llama", "qwen2")
             or model.config.hidden_act != "silu"
@@ -60,39 +66,44 @@ class FusedModel:
         self.kv_heads, self.head_dim = kv_head_size(model.config)
         self.layers = [_fuse(layer) for layer in model.model.layers]
 
+    def close(self) -> None:
+        """Give the model's projections memory of their own again, with the same weights."""
+        for layer in self.model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            for joined in (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj):
+                joined.weight.data = joined.weight.data.clone()
+
     @torch.inference_mode()
-    def __call__(
-        self, packed: PackedBatch, cache: PagedKVCache, slot_mapping: torch.Tensor, attend: Callable
-    ) -> torch.Tensor:
-        """The logits after each sequence's last token, [B, vocabulary].
+    def __call__(self, batch: ForwardBatch, cache: PagedKVCache, attend: Attend) -> torch.Tensor:
+        """The logits after each sequence's last token, [N, vocabulary].
 
         Args:
-            packed, slot_mapping: on the device of the model.
-            attend: see `paged_model.PagedPass`.
+            batch: on the device of the model.
+            attend: see `hf_backend.PagedPass`.
         """
         core = self.model.model
-        hidden = core.embed_tokens(packed.input_ids)
+        hidden = core.embed_tokens(batch.input_ids)
         cos, sin = (
-            half[0, :, None, : self.head_dim // 2] for half in core.rotary_emb(hidden[None], packed.positions[None])
+            half[0, :, None, : self.head_dim // 2] for half in core.rotary_emb(hidden[None], batch.positions[None])
         )
-        for number, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             heads = product(_norm(layer.input_norm, hidden), layer.qkv, layer.qkv_bias).unflatten(
                 -1, (-1, self.head_dim)
             )
             rotated = rotate(heads[:, : -self.kv_heads], cos, sin)
             query, key = rotated[:, : -self.kv_heads], rotated[:, -self.kv_heads :]
-            cache.write(number, key, heads[:, -self.kv_heads :], slot_mapping)
-            attended = attend(query, cache.keys[number], cache.values[number], self.head_dim**-0.5)
+            cache.write(index, key, heads[:, -self.kv_heads :], batch.slot_mapping)
+            attended = attend(query, cache.keys[index], cache.values[index], self.head_dim**-0.5)
             hidden = hidden + product(attended.flatten(1), layer.out)
             gate, up = product(_norm(layer.mlp_norm, hidden), layer.gate_up).chunk(2, dim=-1)
             hidden = hidden + product(F.silu(gate) * up, layer.down)
-        return product(_norm(core.norm, hidden[packed.logits_index]), self.model.lm_head.weight)
+        return product(_norm(core.norm, hidden[batch.logits_index]), self.model.lm_head.weight)
 
 
 def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`F.linear`; for few tokens on a CPU the other way round, the weights times the tokens.
+    """`F.linear`; for few tokens on a CPU transposed: the weights times the tokens.
 
-    Both ways compute the same from the same memory. The library that PyTorch calls takes longer where the first of two matrices has few rows.
+    Both compute the same from the same memory. The library that PyTorch calls takes longer if the first of two matrices has few rows.
 
     Args:
         hidden: [T, inputs]; weight: [outputs, inputs]; bias: [outputs].
@@ -102,12 +113,12 @@ def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     """
     if len(hidden) > FEW_TOKENS or hidden.device.type != "cpu":
         return F.linear(hidden, weight, bias)
-    turned = weight @ hidden.T if bias is None else torch.addmm(bias[:, None], weight, hidden.T)
-    return turned.T.contiguous()
+    transposed = weight @ hidden.T if bias is None else torch.addmm(bias[:, None], weight, hidden.T)
+    return transposed.T.contiguous()
 
 
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """The rotary embedding (Su et al. 2021): number i of a head and number i + D/2 are turned by the token's angle.
+    """The rotary embedding (Su et al. 2021): elements i and i + D/2 of a head are rotated by the token's angle.
 
     Args:
         heads: [T, heads, D]; cos, sin: [T, 1, D/2].
@@ -116,12 +127,12 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def _norm(module, hidden: torch.Tensor) -> torch.Tensor:
+def _norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     """RMSNorm in one operation; the model's own takes six."""
     return F.rms_norm(hidden, hidden.shape[-1:], module.weight, module.variance_epsilon)
 
 
-def _fuse(layer) -> FusedLayer:
+def _fuse(layer: Any) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
     qkv, bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
     gate_up, gate_bias = _join(mlp.gate_proj, mlp.up_proj)
@@ -139,7 +150,7 @@ def _fuse(layer) -> FusedLayer:
 
 
 def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Their weights and biases below each other. The projections go on working, on views of these."""
+    """Their weights and biases, one below the other. The projections keep working, on views of these."""
     weight = torch.cat([projection.weight.data for projection in projections])
     for projection, own in zip(projections, weight.split([projection.out_features for projection in projections])):
         projection.weight.data = own
@@ -150,7 +161,9 @@ def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | N
 class FusedRunner(ModelRunner):
     """A ModelRunner that computes with a FusedModel."""
 
-    def __init__(self, model, num_blocks: int, block_size: int, backend: str | Callable | None = None):
+    def __init__(
+        self, model: "PreTrainedModel", num_blocks: int, block_size: int, backend: str | Backend | None = None
+    ):
         super().__init__(model, num_blocks, block_size, backend)
         self.fused = FusedModel(model)
         on_cpu = backend is None and model.device.type == "cpu"
@@ -158,12 +171,14 @@ class FusedRunner(ModelRunner):
 
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """See `ModelRunner.forward`."""
-        packed, tables = packed_plan(scheduler_output)
-        slots = slots_of(packed, tables, self.cache.block_size).to(self.model.device)
-        packed, tables = packed.to(self.model.device), tables.to(self.model.device)
-        return self.fused(packed, self.cache, slots, self.plan_attention(packed, tables, self.cache.block_size))
+        batch = forward_batch(scheduler_output, self.tables, self.cache.block_size).to(self.model.device)
+        return self.fused(batch, self.cache, self.plan_attention(batch, batch.block_tables, self.cache.block_size))
+
+    def close(self) -> None:
+        """Give every projection of the model memory of its own again."""
+        self.fused.close()
 
 
-def fused_runner(model, num_blocks: int, config) -> FusedRunner:
+def fused_runner(model: "PreTrainedModel", num_blocks: int, config: EngineConfig) -> FusedRunner:
     """For `EngineConfig.make_runner`."""
     return FusedRunner(model, num_blocks, config.block_size, config.backend)

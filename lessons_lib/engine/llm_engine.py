@@ -1,38 +1,71 @@
-"""Lesson 12: the engine. A step schedules, computes, samples and hands out; everything else is putting requests in and taking answers out."""
+"""Lesson 12: the engine. A step schedules, computes, samples and passes tokens on; the rest is adding requests and returning their outputs."""
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 from lessons_lib.engine import generate as engine_calls
 from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.metrics import EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import Answer, EngineRequest, NewToken, RequestOutput
-from lessons_lib.engine.sampling import NO_TOKEN, SamplingParams, sample
+from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput
+from lessons_lib.engine.sampling import NO_TOKEN, SamplingParams, choose_tokens
 from lessons_lib.engine.stopwatch import StopWatch
-from lessons_lib.kv_cache.block_copies import copy_blocks
+from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_in_budget
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.prompts import BadRequest, encode_prompt
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput, PreemptiveScheduler, fork
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, fork
 from lessons_lib.scheduling.sequence import Sequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EngineT = TypeVar("EngineT", bound="LLMEngine")
+Update = Callable[[InFlightStep, list[int]], object]
+
+
+@dataclass
+class LaunchedStep(InFlightStep):
+    """A step of the engine that was launched.
+
+    Attributes:
+        scheduler_output: what it computes, without sequences whose request has ended meanwhile.
+        watch: its laps so far.
+        logits: [N, vocabulary], until the next step is launched.
+    """
+
+    scheduler_output: PreemptiveSchedulerOutput
+    watch: StopWatch
+    logits: torch.Tensor | None
 
 
 class LLMEngine:
     """Serves requests with one model: continuous batching over a paged cache, with preemption, prefix sharing and sampling.
 
+    The model belongs to the engine until `close`, which leaves it as it was before: `with LLMEngine(model, tokenizer) as engine:`.
+
     Attributes:
         scheduler: a PreemptiveScheduler.
         runner: a ModelRunner.
         metrics: EngineMetrics.
-        requests: id -> the requests that have not finished.
+        requests: id -> the requests that have not ended.
+        listeners: called with the EngineStep of each step.
     """
 
     def __init__(
-        self, model, tokenizer, config: EngineConfig | None = None, clock: Callable[[], float] = time.perf_counter
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
+        config: EngineConfig | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ):
         self.config = config = config or EngineConfig()
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
@@ -49,20 +82,21 @@ class LLMEngine:
             swap_space=BlockPool(config.num_swap_blocks, config.block_size),
             share_prefixes=config.share_prefixes,
         )
-        self.runner = (config.make_runner or self.new_runner)(model, num_blocks, config)
+        self.runner: ModelRunner = (config.make_runner or self.new_runner)(model, num_blocks, config)
         self.swap_cache = None
         if config.num_swap_blocks:
             self.swap_cache = PagedKVCache(model.config, config.num_swap_blocks, config.block_size, model.dtype)
         self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
         self.requests: dict[str, EngineRequest] = {}
         self.listeners: list[Callable[[EngineStep], None]] = []
-        self._answers: dict[Sequence, Answer] = {}
+        self._completions: dict[Sequence, CompletionOutput] = {}
         self._unclaimed: list[RequestOutput] = []
         self._num_added = 0
-        self._is_telling = False
+        self._is_in_callback = self._is_closed = False
 
     @staticmethod
-    def new_runner(model, num_blocks: int, config: EngineConfig) -> ModelRunner:
+    def new_runner(model: "PreTrainedModel", num_blocks: int, config: EngineConfig) -> ModelRunner:
+        """The runner of an engine whose config names none."""
         return ModelRunner(model, num_blocks, config.block_size, config.backend)
 
     def add_request(
@@ -76,34 +110,34 @@ class LLMEngine:
         is_interactive: bool = False,
         on_token: Callable[[NewToken], None] | None = None,
     ) -> str:
-        """Put a request in. It is served by the steps that follow.
+        """Add a request. The steps that follow serve it.
 
         Args:
             prompt: text, or token ids.
-            request_id: its name; "0", "1", ... if not given.
-            tier, expected_tokens, is_interactive: for policies that ask for them; see Sequence.
+            request_id: "0", "1", ... if not given.
+            tier, expected_tokens, is_interactive: for policies that look at them; see Sequence.
             on_token: called with each new token. If it raises, this request fails, and no other.
 
         Returns:
-            its name.
+            the request's id.
 
         Raises:
-            BadRequest: the name is taken, or the prompt is empty, has a token outside the vocabulary, or is too long for the context.
+            BadRequest: the id is taken, or the prompt is empty, has a token outside the vocabulary, or is too long for the context.
             OutOfBlocks: the pool could not hold it, even alone. In both cases nothing has changed.
+            RuntimeError: the engine is closed.
         """
+        if self._is_closed:
+            raise RuntimeError("the engine is closed; make a new one.")
         params = params or SamplingParams()
-        name = self._free_name() if request_id is None else request_id
+        name = self._free_id() if request_id is None else request_id
         if name in self.requests:
-            raise BadRequest(
-                f"request id {name!r} is being served; give every request an id of its own, or none at all."
-            )
+            raise BadRequest(f"request id {name!r} is being served; give every request its own id, or none at all.")
         prompt_ids, max_tokens = encode_prompt(
             self.model, self.tokenizer, f"request {name!r}", prompt, params.max_tokens, self.config.max_model_len
         )
         if params.max_tokens is None:
-            max_tokens = max(
-                1, min(max_tokens, self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids))
-            )
+            room = self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)
+            max_tokens = max(1, min(max_tokens, room))
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos and self.tokenizer.eos_token_id is not None:
             stop_token_ids |= {self.tokenizer.eos_token_id}
@@ -114,7 +148,7 @@ class LLMEngine:
         self.requests[name] = request
         self._num_added += 1
         seed = random.getrandbits(63) if params.seed is None else params.seed
-        self._answers[sequence] = request.new_answer(sequence, seed, self.tokenizer)
+        self._completions[sequence] = request.new_completion(sequence, seed, self.tokenizer)
         return name
 
     def has_unfinished(self) -> bool:
@@ -122,12 +156,12 @@ class LLMEngine:
         return bool(self.requests or self._unclaimed)
 
     def abort(self, request_id: str) -> RequestOutput | None:
-        """End a request now, and give its blocks back. What it has so far is returned; None if there is no such request any more."""
+        """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any more."""
         request = self.requests.get(request_id)
         return self._end(request, "abort") if request else None
 
     def step(self) -> list[RequestOutput]:
-        """Schedule, compute, sample, hand out.
+        """Launch a step and process its results: schedule, compute, sample, pass the tokens on.
 
         An error in the model fails the requests of this step; their blocks go back to the pool, and the engine goes on.
 
@@ -135,234 +169,262 @@ class LLMEngine:
             the requests that have ended.
 
         Raises:
-            RuntimeError: it was called by an `on_token`, half-way through a step.
+            RuntimeError: it was called by an `on_token`, in the middle of a step.
         """
         self._refuse_inside_a_step()
+        if launched := self.launch():
+            self.process_results(launched, self._update)
+        return self._claim()
+
+    def launch(self) -> LaunchedStep | None:
+        """The first half of a step: schedule, copy blocks, and start the forward pass and the choice of tokens.
+
+        Returns:
+            LaunchedStep, or None if there was nothing to compute or an error failed the requests of the step.
+        """
         watch = StopWatch(self.clock)
         scheduler_output = self.scheduler.schedule()
         watch.lap("schedule")
+        seen: list[torch.Tensor] = []
+
+        def choose(logits: torch.Tensor) -> torch.Tensor:
+            watch.lap("forward")
+            seen.append(logits)
+            return choose_tokens(logits, *self._rules(scheduler_output))
+
         try:
-            self._move(scheduler_output)
+            self._before_copies(scheduler_output)
+            self.copy_blocks(scheduler_output.block_copies)
             watch.lap("move")
             if not scheduler_output.num_scheduled_tokens:
-                return self._claim()
-            logits = self.runner.forward(scheduler_output)
-            watch.lap("forward")
-            tokens = sample(logits, *self._rules(scheduler_output))
+                return None
+            tokens = self.runner.launch(scheduler_output, choose)
             watch.lap("sample")
         except BaseException as error:
-            self._fail(scheduler_output, watch, error)
-            return self._claim()
-        self._write_down_queue_times(scheduler_output, watch.start)
-        gets_token = [
-            sequence.num_computed_tokens + count == sequence.num_tokens
-            for sequence, count in scheduler_output.num_scheduled_tokens.items()
-        ]
-        self._finish(scheduler_output, watch, tokens, gets_token, self._update, logits)
-        return self._claim()
+            try:
+                self._finish_in_flight()
+            finally:
+                self._fail(scheduler_output, watch, error)
+            return None
+        self._record_queue_times(scheduler_output.admitted, watch.start)
+        return LaunchedStep(scheduler_output, tokens, watch, seen[0] if seen else None)
+
+    def process_results(self, step: LaunchedStep, update: Update) -> None:
+        """The second half of a step: wait for its tokens, pass them on, and record the step.
+
+        Args:
+            update: function (step, tokens): tells the scheduler.
+        """
+        step.watch.go_on()
+        try:
+            tokens = step.tokens.wait()
+        except BaseException as error:
+            return self._fail(step.scheduler_output, step.watch, error)
+        step.watch.lap("forward")
+        scheduler_output = step.scheduler_output
+        work = dict(
+            tokens=scheduler_output.num_tokens,
+            prefill_tokens=scheduler_output.num_tokens - sum(step.gets_token),
+            running=len(scheduler_output.num_scheduled_tokens),
+        )
+        completions = self._completions_with_token(step, tokens)
+        update(step, tokens)
+        self._pass_on(completions)
+        step.watch.lap("update")
+        self._record_step(scheduler_output, step.watch, new_tokens=len(completions), **work)
+
+    def copy_blocks(self, block_copies: list[BlockCopy]) -> None:
+        """Carry out the block copies of a scheduled step."""
+        copy_blocks(block_copies, self.runner.cache, self.swap_cache)
 
     def keep(self, output: RequestOutput) -> None:
-        """Hand an output back that was not for the caller of `step`: the next step returns it again."""
+        """Return an output that was not for the caller of `step` once more, with the next step."""
         self._unclaimed.append(output)
 
     def forget(self, output: RequestOutput | None) -> None:
-        """An output has found its reader in another way: no step shall return it any more."""
+        """The caller has the output already: no step returns it any more."""
         self._unclaimed = [other for other in self._unclaimed if other is not output]
+
+    def close(self) -> None:
+        """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests any more."""
+        for name in list(self.requests):
+            self.abort(name)
+        self._finish_in_flight()
+        self.runner.close()
+        self._is_closed = True
+
+    def __enter__(self: EngineT) -> EngineT:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    generate = engine_calls.generate
+    stream = engine_calls.stream
 
     def _claim(self) -> list[RequestOutput]:
         ended, self._unclaimed = self._unclaimed, []
         return ended
 
-    generate = engine_calls.generate
-    stream = engine_calls.stream
-
-    def _free_name(self) -> str:
-        name = self._num_added
-        while str(name) in self.requests:
-            name += 1
-        return str(name)
+    def _free_id(self) -> str:
+        index = self._num_added
+        while str(index) in self.requests:
+            index += 1
+        return str(index)
 
     def _refuse_inside_a_step(self) -> None:
-        if self._is_telling:
+        if self._is_in_callback:
             raise RuntimeError(
-                "step() was called by an on_token, in the middle of a step; note down what is wanted, and do it after the step."
+                "step() was called by an on_token, in the middle of a step; note what you want to do, and do it after the step."
             )
 
-    def _move(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
-        copy_blocks(scheduler_output.block_copies, self.runner.cache, self.swap_cache)
+    def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+        """For engines whose steps overlap."""
+
+    def _finish_in_flight(self) -> None:
+        """For engines whose steps overlap."""
 
     def _rules(self, scheduler_output: PreemptiveSchedulerOutput) -> tuple[list[SamplingParams], list[int], list[int]]:
-        """What `sample` wants to know of every sequence beside the logits."""
-        answers = [self._answers[sequence] for sequence in scheduler_output.num_scheduled_tokens]
+        """What `choose_tokens` needs of every sequence besides the logits."""
+        completions = [self._completions[sequence] for sequence in scheduler_output.num_scheduled_tokens]
         return (
-            [answer.request.params for answer in answers],
-            [answer.seed for answer in answers],
-            [len(each.output_ids) for each in scheduler_output.num_scheduled_tokens],
+            [completion.request.params for completion in completions],
+            [completion.seed for completion in completions],
+            [len(each.output_ids) + each.num_placeholders for each in scheduler_output.num_scheduled_tokens],
         )
 
     def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: BaseException) -> None:
-        """Something went wrong before a plan was carried out: nobody knows what its sequences have in the cache now."""
-        # Whoever is being swapped out may have lost its cache, too, if moving was what failed.
-        half_moved = (
-            [] if "move" in watch.laps else [sequence for sequence in scheduler_output.preempted if sequence.swapped]
-        )
-        answers = [
-            self._answers[sequence]
-            for sequence in (*scheduler_output.num_scheduled_tokens, *half_moved)
-            if sequence in self._answers
+        """A step went wrong halfway: nobody knows what its sequences have in the cache now."""
+        # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
+        half_copied = [] if "move" in watch.laps else [each for each in scheduler_output.preempted if each.swapped]
+        completions = [
+            self._completions[sequence]
+            for sequence in (*scheduler_output.num_scheduled_tokens, *half_copied)
+            if sequence in self._completions
         ]
-        self._unclaimed += [
-            self._end(request, "error", error) for request in dict.fromkeys(answer.request for answer in answers)
-        ]
+        for request in dict.fromkeys(completion.request for completion in completions):
+            self._unclaimed.append(self._end(request, "error", error))
         if not isinstance(error, Exception):
-            raise error  # somebody pressed Ctrl-C
+            raise error  # someone pressed Ctrl-C
 
-    def _finish(
-        self,
-        scheduler_output: PreemptiveSchedulerOutput,
-        watch: StopWatch,
-        tokens: list[int],
-        gets_token: list[bool],
-        update: Callable,
-        logits=None,
-    ) -> None:
-        """A plan was carried out: hand out its tokens, and write the step down.
-
-        Args:
-            gets_token: of each sequence of the plan, whether all its known tokens are computed.
-            update: function (plan, tokens): tells the scheduler.
-            logits: only needed for log-probabilities and forks.
-        """
-        work = dict(
-            tokens=scheduler_output.num_tokens,
-            prefill_tokens=scheduler_output.num_tokens - sum(gets_token),
-            running=len(scheduler_output.num_scheduled_tokens),
-        )
-        told = self._hand_out(scheduler_output, tokens, gets_token, logits)
-        update(scheduler_output, tokens)
-        self._tell_all(told)
-        watch.lap("update")
-        self._write_down(scheduler_output, watch, new_tokens=len(told), **work)
-
-    def _hand_out(
-        self, scheduler_output: PreemptiveSchedulerOutput, tokens: list[int], gets_token: list[bool], logits
-    ) -> list[Answer]:
-        """Who gets a token: every sequence whose known tokens are all computed, and the forks that begin with it."""
-        told = []
-        for row, (sequence, token, is_last) in enumerate(
-            zip(scheduler_output.num_scheduled_tokens, tokens, gets_token)
+    def _completions_with_token(self, step: LaunchedStep, tokens: list[int]) -> list[CompletionOutput]:
+        """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that begin with it."""
+        completions = []
+        for row, (sequence, token, gets_token) in enumerate(
+            zip(step.scheduler_output.num_scheduled_tokens, tokens, step.gets_token)
         ):
-            answer = self._answers.get(sequence) if is_last else None
-            if answer is None:
-                continue  # all the same if its request has ended meanwhile, or if another sequence of it has failed in this loop
-            request = answer.request
+            completion = self._completions.get(sequence) if gets_token else None
+            if completion is None:
+                continue  # also if its request has ended meanwhile, or if another sequence of it has failed in this loop
+            request = completion.request
             if token == NO_TOKEN:
                 error = FloatingPointError(
                     "the model's logits are not finite numbers; look at its weights and its dtype."
                 )
                 self._unclaimed.append(self._end(request, "error", error))
                 continue
-            told.append(answer)
-            if request.params.logprobs is not None:
-                answer.add_logprobs(logits[row], token)
-            if len(request.answers) < request.params.n:
-                told += self._fork(request, sequence, scheduler_output.num_scheduled_tokens[sequence], logits[row])
-        return told
+            completions.append(completion)
+            if step.logits is not None:
+                completion.add_logprobs(step.logits[row], token)
+                if len(request.completions) < request.params.n:
+                    count = step.scheduler_output.num_scheduled_tokens[sequence]
+                    completions += self._fork(request, sequence, count, step.logits[row])
+        return completions
 
-    def _update(self, scheduler_output: PreemptiveSchedulerOutput, tokens: list[int]) -> None:
-        left = {
-            sequence: token
-            for sequence, token in zip(scheduler_output.num_scheduled_tokens, tokens)
-            if sequence in self._answers
-        }
-        scheduler_output.num_scheduled_tokens = {
-            sequence: scheduler_output.num_scheduled_tokens[sequence] for sequence in left
-        }
-        self.scheduler.update(scheduler_output, left.values())
+    def _update(self, step: InFlightStep, tokens: list[int]) -> None:
+        scheduled = step.scheduler_output.num_scheduled_tokens
+        served = {sequence: token for sequence, token in zip(scheduled, tokens) if sequence in self._completions}
+        step.scheduler_output.num_scheduled_tokens = {sequence: scheduled[sequence] for sequence in served}
+        assert isinstance(step, LaunchedStep)
+        self.scheduler.update(step.scheduler_output, served.values())
 
-    def _fork(self, request: EngineRequest, sequence: Sequence, count: int, logits) -> list[Answer]:
-        """The prompt of a request with several answers is computed: the others begin here, on the same blocks."""
-        answers = []
+    def _fork(
+        self, request: EngineRequest, sequence: Sequence, count: int, logits: torch.Tensor
+    ) -> list[CompletionOutput]:
+        """The prompt of a request with several completions is computed: the others begin here, on the same blocks."""
+        completions = []
         for index in range(1, request.params.n):
             child = fork(self.scheduler.pool, sequence, f"{request.id}/{index}")
             child.num_computed_tokens += count
-            answer = request.new_answer(child, request.answers[0].seed + index, self.tokenizer)
-            (token,) = sample(logits[None], [request.params], [answer.seed], [0])
-            answer.add_logprobs(logits, token)
+            completion = request.new_completion(child, request.completions[0].seed + index, self.tokenizer)
+            (token,) = choose_tokens(logits[None], [request.params], [completion.seed], [0]).tolist()
+            completion.add_logprobs(logits, token)
             child.append_token(token)
             if child.finish_reason:
                 self.scheduler.release(child)
             else:
                 self.scheduler.add(child)
-            self._answers[child] = answer
-            answers.append(answer)
-        return answers
+            self._completions[child] = completion
+            completions.append(completion)
+        return completions
 
-    def _tell_all(self, answers: list[Answer]) -> None:
-        """Hand over the newest token of each answer."""
+    def _pass_on(self, completions: Iterable[CompletionOutput]) -> None:
+        """Pass on the newest token of each completion."""
         now, gaps = self.clock(), []
-        for answer in answers:
-            if answer.sequence not in self._answers:
-                continue  # somebody's callback has ended it
-            # Of most tokens nobody wants to hear, and there are many of them in every step.
-            if answer.stream or answer.sequence.finish_reason:
-                self._tell(answer, now)
-            if answer.first_token is None:
-                answer.first_token = now
-                self.metrics.ttft.add(now - answer.request.arrival)
+        for completion in completions:
+            if completion.sequence not in self._completions:
+                continue  # a callback has ended it
+            # Most tokens have no reader, and there are many of them in every step.
+            if completion.detokenizer or completion.sequence.finish_reason:
+                self._pass_on_one(completion, now)
+            if completion.first_token_time is None or completion.last_token_time is None:
+                completion.first_token_time = now
+                self.metrics.ttft.add(now - completion.request.arrival)
             else:
-                gaps.append(now - answer.last_token)
-            answer.last_token = now
+                gaps.append(now - completion.last_token_time)
+            completion.last_token_time = now
         self.metrics.itl.add_all(gaps)
 
-    def _tell(self, answer: Answer, now: float) -> None:
-        """Take the newest token of an answer into its text, call back, and see whether the answer is over, and its request."""
-        request, sequence = answer.request, answer.sequence
+    def _pass_on_one(self, completion: CompletionOutput, now: float) -> None:
+        """Append the newest token of a completion to its text, call back, and see whether the completion has finished, and its request."""
+        request, sequence = completion.request, completion.sequence
         is_running = not sequence.finish_reason
-        text = answer.add_text()
-        if sequence.finish_reason and is_running:  # by a stop string, which the scheduler knows nothing of
+        text = completion.add_text()
+        if sequence.finish_reason and is_running:  # by a stop string, which the scheduler doesn't know
             self.scheduler.remove(sequence)
-        if sequence.finish_reason and len(sequence.output_ids) > 1:
-            self.metrics.tpot.add((now - answer.first_token) / (len(sequence.output_ids) - 1))
+        if sequence.finish_reason and completion.first_token_time is not None:
+            self.metrics.tpot.add((now - completion.first_token_time) / (len(sequence.output_ids) - 1))
         if request.on_token:
-            self._is_telling = True
+            self._is_in_callback = True
             try:
                 request.on_token(
-                    NewToken(request.id, answer.index, sequence.output_ids[-1], text, sequence.finish_reason)
+                    NewToken(request.id, completion.index, sequence.output_ids[-1], text, sequence.finish_reason)
                 )
             except Exception as error:
                 self._unclaimed.append(self._end(request, "error", error))
             finally:
-                self._is_telling = False
+                self._is_in_callback = False
             if self.requests.get(request.id) is not request:
-                return  # it has failed, or it was aborted by its own callback
+                return  # it has failed, or its own callback has aborted it
         if sequence.finish_reason:
-            del self._answers[sequence]
-            answer.is_over = True
+            del self._completions[sequence]
+            completion.finish(self.tokenizer)
             if request.is_finished:
                 self._unclaimed.append(self._end(request, sequence.finish_reason))
 
-    def _end(self, request: EngineRequest, reason: str, error: Exception | None = None) -> RequestOutput:
-        """Take a request out, with all its sequences, wherever they are."""
+    def _end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
+        """Take a request out, with all its sequences, running or waiting."""
         take_out = self.scheduler.discard if error else self.scheduler.remove
-        for answer in request.answers:
-            if not answer.sequence.finish_reason:
-                take_out(answer.sequence)
-                answer.sequence.finish_reason = reason
-            self._answers.pop(answer.sequence, None)
+        for completion in request.completions:
+            if not completion.sequence.finish_reason:
+                take_out(completion.sequence)
+                completion.sequence.finish_reason = reason
+            if completion.finish_reason is None:
+                completion.finish(self.tokenizer)
+            self._completions.pop(completion.sequence, None)
         del self.requests[request.id]
         self.metrics.add_request(reason, self.clock() - request.arrival)
-        request.result = request.output(self.tokenizer, error)
+        request.result = RequestOutput(request.id, request.prompt_ids, request.completions, error)
         return request.result
 
-    def _write_down_queue_times(self, scheduler_output: PreemptiveSchedulerOutput, now: float) -> None:
-        for sequence in scheduler_output.admitted:
-            request = self._answers[sequence].request
+    def _record_queue_times(self, admitted: list[Sequence], now: float) -> None:
+        for sequence in admitted:
+            request = self._completions[sequence].request
             if not request.is_admitted:  # a preempted sequence is admitted once more
                 request.is_admitted = True
                 self.metrics.queue_time.add(now - request.arrival)
 
-    def _write_down(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, **work: int) -> None:
+    def _record_step(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, **work: Any) -> None:
         step = EngineStep(
             **work,
             start=watch.start,

@@ -1,14 +1,24 @@
-"""Lesson 09: carries out a SchedulerOutput: one row of all its tokens, one forward pass, logits for every sequence."""
+"""Lesson 09: computes a scheduled step: one packed batch of all its tokens, one forward pass, logits for every sequence."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lessons_lib.attention.hf_backend import paged_forward
-from lessons_lib.attention.packing import PackedBatch, pack
+from lessons_lib.attention.hf_backend import Backend, paged_forward
+from lessons_lib.engine.in_flight import InFlightTokens
+from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def greedy(logits: torch.Tensor) -> torch.Tensor:
+    """The likeliest token of each row, int64 [N], on the device of the logits."""
+    return logits.argmax(dim=-1)
 
 
 class ModelRunner:
@@ -16,64 +26,48 @@ class ModelRunner:
 
     Attributes:
         cache: as many blocks as the scheduler's pool, of the same size.
-        backend: see `paged_model.plan_attention`.
+        backend: see `hf_backend.plan_attention`.
+        tables: the block tables of the running sequences.
     """
 
-    def __init__(self, model, num_blocks: int, block_size: int, backend: str | Callable | None = None):
+    cache_type = PagedKVCache
+
+    def __init__(
+        self, model: "PreTrainedModel", num_blocks: int, block_size: int, backend: str | Backend | None = None
+    ):
         self.model = model
-        self.cache = PagedKVCache(model.config, num_blocks, block_size, model.dtype, model.device)
+        self.cache = self.cache_type(model.config, num_blocks, block_size, model.dtype, model.device)
         self.backend = backend
+        self.tables = BlockTables()
 
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
-        """Compute the tokens of a plan.
+        """Compute the tokens of a scheduled step.
 
         Returns:
-            tensor [sequences of the plan, vocabulary]: the logits after the last token that was computed of each.
+            tensor [N, vocabulary]: for each scheduled sequence, the logits after the last token that was computed.
         """
-        packed, tables = packed_plan(scheduler_output)
-        return paged_forward(
-            self.model, packed, self.cache, slots_of(packed, tables, self.cache.block_size), tables, self.backend
-        )
+        batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
+        return paged_forward(self.model, batch, self.cache, self.backend)
+
+    def launch(
+        self, scheduler_output: SchedulerOutput, choose: Callable[[torch.Tensor], torch.Tensor] = greedy
+    ) -> InFlightTokens:
+        """Start a step and the choice of its tokens.
+
+        Args:
+            choose: function from logits [N, vocabulary] to tokens, int64 [N], on the device of the logits.
+        """
+        return InFlightTokens(choose(self.forward(scheduler_output)))
+
+    def close(self) -> None:
+        """Leave the model as it was before the runner was made."""
 
 
-def packed_plan(scheduler_output: SchedulerOutput) -> tuple[PackedBatch, torch.Tensor]:
-    """The row of a plan, and the block tables of its sequences."""
-    packed = pack(
-        [tokens_of(*item) for item in scheduler_output.num_scheduled_tokens.items()],
-        [sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens],
-    )
-    return packed, block_tables(scheduler_output.num_scheduled_tokens)
-
-
-def tokens_of(sequence: Sequence, count: int) -> list[int]:
-    """The next `count` tokens that are known and not computed."""
-    start = sequence.num_computed_tokens
-    prompt = sequence.prompt_ids
-    if start >= len(prompt):
-        return sequence.output_ids[start - len(prompt) : start - len(prompt) + count]
-    return (list(prompt[start : start + count]) + sequence.output_ids)[:count]
-
-
-def block_tables(sequences) -> torch.Tensor:
-    """The blocks of several sequences as one tensor [B, most blocks of any], filled up with 0."""
-    tables = [sequence.blocks for sequence in sequences]
-    longest = max(map(len, tables), default=0)
-    return torch.tensor([table + [0] * (longest - len(table)) for table in tables], dtype=torch.int32).reshape(
-        len(tables), longest
-    )
-
-
-def slots_of(packed: PackedBatch, tables: torch.Tensor, block_size: int) -> torch.Tensor:
-    """The slot mapping of a whole row, int64 [T]: what `block_pool.slot_mapping` says of each sequence, for all at once."""
-    blocks = tables[packed.seq_ids, packed.positions // block_size].long()
-    return blocks * block_size + packed.positions % block_size
-
-
-def serve_greedily(runner: ModelRunner, scheduler: Scheduler, sequences: list[Sequence]) -> list[list[int]]:
-    """Answer all sequences, each step with the likeliest tokens.
+def serve_greedily(runner: ModelRunner, scheduler: Scheduler[Any], sequences: list[Sequence]) -> list[list[int]]:
+    """Generate the completions of all sequences, with the likeliest token in each step.
 
     Returns:
-        list of lists of int: the answers, in the order of the sequences.
+        the completions, in the order of the sequences.
     """
     for sequence in sequences:
         scheduler.add(sequence)

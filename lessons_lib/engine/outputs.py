@@ -1,21 +1,27 @@
-"""Lesson 12: a request as the engine keeps it, and what it gives back."""
+"""Lesson 12: a request while the engine serves it, and what the engine returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.sampling import SamplingParams, TokenLogprobs, token_logprobs
 from lessons_lib.scheduling.sequence import Sequence
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 @dataclass(frozen=True)
 class NewToken:
-    """One token, handed over as soon as it is there.
+    """One token, passed on as soon as it is there.
 
     Attributes:
-        index: which of the request's answers it belongs to.
+        index: which completion of the request it belongs to.
         text: what can be shown now and could not before; sometimes nothing.
-        finish_reason: why the answer ends here, None if it goes on.
+        finish_reason: why the completion ends here, None if it goes on.
     """
 
     request_id: str
@@ -25,20 +31,62 @@ class NewToken:
     finish_reason: str | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class CompletionOutput:
-    """One answer.
+    """One completion of a request: the engine lets it grow, and returns it when the request has ended.
 
     Attributes:
-        finish_reason: "stop" after a stop token or stop string, "length" at the cap, "abort", or "error".
+        index: which completion of the request it is.
+        token_ids: its tokens.
+        text: its text. While it grows, only if someone reads along.
+        finish_reason: "stop" after a stop token or stop string, "length" at `max_tokens`, "abort", or "error". None while it grows.
         logprobs: one for each token, if they were asked for.
+        request, sequence, seed, detokenizer, first_token_time, last_token_time: the engine's own. The detokenizer is None if nobody reads along;
+            times are on the engine's clock, when the first and the last token were passed on.
     """
 
     index: int
     token_ids: list[int]
-    text: str
-    finish_reason: str | None
+    text: str = ""
+    finish_reason: str | None = None
     logprobs: list[TokenLogprobs] | None = None
+    request: "EngineRequest" = field(kw_only=True, repr=False, compare=False)
+    sequence: Sequence = field(kw_only=True, repr=False, compare=False)
+    seed: int = field(kw_only=True, repr=False, compare=False)
+    detokenizer: IncrementalDetokenizer | None = field(kw_only=True, repr=False, compare=False)
+    first_token_time: float | None = field(default=None, repr=False, compare=False)
+    last_token_time: float | None = field(default=None, repr=False, compare=False)
+
+    def add_logprobs(self, logits: torch.Tensor, token: int) -> None:
+        """Note the log-probabilities of a token, if they were asked for.
+
+        Args:
+            logits: [vocabulary].
+        """
+        if self.logprobs is not None and self.request.params.logprobs is not None:
+            self.logprobs.append(token_logprobs(logits, token, self.request.params.logprobs))
+
+    def add_text(self) -> str:
+        """Append the newest token to the text. A stop string in it ends the sequence. Returns what can be shown now."""
+        if self.detokenizer is None:
+            return ""
+        text = "" if self._ends_with_stop_token() else self.detokenizer.add(self.token_ids[-1])
+        if self.sequence.finish_reason:
+            text += self.detokenizer.finish()
+        if self.detokenizer.stopped:
+            self.sequence.finish_reason = "stop"
+        self.text = self.detokenizer.text
+        return text
+
+    def finish(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        """Nothing follows: take over the reason, and the whole text. A stop token is not part of the text."""
+        self.finish_reason = self.sequence.finish_reason
+        if self.detokenizer is None:
+            shown = self.token_ids[:-1] if self._ends_with_stop_token() else self.token_ids
+            self.text = tokenizer.decode(shown, skip_special_tokens=True)
+
+    def _ends_with_stop_token(self) -> bool:
+        return bool(self.token_ids) and self.token_ids[-1] in self.sequence.stop_token_ids
 
 
 @dataclass(frozen=True)
@@ -46,86 +94,29 @@ class RequestOutput:
     """A request that has ended.
 
     Attributes:
-        completions: its answers, `params.n` of them, fewer if it failed or was aborted early.
+        completions: `params.n` of them, fewer if the request failed or was aborted early.
         error: what went wrong, None if nothing did.
     """
 
     request_id: str
     prompt_ids: list[int]
     completions: list[CompletionOutput]
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @property
     def text(self) -> str:
-        """The first answer."""
+        """Of the first completion."""
         return self.completions[0].text
 
     @property
     def token_ids(self) -> list[int]:
+        """Of the first completion."""
         return self.completions[0].token_ids
 
     @property
     def finish_reason(self) -> str | None:
+        """Of the first completion."""
         return self.completions[0].finish_reason
-
-
-@dataclass(eq=False)
-class Answer:
-    """One answer of a request while it grows.
-
-    Attributes:
-        sequence: its tokens, as the scheduler has them.
-        seed: of its random draws.
-        stream: its text; None where nobody looks at it before the end.
-        first_token, last_token: when they were handed over.
-        is_over: whether the last of its tokens was handed over.
-    """
-
-    request: "EngineRequest"
-    index: int
-    sequence: Sequence
-    seed: int
-    stream: IncrementalDetokenizer | None
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    first_token: float | None = None
-    last_token: float | None = None
-    is_over: bool = False
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.params
-
-    @property
-    def ended_by_token(self) -> bool:
-        ids = self.sequence.output_ids
-        return bool(ids) and ids[-1] in self.sequence.stop_token_ids
-
-    def add_logprobs(self, logits, token: int) -> None:
-        if self.params.logprobs is not None:
-            self.logprobs.append(token_logprobs(logits, token, self.params.logprobs))
-
-    def add_text(self) -> str:
-        """Take the newest token into the text. A stop string in it ends the answer. Returns what can be shown now."""
-        if self.stream is None:
-            return ""
-        text = "" if self.ended_by_token else self.stream.add(self.sequence.output_ids[-1])
-        if self.sequence.finish_reason:
-            text += self.stream.finish()
-        if self.stream.stopped:
-            self.sequence.finish_reason = "stop"
-        return text
-
-    def completion(self, tokenizer) -> CompletionOutput:
-        ids = self.sequence.output_ids
-        shown = ids[:-1] if self.ended_by_token else ids
-        text = self.stream.text if self.stream else tokenizer.decode(shown, skip_special_tokens=True)
-        return CompletionOutput(
-            self.index,
-            list(ids),
-            text,
-            self.sequence.finish_reason,
-            self.logprobs if self.params.logprobs is not None else None,
-        )
 
 
 @dataclass(eq=False)
@@ -133,11 +124,11 @@ class EngineRequest:
     """A request that is being served.
 
     Attributes:
-        arrival: when it came, on the engine's clock.
+        arrival: when it arrived, in seconds on the engine's clock.
         on_token: called with each NewToken.
-        answers: those that have begun. The others begin when the prompt is computed.
+        completions: those that have begun. The others begin when the prompt is computed.
         is_admitted: whether it has had its first step.
-        result: what it gave back, once it has ended.
+        result: what it returned, once it has ended.
     """
 
     id: str
@@ -145,25 +136,26 @@ class EngineRequest:
     params: SamplingParams
     arrival: float
     on_token: Callable[[NewToken], None] | None = None
-    answers: list[Answer] = field(default_factory=list)
+    completions: list[CompletionOutput] = field(default_factory=list)
     is_admitted: bool = False
     result: RequestOutput | None = None
 
-    def new_answer(self, sequence: Sequence, seed: int, tokenizer) -> Answer:
+    def new_completion(self, sequence: Sequence, seed: int, tokenizer: "PreTrainedTokenizerBase") -> CompletionOutput:
+        """One more completion, which grows with a sequence."""
         is_watched = self.on_token or self.params.stop
-        answer = Answer(
-            self,
-            len(self.answers),
-            sequence,
-            seed,
-            IncrementalDetokenizer(tokenizer, self.params.stop) if is_watched else None,
+        completion = CompletionOutput(
+            len(self.completions),
+            sequence.output_ids,
+            logprobs=None if self.params.logprobs is None else [],
+            request=self,
+            sequence=sequence,
+            seed=seed,
+            detokenizer=IncrementalDetokenizer(tokenizer, self.params.stop) if is_watched else None,
         )
-        self.answers.append(answer)
-        return answer
+        self.completions.append(completion)
+        return completion
 
     @property
     def is_finished(self) -> bool:
-        return len(self.answers) == self.params.n and all(answer.is_over for answer in self.answers)
-
-    def output(self, tokenizer, error: Exception | None = None) -> RequestOutput:
-        return RequestOutput(self.id, self.prompt_ids, [answer.completion(tokenizer) for answer in self.answers], error)
+        """Whether all its completions have begun and finished."""
+        return len(self.completions) == self.params.n and all(each.finish_reason for each in self.completions)

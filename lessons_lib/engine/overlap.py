@@ -1,90 +1,137 @@
-"""Lesson 13: the next step is planned and started while this one runs, so that the GPU never waits for the scheduler.
+"""Lesson 13: the next step is scheduled and launched while this one runs, so that the GPU never waits for the scheduler.
 
-Which token a sequence gets is not needed to plan its next step; that it gets one is enough. So a place is kept for the token, the next step
-is started, and the token is written down when it arrives. Only then can anybody see that it was a stop token. Such a sequence has computed
-one token too many by then, which is thrown away.
+Scheduling a sequence's next step doesn't take its new token, only the fact that there will be one. So the sequence gets a placeholder, the
+next step is launched, and then the token arrives and replaces the placeholder. Only now can the host see that it was a stop token. By then
+the sequence has computed one token too many, which is thrown away.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Any
 
+from lessons_lib.engine.in_flight import InFlightStep
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 
-@dataclass
-class StartedStep:
-    """A step whose tokens have not arrived.
+class OverlappedSteps:
+    """Drives a scheduler and a runner with at most one step in flight while the next one is scheduled.
 
     Attributes:
-        plan: what it computes.
-        pending: has `tokens()`, which waits for them.
-        gets_token: for each sequence of the plan, whether a token is under way to it; filled in when it is counted ahead.
+        scheduler: a Scheduler or PreemptiveScheduler.
+        runner: has `launch(scheduler_output)`, which returns at once.
+        copy_blocks: function (scheduler_output): carries out its block copies before the step is launched.
+        in_flight: the InFlightStep whose results haven't been processed, or None.
+        leaving: sequences whose last token is in flight. They don't run any more, and keep their blocks until it arrives.
     """
 
-    scheduler_output: SchedulerOutput
-    pending: object
-    gets_token: list[bool] = field(default_factory=list, init=False)
-
-
-class CountedAhead:
-    """Lets the sequences of a scheduler look as they will after a step whose tokens have not arrived.
-
-    Attributes:
-        scheduler: Scheduler or PreemptiveScheduler. Between two steps, an answer may end in a token that nobody knows yet: -1 - i, where i is
-            the place of its sequence in the step that is under way. It goes into the next row as it is; see RowInputs.
-        leaving: sequences whose last token is under way. They hold their blocks until it arrives.
-    """
-
-    def __init__(self, scheduler: Scheduler):
-        self.scheduler = scheduler
+    def __init__(
+        self,
+        scheduler: Scheduler[Any],
+        runner: ModelRunner,
+        copy_blocks: Callable[[Any], None] = lambda scheduler_output: None,
+    ):
+        self.scheduler, self.runner, self.copy_blocks = scheduler, runner, copy_blocks
+        self.in_flight: InFlightStep | None = None
         self.leaving: list[Sequence] = []
 
+    def has_unfinished(self) -> bool:
+        """Whether a step would do anything."""
+        return self.in_flight is not None or self.scheduler.has_unfinished()
+
+    def step(self) -> list[Sequence]:
+        """Schedule and launch step N+1, then process the results of step N.
+
+        Returns:
+            the sequences that have finished. Their blocks are free again. A step in flight may still write to them, but the GPU works in the
+            order of the launches, so whatever the next owner writes comes later.
+        """
+        finished = self.finish_in_flight() if self.may_lack_blocks() else []
+        launched = self.launch()
+        previous, self.in_flight = self.in_flight, launched
+        try:
+            if previous:
+                finished += self.process_results(previous)
+        finally:
+            if launched:
+                self.append_placeholders(launched)
+        return finished
+
+    def launch(self) -> InFlightStep | None:
+        """Schedule a step and start it. None if there is nothing to compute.
+
+        Raises:
+            RuntimeError: a sequence with a token in flight was preempted. It can't be recomputed without that token.
+        """
+        scheduler_output = self.scheduler.schedule()
+        if preempted := self.preempted_in_flight(scheduler_output):
+            names = [sequence.id for sequence in preempted]
+            raise RuntimeError(
+                f"{names} were preempted with tokens in flight; admission must not take blocks from running sequences."
+            )
+        self.copy_blocks(scheduler_output)
+        if not scheduler_output.num_scheduled_tokens:
+            return None
+        return InFlightStep(scheduler_output, self.runner.launch(scheduler_output))
+
+    def process_results(self, step: InFlightStep) -> list[Sequence]:
+        """Wait for the tokens of a step. Returns the sequences that have finished."""
+        return self.fill_placeholders(step, step.tokens.wait())
+
+    def finish_in_flight(self) -> list[Sequence]:
+        """Process the results of the step in flight, if there is one. Afterwards all tokens are known."""
+        previous, self.in_flight = self.in_flight, None
+        return self.process_results(previous) if previous else []
+
     def may_lack_blocks(self) -> bool:
-        """Whether the next step may have to preempt somebody: who is preempted must have all tokens known, for they are computed again."""
+        """Whether the next step may have to preempt a sequence: all its tokens must be known then, since they are computed again."""
         scheduler = self.scheduler
         size, running = scheduler.pool.block_size, len(scheduler.running)
-        # A block begun for each sequence, one copied for each before it is written, and those that the tokens of the step fill.
+        # For each sequence a new block and a copy of one, and the blocks that the tokens of the step fill.
         return 2 * running + scheduler.max_num_batched_tokens // size > len(scheduler.pool.free_queue)
 
-    def count_ahead(self, step: StartedStep) -> None:
-        """Let the sequences look as they will after the step: its tokens computed, and one more there, though nobody knows which."""
-        for place, (sequence, count) in enumerate(step.scheduler_output.num_scheduled_tokens.items()):
-            output, computed = sequence.output_ids, sequence.num_computed_tokens + count
-            gets_token = computed == len(sequence.prompt_ids) + len(output)
-            step.gets_token.append(gets_token)
+    def preempted_in_flight(self, scheduler_output: SchedulerOutput) -> list[Sequence]:
+        """Sequences of the step in flight that were preempted."""
+        preempted: list[Sequence] = getattr(scheduler_output, "preempted", [])
+        if not preempted or not self.in_flight:
+            return []
+        in_flight = self.in_flight.scheduler_output.num_scheduled_tokens
+        return [sequence for sequence in preempted if sequence in in_flight]
+
+    def append_placeholders(self, step: InFlightStep) -> None:
+        """Let the sequences look as they will after the step: its tokens computed, and a placeholder for each new token."""
+        for (sequence, count), gets_token in zip(step.scheduler_output.num_scheduled_tokens.items(), step.gets_token):
             if sequence.finish_reason:
                 continue
-            sequence.num_computed_tokens = computed
+            sequence.num_computed_tokens += count
             if gets_token:
-                if len(output) + 1 < sequence.max_new_tokens:
-                    output.append(-1 - place)
+                if len(sequence.output_ids) + 1 < sequence.max_new_tokens:
+                    sequence.num_placeholders = 1
                 else:
                     self.scheduler.running.remove(sequence)
                     self.leaving.append(sequence)
 
-    def put_in_place(self, step: StartedStep, tokens: list[int]) -> list[Sequence]:
-        """What `Scheduler.update` does, for a step that was counted ahead.
+    def fill_placeholders(self, step: InFlightStep, tokens: list[int]) -> list[Sequence]:
+        """What `Scheduler.update` does, for a step whose sequences have placeholders.
 
         Returns:
             the sequences that have finished. Their blocks are free again.
         """
         finished, block_size = [], self.scheduler.pool.block_size
-        for (sequence, count), token, gets_token in zip(
-            step.scheduler_output.num_scheduled_tokens.items(), tokens, step.gets_token
-        ):
-            if sequence.finish_reason:  # it had ended by the step before, or was aborted
+        scheduled = step.scheduler_output.num_scheduled_tokens.items()
+        for (sequence, count), token, gets_token in zip(scheduled, tokens, step.gets_token):
+            if sequence.finish_reason:  # it had finished by the step before, or was aborted
                 continue
             if gets_token:
-                output = sequence.output_ids
-                if token not in sequence.stop_token_ids and output and output[-1] < 0:
-                    output[-1] = token  # a place was kept for it, so it goes on
-                else:
-                    forget_unknown(sequence)
+                if sequence.num_placeholders and token not in sequence.stop_token_ids:
+                    sequence.num_placeholders = 0
+                    sequence.output_ids.append(token)
+                else:  # a stop token, or the last one that `max_new_tokens` allows
+                    sequence.num_placeholders = 0
                     sequence.append_token(token)
                     finished.append(sequence)
             if sequence.num_computed_tokens % block_size < count:
-                # A block is full. It is named after its tokens, and so the scheduler could not count them before they were known.
+                # A block is full. Its hash needs its tokens, so the scheduler could not count them before they were known.
                 sequence.num_computed_tokens -= count
                 self.scheduler.computed(sequence, count)
         for sequence in finished:
@@ -92,90 +139,33 @@ class CountedAhead:
         return finished
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and free its blocks. To abort it, also give it a `finish_reason`."""
+        """Take a sequence out, wherever it is, and free its blocks. To abort it, also set its `finish_reason`."""
         self.forget(sequence)
         self.scheduler.remove(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """Nobody waits any more for what is under way to a sequence: the scheduler may take it out."""
-        forget_unknown(sequence)
+        """Drop the token that is in flight for a sequence, so that the scheduler can take the sequence out."""
+        sequence.num_placeholders = 0
         if sequence in self.leaving:
             self.leaving.remove(sequence)
             self.scheduler.running.append(sequence)
 
 
-def forget_unknown(sequence: Sequence) -> None:
-    """Take away what stands for a token that has not arrived, if there is one."""
-    output = sequence.output_ids
-    if output and output[-1] < 0:
-        output.pop()
-
-
-class OverlappedSteps(CountedAhead):
-    """Drives a scheduler and a runner, with at most one step under way while another is planned.
-
-    Attributes:
-        runner: has `start(scheduler_output) -> pending`, which returns at once.
-        move: function (plan), called before a step is started: see `block_moves.copy_blocks`.
-        started: the StartedStep whose tokens have not been written down, or None.
-    """
-
-    def __init__(
-        self, scheduler: Scheduler, runner, move: Callable[[SchedulerOutput], None] = lambda scheduler_output: None
-    ):
-        super().__init__(scheduler)
-        self.runner, self.move = runner, move
-        self.started: StartedStep | None = None
-
-    def has_unfinished(self) -> bool:
-        return self.started is not None or self.scheduler.has_unfinished()
-
-    def step(self) -> list[Sequence]:
-        """Start the next step, then write down the tokens of the one before.
-
-        Returns:
-            the sequences that have finished. Their blocks are free again; what is still under way to them is overtaken by whoever writes there
-            next, since the GPU does everything in the order in which it was started.
-        """
-        finished = self.finish_started() if self.may_lack_blocks() else []
-        before, self.started = self.started, self.start_next()
-        if before:
-            finished += self.write_down(before)
-        if self.started:
-            self.count_ahead(self.started)
-        return finished
-
-    def finish_started(self) -> list[Sequence]:
-        """Wait for the step that is under way, if there is one. Afterwards all tokens are known: this comes before a fork, for example."""
-        before, self.started = self.started, None
-        return self.write_down(before) if before else []
-
-    def start_next(self) -> StartedStep | None:
-        scheduler_output = self.scheduler.schedule()
-        if self.started and getattr(scheduler_output, "preempted", None):
-            names = [sequence.id for sequence in scheduler_output.preempted]
-            raise RuntimeError(
-                f"{names} were preempted while tokens were under way to them; admission must not take blocks from those who run."
-            )
-        self.move(scheduler_output)
-        return (
-            StartedStep(scheduler_output, self.runner.start(scheduler_output))
-            if scheduler_output.num_scheduled_tokens
-            else None
-        )
-
-    def write_down(self, step: StartedStep) -> list[Sequence]:
-        """Wait for the tokens of a step, and put them in their places. Returns the sequences that have finished."""
-        return self.put_in_place(step, step.pending.tokens())
-
-
 def serve_overlapped(
-    runner, scheduler: Scheduler, sequences: list[Sequence], move=lambda scheduler_output: None
+    runner: ModelRunner,
+    scheduler: Scheduler[Any],
+    sequences: list[Sequence],
+    copy_blocks: Callable[[Any], None] = lambda scheduler_output: None,
 ) -> list[list[int]]:
-    """Answer all sequences; see `model_runner.serve_greedily`."""
+    """Generate the completions of all sequences; see `model_runner.serve_greedily`.
+
+    Args:
+        runner: a GPUModelRunner.
+        copy_blocks: see OverlappedSteps.
+    """
     for sequence in sequences:
         scheduler.add(sequence)
-    steps = OverlappedSteps(scheduler, runner, move)
+    steps = OverlappedSteps(scheduler, runner, copy_blocks)
     while steps.has_unfinished():
         steps.step()
     return [sequence.output_ids for sequence in sequences]

@@ -1,157 +1,124 @@
-"""Lesson 13: the engine for a GPU: the next step is started before the tokens of the last one are read, so everything happens one step late.
+"""Lesson 13: the engine for a GPU: the next step is launched before the tokens of the last one are read, so results arrive one step later.
 
-What a step does is that of LLMEngine, in two halves: the first plans and starts it, the second, in the next call, hands out its tokens. In
-between, its sequences are counted ahead; see `overlap`.
+A step does what a step of LLMEngine does, in two halves: one call launches it, the next call processes its results. In between, its
+sequences have placeholders; see `overlap`.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.outputs import EngineRequest, RequestOutput
-from lessons_lib.engine.overlap import CountedAhead, StartedStep
-from lessons_lib.engine.sampling import choose_tokens
-from lessons_lib.engine.stopwatch import StopWatch
+from lessons_lib.engine.in_flight import InFlightStep
+from lessons_lib.engine.llm_engine import EngineConfig, LaunchedStep, LLMEngine
+from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
+from lessons_lib.engine.overlap import OverlappedSteps
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
-@dataclass
-class StartedEngineStep(StartedStep):
-    """A step of the engine whose tokens have not arrived.
-
-    Attributes:
-        watch: the laps of its first half.
-    """
-
-    watch: StopWatch
-
-
-def gpu_model_runner(**options):
+def gpu_model_runner(**options: Any) -> Callable[["PreTrainedModel", int, EngineConfig], GPUModelRunner]:
     """For `EngineConfig.make_runner`: a GPUModelRunner with these options, and the sizes of the engine."""
 
-    def make(model, num_blocks: int, config: EngineConfig) -> GPUModelRunner:
-        sizes = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
+    def make(model: "PreTrainedModel", num_blocks: int, config: EngineConfig) -> GPUModelRunner:
+        sizes: dict[str, Any] = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
         return GPUModelRunner(model, num_blocks, config.block_size, **sizes, **options)
 
     return make
 
 
+class EngineSteps(OverlappedSteps):
+    """Overlapped steps that launch and process as an engine does."""
+
+    def __init__(self, engine: "OverlappedEngine"):
+        super().__init__(engine.scheduler, engine.runner)
+        self.engine = engine
+
+    def launch(self) -> InFlightStep | None:
+        launched = self.engine.launch()
+        if launched:
+            launched.logits = None  # they are not needed, and the next launch may overwrite them
+        return launched
+
+    def process_results(self, step: InFlightStep) -> list[Sequence]:
+        assert isinstance(step, LaunchedStep)
+        self.engine.process_results(step, self.fill_placeholders)
+        return []
+
+
 class OverlappedEngine(LLMEngine):
-    """An LLMEngine that gives the same answers, and keeps a GPU busy. Without one it works, too, with `gpu_model_runner(compiled=False, capture=rerun)`.
+    """An LLMEngine that gives the same answers and keeps a GPU busy. Without a GPU: `gpu_model_runner(compiled=False, capture=rerun)`.
 
     Attributes:
-        runner: a GPUModelRunner; has `start(scheduler_output, choose)`. `runner.warm_up()` before the first request, so that none waits for the compiler.
-        ahead: CountedAhead.
-        started: the step whose tokens have not been handed out, or None.
+        runner: a GPUModelRunner. Call `runner.warm_up()` before the first request, so that none waits for the compiler.
+        overlap: EngineSteps: the step in flight, and the protocol.
     """
 
     new_runner = staticmethod(gpu_model_runner())
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.ahead = CountedAhead(self.scheduler)
-        self.started: StartedEngineStep | None = None
-        self._looked_at: dict[EngineRequest, None] = {}
+        self.overlap = EngineSteps(self)
+        self._needs_logits: dict[EngineRequest, None] = {}
 
-    def add_request(self, *args, **kwargs) -> str:
+    @property
+    def in_flight(self) -> InFlightStep | None:
+        """The step whose results haven't been processed, or None."""
+        return self.overlap.in_flight
+
+    def add_request(self, *args: Any, **kwargs: Any) -> str:
+        """See `LLMEngine.add_request`."""
         name = super().add_request(*args, **kwargs)
         request = self.requests[name]
         if request.params.logprobs is not None or request.params.n > 1:
-            self._looked_at[request] = None
+            self._needs_logits[request] = None
         return name
 
     def step(self) -> list[RequestOutput]:
-        """Schedule and start the next step, then hand out the tokens of the one before. See `LLMEngine.step`.
+        """Schedule and launch the next step, then process the results of the one before. See `LLMEngine.step`.
 
-        Where the host must see logits, or who is to be preempted must have all tokens known, one step is done after the other.
+        If the host must see logits, or if blocks may run out (all tokens of a preempted sequence must be known), one step waits for the other.
         """
         self._refuse_inside_a_step()
-        if self.ahead.may_lack_blocks() or self._must_see_logits():
-            self._finish_started()
+        if self.overlap.may_lack_blocks() or self._next_needs_logits():
+            self._finish_in_flight()
             return super().step()
-        watch = StopWatch(self.clock)
-        scheduler_output = self.scheduler.schedule()
-        watch.lap("schedule")
-        try:
-            self._end_who_was_preempted(scheduler_output)
-            self._move(scheduler_output)
-            watch.lap("move")
-            params, seeds, positions = self._rules(scheduler_output)
-            choose = partial(choose_tokens, params=params, seeds=seeds, positions=positions)
-            watch.lap("sample")
-            pending = self.runner.start(scheduler_output, choose) if scheduler_output.num_scheduled_tokens else None
-            watch.lap("forward")
-        except BaseException as error:
-            try:
-                self._finish_started()  # its tokens are good
-            finally:
-                self._fail(scheduler_output, watch, error)
-            return self._claim()
-        self._write_down_queue_times(scheduler_output, watch.start)
-        before, self.started = self.started, StartedEngineStep(scheduler_output, pending, watch) if pending else None
-        try:
-            if before:
-                self._arrive(before)
-        finally:
-            if self.started:
-                self.ahead.count_ahead(self.started)
+        self.overlap.step()
         if not self.requests:
-            self._finish_started()  # nobody reads it, but an engine without requests has nothing under way
+            self._finish_in_flight()  # nobody reads it, but an engine without requests has nothing in flight
         return self._claim()
 
-    def _must_see_logits(self) -> bool:
-        """Whether there may be somebody in the next step whose log-probabilities are wanted, or who is to be forked."""
+    def _next_needs_logits(self) -> bool:
+        """Whether the next step may compute a sequence whose log-probabilities are wanted, or which is to be forked."""
         has_batch_slot = len(self.scheduler.running) < self.scheduler.max_num_seqs
-        return any(request.is_admitted or has_batch_slot for request in self._looked_at)
+        return any(request.is_admitted or has_batch_slot for request in self._needs_logits)
 
-    def _end_who_was_preempted(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
-        """An admission that takes blocks from those who run: who has a token under way can't be computed again without it."""
-        victims = [
-            sequence
-            for sequence in scheduler_output.preempted
-            if self.started and sequence in self.started.scheduler_output.num_scheduled_tokens
-        ]
-        for request in dict.fromkeys(self._answers[sequence].request for sequence in victims):
+    def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+        """An admission rule of the user's may take blocks from running sequences: one with a token in flight can't be recomputed without it."""
+        victims = self.overlap.preempted_in_flight(scheduler_output)
+        for request in dict.fromkeys(self._completions[sequence].request for sequence in victims):
             error = RuntimeError(
-                f"{request.id!r} was preempted while a token was under way to it; admission must not take blocks from those who run."
+                f"{request.id!r} was preempted with a token in flight; admission must not take blocks from running sequences."
             )
             self._unclaimed.append(self._end(request, "error", error))
+        if victims:
+            scheduled = scheduler_output.num_scheduled_tokens.items()
             scheduler_output.num_scheduled_tokens = {
-                sequence: count
-                for sequence, count in scheduler_output.num_scheduled_tokens.items()
-                if sequence in self._answers
+                sequence: count for sequence, count in scheduled if sequence in self._completions
             }
 
-    def _finish_started(self) -> None:
-        """Wait for the step that is under way, if there is one. Afterwards all tokens are known."""
-        before, self.started = self.started, None
-        if before:
-            self._arrive(before)
+    def _finish_in_flight(self) -> None:
+        self.overlap.finish_in_flight()
 
-    def _arrive(self, step: StartedEngineStep) -> None:
-        """The second half of a step."""
-        step.watch.go_on()
-        try:
-            tokens = step.pending.tokens()
-        except BaseException as error:
-            return self._fail(step.scheduler_output, step.watch, error)
-        step.watch.lap("forward")
-        self._finish(
-            step.scheduler_output,
-            step.watch,
-            tokens,
-            step.gets_token,
-            lambda scheduler_output, tokens: self.ahead.put_in_place(step, tokens),
-        )
-
-    def _end(self, request, reason, error=None):
-        self._looked_at.pop(request, None)
-        for answer in request.answers:
-            self.ahead.forget(answer.sequence)
+    def _end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
+        self._needs_logits.pop(request, None)
+        for completion in request.completions:
+            self.overlap.forget(completion.sequence)
         return super()._end(request, reason, error)
 
-    def _fork(self, request, *args):
+    def _fork(self, request: EngineRequest, *args: Any) -> list[CompletionOutput]:
         if request.params.logprobs is None:
-            del self._looked_at[request]
+            del self._needs_logits[request]
         return super()._fork(request, *args)

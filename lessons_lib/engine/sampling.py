@@ -1,4 +1,4 @@
-"""Lesson 12: from logits to the next token, for every sequence of a batch by rules of its own."""
+"""Lesson 12: from logits to the next token, for every sequence of a batch by its own rules."""
 
 import hashlib
 from collections.abc import Sequence as ListOf
@@ -14,19 +14,22 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """What a user asks for beside the prompt. A bad value is refused when this is made.
+    """What a user asks for besides the prompt.
 
     Attributes:
         max_tokens: the most tokens to add; None for as many as the context has room for.
-        temperature: logits are divided by it; 0 takes the likeliest token every time, and so would anything below 1e-5.
-        top_k: only so many of the likeliest tokens may be drawn; 0 for all.
-        top_p: only the likeliest tokens may be drawn that together have this probability; 1 for all.
-        seed: the same seed draws the same answer; None for another one every time.
-        stop: strings that end the answer; they are not part of it.
-        stop_token_ids: tokens that end the answer, beside the model's end token.
+        temperature: logits are divided by it, 1e-5 or more; 0 takes the likeliest token every time.
+        top_k: only this many of the likeliest tokens may be drawn; 0 for all.
+        top_p: only the likeliest tokens that together have this probability may be drawn; 1 for all.
+        seed: the same seed draws the same completion; None for another one every time.
+        stop: strings that end the completion; they are not part of it.
+        stop_token_ids: tokens that end the completion, besides the model's end token.
         ignore_eos: go on after the end token.
-        logprobs: None, or for how many of the likeliest tokens log-probabilities are handed out, with those of the answer's own.
-        n: how many answers are drawn for the prompt.
+        logprobs: None, or for how many of the likeliest tokens log-probabilities are returned, besides those of the chosen ones.
+        n: how many completions are drawn for the prompt.
+
+    Raises:
+        BadRequest: a value makes no sense.
     """
 
     max_tokens: int | None = 64
@@ -40,7 +43,7 @@ class SamplingParams:
     logprobs: int | None = None
     n: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         self._must(
@@ -68,21 +71,23 @@ class SamplingParams:
             raise BadRequest(f"{name} is {getattr(self, name)!r}; it must be {wanted}.")
 
 
-def _is_whole(value, least: float = float("-inf")) -> bool:
+def _is_whole(value: object, least: float = float("-inf")) -> bool:
     return isinstance(value, Integral) and value >= least
 
 
-def token_probabilities(logits, temperature, top_k, top_p):
-    """What the next token is drawn from.
+def token_probabilities(
+    logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The probabilities that the next token is drawn from.
 
     Args:
-        logits: [B, vocabulary].
-        temperature: [B], above 0.
-        top_k: int [B], 1 or more: only the `top_k` likeliest may be drawn.
-        top_p: [B], above 0: of these, only the likeliest that together have this probability. The one that reaches it belongs to them.
+        logits: [N, vocabulary].
+        temperature: [N], above 0.
+        top_k: int [N], 1 or more: only the `top_k` likeliest may be drawn.
+        top_p: [N], above 0: of these, only the likeliest that together have this probability. The one that reaches it is included.
 
     Returns:
-        (probabilities, tokens), each [B, vocabulary], likeliest first: tokens[i, j] is drawn with probabilities[i, j].
+        (probabilities, tokens), each [N, vocabulary], likeliest first: tokens[i, j] is drawn with probabilities[i, j].
     """
     scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
@@ -92,31 +97,30 @@ def token_probabilities(logits, temperature, top_k, top_p):
     return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens
 
 
-def random_number(seed, position):
-    """A number from 0 up to 1, as good as random, and the same for the same seed and position.
+def random_number(seed: int, position: int) -> float:
+    """A pseudo-random number in [0, 1), the same for the same seed and position.
 
-    Nothing is remembered from draw to draw. So it does not matter what else is in the batch, nor whether the sequence lost its cache
-    and came back.
+    There is no state between draws. So it doesn't matter what else is in the batch, or whether the sequence was preempted and came back.
 
     Args:
-        seed: int. position: how many tokens the answer has so far.
+        position: how many tokens the completion has so far.
     """
     digest = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
-def draw(probabilities, tokens, numbers):
-    """Draw a token for each row: lay the probabilities end to end, and see on which of them the number falls.
+def draw(probabilities: torch.Tensor, tokens: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Draw a token for each row: lay the probabilities end to end, and see on which of them the random number falls.
 
     Args:
-        probabilities, tokens: [B, vocabulary], see `token_probabilities`.
-        numbers: [B], each from 0 up to 1.
+        probabilities, tokens: [N, vocabulary], see `token_probabilities`.
+        numbers: [N], each in [0, 1).
 
     Returns:
-        int64 tensor [B].
+        int64 tensor [N].
     """
     index = torch.searchsorted(probabilities.cumsum(dim=-1), numbers[:, None], right=True)
-    # A sum may stop short of 1 by rounding: the last token that can be drawn at all takes what is left.
+    # By rounding, the sum may end below 1: the last token that can be drawn at all takes what is left.
     last = (probabilities > 0).sum(dim=-1, keepdim=True) - 1
     return tokens.gather(1, torch.minimum(index, last))[:, 0]
 
@@ -125,19 +129,18 @@ def draw(probabilities, tokens, numbers):
 def choose_tokens(
     logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]
 ) -> torch.Tensor:
-    """The next token of every sequence of a step, chosen where the logits are, without waiting for them.
+    """The next token of every sequence of a step, chosen on the device of the logits, without waiting for them.
 
     Args:
-        logits: [B, vocabulary].
+        logits: [N, vocabulary].
         params, seeds, positions: of each sequence; see `random_number`.
 
     Returns:
-        int64 tensor [B] on the device of the logits; NO_TOKEN where the logits are not numbers.
+        int64 tensor [N] on the device of the logits; NO_TOKEN where the logits are not finite numbers.
     """
     highest, tokens = logits.max(dim=-1)
-    is_number = highest.abs() < float(
-        "inf"
-    )  # NaN fails every comparison; `isfinite` would launch twice as many kernels
+    # NaN fails every comparison; `isfinite` would launch twice as many kernels.
+    is_finite = highest.abs() < float("inf")
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
         vocabulary = logits.shape[-1]
@@ -146,20 +149,13 @@ def choose_tokens(
             *((row, own.temperature, own.top_k or vocabulary, own.top_p, number) for row, own, number in drawn)
         )
         table = torch.tensor(list(columns), dtype=torch.float64)
-        # Out of page-locked memory, a copy waits for nothing.
+        # A copy from page-locked memory doesn't wait.
         table = (table.pin_memory() if logits.is_cuda else table).to(logits.device, non_blocking=True)
-        places, temperature, top_k, top_p, numbers = table[0].long(), *table[1:]
-        # Rows that are not numbers get some, whatever they are: nobody can draw from NaN, and it must not stop the others.
-        drawable = logits.masked_fill(~is_number[:, None], 0.0)[places]
-        tokens[places] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
-    return tokens.masked_fill_(~is_number, NO_TOKEN)
-
-
-def sample(
-    logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]
-) -> list[int]:
-    """`choose_tokens`, and wait for them: list of B ints."""
-    return choose_tokens(logits, params, seeds, positions).tolist()
+        drawn_rows, temperature, top_k, top_p, numbers = table[0].long(), *table[1:]
+        # Rows that aren't finite get zeros: NaN can't be drawn from, and must not stop the others.
+        drawable = logits.masked_fill(~is_finite[:, None], 0.0)[drawn_rows]
+        tokens[drawn_rows] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
+    return tokens.masked_fill_(~is_finite, NO_TOKEN)
 
 
 @dataclass(frozen=True)
@@ -177,11 +173,13 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprobs:
-    """Of one place.
+    """The log-probability of a chosen token, and those of the likeliest ones.
 
     Args:
-        logits: [vocabulary]. count: how many of the likeliest to name.
+        logits: [vocabulary].
+        count: how many of the likeliest to return.
     """
     logprobs = logits.float().log_softmax(dim=-1)
     values, tokens = logprobs.topk(min(count, len(logprobs)))
-    return TokenLogprobs(token, float(logprobs[token]), tuple(zip(tokens.tolist(), values.tolist())))
+    top = [(int(token), float(value)) for token, value in zip(tokens.tolist(), values.tolist())]
+    return TokenLogprobs(token, float(logprobs[token]), tuple(top))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class StopWatch:
-    """How long each part of some work takes.
+    """How long each part of a step takes.
 
     Attributes:
         start: when it began, on the given clock.
@@ -18,11 +18,11 @@ class StopWatch:
         self.laps: dict[str, float] = {}
 
     def go_on(self) -> None:
-        """What was done since the last lap belongs to something else."""
+        """The time since the last lap belongs to something else."""
         self._last = self._clock()
 
     def lap(self, part: str) -> None:
-        """What was done since the last lap was this part."""
+        """The time since the last lap was this part."""
         now = self._clock()
         self.laps[part] = self.laps.get(part, 0.0) + now - self._last
         self._last = now

@@ -7,6 +7,8 @@ compile_check run any kernel without a GPU; ablations removes one idea at a time
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
 
 # isort: split
+from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device
+
 from lessons_lib.kernels.ablations import VARIANTS, with_functions
 from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
 from lessons_lib.kernels.launch import (
@@ -36,7 +38,6 @@ from lessons_lib.kernels.simple_paged import (
     write_cache,
     write_kernel,
 )
-from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device
 
 __all__ = [
     "FEWEST_KEYS_A_SPLIT",

@@ -11,14 +11,14 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 
+from lessons_lib.kernels.interpreter import language_as_imported  # before Triton
+
 import torch
 import triton
 import triton.language as tl
 from triton.compiler import CompilationError
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
-
-from lessons_lib.kernels.interpreter import language_as_imported  # before Triton
 
 ARCHITECTURE = 90  # an H100; at this stage any other would say the same
 

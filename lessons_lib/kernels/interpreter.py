@@ -2,12 +2,12 @@
 
 from contextlib import contextmanager
 
+import lessons_lib.kernels.triton_setup as triton_mode
+
 import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpretedFunction
-
-import lessons_lib.kernels.triton_setup as triton_mode
 
 
 def on_cpu(tensor: torch.Tensor, storages: dict) -> torch.Tensor:

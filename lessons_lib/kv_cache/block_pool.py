@@ -1,10 +1,14 @@
 """Lesson 03: a pool of blocks, and the block table that lists a request's blocks."""
 
 from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lessons_lib.models.loading import cache_bytes_per_token
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 class OutOfBlocks(RuntimeError):
@@ -25,17 +29,17 @@ class BlockPool:
         used: ids of the allocated blocks.
     """
 
-    def __init__(self, num_blocks, block_size):
+    def __init__(self, num_blocks: int, block_size: int):
         if num_blocks < 0 or block_size < 1:
             raise ValueError(
                 f"{num_blocks} blocks of {block_size} tokens: a pool needs 0 or more blocks of at least 1 token each."
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.free_queue = deque(range(num_blocks))
-        self.used = set()
+        self.free_queue: Any = deque(range(num_blocks))
+        self.used: set[int] = set()
 
-    def allocate(self, count):
+    def allocate(self, count: int) -> list[int]:
         """Allocate `count` blocks from the front of the free queue: all of them or none.
 
         Returns:
@@ -56,7 +60,7 @@ class BlockPool:
         self.used.update(blocks)
         return blocks
 
-    def free(self, blocks):
+    def free(self, blocks: list[int]) -> None:
         """Free a request's blocks, given in the order of its tokens.
 
         They go to the end of the free queue, last block first, so that the tail of a request is reallocated before its
@@ -83,7 +87,7 @@ class BlockPool:
         return len(self.used) / self.num_blocks if self.num_blocks else 0.0
 
 
-def blocks_for(num_tokens, block_size):
+def blocks_for(num_tokens: int, block_size: int) -> int:
     """Number of blocks that `num_tokens` tokens need: as many as necessary, and not one more.
 
     Args:
@@ -103,13 +107,13 @@ class BlockTable:
         num_tokens: number of tokens stored so far.
     """
 
-    def __init__(self, pool, max_blocks=None):
+    def __init__(self, pool: "BlockPool", max_blocks: int | None = None):
         self.pool = pool
         self.max_blocks = max_blocks
-        self.blocks = []
+        self.blocks: list[int] = []
         self.num_tokens = 0
 
-    def append(self, count=1):
+    def append(self, count: int = 1) -> None:
         """Make room for `count` more tokens. Fill the last block first, and allocate new blocks only for the rest.
 
         Raises:
@@ -129,14 +133,14 @@ class BlockTable:
         self.blocks += self.pool.allocate(needed - len(self.blocks))
         self.num_tokens = num_tokens
 
-    def release(self):
+    def release(self) -> None:
         """Return all blocks to the pool. The table is empty afterwards, and can be filled again."""
         self.pool.free(self.blocks)
         self.blocks = []
         self.num_tokens = 0
 
 
-def slot_of(blocks, block_size, position):
+def slot_of(blocks: list[int], block_size: int, position: int) -> int:
     """The cache slot of the token at `position`: the first slot of its block, plus the offset in the block.
 
     Args:
@@ -158,7 +162,7 @@ def slot_of(blocks, block_size, position):
     return blocks[position // block_size] * block_size + position % block_size
 
 
-def slot_mapping(blocks, block_size, start, end):
+def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> torch.Tensor:
     """The cache slots of the tokens at positions start, start + 1, ..., end - 1, computed all at once.
 
     Args:
@@ -182,7 +186,7 @@ def slot_mapping(blocks, block_size, start, end):
     return table[positions // block_size] * block_size + positions % block_size
 
 
-def block_bytes(config, block_size, bytes_per_element=4):
+def block_bytes(config: "PretrainedConfig", block_size: int, bytes_per_element: int = 4) -> int:
     """Size of one block in bytes: the keys and values of `block_size` tokens in all layers.
 
     Args:
@@ -193,7 +197,7 @@ def block_bytes(config, block_size, bytes_per_element=4):
     return block_size * cache_bytes_per_token(config, bytes_per_element)
 
 
-def blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4):
+def blocks_in_budget(config: "PretrainedConfig", block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:
     """Number of whole blocks that fit in a memory budget.
 
     Args:

@@ -1,33 +1,37 @@
-"""Lesson 10: the books of the pool. Every block is free, or held by exactly as many sequences as its count says."""
+"""Lesson 10: what always holds of the pool. Every block is free, or used by exactly as many sequences as its reference count says."""
 
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from lessons_lib.kv_cache.block_pool import blocks_for
 
+if TYPE_CHECKING:
+    from lessons_lib.scheduling.preemption import PreemptiveScheduler
+
 
 class LostBlocks(AssertionError):
-    """The pool, its sequences and its names do not agree."""
+    """The pool, its sequences and its block hashes do not agree."""
 
 
-def audit(scheduler) -> None:
-    """Compare what a PreemptiveScheduler's pool says with what its sequences hold.
+def audit(scheduler: "PreemptiveScheduler") -> None:
+    """Compare what a PreemptiveScheduler's pool says with the blocks that its sequences have.
 
     Raises:
-        LostBlocks: the first thing that does not agree.
+        LostBlocks: names the first thing that does not agree.
     """
     pool, sequences = scheduler.pool, [*scheduler.running, *scheduler.waiting]
-    held = Counter(block for sequence in sequences for block in sequence.blocks)
+    owned = Counter(block for sequence in sequences for block in sequence.blocks)
     free = set(pool.free_queue)
-    _agree("blocks that are free and held", free & set(held), set())
-    _agree("blocks that are neither free nor held", set(range(pool.num_blocks)) - free - set(held), set())
-    _agree("blocks in use", pool.used, set(held))
-    shares = hasattr(pool, "holders")  # a PrefixCache, a learner's own too
+    _agree("blocks that are free and in use", free & set(owned), set())
+    _agree("blocks that are neither free nor in use", set(range(pool.num_blocks)) - free - set(owned), set())
+    _agree("blocks in use", pool.used, set(owned))
+    shares = hasattr(pool, "ref_count")  # a PrefixCache, a learner's own too
     if shares:
-        _agree("holders of each block", pool.ref_count, dict(held))
-        _agree("names", {name: block for block, name in pool.block_to_hash.items()}, pool.hash_to_block)
+        _agree("reference counts", pool.ref_count, dict(owned))
+        _agree("block hashes", {hash: block for block, hash in pool.block_to_hash.items()}, pool.hash_to_block)
     swapped = Counter(block for sequence in sequences for block in sequence.swapped)
     _agree("swapped blocks", scheduler.swap_space.used, set(swapped))
-    _agree("swapped blocks that are held twice", [block for block, count in swapped.items() if count > 1], [])
+    _agree("swapped blocks with two owners", [block for block, count in swapped.items() if count > 1], [])
     for sequence in sequences:
         needed = blocks_for(sequence.num_computed_tokens, pool.block_size)
         _agree(
@@ -36,13 +40,13 @@ def audit(scheduler) -> None:
             needed,
         )
         if shares:
-            names = scheduler.names(sequence)
+            hashes = scheduler.hashes_of(sequence)
             wrong = [
-                block for block, name in zip(sequence.blocks, names) if pool.block_to_hash.get(block, name) != name
+                block for block, hash in zip(sequence.blocks, hashes) if pool.block_to_hash.get(block, hash) != hash
             ]
-            _agree(f"blocks of {sequence.id!r} that are called after other tokens", wrong, [])
+            _agree(f"blocks of {sequence.id!r} with the hash of other tokens", wrong, [])
 
 
-def _agree(what: str, found, expected) -> None:
+def _agree(what: str, found: Any, expected: Any) -> None:
     if found != expected:
         raise LostBlocks(f"{what}: {found}; expected {expected}.")

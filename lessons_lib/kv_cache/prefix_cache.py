@@ -1,78 +1,89 @@
-"""Lesson 10: a block pool that knows what its blocks hold, so that sequences with the same beginning share blocks."""
+"""Lesson 11: a block pool that knows what its blocks hold, so that sequences with the same beginning share blocks."""
 
 import hashlib
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 
+if TYPE_CHECKING:
+    from lessons_lib.scheduling.sequence import Sequence
 
-def block_hash(parent, token_ids):
-    """The name of a full block: a hash of its tokens and of the name of the block before it.
+
+def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
+    """The hash of a full block: of its tokens, and of the hash of the block before it.
 
     Keys and values depend on all tokens before them, so the same tokens behind another beginning are another block. The chain makes one
-    name stand for everything up to the end of the block.
+    hash stand for everything up to the end of the block.
 
     Args:
-        parent: bytes, the name of the block before; b"" for the first.
-        token_ids: list of int, the tokens of the block.
+        parent: the hash of the block before; b"" for the first.
+        token_ids: the tokens of the block.
 
     Returns:
-        bytes: 32 of them, by SHA-256: nobody can make a prompt that is called like somebody else's.
+        32 bytes, by SHA-256: nobody can construct a prompt whose blocks have the hashes of another one.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 
 
-def hash_full_blocks(sequence, block_size, block_hash=block_hash):
-    """Names of the full blocks of a sequence's known tokens. What has been computed before is kept in `sequence.block_hashes`.
+def hash_full_blocks(
+    sequence: "Sequence", block_size: int, block_hash: Callable[[bytes, list[int]], bytes] = block_hash
+) -> list[bytes]:
+    """Hashes of the full blocks of a sequence's tokens. Those computed before are kept in `sequence.block_hashes`.
+
+    Args:
+        sequence: without placeholders, since they have no token ids yet.
+        block_size: tokens of a block.
 
     Returns:
-        list of bytes, `sequence.num_tokens // block_size` of them.
+        `sequence.num_tokens // block_size` hashes.
     """
-    names = sequence.block_hashes
+    hashes = sequence.block_hashes
     full = sequence.num_tokens // block_size
-    if len(names) < full:
-        # Only what has no name yet is looked at: this runs in every step, and sequences are long.
-        named = len(names) * block_size
-        token_ids = [*sequence.prompt_ids[named:], *sequence.output_ids[max(0, named - len(sequence.prompt_ids)) :]]
-        for start in range(0, full * block_size - named, block_size):
-            names.append(block_hash(names[-1] if names else b"", token_ids[start : start + block_size]))
-    return names[:full]
+    if len(hashes) < full:
+        # Only tokens that aren't hashed yet are looked at: this runs in every step, and sequences are long.
+        hashed = len(hashes) * block_size
+        token_ids = [*sequence.prompt_ids[hashed:], *sequence.output_ids[max(0, hashed - len(sequence.prompt_ids)) :]]
+        for start in range(0, full * block_size - hashed, block_size):
+            hashes.append(block_hash(hashes[-1] if hashes else b"", token_ids[start : start + block_size]))
+    return hashes[:full]
 
 
-class LruQueue(OrderedDict):
-    """The free queue of a pool, from which a block may also leave from the middle."""
+class LruQueue(OrderedDict[int, None]):
+    """The free queue of a pool, from whose middle a block can be taken too."""
 
-    def popleft(self):
+    def popleft(self) -> int:
         return self.popitem(last=False)[0]
 
-    def extend(self, blocks):
+    def extend(self, blocks: Iterable[int]) -> None:
         self.update(dict.fromkeys(blocks))
 
 
 class PrefixCache(BlockPool):
-    """A block pool whose blocks may have several holders, and are found again by what they hold.
+    """A block pool whose blocks may have several owners, and can be found by the hash of their contents.
 
-    A block that nobody holds any more keeps what is in it, and its name, until it is handed out for something else. The free queue has
-    the least recently used in front, so what has not been used for longest is lost first.
+    A block that no sequence uses any more keeps its contents and its hash until it is allocated again. The front of the free queue is the
+    least recently used block, so what hasn't been used for longest is lost first.
 
     Attributes:
-        holders: block -> how many sequences hold it, for those that anybody holds.
-        block_to_hash: block -> its name, for full blocks whose keys and values are computed.
-        hash_to_block: name -> block.
-        evicted: how many named blocks have been lost.
+        ref_count: block -> how many sequences use it, for blocks in use.
+        block_to_hash: block -> its hash, for full blocks whose keys and values are computed.
+        hash_to_block: hash -> block.
+        evicted: how many blocks with a hash have been lost.
     """
 
-    def __init__(self, num_blocks, block_size):
+    def __init__(self, num_blocks: int, block_size: int):
         super().__init__(num_blocks, block_size)
         self.free_queue = LruQueue.fromkeys(range(num_blocks))
-        self.ref_count = {}
-        self.block_to_hash = {}
-        self.hash_to_block = {}
+        self.ref_count: dict[int, int] = {}
+        self.block_to_hash: dict[int, bytes] = {}
+        self.hash_to_block: dict[bytes, int] = {}
         self.evicted = 0
 
-    def allocate(self, count):
-        """Hand out `count` blocks for new tokens, least recently used first. What they held is lost.
+    def allocate(self, count: int) -> list[int]:
+        """Allocate `count` blocks for new tokens, least recently used first. Their contents are lost.
 
         Raises:
             OutOfBlocks, ValueError: as in `BlockPool.allocate`; nothing changes.
@@ -85,47 +96,47 @@ class PrefixCache(BlockPool):
                 self.evicted += 1
         return blocks
 
-    def match_prefix(self, names):
-        """The blocks that hold the longest known beginning of a sequence.
+    def match_prefix(self, block_hashes: list[bytes]) -> list[int]:
+        """The blocks that hold the longest cached beginning of a sequence.
 
         Args:
-            names: of its full blocks, in order.
+            block_hashes: of its full blocks, in order.
 
         Returns:
-            list of int: as many blocks as are found without a gap.
+            the blocks found, up to the first hash that isn't there.
         """
         blocks = []
-        for name in names:
-            if name not in self.hash_to_block:
+        for block_hash in block_hashes:
+            if block_hash not in self.hash_to_block:
                 break
-            blocks.append(self.hash_to_block[name])
+            blocks.append(self.hash_to_block[block_hash])
         return blocks
 
-    def touch(self, blocks):
-        """One more sequence holds these blocks. Those that nobody held leave the free queue.
+    def touch(self, blocks: list[int]) -> None:
+        """One more sequence uses these blocks. Those that were free leave the free queue.
 
         Raises:
-            ValueError: a block holds nothing that could be shared; nothing changes.
+            ValueError: a block is free and has no hash, so it holds nothing that could be shared; nothing changes.
         """
         for block in blocks:
             if block not in self.ref_count and block not in self.block_to_hash:
                 raise ValueError(
-                    f"block {block} is free and has no name; share blocks that are held, or that `match_prefix` gave. Nothing was shared."
+                    f"block {block} is free and has no hash; touch blocks in use, or those that `match_prefix` returned. Nothing changed."
                 )
         for block in blocks:
             self.ref_count[block] = self.ref_count.get(block, 0) + 1
             self.free_queue.pop(block, None)
         self.used.update(blocks)
 
-    def free(self, blocks):
-        """One sequence, given its blocks in the order of its tokens, holds them no longer. Those it held alone join the free queue.
+    def free(self, blocks: list[int]) -> None:
+        """One sequence no longer uses its blocks, given in the order of its tokens. Those it used alone join the free queue.
 
         Raises:
-            ValueError: a block is not held, or is named twice; nothing changes.
+            ValueError: a block is not in use, or is given twice; nothing changes.
         """
         if len(set(blocks)) < len(blocks):
             raise ValueError(
-                f"a block is named twice in {list(blocks)}. A sequence holds a block once. Nothing was freed."
+                f"a block is given twice in {list(blocks)}. A sequence has a block once. Nothing was freed."
             )
         super().free([block for block in blocks if self.ref_count.get(block, 1) == 1])
         for block in blocks:
@@ -133,18 +144,18 @@ class PrefixCache(BlockPool):
             if not self.ref_count[block]:
                 del self.ref_count[block]
 
-    def cache_full_block(self, block, name):
-        """A held block is full and computed: from now on it is found by its name. If another block has that name already, nothing changes.
+    def cache_full_block(self, block: int, block_hash: bytes) -> None:
+        """A block in use is full and computed: from now on it can be found by its hash. If another block has that hash, nothing changes.
 
         Raises:
-            ValueError: nobody holds the block; nothing changes.
+            ValueError: the block is not in use; nothing changes.
         """
         if block not in self.ref_count:
-            raise ValueError(f"block {block} is not handed out; only the holder of a block can say what it holds.")
-        if name not in self.hash_to_block and block not in self.block_to_hash:
-            self.block_to_hash[block] = name
-            self.hash_to_block[name] = block
+            raise ValueError(f"block {block} is not in use; only an allocated block can be cached. Nothing changed.")
+        if block_hash not in self.hash_to_block and block not in self.block_to_hash:
+            self.block_to_hash[block] = block_hash
+            self.hash_to_block[block_hash] = block
 
-    def is_writable(self, block) -> bool:
-        """Whether the holder may write to it: nobody else holds it, and nobody can find it."""
+    def is_writable(self, block: int) -> bool:
+        """Whether its owner may write to it: no other sequence uses it, and none can find it."""
         return self.ref_count.get(block) == 1 and block not in self.block_to_hash

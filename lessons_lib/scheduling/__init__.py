@@ -37,6 +37,7 @@ from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, sum
 from lessons_lib.scheduling.swap_cost import PreemptionCost
 
 __all__ = [
+    "SWAP_OUT",
     "Arrival",
     "BalancedLengths",
     "Deadlock",
@@ -44,12 +45,11 @@ __all__ = [
     "PreemptionCost",
     "PreemptiveScheduler",
     "PriorityWithAgeing",
-    "SWAP_OUT",
     "Scheduler",
+    "SchedulerOutput",
     "Sequence",
     "ShortestJobFirst",
     "StepCost",
-    "SchedulerOutput",
     "StrictPriority",
     "WaitingQueue",
     "always_swap",

@@ -1,10 +1,23 @@
-"""Lesson 09: who goes next. A policy ranks the sequences that wait; the smallest rank gets the next free place."""
+"""Lesson 09: scheduling policies. A policy ranks the waiting sequences; the smallest rank is admitted next."""
 
 import bisect
 import itertools
 from collections.abc import Iterator
+from typing import Any, Protocol
 
 from lessons_lib.scheduling.sequence import Sequence
+
+
+class Policy(Protocol):
+    """What the waiting queue needs.
+
+    A policy with a `window` above 1 also has `choose(first_waiting, running)`; see `BalancedLengths`.
+    """
+
+    name: str
+
+    def rank(self, sequence: Sequence) -> Any:
+        """Anything that can be compared with the ranks of other sequences; the smallest is admitted first."""
 
 
 class FirstComeFirstServed:
@@ -12,79 +25,85 @@ class FirstComeFirstServed:
 
     name = "first come, first served"
 
-    def rank(self, sequence):
+    def rank(self, sequence: Sequence) -> float:
         return sequence.arrival_time
 
 
 class ShortestJobFirst:
-    """The shortest expected answer first: many leave soon, and the mean wait is the least that there is.
+    """The shortest expected completion first: many requests finish early, and the mean wait is as short as possible.
 
-    A sequence of which nothing is expected counts as long as its cap.
+    A sequence without an estimate counts with its `max_new_tokens`.
     """
 
     name = "shortest job first"
 
-    def rank(self, sequence):
+    def rank(self, sequence: Sequence) -> float:
         return sequence.max_new_tokens if sequence.expected_tokens is None else sequence.expected_tokens
 
 
 class StrictPriority:
-    """The best tier first, and in a tier the order of arrival. Whoever is of a lower tier waits until no better one is left."""
+    """The best tier first, and within a tier in the order of arrival. Lower tiers wait until no better one is left."""
 
     name = "strict priority"
 
-    def rank(self, sequence):
+    def rank(self, sequence: Sequence) -> tuple[int, float]:
         return sequence.tier, sequence.arrival_time
 
 
 class PriorityWithAgeing:
-    """The best tier first, and readers at a screen before jobs; but waiting counts too, in seconds like the others.
+    """The best tier first, and interactive requests before the others; but waiting counts too, in seconds.
 
-    Everybody who waits ages alike, so the order of two sequences never changes once both have come: a sequence ranks as if it had come
-    `patience` seconds later for each tier that it is below the best, and `head_start` seconds earlier if it is interactive.
+    All waiting sequences age alike, so the order of two sequences never changes once both have arrived: a sequence ranks as if it had
+    arrived `patience` seconds later for each tier below the best, and `head_start` seconds earlier if it is interactive.
 
     Attributes:
         patience: seconds of waiting that a tier is worth, 0 or more.
-        head_start: seconds of waiting that a reader at a screen is worth, 0 or more. With 0 for both it is the order of arrival.
+        head_start: seconds of waiting that being interactive is worth, 0 or more. With 0 for both this is the order of arrival.
+
+    Raises:
+        ValueError: `patience` or `head_start` is negative.
     """
 
     name = "priority with ageing"
 
-    def __init__(self, patience, head_start=0.0):
+    def __init__(self, patience: float, head_start: float = 0.0):
         if patience < 0 or head_start < 0:
             raise ValueError(f"patience is {patience} seconds and head_start {head_start}; both must be 0 or more.")
         self.patience = patience
         self.head_start = head_start
 
-    def rank(self, sequence):
+    def rank(self, sequence: Sequence) -> float:
         head_start = self.head_start if sequence.is_interactive else 0.0
         return sequence.arrival_time + sequence.tier * self.patience - head_start
 
 
 class BalancedLengths:
-    """Among the first few that wait, the one that brings the mean length of the running sequences nearest to a target.
+    """Among the first few waiting sequences, the one that brings the mean length of the running ones closest to a target.
 
-    A batch of long sequences only reads a large cache in every step, and then one of short ones leaves the memory idle. Mixing them
+    A batch of long sequences alone reads a large cache in every step, and one of short sequences alone leaves memory idle. Mixing them
     keeps steps alike.
 
     Attributes:
-        target: mean tokens of a running sequence, prompt and expected answer together, that is aimed at.
-        window: how many of the first that wait are looked at, 1 or more.
+        target: the mean length to aim at, in tokens of prompt and expected completion together.
+        window: how many of the first waiting sequences to choose from, 1 or more.
+
+    Raises:
+        ValueError: `window` is below 1.
     """
 
     name = "balanced lengths"
 
-    def __init__(self, target, window=16):
+    def __init__(self, target: float, window: int = 16):
         if window < 1:
-            raise ValueError(f"window is {window}; it must be 1 or more: somebody has to be looked at.")
+            raise ValueError(f"window is {window}; it must be 1 or more, so that there is a sequence to choose.")
         self.target = target
         self.window = window
 
-    def rank(self, sequence):
+    def rank(self, sequence: Sequence) -> float:
         return sequence.arrival_time
 
-    def choose(self, first_waiting, running):
-        """The one of `first_waiting` that suits the batch best; of two alike, the one that came first."""
+    def choose(self, first_waiting: list[Sequence], running: list[Sequence]) -> Sequence:
+        """The one of `first_waiting` that suits the batch best; of two alike, the one that arrived first."""
         total = sum(expected_length(sequence) for sequence in running)
         return min(
             first_waiting,
@@ -93,39 +112,40 @@ class BalancedLengths:
 
 
 def expected_length(sequence: Sequence) -> float:
-    """Tokens of prompt and answer, as far as one can tell."""
+    """Tokens of prompt and expected completion; without an estimate, `max_new_tokens` stands for the completion."""
     return len(sequence.prompt_ids) + (
         sequence.max_new_tokens if sequence.expected_tokens is None else sequence.expected_tokens
     )
 
 
 class WaitingQueue:
-    """The sequences that wait, in the order of a policy. Of two with the same rank, the one that was added first is first."""
+    """The waiting sequences in the order of a policy. Of two with the same rank, the one added first is first."""
 
-    def __init__(self, policy):
+    def __init__(self, policy: Policy):
         self.policy = policy
-        self._entries = []
+        self._entries: list[tuple[Any, int, Sequence]] = []
         self._order = itertools.count()
 
     def add(self, sequence: Sequence) -> None:
         bisect.insort(self._entries, (self.policy.rank(sequence), next(self._order), sequence))
 
     def next(self, running: list[Sequence]) -> Sequence:
-        """Who goes next. It stays in the queue: nobody knows yet whether there is room for it.
+        """The sequence to admit next. It stays in the queue: whether there is room for it is another question.
 
         Raises:
-            IndexError: nobody waits.
+            IndexError: the queue is empty.
         """
-        window = getattr(self.policy, "window", 1)
+        window: int = getattr(self.policy, "window", 1)
         if window == 1 or not self._entries:
             return self._entries[0][-1]
-        return self.policy.choose([sequence for *_, sequence in self._entries[:window]], running)
+        chosen: Sequence = self.policy.choose([sequence for *_, sequence in self._entries[:window]], running)  # type: ignore[attr-defined]
+        return chosen
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out.
 
         Raises:
-            ValueError: it does not wait here.
+            ValueError: it is not in the queue.
         """
         for index, (*_, other) in enumerate(self._entries):
             if other is sequence:

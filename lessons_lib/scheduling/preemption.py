@@ -1,23 +1,25 @@
-"""Lesson 10: a scheduler that takes blocks back when there are not enough, and shares those that hold the same."""
+"""Lesson 10: a scheduler that takes blocks back when there are too few. Lesson 11: and shares blocks with the same contents."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
-from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput, optimistic, share_budget
+from lessons_lib.scheduling.policies import Policy
+from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic, share_budget
 from lessons_lib.scheduling.sequence import Sequence
 
 
 @dataclass
 class PreemptiveSchedulerOutput(SchedulerOutput):
-    """A SchedulerOutput, and what happens to blocks before it.
+    """A SchedulerOutput, and what happens to blocks before the step.
 
     Attributes:
-        moves: to be done in this order: a block that one move empties may be the target of a later one.
-        preempted: sequences that lost their place in this step.
-        cached: sequence -> tokens of a sequence that was admitted that are in the cache already.
+        block_copies: to be carried out in this order: a block that one copy empties may be the target of a later one.
+        preempted: sequences that lost their batch slot, or as waiting forks their blocks, in this step.
+        cached: admitted sequence -> how many of its tokens were in the cache already.
     """
 
     block_copies: list[BlockCopy] = field(default_factory=list)
@@ -25,74 +27,92 @@ class PreemptiveSchedulerOutput(SchedulerOutput):
     cached: dict[Sequence, int] = field(default_factory=dict)
 
 
-def last_in_rank(candidates, policy):
-    """The victim: the one that the policy would serve last; of two alike, the later candidate.
+def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
+    """The victim: the sequence that the policy would serve last; of two alike, the later candidate.
 
     Args:
-        candidates: sequences, one or more, in the order of admission.
+        candidates: one or more, in the order of admission.
         policy: has `rank(sequence)`; the smallest rank is served first.
     """
     return max(reversed(candidates), key=policy.rank)
 
 
-def never_swap(scheduler, victim) -> bool:
-    """Drop the victim's cache and compute it again."""
+def never_swap(scheduler: "PreemptiveScheduler", victim: Sequence) -> bool:
+    """Drop the victim's cache and recompute it later."""
     return False
 
 
-def always_swap(scheduler, victim) -> bool:
-    """Move the victim's cache to the swap space, if there is room."""
+def always_swap(scheduler: "PreemptiveScheduler", victim: Sequence) -> bool:
+    """Copy the victim's cache to the swap space, if there is room."""
     return True
 
 
-def take_cached(pool, sequence, blocks):
+def take_cached(pool: "PrefixCache", sequence: Sequence, blocks: list[int]) -> None:
     """Let a sequence begin with blocks that hold its first tokens already.
 
-    The last token that is known is computed all the same: its logits are what the next token is chosen from.
+    The last token is computed all the same: its logits predict the next token.
 
     Args:
         pool: a PrefixCache.
-        sequence: holds no block; changed in place.
-        blocks: list of int, one or more, what `pool.find` gave for it.
+        sequence: has no blocks; changed in place.
+        blocks: one or more, what `pool.match_prefix` returned for it.
     """
     covers_all = len(blocks) * pool.block_size == sequence.num_tokens
     others_free = len(pool.free_queue) - sum(block not in pool.ref_count for block in blocks)
     if covers_all and not others_free:
-        # There would be no block for the copy that the last token is written to: compute the last block again instead.
+        # No block would be left for the copy that the last token is written to: recompute the last block instead.
         blocks = blocks[:-1]
     pool.touch(blocks)
     sequence.blocks = list(blocks)
     sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
 
 
-class PreemptiveScheduler(Scheduler):
-    """A Scheduler over a PrefixCache. Nobody stalls: where a block is missing, a victim gives its blocks back and waits again.
+def if_blocks_are_free(admission: Admission) -> Admission:
+    """The same admission rule, but never without free blocks for the tokens that a sequence has now.
+
+    Waiting forks, and sequences whose last token is in flight, use blocks that a rule which looks at running sequences doesn't count.
+    """
+
+    def admits(scheduler: Scheduler[Any], sequence: Sequence) -> bool:
+        return scheduler.missing_blocks(sequence) <= len(scheduler.pool.free_queue) and admission(scheduler, sequence)
+
+    return admits
+
+
+class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
+    """A Scheduler over a PrefixCache. No sequence stalls: if a block is missing, a victim loses its blocks and waits again.
 
     Attributes:
         pool: a PrefixCache.
-        swap_space: blocks in the memory of the CPU; an empty pool if there are none.
-        choose_victim: function (candidates, policy) -> the one that gives its blocks back; see `last_in_rank`.
-        should_swap: function (scheduler, victim) -> whether its cache is moved out rather than dropped.
-        share_prefixes: whether blocks are found again by what they hold.
-        block_hash: function (parent, token_ids) -> the name of a block.
-        take_cached: function (pool, sequence, blocks): lets a sequence begin with blocks that were found.
+        swap_space: blocks in CPU memory; an empty pool if there is none.
+        choose_victim: function (candidates, policy) -> the sequence that loses its blocks; see `last_in_rank`.
+        should_swap: function (scheduler, victim) -> whether its cache is swapped out rather than dropped.
+        share_prefixes: whether sequences with the same beginning share blocks.
+        block_hash: function (parent, token_ids) -> the hash of a block; see `prefix_cache.block_hash`.
+        take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `take_cached`.
         num_preempted, num_swapped: how often it happened.
+
+    Args:
+        limits: see Scheduler.
     """
+
+    pool: PrefixCache
+    new_output = PreemptiveSchedulerOutput
 
     def __init__(
         self,
         pool: PrefixCache,
         *,
-        admission: Callable = optimistic,
+        admission: Admission = optimistic,
         swap_space: BlockPool | None = None,
-        choose_victim: Callable = last_in_rank,
-        should_swap: Callable = always_swap,
+        choose_victim: Callable[[list[Sequence], Policy], Sequence] = last_in_rank,
+        should_swap: Callable[["PreemptiveScheduler", Sequence], bool] = always_swap,
         share_prefixes: bool = True,
-        block_hash: Callable = block_hash,
-        take_cached: Callable = take_cached,
-        **limits,
+        block_hash: Callable[[bytes, list[int]], bytes] = block_hash,
+        take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached,
+        **limits: Any,
     ):
-        super().__init__(pool, admission=admission, **limits)
+        super().__init__(pool, admission=if_blocks_are_free(admission), **limits)
         self.swap_space = swap_space or BlockPool(0, pool.block_size)
         self.choose_victim = choose_victim
         self.should_swap = should_swap
@@ -101,10 +121,8 @@ class PreemptiveScheduler(Scheduler):
         self.take_cached = take_cached
         self.num_preempted = self.num_swapped = 0
 
-    new_output = PreemptiveSchedulerOutput
-
-    def schedule_waiting(self, scheduler_output):
-        # Whoever was admitted now would take the blocks that a victim has given back, and be the next victim.
+    def schedule_waiting(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+        # A sequence admitted now would take the blocks that a victim has just lost, and be the next victim.
         if scheduler_output.preempted:
             return
         super().schedule_waiting(scheduler_output)
@@ -113,7 +131,7 @@ class PreemptiveScheduler(Scheduler):
                 self.drop(fork)
             super().schedule_waiting(scheduler_output)
 
-    def schedule_running(self, scheduler_output):
+    def schedule_running(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         size, is_writable = self.pool.block_size, self.pool.is_writable
         for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
             start, blocks = sequence.num_computed_tokens, sequence.blocks
@@ -123,8 +141,8 @@ class PreemptiveScheduler(Scheduler):
             else:
                 self.allocate_slots(scheduler_output, sequence, count)
 
-    def allocate_slots(self, scheduler_output, sequence, count):
-        """Let the step compute `count` tokens of a sequence, whatever that costs those who rank behind it."""
+    def allocate_slots(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> None:
+        """Schedule `count` tokens of a sequence, and preempt others as long as blocks are missing."""
         if sequence in scheduler_output.preempted:
             return
         while not self.make_room(scheduler_output, sequence, count):
@@ -135,27 +153,36 @@ class PreemptiveScheduler(Scheduler):
         scheduler_output.num_scheduled_tokens[sequence] = count
 
     def candidates(self) -> list[Sequence]:
-        """Those whose blocks may be taken: who runs, and behind them the forks that hold blocks while they wait for a place."""
+        """Sequences whose blocks may be taken: the running ones, then the forks that have blocks while they wait for a batch slot."""
         forks = self.waiting_forks()
-        # The only one that runs never gives way to forks that wait: it might be admitted again before them, for ever.
+        # The only running sequence never gives way to waiting forks: it might be admitted again before them, forever.
         return forks if forks and len(self.running) == 1 else [*self.running, *forks]
 
     def make_room(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> bool:
-        """Blocks for `count` more tokens, and a copy of the block that they begin in, if it is not the sequence's own."""
+        """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not write to it.
+
+        Returns:
+            whether enough blocks were free; if not, nothing changes.
+        """
         size, blocks = self.pool.block_size, sequence.blocks
-        first = sequence.num_computed_tokens // size
-        is_shared = first < len(blocks) and not self.pool.is_writable(blocks[first])
+        needs_copy = self.needs_copy(sequence)
         missing = blocks_for(sequence.num_computed_tokens + count, size) - len(blocks)
-        if missing + is_shared > len(self.pool.free_queue):
+        if missing + needs_copy > len(self.pool.free_queue):
             return False
-        if is_shared:
-            scheduler_output.block_copies.append(copy_before_write(self.pool, sequence, first))
+        if needs_copy:
+            index = sequence.num_computed_tokens // size
+            scheduler_output.block_copies.append(copy_before_write(self.pool, sequence, index))
         if missing > 0:
             blocks += self.pool.allocate(missing)
         return True
 
+    def needs_copy(self, sequence: Sequence) -> bool:
+        """Whether the sequence has a block for its next token that it may not write to."""
+        index = sequence.num_computed_tokens // self.pool.block_size
+        return index < len(sequence.blocks) and not self.pool.is_writable(sequence.blocks[index])
+
     def preempt(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
-        """Take a victim's blocks, and let it wait again, with the rank that it had. Its tokens so far stay known."""
+        """Take a victim's blocks and let it wait again, with the rank it had. Its tokens stay known."""
         scheduler_output.num_scheduled_tokens.pop(victim, None)
         scheduler_output.preempted.append(victim)
         self.num_preempted += 1
@@ -173,14 +200,14 @@ class PreemptiveScheduler(Scheduler):
             self.drop(victim)
 
     def drop(self, sequence: Sequence) -> None:
-        """Give up what is cached of a sequence. All its known tokens have to be computed again, in one prefill."""
+        """Give up a sequence's cache. All its tokens have to be computed again, in one prefill."""
         self.release(sequence)
         sequence.num_computed_tokens = 0
 
-    def admit(self, scheduler_output, sequence):
-        super().admit(scheduler_output, sequence)
+    def admit(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence) -> None:
+        """Give a waiting sequence a batch slot, and the blocks that hold its tokens: swapped in, or found in the cache."""
         if sequence.swapped:
-            sequence.blocks = self.pool.allocate(len(sequence.swapped))
+            sequence.blocks = self.pool.allocate(len(sequence.swapped))  # if this raises, nothing has changed
             scheduler_output.block_copies += [
                 BlockCopy(SWAP_IN, *pair) for pair in zip(sequence.swapped, sequence.blocks)
             ]
@@ -189,57 +216,62 @@ class PreemptiveScheduler(Scheduler):
         elif blocks := self.cached_blocks(sequence):
             self.take_cached(self.pool, sequence, blocks)
             scheduler_output.cached[sequence] = sequence.num_computed_tokens
+        super().admit(scheduler_output, sequence)
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
         """Blocks of the pool that hold the beginning of a sequence that has none itself."""
         if sequence.blocks or sequence.swapped or not self.share_prefixes:
             return []
-        return self.pool.match_prefix(self.names(sequence))
+        return self.pool.match_prefix(self.hashes_of(sequence))
 
-    def names(self, sequence: Sequence) -> list[bytes]:
-        """Names of the full blocks of its known tokens."""
+    def hashes_of(self, sequence: Sequence) -> list[bytes]:
+        """Hashes of the full blocks of its tokens."""
         return hash_full_blocks(sequence, self.pool.block_size, self.block_hash)
 
-    def missing_blocks(self, sequence):
-        # What others hold anyway costs nothing; but the last token is computed, and for that its block is copied or filled anew.
-        beginning = self.cached_blocks(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size]
-        return super().missing_blocks(sequence) - sum(block in self.pool.ref_count for block in beginning)
+    def missing_blocks(self, sequence: Sequence) -> int:
+        """Blocks that a waiting sequence lacks for the tokens that it has now, those to be copied included."""
+        # Cached blocks in use cost nothing. But the last token is always computed, in a copy of its block or in a new one.
+        prefix = self.cached_blocks(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size]
+        in_use = sum(block in self.pool.ref_count for block in prefix)
+        return super().missing_blocks(sequence) - in_use + self.needs_copy(sequence)
 
     def waiting_forks(self) -> list[Sequence]:
-        """Sequences that wait for a place and hold blocks all the same."""
+        """Sequences that wait for a batch slot and have blocks all the same."""
         return [sequence for sequence in self.waiting if sequence.blocks]
 
-    def computed(self, sequence, count):
+    def computed(self, sequence: Sequence, count: int) -> None:
+        """The keys and values of `count` more of its tokens are in the cache; blocks that are full now can be found by their hash."""
         before = sequence.num_computed_tokens // self.pool.block_size
         super().computed(sequence, count)
         full = sequence.num_computed_tokens // self.pool.block_size
         if self.share_prefixes and full > before:
-            names = self.names(sequence)
+            hashes = self.hashes_of(sequence)
             for index in range(before, full):
-                self.pool.cache_full_block(sequence.blocks[index], names[index])
+                self.pool.cache_full_block(sequence.blocks[index], hashes[index])
 
     def discard(self, sequence: Sequence) -> None:
-        """Take a sequence out whose keys and values may be wrong: nobody shall find its blocks any more."""
+        """Take out a sequence whose keys and values may be wrong: its blocks can't be found by their hashes any more."""
         for block in sequence.blocks:
             if block in self.pool.block_to_hash:
                 del self.pool.hash_to_block[self.pool.block_to_hash.pop(block)]
         self.remove(sequence)
 
-    def release(self, sequence):
+    def release(self, sequence: Sequence) -> None:
+        """Free all its blocks, those of the swap space too."""
         super().release(sequence)
         self.swap_space.free(sequence.swapped)
         sequence.swapped = []
 
 
-def copy_before_write(pool, sequence, index):
-    """Give a sequence a block of its own in place of one that others hold, or can find.
+def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
+    """Copy-on-write: replace a block that others use, or can find, by one that belongs to the sequence alone.
 
     Args:
-        pool: a PrefixCache with a free block.
+        pool: has a free block.
         sequence: `sequence.blocks[index]` is the block; changed in place.
 
     Returns:
-        Move: what must be copied before the sequence writes.
+        BlockCopy: to be carried out before the sequence writes.
     """
     source = sequence.blocks[index]
     (target,) = pool.allocate(1)
@@ -248,16 +280,16 @@ def copy_before_write(pool, sequence, index):
     return BlockCopy(COPY, source, target)
 
 
-def fork(pool, sequence, id):
+def fork(pool: PrefixCache, sequence: Sequence, id: str) -> Sequence:
     """A second sequence with all tokens of a first one. They share every block until one of them writes.
 
     Args:
-        pool: a PrefixCache.
+        pool: where the blocks are from.
         sequence: any sequence that is not swapped out.
-        id: name of the new one.
+        id: of the new sequence.
 
     Returns:
-        Sequence: waits to be added to the scheduler.
+        Sequence: to be added to the scheduler.
     """
     pool.touch(sequence.blocks)
     return replace(

@@ -1,16 +1,17 @@
 """Lesson 09: which tokens of which sequences the next step computes. It runs before every forward pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.prompts import BadRequest
-from lessons_lib.scheduling.policies import FirstComeFirstServed, WaitingQueue
+from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, WaitingQueue
 from lessons_lib.scheduling.sequence import Sequence
 
 
 class Deadlock(RuntimeError):
-    """Every running sequence needs a block, no block is free, and so none will ever be."""
+    """Every running sequence needs a block, no block is free, and none will ever be."""
 
 
 @dataclass
@@ -18,9 +19,9 @@ class SchedulerOutput:
     """What one step computes.
 
     Attributes:
-        num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed row.
+        num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed batch.
         admitted: sequences that run from this step on.
-        stalled: running sequences that get no token, because no block is free for it.
+        stalled: running sequences that get no token because no block is free for it.
     """
 
     num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
@@ -29,22 +30,27 @@ class SchedulerOutput:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of the whole step."""
         return sum(self.num_scheduled_tokens.values())
 
 
-def share_budget(running, budget):
+OutputT = TypeVar("OutputT", bound=SchedulerOutput)
+Admission = Callable[[Any, Sequence], bool]
+
+
+def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
     """How many tokens of each running sequence the next step computes.
 
-    A sequence wants all tokens that are known and not computed: one if it decodes, more if it has a prompt to compute. Those that want
-    one come first, since it costs little, and without it their answers would end a step later; what is left of the budget goes to the
-    others, in order, each as much as it wants while there is any.
+    A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute. Decodes come first:
+    they cost little, and skipping one would delay its completion by a step. What is left of the budget goes to the others in order, as much
+    as each wants while there is any.
 
     Args:
-        running: list of sequences, in the order of admission.
+        running: sequences, in the order of admission.
         budget: the most tokens of the step, 0 or more.
 
     Returns:
-        dict: sequence -> tokens, 1 or more; those that get none are left out.
+        dict: sequence -> tokens, 1 or more. Leave out sequences that get none.
     """
     counts = {}
     prefills = []
@@ -62,47 +68,50 @@ def share_budget(running, budget):
     return counts
 
 
-def conservative(scheduler, sequence):
-    """Admission by promise: whether the pool would do even if every running sequence and this one ran to their caps.
+def conservative(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
+    """Admission by worst case: whether the pool is large enough even if all running sequences and this one reach `max_new_tokens`.
 
-    Nobody who runs ever lacks a block. Most answers end before their caps, so most promises are never kept to.
+    No running sequence ever lacks a block. But most completions end earlier, so much of the pool stays unused.
     """
     promised = sum(blocks_for(other.most_tokens, scheduler.pool.block_size) for other in [*scheduler.running, sequence])
     return promised <= scheduler.pool.num_blocks
 
 
-def optimistic(scheduler, sequence):
-    """Admission by present need: whether there are free blocks for the tokens that the sequence has now, and a reserve.
+def optimistic(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
+    """Admission by present need: whether enough blocks are free for the tokens that the sequence has now, and a reserve.
 
-    The reserve, `scheduler.watermark` blocks, is for those who run: they will need blocks soon.
+    The reserve, `scheduler.watermark` blocks, is for the running sequences: they will need blocks soon.
     """
-    # An empty machine has nobody to keep a reserve for.
+    # If nothing is running, no reserve is needed.
     reserve = scheduler.watermark if scheduler.running else 0
     return scheduler.missing_blocks(sequence) + reserve <= len(scheduler.pool.free_queue)
 
 
-class Scheduler:
+class Scheduler(Generic[OutputT]):
     """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks.
 
     Attributes:
         pool: where blocks come from.
-        max_num_seqs: the most sequences that run at a time.
+        max_num_seqs: the most sequences that run at a time: the number of batch slots.
         max_num_batched_tokens: the most tokens of a step.
         admission: function (scheduler, sequence) -> bool: whether memory has room for one more.
         watermark: blocks that `optimistic` admission leaves free.
         waiting: WaitingQueue, in the order of the policy.
         running: in the order of admission.
+
+    Raises:
+        ValueError: there is no batch slot, the token budget is below `max_num_seqs`, or the watermark is negative.
     """
 
     def __init__(
         self,
         pool: BlockPool,
         *,
-        max_num_seqs=8,
-        max_num_batched_tokens=64,
-        policy=None,
-        admission: Callable = conservative,
-        watermark=0,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 64,
+        policy: Policy | None = None,
+        admission: Admission = conservative,
+        watermark: int = 0,
     ):
         if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
             raise ValueError(
@@ -117,16 +126,16 @@ class Scheduler:
         self.admission = admission
         self.watermark = watermark
         self.waiting = WaitingQueue(policy or FirstComeFirstServed())
-        self.running = []
+        self.running: list[Sequence] = []
 
-    new_output = SchedulerOutput
+    new_output: Callable[[], OutputT] = SchedulerOutput  # type: ignore[assignment]
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in the queue.
+        """Put a sequence in the waiting queue.
 
         Raises:
-            BadRequest: its prompt is empty, or its cap below 1; nothing changes.
-            OutOfBlocks: it could not run to its cap even in an empty pool; nothing changes.
+            BadRequest: its prompt is empty, or its `max_new_tokens` is below 1; nothing changes.
+            OutOfBlocks: it could not reach `max_new_tokens` even in an empty pool; nothing changes.
         """
         if not len(sequence.prompt_ids) or sequence.max_new_tokens < 1:
             raise BadRequest(
@@ -137,24 +146,25 @@ class Scheduler:
         if needed > self.pool.num_blocks:
             raise OutOfBlocks(
                 f"sequence {sequence.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has {self.pool.num_blocks}. "
-                "Give it a lower cap, or make the pool larger. Nothing was added."
+                "Lower its max_new_tokens, or make the pool larger. Nothing was added."
             )
         self.waiting.add(sequence)
 
     def has_unfinished(self) -> bool:
+        """Whether a sequence is running or waiting."""
         return bool(self.running or len(self.waiting))
 
-    def schedule(self) -> SchedulerOutput:
-        """Plan the next step: first those who run, then, with what is left of the budget, those who wait.
+    def schedule(self) -> OutputT:
+        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
 
-        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would pass a large one for ever. While
-        somebody stalls, nobody is admitted.
+        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one forever. While a
+        sequence stalls, none is admitted.
 
         Returns:
             SchedulerOutput. Its sequences have blocks for their new tokens.
 
         Raises:
-            Deadlock: nobody who runs can get a block.
+            Deadlock: no running sequence can get a block.
         """
         scheduler_output = self.new_output()
         self.schedule_running(scheduler_output)
@@ -166,12 +176,12 @@ class Scheduler:
             )
         return scheduler_output
 
-    def schedule_running(self, scheduler_output: SchedulerOutput) -> None:
+    def schedule_running(self, scheduler_output: OutputT) -> None:
         for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
             self.allocate_slots(scheduler_output, sequence, count)
 
-    def schedule_waiting(self, scheduler_output: SchedulerOutput) -> None:
-        # Whoever stalls waits for blocks; newcomers would take those that fall free.
+    def schedule_waiting(self, scheduler_output: OutputT) -> None:
+        # Admitting new requests now would take the blocks that stalled sequences are waiting for.
         if scheduler_output.stalled:
             return
         budget = self.max_num_batched_tokens - scheduler_output.num_tokens
@@ -185,16 +195,17 @@ class Scheduler:
             budget -= count
 
     def missing_blocks(self, sequence: Sequence) -> int:
-        """Blocks that a waiting sequence lacks for the tokens that are known."""
+        """Blocks that a waiting sequence lacks for the tokens that it has now."""
         return blocks_for(sequence.num_tokens, self.pool.block_size) - len(sequence.blocks)
 
-    def admit(self, scheduler_output: SchedulerOutput, sequence: Sequence) -> None:
+    def admit(self, scheduler_output: OutputT, sequence: Sequence) -> None:
+        """Give a waiting sequence a batch slot."""
         self.waiting.remove(sequence)
         self.running.append(sequence)
         scheduler_output.admitted.append(sequence)
 
-    def allocate_slots(self, scheduler_output: SchedulerOutput, sequence: Sequence, count: int) -> None:
-        """Let the step compute `count` tokens of a sequence, if there are blocks for them."""
+    def allocate_slots(self, scheduler_output: OutputT, sequence: Sequence, count: int) -> None:
+        """Schedule `count` tokens of a sequence if there are blocks for their cache slots; otherwise it stalls."""
         missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
         if missing > len(self.pool.free_queue):
             scheduler_output.stalled.append(sequence)
@@ -203,12 +214,12 @@ class Scheduler:
             sequence.blocks += self.pool.allocate(missing)
         scheduler_output.num_scheduled_tokens[sequence] = count
 
-    def update(self, scheduler_output: SchedulerOutput, next_tokens) -> list[Sequence]:
-        """After the pass: count what was computed, and hand out the new tokens.
+    def update(self, scheduler_output: OutputT, next_tokens: Iterable[int]) -> list[Sequence]:
+        """After the pass: count what was computed, and append the new tokens.
 
         Args:
-            next_tokens: a token for each sequence of the plan, in its order. It counts where all known tokens are computed; the
-                logits in the middle of a prompt say nothing that is not known.
+            next_tokens: a token for each scheduled sequence, in order. It counts only where all tokens are computed: logits in the middle
+                of a prompt predict a token that is known already.
 
         Returns:
             the sequences that have finished. Their blocks are free again.
@@ -229,7 +240,11 @@ class Scheduler:
         sequence.num_computed_tokens += count
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and free its blocks: it has finished, or nobody wants it any more."""
+        """Take a sequence out, running or waiting, and free its blocks: it has finished, or was aborted.
+
+        Raises:
+            ValueError: it is neither running nor waiting.
+        """
         if sequence in self.running:
             self.running.remove(sequence)
         else:
@@ -237,5 +252,6 @@ class Scheduler:
         self.release(sequence)
 
     def release(self, sequence: Sequence) -> None:
+        """Free all its blocks."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []

@@ -1,4 +1,4 @@
-"""Lesson 09: what a scheduler keeps of a request: the tokens that are known, and how many of them are computed."""
+"""Lesson 09: a request as the scheduler sees it: the tokens it has, and how many of them are computed."""
 
 from collections.abc import Sequence as ListOrRange
 from dataclasses import dataclass, field
@@ -6,26 +6,27 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Sequence:
-    """One line of tokens, a prompt and the answer that grows behind it.
+    """A prompt and the completion that grows behind it.
 
-    There are no phases here. A prompt of which nothing is computed, one computed half, an answer of which the last token is not
-    computed yet, and a sequence that lost its cache and computes all of it again differ in two numbers only.
+    There are no phases. A prompt that isn't computed yet, a prompt computed halfway, a completion whose last token isn't computed yet, and
+    a sequence that lost its cache and recomputes everything differ in two numbers only: `num_tokens` and `num_computed_tokens`.
 
     Attributes:
-        id: its name, unique among the sequences of a scheduler.
-        prompt_ids: token ids of the prompt. Only the model looks at them: where there is none, `range(length)` will do.
-        max_new_tokens: the most tokens to add.
-        stop_token_ids: tokens that end the answer; the one that does is part of it.
-        arrival_time: when it came, in seconds of any clock.
-        tier: rank of its customer; 0 goes first, where a policy asks.
-        expected_tokens: a guess of how long the answer will be, for policies that want one.
-        is_interactive: whether somebody waits at a screen and reads the answer as it grows, where a policy asks.
-        output_ids: the answer so far.
+        id: unique among the sequences of a scheduler.
+        prompt_ids: token ids of the prompt. Only the model looks at them; without a model, `range(length)` will do.
+        max_new_tokens: the most tokens to generate.
+        stop_token_ids: tokens that end the completion; the one that does is part of it.
+        arrival_time: when it arrived, in seconds of any clock.
+        tier: priority class of its user; 0 is the best. Used by some policies.
+        expected_tokens: an estimate of the completion's length, for policies that want one.
+        is_interactive: whether a reader is watching the completion grow. Used by some policies.
+        output_ids: the completion so far.
         num_computed_tokens: tokens, from the first on, whose keys and values are in the cache.
         blocks: its blocks, in the order of its tokens.
-        finish_reason: "stop" after a stop token, "length" at the cap, None before.
-        block_hashes: what its full blocks are called, as far as anybody asked (lesson 10).
+        finish_reason: "stop" after a stop token, "length" at `max_new_tokens`, None while it is unfinished.
+        block_hashes: hashes of its full blocks, as far as they have been computed (lesson 11).
         swapped: blocks of the swap space that hold its tokens while it is swapped out (lesson 10).
+        num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet (lesson 13).
     """
 
     id: str
@@ -42,24 +43,25 @@ class Sequence:
     finish_reason: str | None = None
     block_hashes: list[bytes] = field(default_factory=list)
     swapped: list[int] = field(default_factory=list)
+    num_placeholders: int = 0
 
     @property
     def token_ids(self) -> list[int]:
-        """All tokens that are known, in order."""
+        """All tokens whose ids are known, in order."""
         return [*self.prompt_ids, *self.output_ids]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are known: those of the prompt, and of the answer so far."""
-        return len(self.prompt_ids) + len(self.output_ids)
+        """Tokens of the prompt and of the completion so far, placeholders included."""
+        return len(self.prompt_ids) + len(self.output_ids) + self.num_placeholders
 
     @property
     def most_tokens(self) -> int:
-        """Tokens that it may ever have in the cache. The last one of the answer is handed out and never computed."""
+        """The most tokens it can ever have in the cache. The last token of the completion is returned and never computed."""
         return len(self.prompt_ids) + self.max_new_tokens - 1
 
     def append_token(self, token: int) -> None:
-        """Take one more token into the answer. A stop token finishes it, and so does the last token that the cap allows."""
+        """Append a token to the completion. It finishes with a stop token, or with the last token that `max_new_tokens` allows."""
         self.output_ids.append(token)
         if token in self.stop_token_ids:
             self.finish_reason = "stop"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_attention_in, paged_forward
 from lessons_lib.attention.packing import pack
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, slot_mapping
@@ -25,7 +26,7 @@ def one_pass(model, cache, tables, new_tokens):
     )
     longest = max(len(tables[name].blocks) for name in names)
     block_tables = torch.tensor([tables[name].blocks + [0] * (longest - len(tables[name].blocks)) for name in names])
-    return dict(zip(names, paged_forward(model, packed, cache, slots, block_tables)))
+    return dict(zip(names, paged_forward(model, ForwardBatch.of(packed, slots, block_tables), cache)))
 
 
 @torch.inference_mode()

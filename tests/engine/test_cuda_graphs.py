@@ -6,13 +6,12 @@ import pytest
 import torch
 from overlap_cases import BLOCK
 
-from lessons_lib.attention.custom_op import PAGED_OPERATOR
 from lessons_lib.attention.hf_backend import paged_attention_in
 from lessons_lib.attention.packing import pack
 from lessons_lib.engine.cuda_graphs import Graph, GraphStore, captured_batch_sizes, next_size, rerun
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
-from lessons_lib.engine.input_buffers import TableMirror, row_arrays, send_row
-from lessons_lib.engine.model_runner import ModelRunner, block_tables, tokens_of
+from lessons_lib.engine.input_batch import BlockTables, forward_batch, tokens_of
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -38,8 +37,12 @@ def random_plan(seed, decodes=False):
     return scheduler_output
 
 
-def row_on_cpu(scheduler_output, mirror, num_rows):
-    return send_row(row_arrays(scheduler_output, mirror, BLOCK, num_rows), torch.device("cpu"))
+def tables_of(max_num_seqs, max_blocks):
+    return BlockTables(SPARE, max_num_seqs, max_blocks)
+
+
+def batch_of(scheduler_output, tables, num_seqs, previous_rows=None):
+    return forward_batch(scheduler_output, tables, BLOCK, previous_rows, num_seqs)
 
 
 @pytest.fixture
@@ -87,19 +90,16 @@ def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
         [tokens_of(*item) for item in scheduler_output.num_scheduled_tokens.items()],
         [sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens],
     )
-    tables, count, total = (
-        block_tables(scheduler_output.num_scheduled_tokens),
-        len(scheduler_output.num_scheduled_tokens),
-        scheduler_output.num_tokens,
-    )
-    row = row_on_cpu(scheduler_output, TableMirror(5, 16, SPARE), count + filling)
+    tables = [sequence.blocks for sequence in scheduler_output.num_scheduled_tokens]
+    count, total = len(scheduler_output.num_scheduled_tokens), scheduler_output.num_tokens
+    row = batch_of(scheduler_output, tables_of(5, 16), count + filling)
     for name in ("input_ids", "positions"):
         assert getattr(row, name).tolist() == getattr(packed, name).tolist() + [0] * filling
     assert row.cu_seqlens_q.tolist() == packed.cu_seqlens_q.tolist() + [total + 1 + i for i in range(filling)]
     assert row.context_lens.tolist() == packed.context_lens.tolist() + [1] * filling
     assert row.logits_index.tolist() == [end - 1 for end in row.cu_seqlens_q.tolist()[1:]]
     slots = [
-        int(tables[seq, at // BLOCK]) * BLOCK + at % BLOCK
+        tables[seq][at // BLOCK] * BLOCK + at % BLOCK
         for seq, at in zip(packed.seq_ids.tolist(), packed.positions.tolist())
     ]
     assert row.slot_mapping.tolist() == slots + [SPARE * BLOCK] * filling
@@ -107,27 +107,27 @@ def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
         assert line[: len(sequence.blocks)] == sequence.blocks
     assert (row.block_tables[count:] == SPARE).all()
     assert (
-        row.maxima[0] == max(scheduler_output.num_scheduled_tokens.values())
-        and int(packed.context_lens.max()) <= row.maxima[1] <= 64
+        row.max_lens[0] == max(scheduler_output.num_scheduled_tokens.values())
+        and int(packed.context_lens.max()) <= row.max_lens[1] <= 64
     )
 
 
-def test_a_token_that_is_not_known_stands_for_a_place_in_the_step_before():
+def test_a_placeholder_stands_for_a_token_of_the_step_in_flight():
     decode = Sequence("A", [7, 8], 9, output_ids=[5], num_computed_tokens=2, blocks=[4])
-    waits = Sequence("B", [1, 2], 9, output_ids=[3, -4], num_computed_tokens=3, blocks=[6])
-    row = row_on_cpu(SchedulerOutput({decode: 1, waits: 1}), TableMirror(2, 4, SPARE), 2)
+    waits = Sequence("B", [1, 2], 9, output_ids=[3], num_placeholders=1, num_computed_tokens=3, blocks=[6])
+    row = batch_of(SchedulerOutput({decode: 1, waits: 1}), tables_of(2, 4), 2, {decode: 0, waits: 3})
     assert row.input_ids.tolist() == [5, -4]
 
 
 def test_a_changed_table_is_noticed_whatever_changed():
-    mirror, sequence, other = (
-        TableMirror(2, 4, SPARE),
+    tables, sequence, other = (
+        tables_of(2, 4),
         Sequence("A", [1], 9, blocks=[3]),
         Sequence("B", [1], 9, blocks=[9, 8]),
     )
 
     def line():
-        return mirror.tables[mirror.lines({sequence: 1, other: 1})[0]].tolist()[: len(sequence.blocks)]
+        return tables.array[tables.rows({sequence: 1, other: 1})[0]].tolist()[: len(sequence.blocks)]
 
     assert line() == [3]
     sequence.blocks.append(5)
@@ -139,17 +139,17 @@ def test_a_changed_table_is_noticed_whatever_changed():
 
 
 def test_lines_of_those_who_left_are_used_again():
-    mirror = TableMirror(2, 4, SPARE)
+    tables = tables_of(2, 4)
     for number in range(6):
         pair = {Sequence("A", [1], 9, blocks=[number]): 1, Sequence("B", [1], 9, blocks=[number + 10]): 1}
-        assert mirror.tables[mirror.lines(pair), 0].tolist() == [number, number + 10]
+        assert tables.array[tables.rows(pair), 0].tolist() == [number, number + 10]
 
 
 def test_a_table_longer_than_its_line_is_refused():
-    with pytest.raises(ValueError, match="holds 5 blocks.*room for 4"):
-        TableMirror(2, 4, SPARE).lines({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1})
+    with pytest.raises(ValueError, match="has 5 blocks.*room for 4"):
+        tables_of(2, 4).rows({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1})
     with pytest.raises(ValueError, match="3 sequences, and room for 2"):
-        TableMirror(2, 4, SPARE).lines({Sequence(str(n), [1], 9): 1 for n in range(3)})
+        tables_of(2, 4).rows({Sequence(str(n), [1], 9): 1 for n in range(3)})
 
 
 # --- the operator
@@ -173,33 +173,37 @@ def test_logits_and_cache_are_those_of_the_plain_runner(runner, seed, graphs, de
 
 
 def test_the_operator_says_what_it_writes_and_what_comes_out():
-    from lessons_lib.attention.custom_op import write_and_attend
+    from lessons_lib.attention.custom_op import attend_paged, write_kv
 
-    row = row_on_cpu(random_plan(1), TableMirror(5, 16, SPARE), 5)
+    row = batch_of(random_plan(1), tables_of(5, 16), 5)
     count = len(row.input_ids)
     new = (torch.randn(count, 4, 8), torch.randn(count, 2, 8), torch.randn(count, 2, 8))
     caches = [torch.randn(SPARE + 1, BLOCK, 2, 8) for _ in range(2)]
-    where = (row.slot_mapping, row.cu_seqlens_q, row.context_lens, row.block_tables, row.maxima)
-    torch.library.opcheck(write_and_attend, (*new, *caches, *where, 0.3), test_utils=("test_schema", "test_faketensor"))
+    where = (row.cu_seqlens_q, row.context_lens, row.block_tables, row.max_lens)
+    utils = ("test_schema", "test_faketensor")
+    torch.library.opcheck(write_kv, (*new[1:], *caches, row.slot_mapping), test_utils=utils)
+    torch.library.opcheck(attend_paged, (new[0], *caches, *where, 0.3), test_utils=utils)
 
 
 def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
     """Traced as for a GPU, and run as it is: compiling for a CPU would take half a minute."""
-    from lessons_lib.engine.gpu_model_runner import compiled_row_logits
+    from lessons_lib.engine.gpu_model_runner import compiled_logits
 
     torch._dynamo.reset()
     model = tiny_model("qwen2")
     runner = GPUModelRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, compiled=False, graphs=False)
-    compiled = compiled_row_logits(runner.cache, backend="aot_eager", options=None)
+    compiled = compiled_logits(runner.cache, backend="aot_eager", options=None)
     counters = torch._dynamo.utils.counters
     counters.clear()
     for seed in (0, 1, 2, 3):
         scheduler_output = random_plan(seed, decodes=seed == 3)
         expected = runner.forward(scheduler_output)
-        row = row_on_cpu(scheduler_output, runner.mirror, max(2, len(scheduler_output.num_scheduled_tokens)))
-        with torch.inference_mode():
+        row = batch_of(scheduler_output, runner.tables, max(2, len(scheduler_output.num_scheduled_tokens)))
+        with torch.inference_mode(), paged_attention_in(model):
             torch.testing.assert_close(
-                compiled(model, runner.cache, row, runner.previous)[: len(scheduler_output.num_scheduled_tokens)],
+                compiled(model, runner.cache, row, runner.previous_tokens)[
+                    : len(scheduler_output.num_scheduled_tokens)
+                ],
                 expected,
                 rtol=1e-4,
                 atol=1e-4,
@@ -208,16 +212,16 @@ def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
     runner.close()
 
 
-def test_closing_gives_the_model_its_attention_back(runner):
+def test_the_model_has_its_own_attention_after_every_step(runner):
     model = tiny_model("qwen2")
     before = model.config._attn_implementation
     tested = runner()
     tested.forward(random_plan(0))
-    assert model.config._attn_implementation == PAGED_OPERATOR
-    with paged_attention_in(model):
-        pass
-    tested.close()
     assert model.config._attn_implementation == before
+    tested.forward(random_plan(0, decodes=True))
+    assert model.config._attn_implementation == before and tested.store.graphs
+    tested.close()
+    assert not tested.store.graphs
 
 
 # --- keys
@@ -245,16 +249,16 @@ def replace_weight(runner):
 
 
 def new_inputs(runner):
-    runner.static = type(runner.static)(runner.sizes[-1], 16, BLOCK, torch.device("cpu"))
+    runner.buffers = type(runner.buffers)(runner.sizes[-1], 16, BLOCK, torch.device("cpu"))
 
 
 def wider_tables(runner):
-    runner.static = type(runner.static)(runner.sizes[-1], 20, BLOCK, torch.device("cpu"))
-    runner.mirror = TableMirror(5, 20, SPARE)
+    runner.buffers = type(runner.buffers)(runner.sizes[-1], 20, BLOCK, torch.device("cpu"))
+    runner.tables = tables_of(5, 20)
 
 
 def other_tokens(runner):
-    runner.previous = runner.previous.clone()
+    runner.previous_tokens = runner.previous_tokens.clone()
 
 
 def not_compiled(runner):
@@ -277,7 +281,7 @@ def test_a_cuda_graph_is_never_replayed_with_a_stale_key(runner, change):
 
 def test_the_same_address_with_another_shape_is_another_key(runner):
     tested = runner()
-    inputs = tested.static.of_size(2)
+    inputs = tested.buffers.of_size(2)
     before, cache = tested.key(inputs), tested.cache.keys[0]
     tested.cache.keys[0] = cache.view(SPARE + 1, 2 * BLOCK, 1, 8)
     assert tested.key(inputs) != before

@@ -308,7 +308,7 @@ def test_the_shortest_and_the_longest_prompt(length):
 def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
-    return list(engine.requests), len(engine._answers), places, engine.has_unfinished()
+    return list(engine.requests), len(engine._completions), places, engine.has_unfinished()
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_stream_is_the_answer_token_by_token():
     expected = alone("qwen2", [1, 2, 3], 12)
     assert [token.token for token in tokens] == expected
     assert [token.finish_reason for token in tokens[:-1]] == [None] * (len(tokens) - 1) and tokens[-1].finish_reason
-    assert len(engine.requests["other"].answers[0].sequence.output_ids) == len(tokens), "others are served along"
+    assert len(engine.requests["other"].completions[0].sequence.output_ids) == len(tokens), "others are served along"
     assert run_out(engine)["other"].token_ids == alone("qwen2", [9, 9], 20, ignore_eos=True)
 
 
@@ -501,7 +501,7 @@ def engine_in_state(where):
     for _ in range({"new": 0, "waiting": 2, "half a prompt": 1, "decoding": 5, "forks": 4}[where]):
         engine.step()
     if where == "forks":
-        assert len(engine.requests[name].answers) == 5 and engine.scheduler.waiting_forks()
+        assert len(engine.requests[name].completions) == 5 and engine.scheduler.waiting_forks()
     return engine, name
 
 
@@ -509,7 +509,7 @@ def engine_in_state(where):
 def test_a_request_is_aborted_wherever_it_is(where):
     engine, name = engine_in_state(where)
     request = engine.requests[name]
-    so_far = [list(answer.sequence.output_ids) for answer in request.answers]
+    so_far = [list(answer.sequence.output_ids) for answer in request.completions]
     output = engine.abort(name)
     assert [completion.token_ids for completion in output.completions] == so_far
     assert all(completion.finish_reason == "abort" for completion in output.completions) and output.error is None

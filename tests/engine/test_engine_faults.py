@@ -11,7 +11,6 @@ from engine_cases import (
     run_out_with_a_listener_that_raises,
 )
 
-from lessons_lib.engine import llm_engine as engine_module
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 
@@ -48,7 +47,7 @@ def break_at(monkeypatch, engine, where, k):
     def note(scheduler_output):
         concerned.extend(sequence.id for sequence in scheduler_output.num_scheduled_tokens)
 
-    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine_module.copy_blocks
+    schedule, forward, move = engine.scheduler.schedule, engine.runner.forward, engine.copy_blocks
     scheduler_outputs = []
     monkeypatch.setattr(
         engine.scheduler, "schedule", lambda: scheduler_outputs.append(schedule()) or scheduler_outputs[-1]
@@ -74,7 +73,7 @@ def break_at(monkeypatch, engine, where, k):
     if where == "forward":
         monkeypatch.setattr(engine.runner, "forward", broken_forward)
     else:
-        monkeypatch.setattr(engine_module, "copy_blocks", broken_move)
+        monkeypatch.setattr(engine, "copy_blocks", broken_move)
     return concerned
 
 

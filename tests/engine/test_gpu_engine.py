@@ -76,7 +76,7 @@ def test_greedy_tokens_are_those_of_the_plain_runner(model, runners, expected, m
         while scheduler.has_unfinished():
             scheduler_output = scheduler.schedule()
             move(scheduler_output)
-            scheduler.update(scheduler_output, runner.start(scheduler_output).tokens())
+            scheduler.update(scheduler_output, runner.launch(scheduler_output).wait())
         outputs = [sequence.output_ids for sequence in sequences]
     for number, (own, other) in enumerate(zip(outputs, expected)):
         assert own == other, f"request {number}"
@@ -142,14 +142,14 @@ def test_what_is_written_into_a_weight_counts_at_the_next_replay(model):
 def test_starting_a_step_waits_for_nothing(runners, mode):
     runner = runners(mode)
     scheduler_output = decodes(runner, 16, 30)
-    runner.start(scheduler_output).tokens()
+    runner.launch(scheduler_output).wait()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        pending = [runner.start(scheduler_output) for _ in range(4)]
+        in_flight = [runner.launch(scheduler_output) for _ in range(4)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len({tuple(each.tokens()) for each in pending}) == 1
+    assert len({tuple(each.wait()) for each in in_flight}) == 1
 
 
 def test_after_warming_up_nothing_is_captured_or_compiled_any_more(model, runners):
@@ -253,9 +253,7 @@ def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(m
             engine.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert engine.started and all(
-        len(request.answers[0].sequence.output_ids) > 6 for request in engine.requests.values()
-    )
+    assert engine.in_flight and all(len(request.completions[0].token_ids) > 6 for request in engine.requests.values())
     for name in list(engine.requests):
         engine.abort(name)
     engine.step()
@@ -270,24 +268,24 @@ def test_logits_that_are_no_numbers_do_not_break_the_step_that_follows(model, ru
     engine = OverlappedEngine(model, load_model()[1], config)
     for prompt in ([5, 6, 7], [8, 9]):
         engine.add_request(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
-    start = runner.start
+    launch = runner.launch
     steps = []
 
     def with_a_bad_row(scheduler_output, choose):
         steps.append(scheduler_output)
         is_bad = len(steps) == 3
-        return start(
+        return launch(
             scheduler_output,
             lambda logits: choose(torch.cat([logits[:1] * float("nan"), logits[1:]]) if is_bad else logits),
         )
 
-    runner.start = with_a_bad_row
+    runner.launch = with_a_bad_row
     try:
         outputs = []
         while engine.has_unfinished():
             outputs += engine.step()
     finally:
-        del runner.start
+        del runner.launch
     torch.cuda.synchronize()
     bad, good = sorted(outputs, key=lambda output: output.request_id)
     assert isinstance(bad.error, FloatingPointError) and len(bad.token_ids) == 2

@@ -20,9 +20,9 @@ class Counting:
     def __init__(self):
         self.log = []
 
-    def start(self, scheduler_output):
-        number = sum(entry.startswith("start") for entry in self.log)
-        self.log.append(f"start {number}")
+    def launch(self, scheduler_output):
+        number = sum(entry.startswith("launch") for entry in self.log)
+        self.log.append(f"launch {number}")
         tokens = [
             sequence.num_computed_tokens + count for sequence, count in scheduler_output.num_scheduled_tokens.items()
         ]
@@ -33,7 +33,7 @@ class Arriving:
     def __init__(self, log, number, arriving):
         self.log, self.number, self.arriving = log, number, arriving
 
-    def tokens(self):
+    def wait(self):
         self.log.append(f"tokens {self.number}")
         return self.arriving
 
@@ -85,12 +85,12 @@ def test_the_next_step_starts_before_the_tokens_of_the_last_one_are_asked_for():
     steps = counting_steps(Sequence("A", range(3), 4))
     run(steps)
     assert steps.runner.log == [
-        "start 0",
-        "start 1",
+        "launch 0",
+        "launch 1",
         "tokens 0",
-        "start 2",
+        "launch 2",
         "tokens 1",
-        "start 3",
+        "launch 3",
         "tokens 2",
         "tokens 3",
     ]
@@ -100,14 +100,14 @@ def test_an_answer_that_ends_at_its_cap_costs_no_step_more():
     sequence = Sequence("A", range(3), 4)
     steps = counting_steps(sequence)
     assert run(steps) == [sequence] and sequence.output_ids == [3, 4, 5, 6] and sequence.finish_reason == "length"
-    assert steps.runner.log.count("start 3") == 1 and "start 4" not in steps.runner.log
+    assert steps.runner.log.count("launch 3") == 1 and "launch 4" not in steps.runner.log
 
 
 def test_the_token_after_a_stop_token_is_thrown_away():
     sequence = Sequence("A", range(3), 10, frozenset({4}))
     steps = counting_steps(sequence)
     assert run(steps) == [sequence] and sequence.output_ids == [3, 4] and sequence.finish_reason == "stop"
-    assert "start 2" in steps.runner.log, "nobody could know that it had ended"
+    assert "launch 2" in steps.runner.log, "nobody could know that it had ended"
     assert len(steps.scheduler.pool.free_queue) == 200
 
 
@@ -129,7 +129,7 @@ def test_blocks_are_called_after_tokens_that_are_known():
 def test_where_blocks_may_run_out_the_tokens_are_waited_for_first():
     steps = counting_steps(Sequence("A", range(3), 4), num_blocks=3)
     run(steps)
-    assert steps.runner.log[:4] == ["start 0", "tokens 0", "start 1", "tokens 1"]
+    assert steps.runner.log[:4] == ["launch 0", "tokens 0", "launch 1", "tokens 1"]
 
 
 def test_who_has_tokens_under_way_is_never_preempted():
@@ -161,8 +161,8 @@ def test_an_error_at_the_start_of_a_step_leaves_the_one_before():
     sequence = Sequence("A", range(3), 4)
     steps = counting_steps(sequence)
     steps.step()
-    start, steps.runner.start = steps.runner.start, None
+    launch, steps.runner.launch = steps.runner.launch, None
     with pytest.raises(TypeError):
         steps.step()
-    steps.runner.start = start
+    steps.runner.launch = launch
     assert run(steps) == [sequence] and sequence.output_ids == [3, 4, 5, 6]

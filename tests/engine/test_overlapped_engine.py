@@ -8,7 +8,6 @@ import engine_cases
 import pytest
 from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, letter, run_out_with_a_listener_that_raises
 
-from lessons_lib.engine import llm_engine as engine_module
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
@@ -50,20 +49,18 @@ def plain_engine(**config):
 
 def check_books(engine):
     """An audit as if nothing were under way."""
-    scheduler, ahead = engine.scheduler, getattr(engine, "ahead", None)
-    unknown = [
-        (sequence, sequence.output_ids.pop())
-        for sequence in scheduler.running
-        if sequence.output_ids and sequence.output_ids[-1] < 0
-    ]
-    known = len(scheduler.running)
-    scheduler.running += ahead.leaving if ahead else []
+    scheduler, overlap = engine.scheduler, getattr(engine, "overlap", None)
+    placeholders = {sequence: sequence.num_placeholders for sequence in scheduler.running}
+    running = len(scheduler.running)
+    scheduler.running += overlap.leaving if overlap else []
+    for sequence in placeholders:
+        sequence.num_placeholders = 0
     try:
         audit(scheduler)
     finally:
-        del scheduler.running[known:]
-        for sequence, token in unknown:
-            sequence.output_ids.append(token)
+        del scheduler.running[running:]
+        for sequence, count in placeholders.items():
+            sequence.num_placeholders = count
 
 
 def run_out(engine, most_steps=2000):
@@ -72,8 +69,8 @@ def run_out(engine, most_steps=2000):
     for _ in range(most_steps):
         if not engine.has_unfinished():
             check_that_nothing_is_left(engine)
-            assert not hasattr(engine, "started") or (
-                engine.started is None and not engine.ahead.leaving and not engine._looked_at
+            assert not hasattr(engine, "overlap") or (
+                engine.in_flight is None and not engine.overlap.leaving and not engine._needs_logits
             )
             return outputs
         for output in engine.step():
@@ -183,44 +180,50 @@ def test_aborts_at_any_time_disturb_nobody(an_engine, seed, kind):
 
 def test_the_next_step_is_started_before_the_last_one_is_waited_for(an_engine):
     engine, log = an_engine(), []
-    start = engine.runner.start
+    launch = engine.runner.launch
 
     class Noted:
-        def __init__(self, pending, number):
-            self.pending, self.number = pending, number
+        def __init__(self, tokens, number):
+            self.tokens, self.number = tokens, number
 
-        def tokens(self):
+        def wait(self):
             log.append(f"tokens {self.number}")
-            return self.pending.tokens()
+            return self.tokens.wait()
 
     def noting(scheduler_output, choose):
-        number = sum(entry.startswith("start") for entry in log)
-        log.append(f"start {number}")
-        return Noted(start(scheduler_output, choose), number)
+        number = sum(entry.startswith("launch") for entry in log)
+        log.append(f"launch {number}")
+        return Noted(launch(scheduler_output, choose), number)
 
-    engine.runner.start = noting
+    engine.runner.launch = noting
     told = []
     engine.add_request(
         [1, 2, 3], greedy(4, ignore_eos=True), on_token=lambda token: told.append((token.token, len(log)))
     )
     run_out(engine)
-    assert log == ["start 0", "start 1", "tokens 0", "start 2", "tokens 1", "start 3", "tokens 2", "tokens 3"]
+    assert log == [
+        "launch 0",
+        "launch 1",
+        "tokens 0",
+        "launch 2",
+        "tokens 1",
+        "launch 3",
+        "tokens 2",
+        "tokens 3",
+    ]
     assert told == list(zip(alone("qwen2", [1, 2, 3], 4, ignore_eos=True), [3, 5, 7, 8]))
 
 
 @pytest.mark.parametrize("params", [greedy(9, logprobs=1), SamplingParams(max_tokens=9, n=2, temperature=1.0, seed=3)])
 def test_only_while_somebody_looks_at_logits_one_step_waits_for_the_other(an_engine, params):
-    engine, started = an_engine(max_num_seqs=2), []
-    start, forward = engine.runner.start, engine.runner.forward
-    engine.runner.start = lambda *args: started.append("ahead") or start(*args)
-    engine.runner.forward = lambda *args: started.append("pass") or forward(*args)
+    engine, kinds = an_engine(max_num_seqs=2), []
+    launch, overlapped_launch, inside = engine.launch, engine.overlap.launch, []
+    engine.overlap.launch = lambda: [inside.append(True), overlapped_launch(), inside.clear()][1]
+    engine.launch = lambda: kinds.append("overlapped" if inside else "alone") or launch()
     engine.add_request([1, 2], greedy(6, ignore_eos=True))
     engine.add_request([1, 2], greedy(4, ignore_eos=True))
     engine.add_request([5, 6, 7], params)
     run_out(engine)
-    kinds = [
-        "overlapped" if before == "ahead" else "alone" for before, now in zip(["", *started], started) if now == "pass"
-    ]
     assert kinds[:4] == ["alone", *["overlapped"] * 3], (
         "in the first step there are seats; then the third waits for one"
     )
@@ -249,14 +252,14 @@ def check_failed(outputs, prompts, failed, kind=Broken):
 
 
 @pytest.mark.parametrize("config", ["roomy", "swapping"])
-@pytest.mark.parametrize("where", ["start", "choose", "arrival"])
+@pytest.mark.parametrize("where", ["launch", "choose", "arrival"])
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 15, 16])
 def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
     engine = an_engine(**{**CONFIGS[config], "max_num_seqs": 4})
-    prompts, start, calls, failed = at_work(engine), engine.runner.start, [], set()
+    prompts, launch, calls, failed = at_work(engine), engine.runner.launch, [], set()
 
     class Lost:
-        def tokens(self):
+        def wait(self):
             raise Broken("arrival")
 
     def failing_choice(logits):
@@ -265,16 +268,16 @@ def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
     def broken(scheduler_output, choose):
         calls.append(scheduler_output)
         if len(calls) != k:
-            return start(scheduler_output, choose)
+            return launch(scheduler_output, choose)
         failed.update(
             sequence.id for sequence in scheduler_output.num_scheduled_tokens if sequence.finish_reason is None
         )
-        if where == "start":
-            raise Broken("start")
-        pending = start(scheduler_output, failing_choice if where == "choose" else choose)
-        return Lost() if where == "arrival" else pending
+        if where == "launch":
+            raise Broken("launch")
+        tokens = launch(scheduler_output, failing_choice if where == "choose" else choose)
+        return Lost() if where == "arrival" else tokens
 
-    engine.runner.start = broken
+    engine.runner.launch = broken
     outputs = run_out(engine)
     assert failed
     failed -= {
@@ -285,21 +288,21 @@ def test_an_error_fails_the_requests_of_its_step(an_engine, where, k, config):
 
 
 def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
-    for where in ("start", "arrival"):
+    for where in ("launch", "arrival"):
         engine = an_engine()
-        prompts, start, calls = at_work(engine), engine.runner.start, []
+        prompts, launch, calls = at_work(engine), engine.runner.launch, []
 
         class Interrupted:
-            def tokens(self):
+            def wait(self):
                 raise KeyboardInterrupt
 
         def broken(scheduler_output, choose):
             calls.append(scheduler_output)
-            if len(calls) == 4 and where == "start":
+            if len(calls) == 4 and where == "launch":
                 raise KeyboardInterrupt
-            return Interrupted() if len(calls) == 4 else start(scheduler_output, choose)
+            return Interrupted() if len(calls) == 4 else launch(scheduler_output, choose)
 
-        engine.runner.start = broken
+        engine.runner.launch = broken
         with pytest.raises(KeyboardInterrupt):
             run_out(engine)
         check_books(engine)
@@ -308,7 +311,7 @@ def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
         )
 
 
-def test_moving_that_raises(an_engine, monkeypatch):
+def test_moving_that_raises(an_engine):
     """The same prompt twice, of whole blocks: the second has its last block copied."""
     engine, prompt = an_engine(), list(range(1, 9))
     engine.generate([prompt], greedy(2, ignore_eos=True))
@@ -317,11 +320,11 @@ def test_moving_that_raises(an_engine, monkeypatch):
         engine.step()
     engine.add_request(prompt, greedy(5), request_id="copied")
 
-    def broken(block_copies, *caches):
+    def broken(block_copies):
         if block_copies:
             raise Broken("moving")
 
-    monkeypatch.setattr(engine_module, "copy_blocks", broken)
+    engine.copy_blocks = broken
     outputs = run_out(engine)
     assert isinstance(outputs["copied"].error, Broken) and isinstance(outputs["other"].error, Broken)
     assert outputs["other"].token_ids == alone("qwen2", [50], 3, ignore_eos=True), (
@@ -336,20 +339,20 @@ def test_logits_that_are_no_numbers_fail_their_own_request(an_engine, temperatur
     engine.add_request(
         [1, 2], SamplingParams(max_tokens=14, temperature=temperature, seed=1, ignore_eos=True), request_id="bad"
     )
-    start, told = engine.runner.start, []
+    launch, told = engine.runner.launch, []
 
     def with_a_bad_row(scheduler_output, choose):
         def choose_after(logits):
             logits = logits.clone()
             for row, sequence in enumerate(scheduler_output.num_scheduled_tokens):
-                if sequence.id == "bad" and len(sequence.output_ids) == 3:
+                if sequence.id == "bad" and len(sequence.output_ids) + sequence.num_placeholders == 3:
                     logits[row, 5] = float("nan")
                     told.append(row)
             return choose(logits)
 
-        return start(scheduler_output, choose_after)
+        return launch(scheduler_output, choose_after)
 
-    engine.runner.start = with_a_bad_row
+    engine.runner.launch = with_a_bad_row
     outputs = run_out(engine)
     bad = outputs.pop("bad")
     assert told and len(bad.token_ids) == 3 and "not finite numbers" in str(bad.error)
@@ -368,14 +371,14 @@ def test_a_careless_admission_costs_the_victim_alone(an_engine):
     engine = an_engine(
         num_blocks=10, max_num_seqs=3, max_num_batched_tokens=12, admission=lambda scheduler, sequence: True
     )
-    engine.ahead.may_lack_blocks = lambda: False
+    engine.overlap.may_lack_blocks = lambda: False
     engine.add_request([1, 2, 3], greedy(14, ignore_eos=True), request_id="first")
     engine.step()
     for n in range(2):
         engine.add_request([n + 5] * 11, greedy(14, ignore_eos=True), request_id=f"late {n}")
     outputs = run_out(engine)
     errors = [output for output in outputs.values() if output.error]
-    assert errors and all("preempted while a token was under way" in str(output.error) for output in errors)
+    assert errors and all("preempted with a token in flight" in str(output.error) for output in errors)
     for output in outputs.values():
         expected = alone("qwen2", output.prompt_ids, 14, ignore_eos=True)
         assert output.token_ids == (expected[: len(output.token_ids)] if output.error else expected)
@@ -397,7 +400,7 @@ def test_streams_and_generate_do_as_ever(an_engine):
         "qwen2", [1, 2], 9, ignore_eos=True
     )
     check_that_nothing_is_left(engine)
-    assert engine.started is None
+    assert engine.in_flight is None
 
 
 def test_a_step_inside_a_step_is_refused(an_engine):

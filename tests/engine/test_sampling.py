@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from lessons_lib.engine.sampling import (
     NO_TOKEN,
     SamplingParams,
+    choose_tokens,
     draw,
     random_number,
-    sample,
     token_logprobs,
     token_probabilities,
 )
@@ -24,6 +24,10 @@ settings_of_a_row = st.tuples(
     st.sampled_from([0.05, 0.3, 1.0, 1.7, 5.0]), st.integers(1, 9), st.sampled_from([1e-6, 0.2, 0.5, 0.9, 0.999, 1.0])
 )
 few = settings(max_examples=150, deadline=None)
+
+
+def sample(*arguments):
+    return choose_tokens(*arguments).tolist()
 
 
 def batches(vocabulary):

@@ -2,8 +2,6 @@
 
 import pytest
 
-from lessons_lib.engine import llm_engine as engine_module
-from lessons_lib.kv_cache.block_copies import copy_blocks
 from tools import soak
 from tools.soak import Soak
 
@@ -24,7 +22,6 @@ def test_a_hundred_requests_leave_nothing_behind(capsys):
     ]
     for what in [*wanted, "ended by abort", "ended by error"]:
         assert int(figures[what].replace(",", "")) > 0, f"no {what}: this soak proves less than it says"
-    assert engine_module.copy_blocks is copy_blocks
 
 
 def test_a_wrong_answer_is_found():

@@ -614,3 +614,55 @@ def test_serving_greedily_needs_nothing_else_where_nothing_is_moved(limits):
     serve_greedily(ModelRunner(model, 6, 4), scheduler, sequences)
     assert scheduler.num_preempted > 0
     nothing_is_lost(scheduler)
+
+
+# --- blocks that no admission rule counts
+
+
+def test_a_swapped_sequence_is_admitted_only_once_its_blocks_are_free():
+    """`conservative` doesn't count the blocks of waiting forks: the swap-in raised OutOfBlocks, with the sequence in `running` already."""
+    scheduler = make(5, swap_blocks=4, admission=conservative, share_prefixes=False)
+    parent, swapped = (
+        sequence("A", prompt=5, max_tokens=4),
+        sequence("B", prompt=5, max_tokens=4, arrival=1.0, first=30),
+    )
+    parent.blocks, parent.num_computed_tokens = scheduler.pool.allocate(2), 4
+    scheduler.running.append(parent)
+    child = fork(scheduler.pool, parent, "fork of A")
+    child.arrival_time = 2.0
+    swapped.swapped, swapped.num_computed_tokens = scheduler.swap_space.allocate(2), 5
+    swapped.output_ids.append(5)
+    for waiting in (swapped, child):
+        scheduler.add(waiting)
+    scheduler.pool.allocate(
+        2
+    )  # a sequence that leaves has two of the three free blocks; the parent takes the other for a copy
+    scheduler_output = scheduler.schedule()
+    assert list(scheduler_output.num_scheduled_tokens) == [parent] and not scheduler_output.preempted
+    assert list(scheduler.waiting) == [swapped, child] and len(swapped.swapped) == 2 and not swapped.blocks
+
+
+def test_nothing_is_admitted_while_a_sequence_that_leaves_has_the_blocks():
+    """Its last token was in flight: it no longer ran, but had the only block. The next sequence was admitted and preempted itself: Deadlock."""
+    scheduler = make(1, admission=conservative, share_prefixes=False)
+    of_the_leaving = scheduler.pool.allocate(1)
+    waiting = sequence("B", prompt=2, max_tokens=2)
+    scheduler.add(waiting)
+    scheduler_output = scheduler.schedule()
+    assert not scheduler_output.num_scheduled_tokens and not scheduler.running and not scheduler_output.preempted
+    scheduler.pool.free(of_the_leaving)
+    assert scheduler.schedule().admitted == [waiting]
+
+
+def test_a_fork_is_admitted_only_with_a_block_for_its_copy():
+    scheduler = make(3, admission=lambda scheduler, sequence: True, share_prefixes=False)
+    parent = sequence("A", prompt=6, max_tokens=4)
+    parent.blocks, parent.num_computed_tokens = scheduler.pool.allocate(2), 5
+    scheduler.running.append(parent)
+    child = fork(scheduler.pool, parent, "fork of A")
+    scheduler.add(child)
+    assert scheduler.missing_blocks(child) == 1
+    others = scheduler.pool.allocate(1)
+    scheduler_output = scheduler.schedule()
+    assert child not in scheduler_output.admitted
+    scheduler.pool.free(others)

@@ -97,7 +97,7 @@ def make_scheduler(rng, needed, block_size):
                 BalancedLengths(20, 4),
             ]
         ),
-        admission=conservative if rng.random() < 0.1 else optimistic,
+        admission=conservative if rng.random() < 0.3 else optimistic,
         watermark=rng.choice([0, 0, 0, 1]),
         choose_victim=rng.choice([last_in_rank, lambda candidates, policy: rng.choice(candidates)]),
         should_swap=rng.choice([always_swap, never_swap, lambda scheduler, victim: rng.random() < 0.5]),

@@ -98,21 +98,22 @@ class TimedRunner:
     def __init__(self, runner: GPUModelRunner, times: StepTimes):
         self.cache = runner.cache
         runner.prepare = times.timed("prepare", partial(GPUModelRunner.prepare, runner))
-        self.start_inside = times.timed("start", runner.start)
+        self.launch_inside = times.timed("start", runner.launch)
+        self.close = runner.close
         self.times = times
 
-    def start(self, scheduler_output: SchedulerOutput, *choose: Callable) -> "TimedPending":
+    def launch(self, scheduler_output: SchedulerOutput, *choose: Callable) -> "TimedTokens":
         self.times.steps[-1] |= {
             "running": len(scheduler_output.num_scheduled_tokens),
             "is_decode": scheduler_output.num_tokens == len(scheduler_output.num_scheduled_tokens),
         }
-        pending = self.start_inside(scheduler_output, *choose)
-        return TimedPending(self.times.timed("wait", pending.tokens))
+        tokens = self.launch_inside(scheduler_output, *choose)
+        return TimedTokens(self.times.timed("wait", tokens.wait))
 
 
 @dataclass
-class TimedPending:
-    tokens: Callable[[], list[int]]
+class TimedTokens:
+    wait: Callable[[], list[int]]
 
 
 def serve(runner: GPUModelRunner, sequences: list[Sequence], overlapped: bool) -> tuple[float, StepTimes]:
@@ -128,7 +129,7 @@ def serve(runner: GPUModelRunner, sequences: list[Sequence], overlapped: bool) -
 
     def step_in_turn():
         scheduler_output = scheduler.schedule()
-        scheduler.update(scheduler_output, timed_runner.start(scheduler_output).tokens())
+        scheduler.update(scheduler_output, timed_runner.launch(scheduler_output).wait())
 
     step = times.of_step(overlap.step if overlapped else step_in_turn)
 

@@ -150,20 +150,16 @@ class Dashboard(widgets.VBox):
 
     def _answers(self) -> str:
         """The texts of running requests and of the last ones that finished."""
-        served = [(request.id, answer) for request in list(self.engine.requests.values()) for answer in request.answers]
-        lines = [_line(name, self._text_of(answer), "") for name, answer in served if answer.sequence.output_ids][
-            :_MOST_TEXTS
-        ]
+        served = [(request.id, each) for request in list(self.engine.requests.values()) for each in request.completions]
+        lines = [_line(name, self._text_of(each), "") for name, each in served if each.token_ids][:_MOST_TEXTS]
         for output in reversed(self.outputs[-_MOST_TEXTS:]):
             lines += [_line(output.request_id, completion.text, _reason(output)) for completion in output.completions]
         return "".join(lines[:_MOST_TEXTS])
 
-    def _text_of(self, answer) -> str:
-        if answer.stream:
-            return answer.stream.text
-        return self.engine.tokenizer.decode(answer.sequence.output_ids, skip_special_tokens=True).rstrip(
-            HALF_A_CHARACTER
-        )
+    def _text_of(self, completion) -> str:
+        if completion.detokenizer:
+            return completion.text
+        return self.engine.tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip(HALF_A_CHARACTER)
 
     def _say(self, words: str) -> None:
         self.message.value = f'<div role="status" style="line-height:20px">{escape(words)}</div>'

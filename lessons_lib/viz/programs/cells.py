@@ -12,7 +12,7 @@ import numpy as np
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, mix, text_on
 from lessons_lib.viz.drawing.svg import Drawing, number
 from lessons_lib.viz.programs.touched_cells import Run, Touched
-from lessons_lib.viz.programs.words import done, cell_title
+from lessons_lib.viz.programs.words import cell_title, done
 
 LOADED, STORED, PALE = SERIES[3], SERIES[4], mix(EDGE, PAPER, 0.62)
 _CELL = 26.0  # the widest cell

@@ -1,0 +1,152 @@
+"""Lesson 12: from a SchedulerOutput to a ForwardBatch, computed on the host in front of every forward pass."""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import torch
+
+from lessons_lib.attention.forward_batch import ForwardBatch
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
+
+
+class BlockTables:
+    """The block tables of the running sequences as rows of one array, so that a step rewrites only the tables that have changed.
+
+    Attributes:
+        array: int32 [rows, width]. Row 0 is all null blocks, for padding.
+        null_block: what fills a row up; no sequence has it.
+        max_num_seqs, max_blocks: the most sequences of a step, and the most blocks of one; if None, the array grows.
+    """
+
+    def __init__(self, null_block: int = 0, max_num_seqs: int | None = None, max_blocks: int | None = None):
+        self.null_block, self.max_num_seqs, self.max_blocks = null_block, max_num_seqs, max_blocks
+        self.array = np.zeros((0, 0), dtype=np.int32)
+        self._row_of: dict[Sequence, int] = {}
+        self._written: list[list[int]] = []
+        self._free: list[int] = []
+        self._grow(1 + (max_num_seqs or 8), max_blocks or 16)
+
+    @property
+    def width(self) -> int:
+        """Blocks that a row has room for."""
+        return self.array.shape[1]
+
+    def rows(self, sequences: Collection[Sequence]) -> list[int]:
+        """The row of each sequence, up to date.
+
+        Args:
+            sequences: those of a step. Rows of any others may be overwritten.
+
+        Raises:
+            ValueError: there are more than `max_num_seqs` sequences, or one has more than `max_blocks` blocks.
+        """
+        if self.max_num_seqs is not None and len(sequences) > self.max_num_seqs:
+            raise ValueError(
+                f"{len(sequences)} sequences, and room for {self.max_num_seqs}; give the runner the scheduler's max_num_seqs."
+            )
+        rows = []
+        for sequence in sequences:
+            row = self._row_of.get(sequence)
+            if row is None:
+                row = self._take_row(sequence, sequences)
+            if self._written[row] != sequence.blocks:
+                self._write(row, sequence)
+            rows.append(row)
+        return rows
+
+    def _take_row(self, sequence: Sequence, wanted: Collection[Sequence]) -> int:
+        if not self._free:
+            for other in [other for other in self._row_of if other not in wanted]:
+                self._free.append(self._row_of.pop(other))
+        if not self._free:
+            self._grow(2 * len(self.array), self.width)
+        self._row_of[sequence] = self._free.pop()
+        return self._row_of[sequence]
+
+    def _write(self, row: int, sequence: Sequence) -> None:
+        blocks = sequence.blocks
+        if self.max_blocks is not None and len(blocks) > self.max_blocks:
+            raise ValueError(
+                f"sequence {sequence.id!r} has {len(blocks)} blocks, and a table has room for {self.max_blocks}; raise max_model_len."
+            )
+        if len(blocks) > self.width:
+            self._grow(len(self.array), max(2 * self.width, len(blocks)))
+        self.array[row, : len(blocks)] = blocks
+        self._written[row] = list(blocks)
+
+    def _grow(self, num_rows: int, width: int) -> None:
+        before = self.array
+        self.array = np.full((num_rows, width), self.null_block, dtype=np.int32)
+        self.array[: len(before), : before.shape[1]] = before
+        self._free += reversed(range(max(1, len(before)), num_rows))
+        self._written += [[] for _ in range(len(before), num_rows)]
+
+
+def forward_batch(
+    scheduler_output: SchedulerOutput,
+    tables: BlockTables,
+    block_size: int,
+    previous_rows: Mapping[Sequence, int] | None = None,
+    num_seqs: int | None = None,
+) -> ForwardBatch:
+    """The batch of a scheduled step, on the CPU, padded with sequences of one token that nothing reads.
+
+    Args:
+        tables: keys and values of the padding are written to its null block.
+        previous_rows: sequence -> its index in the step in flight, for sequences with a placeholder.
+        num_seqs: how many sequences the batch is to have, at least those of the step; if None, no padding.
+    """
+    scheduled = scheduler_output.num_scheduled_tokens
+    padding = 0 if num_seqs is None else num_seqs - len(scheduled)
+    counts = np.array([*scheduled.values()] + [1] * padding)
+    contexts = counts + np.array([sequence.num_computed_tokens for sequence in scheduled] + [0] * padding)
+    rows = tables.rows(scheduled) + [0] * padding
+    block_tables = tables.array.take(rows, axis=0)
+    ends = counts.cumsum()
+    seq_ids = np.arange(len(counts)).repeat(counts)
+    positions = np.arange(ends[-1]) + (contexts - ends)[seq_ids]
+    blocks, offsets = np.divmod(positions, block_size)
+    arrays = dict(
+        input_ids=np.array(next_tokens(scheduler_output, previous_rows or {}) + [0] * padding, dtype=np.int64),
+        positions=positions,
+        slot_mapping=block_tables[seq_ids, blocks].astype(np.int64) * block_size + offsets,
+        cu_seqlens_q=np.concatenate([[0], ends], dtype=np.int32),
+        context_lens=contexts.astype(np.int32),
+        block_tables=block_tables,
+        logits_index=ends - 1,
+        max_lens=np.array([counts.max(), rounded_up(int(contexts.max()), tables.width * block_size)]),
+    )
+    return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def next_tokens(scheduler_output: SchedulerOutput, previous_rows: Mapping[Sequence, int]) -> list[int]:
+    """The tokens to compute, sequence after sequence. For a placeholder: -1 - i, where i is the sequence's index in the step in flight."""
+    tokens: list[int] = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        index = sequence.num_computed_tokens - len(sequence.prompt_ids)
+        if count == 1 and index >= 0:  # a decode, as most are
+            output_ids = sequence.output_ids
+            tokens.append(output_ids[index] if index < len(output_ids) else -1 - previous_rows[sequence])
+        else:
+            tokens += tokens_of(sequence, count)
+    return tokens
+
+
+def tokens_of(sequence: Sequence, count: int) -> list[int]:
+    """The next `count` tokens of a sequence that are known and not computed."""
+    start = sequence.num_computed_tokens
+    prompt = sequence.prompt_ids
+    if start >= len(prompt):
+        return sequence.output_ids[start - len(prompt) : start - len(prompt) + count]
+    return (list(prompt[start : start + count]) + sequence.output_ids)[:count]
+
+
+def rounded_up(longest: int, room: int) -> int:
+    """A power of two: the decode kernel is compiled for each number of splits, and this keeps that number small.
+
+    Args:
+        longest: tokens of the longest context.
+        room: the most tokens that a block table has room for.
+    """
+    return min(room, max(512, 1 << (longest - 1).bit_length()))

@@ -1,0 +1,103 @@
+"""A model that an engine was given is as before once the engine is closed."""
+
+import copy
+
+import engine_cases
+import pytest
+import torch
+from engine_cases import alone, greedy
+
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.fused_llama import fused_runner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+
+KINDS = {
+    "plain": (LLMEngine, None),
+    "fused": (LLMEngine, fused_runner),
+    "on the GPU's path": (LLMEngine, gpu_model_runner(compiled=False, capture=rerun)),
+    "overlapped": (OverlappedEngine, gpu_model_runner(compiled=False, capture=rerun)),
+}
+
+
+@pytest.fixture
+def model():
+    return copy.deepcopy(engine_cases.a_model())
+
+
+def an_engine(kind, model):
+    engine_type, make_runner = KINDS[kind]
+    config = EngineConfig(
+        num_blocks=60, block_size=4, max_num_seqs=8, max_num_batched_tokens=32, make_runner=make_runner
+    )
+    return engine_type(model, engine_cases.LetterTokenizer(), config)
+
+
+def state_of(model):
+    """Everything that an engine may change: settings, hooks, which tensors there are, and which memory is whose."""
+    config = {name: value for name, value in vars(model.config).items() if not isinstance(value, torch.dtype)}
+    modules = {
+        name: (type(module), vars(module).keys(), len(module._forward_hooks), len(module._forward_pre_hooks))
+        for name, module in model.named_modules()
+    }
+    memory = {
+        name: (weight.shape, weight.stride(), weight.untyped_storage().nbytes())
+        for name, weight in model.named_parameters()
+    }
+    return copy.deepcopy(config), modules, memory
+
+
+@pytest.mark.parametrize("how", ["served", "in the middle", "after an error"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closed_engine_leaves_the_model_as_it_was(model, kind, how):
+    before, weights = state_of(model), {name: weight.clone() for name, weight in model.named_parameters()}
+    ids = torch.tensor([[5, 6, 7]])
+    logits = model(ids).logits
+    try:
+        with an_engine(kind, model) as engine:
+            for prompt in ([1, 2, 3], [4, 5]):
+                engine.add_request(prompt, greedy(6, ignore_eos=True))
+            for _ in range(3):
+                engine.step()
+            if how == "served":
+                while engine.has_unfinished():
+                    engine.step()
+            if how == "after an error":
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert how == "after an error"
+    assert state_of(model) == before
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.named_parameters())
+    assert torch.equal(model(ids).logits, logits)
+    assert not engine.requests and not engine.scheduler.pool.used
+    assert getattr(engine.runner, "store", None) is None or not engine.runner.store.graphs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_between_two_steps_the_model_has_its_own_attention(model, kind):
+    with an_engine(kind, model) as engine:
+        own = model.config._attn_implementation
+        engine.add_request([1, 2, 3], greedy(6, ignore_eos=True))
+        while engine.has_unfinished():
+            engine.step()
+            assert model.config._attn_implementation == own
+
+
+def test_two_engines_of_one_model_one_after_the_other_and_side_by_side(model):
+    with an_engine("overlapped", model) as first, an_engine("plain", model) as second:
+        outputs = [each.generate([[1, 2]], greedy(8, ignore_eos=True))[0] for each in (first, second, first)]
+    with an_engine("on the GPU's path", model) as third:
+        outputs += third.generate([[1, 2]], greedy(8, ignore_eos=True))
+    assert all(output.token_ids == alone("qwen2", [1, 2], 8, ignore_eos=True) for output in outputs)
+
+
+def test_a_closed_engine_takes_no_requests_and_can_be_closed_again(model):
+    engine = an_engine("overlapped", model)
+    with engine:
+        name = engine.add_request([1, 2], greedy(6, ignore_eos=True))
+        engine.step()
+        request = engine.requests[name]
+    assert request.result.finish_reason == "abort" and engine.in_flight is None
+    with pytest.raises(RuntimeError, match="the engine is closed"):
+        engine.add_request([1, 2])
+    engine.close()

@@ -1,0 +1,39 @@
+"""The random workloads in small; `python -m tools.random_workloads` plays thousands."""
+
+import pytest
+
+from lessons_lib.engine.llm_engine import LLMEngine
+from tools import random_workloads
+
+
+def test_every_answer_is_the_one_that_the_prompt_gets_alone():
+    happened, failed = random_workloads.run(60, seed=0)
+    assert not failed
+    few = {
+        "preemptions": 10,
+        "swaps": 4,
+        "aborted": 10,
+        "overlapped": 15,
+        "cached tokens": 200,
+        "answers compared": 200,
+    }
+    assert {what: happened[what] for what, least in few.items() if happened[what] < least} == {}
+
+
+# Conservative admission with waiting forks, or with sequences whose last token was in flight, admitted what had no blocks.
+@pytest.mark.parametrize("seed", [326, 539, 1396, 1750, 1930, 2421, 2459])
+def test_workloads_that_failed_once(seed):
+    assert random_workloads.run(1, seed)[1] == []
+
+
+def test_a_wrong_answer_is_found_and_its_seed_printed(monkeypatch, capsys):
+    monkeypatch.setattr(LLMEngine, "_rules", lambda engine, output: wrong_rules(engine, output))
+    own_rules, params = LLMEngine._rules, random_workloads.SamplingParams(temperature=50.0)
+
+    def wrong_rules(engine, output):
+        count = len(output.num_scheduled_tokens)
+        return [params] * count, [0] * count, list(range(count))
+
+    with pytest.raises(SystemExit, match="1|True"):
+        random_workloads.main(["--count", "3", "--seed", "7"])
+    assert own_rules and "failed: [7" in capsys.readouterr().out
