@@ -15,13 +15,13 @@ def wanted(sequence):
 # 09.1 share_budget
 
 
-def sharing(order=lambda running: running, wants=wanted, give=min):
-    """Goes through the sequences in some order, and gives each some of what it wants."""
+def sharing(order=lambda running: running, wants=wanted, amount=min):
+    """Goes through the sequences in some order, and schedules some of what each wants."""
 
     def share(running, budget):
         counts = {}
         for sequence in order(running):
-            count = give(wants(sequence), budget)
+            count = amount(wants(sequence), budget)
             if count > 0:
                 counts[sequence] = count
                 budget -= count
@@ -84,7 +84,7 @@ def computes_at_once(running, budget):
     return counts
 
 
-def shares_by_name(running, budget):
+def shares_by_id(running, budget):
     return {sequence.id: count for sequence, count in share_budget(running, budget).items()}
 
 
@@ -110,23 +110,34 @@ def in_two_dicts(running, budget):
 
 def promising(
     tokens=lambda s: s.most_tokens,
-    who=lambda scheduler, s: [*scheduler.running, s],
+    sequences=lambda scheduler, s: [*scheduler.running, s],
     blocks=blocks_for,
     room=lambda pool: pool.num_blocks,
 ):
-    """The reference with one part made another way."""
+    """The reference with one part changed."""
 
-    def may_come_in(scheduler, sequence):
-        return sum(blocks(tokens(other), scheduler.pool.block_size) for other in who(scheduler, sequence)) <= room(
-            scheduler.pool
-        )
+    def may_be_admitted(scheduler, sequence):
+        return sum(
+            blocks(tokens(other), scheduler.pool.block_size) for other in sequences(scheduler, sequence)
+        ) <= room(scheduler.pool)
 
-    return may_come_in
+    return may_be_admitted
 
 
 def rounds_once(scheduler, sequence):
     tokens = sum(other.most_tokens for other in [*scheduler.running, sequence])
     return blocks_for(tokens, scheduler.pool.block_size) <= scheduler.pool.num_blocks
+
+
+def rounds_twice(scheduler, sequence):
+    size = scheduler.pool.block_size
+    return (
+        sum(
+            len(other.blocks) + blocks_for(other.most_tokens - other.num_computed_tokens, size)
+            for other in [*scheduler.running, sequence]
+        )
+        <= scheduler.pool.num_blocks
+    )
 
 
 def asks_for_one_more(scheduler, sequence):
@@ -138,7 +149,7 @@ def compares_need_with_free(scheduler, sequence):
     return blocks_for(sequence.most_tokens, scheduler.pool.block_size) <= len(scheduler.pool.free_queue)
 
 
-def appends_the_newcomer(scheduler, sequence):
+def appends_the_new_sequence(scheduler, sequence):
     scheduler.running.append(sequence)
     return (
         sum(blocks_for(other.most_tokens, scheduler.pool.block_size) for other in scheduler.running)
@@ -162,7 +173,7 @@ def subtracts_one_by_one(scheduler, sequence):
 
 
 def counts_what_is_still_to_come(scheduler, sequence):
-    """Free blocks against those that are promised and not taken yet: the same, if nobody else uses the pool."""
+    """Compares free blocks with those promised and not allocated yet: the same, if nothing else uses the pool."""
     size = scheduler.pool.block_size
     to_come = sum(blocks_for(other.most_tokens, size) - len(other.blocks) for other in scheduler.running)
     held = sum(len(other.blocks) for other in scheduler.running)
@@ -173,7 +184,7 @@ def counts_what_is_still_to_come(scheduler, sequence):
 
 
 def scheduling(**methods):
-    """The reference with some methods made another way."""
+    """The reference with some methods replaced."""
     return type("Scheduler", (Scheduler,), methods)
 
 
@@ -183,7 +194,9 @@ def waiting_with(
     choose=lambda self: self.waiting.next(self.running),
     asks=lambda self, sequence: self.admission(self, sequence),
     count=lambda sequence, budget: min(wanted(sequence), budget),
-    give=lambda self, scheduler_output, sequence, count: self.give(scheduler_output, sequence, count),
+    allocate_slots=lambda self, scheduler_output, sequence, count: self.allocate_slots(
+        scheduler_output, sequence, count
+    ),
     pay=lambda budget, count: budget - count,
     again=True,
     heeds_stalls=True,
@@ -198,7 +211,7 @@ def waiting_with(
                 break
             self.admit(scheduler_output, sequence)
             tokens = count(sequence, budget)
-            give(self, scheduler_output, sequence, tokens)
+            allocate_slots(self, scheduler_output, sequence, tokens)
             budget = pay(budget, tokens)
             if not again:
                 break
@@ -211,22 +224,22 @@ def append_to(stalled, sequence):
     return stalled
 
 
-def giving_with(
+def allocating_with(
     needs=lambda s, count: s.num_computed_tokens + count,
     less=lambda s: len(s.blocks),
     partly=False,
-    note=append_to,
+    record=append_to,
     asks=True,
     keeps=True,
     is_short=lambda missing, free: missing > free,
 ):
-    def give(self, scheduler_output, sequence, count):
+    def allocate_slots(self, scheduler_output, sequence, count):
         missing = blocks_for(needs(sequence, count), self.pool.block_size) - less(sequence)
         free = len(self.pool.free_queue)
         if asks and is_short(missing, free):
             if partly:
                 sequence.blocks += self.pool.allocate(free)
-            scheduler_output.stalled = note(scheduler_output.stalled, sequence)
+            scheduler_output.stalled = record(scheduler_output.stalled, sequence)
             return
         if missing > 0:
             blocks = self.pool.allocate(missing)
@@ -234,21 +247,21 @@ def giving_with(
                 sequence.blocks += blocks
         scheduler_output.num_scheduled_tokens[sequence] = count
 
-    return scheduling(give=give)
+    return scheduling(allocate_slots=allocate_slots)
 
 
-def gives_without_blocks(self, scheduler_output, sequence, count):
+def schedules_without_blocks(self, scheduler_output, sequence, count):
     scheduler_output.num_scheduled_tokens[sequence] = count
 
 
-def counts_names(self, scheduler_output, sequence, count):
-    Scheduler.give(self, scheduler_output, sequence, count)
+def schedules_ids(self, scheduler_output, sequence, count):
+    Scheduler.allocate_slots(self, scheduler_output, sequence, count)
     if sequence in scheduler_output.num_scheduled_tokens:
         scheduler_output.num_scheduled_tokens[sequence.id] = scheduler_output.num_scheduled_tokens.pop(sequence)
 
 
 def computes_while_planning(self, scheduler_output, sequence, count):
-    Scheduler.give(self, scheduler_output, sequence, count)
+    Scheduler.allocate_slots(self, scheduler_output, sequence, count)
     if sequence in scheduler_output.num_scheduled_tokens:
         sequence.num_computed_tokens += count
 
@@ -270,11 +283,11 @@ def lets_small_ones_pass(self, scheduler_output):
         if budget and len(self.running) < self.max_num_seqs and self.admission(self, sequence):
             self.admit(scheduler_output, sequence)
             count = min(wanted(sequence), budget)
-            self.give(scheduler_output, sequence, count)
+            self.allocate_slots(scheduler_output, sequence, count)
             budget -= count
 
 
-def asks_for_ever(self, scheduler_output):
+def asks_forever(self, scheduler_output):
     if scheduler_output.stalled:
         return
     budget = self.max_num_batched_tokens - scheduler_output.num_tokens
@@ -284,7 +297,7 @@ def asks_for_ever(self, scheduler_output):
             continue
         self.admit(scheduler_output, sequence)
         count = min(wanted(sequence), budget)
-        self.give(scheduler_output, sequence, count)
+        self.allocate_slots(scheduler_output, sequence, count)
         budget -= count
 
 
@@ -298,19 +311,19 @@ def enters_them_by_hand(self, scheduler_output):
             break
         self.running.append(sequence)
         count = min(wanted(sequence), budget)
-        self.give(scheduler_output, sequence, count)
+        self.allocate_slots(scheduler_output, sequence, count)
         budget -= count
         scheduler_output.admitted.append(sequence)
         if len(self.running) > self.max_num_seqs - 1:
             break
 
 
-def forgets_to_note_them(self, scheduler_output, sequence):
+def forgets_to_record_them(self, scheduler_output, sequence):
     self.waiting.remove(sequence)
     self.running.append(sequence)
 
 
-def admits_nobody(self, scheduler_output):
+def admits_none(self, scheduler_output):
     return
 
 
@@ -319,12 +332,12 @@ def waits_for_an_empty_machine(self, scheduler_output):
         Scheduler.schedule_waiting(self, scheduler_output)
 
 
-def newcomers_first(self):
+def new_sequences_first(self):
     scheduler_output = self.new_output()
     running = list(self.running)
     self.schedule_waiting(scheduler_output)
     for sequence, count in share_budget(running, self.max_num_batched_tokens - scheduler_output.num_tokens).items():
-        self.give(scheduler_output, sequence, count)
+        self.allocate_slots(scheduler_output, sequence, count)
     if self.running and not scheduler_output.num_scheduled_tokens:
         raise Deadlock("stuck")
     return scheduler_output
@@ -337,7 +350,7 @@ def never_stops(self):
     return scheduler_output
 
 
-def stops_when_there_is_nothing_to_do(self):
+def stops_when_idle(self):
     scheduler_output = never_stops(self)
     if not scheduler_output.num_scheduled_tokens:
         raise Deadlock("stuck")
@@ -355,23 +368,23 @@ def returns_counts(self):
     return Scheduler.schedule(self).num_scheduled_tokens
 
 
-def schedule_in_one_piece(self):
+def schedule_in_one_method(self):
     scheduler_output = self.new_output()
     for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
-        self.give(scheduler_output, sequence, count)
+        self.allocate_slots(scheduler_output, sequence, count)
     while len(self.waiting) and len(self.running) != self.max_num_seqs and not scheduler_output.stalled:
         left = self.max_num_batched_tokens - sum(scheduler_output.num_scheduled_tokens.values())
         sequence = self.waiting.next(self.running)
         if left <= 0 or not self.admission(self, sequence):
             break
         self.admit(scheduler_output, sequence)
-        self.give(scheduler_output, sequence, min(left, wanted(sequence)))
+        self.allocate_slots(scheduler_output, sequence, min(left, wanted(sequence)))
     if self.running and sum(scheduler_output.num_scheduled_tokens.values()) == 0:
-        raise Deadlock("nobody can go on")
+        raise Deadlock("none can continue")
     return scheduler_output
 
 
-def give_block_by_block(self, scheduler_output, sequence, count):
+def allocate_block_by_block(self, scheduler_output, sequence, count):
     size = self.pool.block_size
     needed = (sequence.num_computed_tokens + count + size - 1) // size
     if needed - len(sequence.blocks) > len(self.pool.free_queue):
@@ -389,9 +402,9 @@ def ageing(rank):
     return type("PriorityWithAgeing", (PriorityWithAgeing,), {"rank": rank})
 
 
-def by(base=lambda self, s: s.arrival_time + s.tier * self.patience, reader=lambda self, s: -self.head_start):
+def by(base=lambda self, s: s.arrival_time + s.tier * self.patience, bonus=lambda self, s: -self.head_start):
     """A rank of two parts; the second is added for an interactive request."""
-    return ageing(lambda self, s: base(self, s) + (reader(self, s) if s.is_interactive else 0))
+    return ageing(lambda self, s: base(self, s) + (bonus(self, s) if s.is_interactive else 0))
 
 
 def moves_the_arrival(self, sequence):
@@ -399,7 +412,7 @@ def moves_the_arrival(self, sequence):
     return sequence.arrival_time - (self.head_start if sequence.is_interactive else 0)
 
 
-def moves_the_arrival_of_readers(self, sequence):
+def moves_the_arrival_of_interactive_requests(self, sequence):
     if sequence.is_interactive:
         sequence.arrival_time -= self.head_start
     return sequence.arrival_time + sequence.tier * self.patience
@@ -410,7 +423,7 @@ def takes_a_token_away(self, sequence):
     return PriorityWithAgeing.rank(self, sequence)
 
 
-def raises_the_tier_of_readers(self, sequence):
+def raises_the_tier_of_interactive_requests(self, sequence):
     if sequence.is_interactive:
         sequence.tier = 0
     return PriorityWithAgeing.rank(self, sequence)
@@ -452,7 +465,7 @@ def rank_by_multiplying_the_flag(self, sequence):
 
 
 def rank_counted_from_the_job(self, sequence):
-    """Everybody 100 s later, and who is not interactive a head start later still: the same order."""
+    """All ranks 100 s later, and those of offline requests a head start later still: the same order."""
     return (
         100
         + sequence.arrival_time
@@ -470,94 +483,101 @@ def rank_in_ms(self, sequence):
 
 
 def rank_of_floats(self, sequence):
-    """Makes numbers of the sequence floats; they are equal to what they were."""
+    """Turns the arrival time into an equal float."""
     sequence.arrival_time = float(sequence.arrival_time)
     return PriorityWithAgeing.rank(self, sequence)
 
 
 WRONG = {
     "09.1": [
-        Wrong("prompts first", sharing(lambda running: more(running) + ones(running)), "The prompts come first here"),
-        Wrong("in one turn", sharing(), "You go through `running` in one turn"),
-        Wrong("no budget", forgets_the_budget, "give nobody more than is left"),
-        Wrong("decodes are free", forgets_to_pay_for_decodes, "were not taken off the budget"),
+        Wrong("prompts first", sharing(lambda running: more(running) + ones(running)), "You serve the prompts first"),
+        Wrong("in one pass", sharing(), "You go through `running` in one pass"),
+        Wrong("no budget", forgets_the_budget, "never schedule more than is left"),
+        Wrong("decodes are free", forgets_to_pay_for_decodes, "You didn't subtract the tokens"),
         Wrong("more decodes than budget", pays_for_decodes_later, "The last of them get none"),
         Wrong(
             "whole prompts or nothing",
-            sharing(decodes_first, give=lambda wish, left: wish if wish <= left else 0),
+            sharing(decodes_first, amount=lambda wants, left: wants if wants <= left else 0),
             "still gets a chunk",
         ),
-        Wrong("an answer is a decode", counts_answers_as_decodes, "known − computed is the wish"),
-        Wrong("answers first", sharing(answering_first), "You seem to ask whether there is an answer"),
+        Wrong("an answer is a decode", counts_answers_as_decodes, "what it wants is known − computed"),
+        Wrong("answers first", sharing(answering_first), "You seem to check whether there is an answer"),
         Wrong("entries of 0", keeps_zeros, "an entry of 0"),
         Wrong(
             "prompts backwards",
             sharing(lambda running: ones(running) + more(running)[::-1]),
-            "served in the wrong order",
+            "serve the prompts in the wrong order",
         ),
         Wrong(
             "short prompts first",
             sharing(lambda running: sorted(running, key=wanted)),
-            "You serve short wishes before long ones",
+            "You serve short prompts before long ones",
         ),
         Wrong("decodes only", sharing(ones), "for prompts"),
-        Wrong("prompts only", sharing(more), "1 is a wish too"),
+        Wrong("prompts only", sharing(more), "wanting 1 counts too"),
         Wrong(
             "one prompt a step", sharing(lambda running: ones(running) + more(running)[:1]), "Only one of the prompts"
         ),
-        Wrong("a token each", sharing(give=lambda wish, left: min(1, left)), "Everybody got one token"),
+        Wrong("a token each", sharing(amount=lambda wants, left: min(1, left)), "Each sequence got one token"),
         Wrong(
             "a token each, decodes first",
-            sharing(decodes_first, give=lambda wish, left: min(1, left)),
-            "Nobody got more than one token",
+            sharing(decodes_first, amount=lambda wants, left: min(1, left)),
+            "No sequence got more than one token",
         ),
         Wrong("computed tokens again", sharing(decodes_first, lambda s: s.num_tokens), "wanted = known − computed"),
         Wrong(
             "answers forgotten",
             sharing(decodes_first, lambda s: len(s.prompt_ids) - s.num_computed_tokens or 1),
-            "and one token for whoever answers",
+            "plus one token once it is computed",
         ),
         Wrong(
             "prompts only counted",
             sharing(decodes_first, lambda s: len(s.prompt_ids) - s.num_computed_tokens),
-            "You count the prompt only",
+            "You count only the prompt. An answer",
         ),
-        Wrong("one token kept back", lambda running, budget: share_budget(running, max(budget - 1, 0)), "is not used"),
+        Wrong("one token kept back", lambda running, budget: share_budget(running, max(budget - 1, 0)), "stays unused"),
         Wrong("list emptied", empties_running, "changed the list `running`"),
-        Wrong("counts what is only planned", computes_at_once, "This is a plan"),
-        Wrong("names as keys", shares_by_name, "The keys are the sequences themselves"),
-        Wrong("even shares", shares_evenly, "should be a whole number"),
-        Wrong("pairs", returns_pairs, "a dict should come back"),
+        Wrong("counts what is only scheduled", computes_at_once, "Nothing has been computed yet"),
+        Wrong("names as keys", shares_by_id, "The keys are the sequences themselves"),
+        Wrong("even shares", shares_evenly, "should be an int"),
+        Wrong("pairs", returns_pairs, "should return a dict"),
     ],
     "09.2": [
-        Wrong("tokens known now", promising(tokens=lambda s: s.num_tokens), "that are known now"),
-        Wrong("last token counted", promising(tokens=lambda s: s.most_tokens + 1), "handed out and never computed"),
-        Wrong("prompt forgotten", promising(tokens=lambda s: s.max_new_tokens), "The prompt lies in the cache too"),
+        Wrong("tokens known now", promising(tokens=lambda s: s.num_tokens), "You count the tokens known now"),
+        Wrong("last token counted", promising(tokens=lambda s: s.most_tokens + 1), "returned but never computed"),
+        Wrong("prompt forgotten", promising(tokens=lambda s: s.max_new_tokens), "The prompt is in the cache too"),
         Wrong("answer forgotten", promising(tokens=lambda s: len(s.prompt_ids)), "The answers need blocks too"),
-        Wrong("newcomer forgotten", promising(who=lambda scheduler, s: scheduler.running), "The newcomer was left out"),
-        Wrong("running forgotten", promising(who=lambda scheduler, s: [s]), "Those who run were left out"),
+        Wrong(
+            "new sequence forgotten",
+            promising(sequences=lambda scheduler, s: scheduler.running),
+            "You left out the new sequence",
+        ),
+        Wrong("running forgotten", promising(sequences=lambda scheduler, s: [s]), "You left out the running sequences"),
         Wrong(
             "queue counted",
-            promising(who=lambda scheduler, s: [*scheduler.running, *scheduler.waiting]),
-            "Nothing is promised to them",
+            promising(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting]),
+            "Nothing has been promised to them",
         ),
         Wrong("rounded after the sum", rounds_once, "round up for each, then add"),
         Wrong(
-            "rounded down", promising(blocks=lambda tokens, size: tokens // size), "A block that is begun counts whole"
+            "rounded down",
+            promising(blocks=lambda tokens, size: tokens // size),
+            "A partly filled block counts as a whole one",
         ),
+        Wrong("rounded twice", rounds_twice, "round up `most_tokens` once"),
         Wrong("tokens for blocks", promising(blocks=lambda tokens, size: tokens), "the pool counts blocks"),
         Wrong("free blocks only", promising(room=lambda pool: len(pool.free_queue)), "compare with `pool.num_blocks`"),
-        Wrong("need against free", compares_need_with_free, "will be asked for later"),
+        Wrong("need against free", compares_need_with_free, "which will need them later"),
         Wrong("less than", asks_for_one_more, "`<=`, not `<`"),
-        Wrong("always", lambda scheduler, sequence: True, "It says yes to everybody"),
-        Wrong("never", lambda scheduler, sequence: False, "It says no to everybody"),
+        Wrong("always", lambda scheduler, sequence: True, "It always returns True"),
+        Wrong("never", lambda scheduler, sequence: False, "It always returns False"),
         Wrong(
             "the wrong way round",
             lambda scheduler, sequence: not conservative(scheduler, sequence),
-            "Yes and no are exchanged",
+            "True and False are swapped",
         ),
-        Wrong("admits by itself", appends_the_newcomer, "only answers a question"),
-        Wrong("the sum", returns_the_promise, "True or False should come back"),
+        Wrong("admits by itself", appends_the_new_sequence, "only answers a question"),
+        Wrong("the sum", returns_the_promise, "should return True or False"),
         Wrong("nothing returned", returns_nothing, "yours returned None"),
     ],
     "09.3": [
@@ -581,62 +601,84 @@ WRONG = {
         Wrong(
             "whole prompt",
             waiting_with(count=lambda sequence, budget: wanted(sequence)),
-            "A newcomer gets at most what is left",
+            "A new sequence gets at most what is left",
         ),
         Wrong("budget not paid", waiting_with(pay=lambda budget, count: budget), "budget"),
         Wrong(
             "budget of the running ones forgotten",
             waiting_with(limit=lambda self, scheduler_output: self.max_num_batched_tokens),
-            "Those who run have taken some of it",
+            "The running sequences have used some of it",
         ),
         Wrong("half a token", waiting_with(count=lambda sequence, budget: 1), "what is left"),
         Wrong(
-            "no tokens for newcomers",
-            waiting_with(give=lambda self, scheduler_output, sequence, count: None),
+            "no tokens for new sequences",
+            waiting_with(allocate_slots=lambda self, scheduler_output, sequence, count: None),
             "gets its first tokens in the same step",
         ),
         Wrong("admission not asked", waiting_with(asks=lambda self, sequence: True), "The admission rule says no to B"),
-        Wrong("small ones pass", scheduling(schedule_waiting=lets_small_ones_pass), "stands behind it and passed it"),
-        Wrong("asks for ever", scheduling(schedule_waiting=asks_for_ever), "`break`, not `continue`"),
+        Wrong("small ones pass", scheduling(schedule_waiting=lets_small_ones_pass), "passed it from behind"),
+        Wrong("asks forever", scheduling(schedule_waiting=asks_forever), "`break`, not `continue`"),
         Wrong(
             "by arrival whatever the policy",
             waiting_with(choose=lambda self: min(self.waiting, key=lambda s: s.arrival_time)),
-            "names who is next by the policy",
+            "returns the next sequence by the policy",
         ),
         Wrong(
-            "nobody to choose from",
+            "empty queue",
             waiting_with(goes_on=lambda self, budget: budget and len(self.running) < self.max_num_seqs),
-            "and nobody waits",
+            "and the queue is empty",
         ),
-        Wrong("one newcomer a step", waiting_with(again=False), "one a step is too slow"),
-        Wrong("nobody admitted", scheduling(schedule_waiting=admits_nobody), "yours admitted nobody"),
+        Wrong("one admission per step", waiting_with(again=False), "one per step is too slow"),
+        Wrong("none admitted", scheduling(schedule_waiting=admits_none), "yours admitted none"),
         Wrong(
             "batch barrier",
             scheduling(schedule_waiting=waits_for_an_empty_machine),
-            "Others run, and that is no obstacle",
+            "but that doesn't prevent admission",
         ),
-        Wrong("still in the queue", scheduling(schedule_waiting=enters_them_by_hand), "was admitted and still waits"),
         Wrong(
-            "admitted not noted", scheduling(admit=forgets_to_note_them), "`scheduler_output.admitted` should name A"
+            "still in the queue",
+            scheduling(schedule_waiting=enters_them_by_hand),
+            "was admitted but is still in the queue",
         ),
-        Wrong("no blocks", scheduling(give=gives_without_blocks), "allocate what is missing before the pass"),
+        Wrong(
+            "admitted not noted",
+            scheduling(admit=forgets_to_record_them),
+            "`scheduler_output.admitted` should contain A",
+        ),
+        Wrong(
+            "no blocks",
+            scheduling(allocate_slots=schedules_without_blocks),
+            "allocate the missing blocks before the forward pass",
+        ),
         Wrong(
             "blocks for this step's tokens only",
-            giving_with(needs=lambda s, count: count),
-            "that is what its blocks must hold",
+            allocating_with(needs=lambda s, count: count),
+            "its blocks must hold them all",
         ),
-        Wrong("blocks of the whole prompt", giving_with(needs=lambda s, count: s.num_tokens), "for the whole prompt"),
-        Wrong("blocks up to the cap", giving_with(needs=lambda s, count: s.most_tokens), "up to its cap"),
-        Wrong("its own blocks forgotten", giving_with(less=lambda s: 0), "It holds blocks already"),
-        Wrong("blocks not kept", giving_with(keeps=False), "nobody holds them"),
-        Wrong("half of the blocks", giving_with(partly=True), "all that are missing or none"),
-        Wrong("stall not noted", giving_with(note=lambda stalled, sequence: stalled), "`scheduler_output.stalled`"),
-        Wrong("pool not asked", giving_with(asks=False), "planning raised OutOfBlocks"),
-        Wrong("tokens without blocks", scheduling(give=counts_before_it_looks), "There are not enough free blocks"),
         Wrong(
-            "admits while somebody stalls",
+            "blocks of the whole prompt", allocating_with(needs=lambda s, count: s.num_tokens), "for the whole prompt"
+        ),
+        Wrong(
+            "blocks up to max_tokens",
+            allocating_with(needs=lambda s, count: s.most_tokens),
+            "allocated up to `max_tokens`",
+        ),
+        Wrong("its own blocks forgotten", allocating_with(less=lambda s: 0), "It already has blocks"),
+        Wrong("blocks not kept", allocating_with(keeps=False), "no sequence has them"),
+        Wrong("half of the blocks", allocating_with(partly=True), "all the missing blocks or none"),
+        Wrong(
+            "stall not noted", allocating_with(record=lambda stalled, sequence: stalled), "`scheduler_output.stalled`"
+        ),
+        Wrong("pool not asked", allocating_with(asks=False), "`schedule` raised OutOfBlocks"),
+        Wrong(
+            "tokens without blocks",
+            scheduling(allocate_slots=counts_before_it_looks),
+            "There aren't enough free blocks",
+        ),
+        Wrong(
+            "admits during a stall",
             waiting_with(heeds_stalls=False),
-            "where `scheduler_output.stalled` holds anybody, admit nobody",
+            "if `scheduler_output.stalled` isn't empty, admit none",
         ),
         Wrong(
             "only the prompt", waiting_with(count=lambda s, budget: min(len(s.prompt_ids), budget)), "known − computed"
@@ -644,36 +686,44 @@ WRONG = {
         Wrong("all that is known", waiting_with(count=lambda s, budget: min(s.num_tokens, budget)), "known − computed"),
         Wrong(
             "only the last one that stalls",
-            giving_with(note=lambda stalled, sequence: [sequence]),
+            allocating_with(record=lambda stalled, sequence: [sequence]),
             "`scheduler_output.stalled`",
         ),
         Wrong(
             "stalls with just enough blocks",
-            giving_with(is_short=lambda missing, free: missing >= free),
+            allocating_with(is_short=lambda missing, free: missing >= free),
             "`>`, not `>=`",
         ),
-        Wrong("names as keys", scheduling(give=counts_names), "The keys are the sequences themselves"),
-        Wrong("counted before the pass", scheduling(give=computes_while_planning), "by `update`"),
-        Wrong("newcomers first", scheduling(schedule=newcomers_first), "The budget went to newcomers"),
-        Wrong("no deadlock", scheduling(schedule=never_stops), "a Deadlock should be raised"),
-        Wrong("deadlock when idle", scheduling(schedule=stops_when_there_is_nothing_to_do), "nobody can be stuck"),
-        Wrong("deadlock at a stall", scheduling(schedule=stops_at_the_first_stall), "only if nobody at all can go on"),
+        Wrong("names as keys", scheduling(allocate_slots=schedules_ids), "The keys are the sequences themselves"),
+        Wrong("counted before the pass", scheduling(allocate_slots=computes_while_planning), "by `update`"),
+        Wrong("new sequences first", scheduling(schedule=new_sequences_first), "The budget went to new sequences"),
+        Wrong("no deadlock", scheduling(schedule=never_stops), "should raise a Deadlock"),
+        Wrong("deadlock when idle", scheduling(schedule=stops_when_idle), "nothing can be stuck"),
+        Wrong(
+            "deadlock at a stall",
+            scheduling(schedule=stops_at_the_first_stall),
+            "only if no sequence at all can continue",
+        ),
         Wrong("only counts", scheduling(schedule=returns_counts), "should return a SchedulerOutput"),
     ],
     "09.4": [
-        Wrong("sign wrong", by(lambda self, s: s.arrival_time - s.tier * self.patience), "The sign is wrong"),
+        Wrong(
+            "sign wrong", by(lambda self, s: s.arrival_time - s.tier * self.patience), "The sign of the tier is wrong"
+        ),
         Wrong("strict", ageing(lambda self, s: (s.tier, s.arrival_time)), "That is strict priority"),
-        Wrong("tier only", ageing(lambda self, s: s.tier), "Only the tier counts"),
-        Wrong("arrival only", ageing(lambda self, s: s.arrival_time), "Only the arrival counts"),
-        Wrong("tier forgotten", by(lambda self, s: s.arrival_time), "The tier does not count"),
+        Wrong("tier only", ageing(lambda self, s: s.tier), "Your rank uses only the tier"),
+        Wrong("arrival only", ageing(lambda self, s: s.arrival_time), "Your rank uses only the arrival time"),
+        Wrong("tier forgotten", by(lambda self, s: s.arrival_time), "Your rank ignores the tier."),
         Wrong("newest first", by(lambda self, s: s.tier * self.patience - s.arrival_time), "the newest goes first"),
         Wrong(
-            "all the other way round", ageing(lambda self, s: -PriorityWithAgeing.rank(self, s)), "the other way round"
+            "all the other way round",
+            ageing(lambda self, s: -PriorityWithAgeing.rank(self, s)),
+            "The whole order is reversed",
         ),
         Wrong(
             "patience times arrival",
             by(lambda self, s: s.arrival_time * self.patience + s.tier),
-            "multiplied with the arrival time",
+            "multiply the patience by the arrival time",
         ),
         Wrong(
             "tier times arrival",
@@ -682,7 +732,7 @@ WRONG = {
         ),
         Wrong("a tier is a second", by(lambda self, s: s.arrival_time + s.tier), "A tier is worth one second"),
         Wrong(
-            "a number of one's own",
+            "a constant patience",
             by(lambda self, s: s.arrival_time + 10 * s.tier),
             "the same whatever the patience is",
         ),
@@ -694,7 +744,7 @@ WRONG = {
         Wrong(
             "two tiers only",
             by(lambda self, s: s.arrival_time + (self.patience if s.tier else 0)),
-            "Tier 2 counts as tier 1",
+            "Tier 2 ranks like tier 1",
         ),
         Wrong(
             "whole seconds", by(lambda self, s: int(s.arrival_time) + s.tier * self.patience), "Fractions of a second"
@@ -717,33 +767,33 @@ WRONG = {
         Wrong(
             "arrival in milliseconds",
             by(lambda self, s: s.arrival_time * 1000 + s.tier * self.patience),
-            "The arrival time is multiplied by 1000 here",
+            "You multiply the arrival time by 1000",
         ),
         Wrong(
             "arrival in microseconds",
             by(lambda self, s: s.arrival_time * 1e6 + s.tier * self.patience),
-            "A sequence ranks as if it had come",
+            "A sequence ranks as if it had arrived",
         ),
         Wrong(
             "arrival forgotten",
             by(lambda self, s: s.tier * self.patience),
-            "When a sequence came does not count in your rank",
+            "Your rank ignores the arrival time",
         ),
-        Wrong("only readers count", by(lambda self, s: 0), "Only the reader counts"),
+        Wrong("only is_interactive counts", by(lambda self, s: 0), "Your rank uses only `is_interactive`"),
         Wrong(
             "patience times head start",
-            by(reader=lambda self, s: -self.patience * self.head_start),
-            "The head start is multiplied with the patience",
+            by(bonus=lambda self, s: -self.patience * self.head_start),
+            "You multiply the head start by the patience",
         ),
         Wrong(
             "head start times patience and tier",
             by(lambda self, s: s.arrival_time + s.tier * self.patience * self.head_start),
-            "The patience is multiplied with the head start",
+            "You multiply the patience by the head start",
         ),
         Wrong(
             "arrival and tier the other way round",
             by(lambda self, s: -s.arrival_time - s.tier * self.patience),
-            "Arrival and tier are the other way round",
+            "The signs of arrival and tier are flipped",
         ),
         Wrong(
             "asks the clock",
@@ -751,66 +801,70 @@ WRONG = {
             "leave the clock out",
         ),
         Wrong(
-            "changes the sequence", ageing(moves_the_arrival), "came at 1 s, tier 1, not interactive became came at 11"
+            "changes the sequence",
+            ageing(moves_the_arrival),
+            "arrived at 1 s, tier 1, not interactive became arrived at 11",
         ),
-        Wrong("takes a token away", ageing(takes_a_token_away), "its tokens, its blocks, or how far it is"),
+        Wrong(
+            "takes a token away", ageing(takes_a_token_away), "its tokens, its blocks or its number of computed tokens"
+        ),
         Wrong("nothing returned", ageing(lambda self, s: None), "yours returned None"),
-        Wrong("no head start", by(reader=lambda self, s: 0), "Who reads along does not count"),
+        Wrong("no head start", by(bonus=lambda self, s: 0), "Your rank ignores `is_interactive`"),
         Wrong(
             "head start for all",
             ageing(lambda self, s: s.arrival_time + s.tier * self.patience - self.head_start),
-            "Everybody gets the head start",
+            "All sequences get the head start",
         ),
         Wrong(
-            "sign of the head start", by(reader=lambda self, s: self.head_start), "The sign of the head start is wrong"
+            "sign of the head start", by(bonus=lambda self, s: self.head_start), "The sign of the head start is wrong"
         ),
         Wrong(
             "head start for the others",
             ageing(
                 lambda self, s: s.arrival_time + s.tier * self.patience - (0 if s.is_interactive else self.head_start)
             ),
-            "those with whom nobody reads along",
+            "the sequences that aren't interactive",
         ),
         Wrong(
-            "a reader is a second",
+            "interactive is worth a second",
             ageing(lambda self, s: s.arrival_time + s.tier * self.patience - s.is_interactive),
-            "A reader is worth one second",
+            "Being interactive is worth one second",
         ),
-        Wrong("a reader's number of one's own", by(reader=lambda self, s: -4), "the same whatever the head start is"),
+        Wrong("a constant head start", by(bonus=lambda self, s: -4), "the same whatever the head start is"),
         Wrong(
-            "a reader is a tier",
+            "interactive is worth a tier",
             ageing(lambda self, s: s.arrival_time + (s.tier - s.is_interactive) * self.patience),
-            "A reader is worth `patience` seconds",
+            "Being interactive is worth `patience` seconds",
         ),
         Wrong(
-            "the numbers exchanged",
+            "the settings swapped",
             by(lambda self, s: s.arrival_time + s.tier * self.head_start, lambda self, s: -self.patience),
             "A tier is worth `head_start` seconds",
         ),
         Wrong(
             "head start off the patience",
-            by(reader=lambda self, s: -s.tier * self.head_start),
-            "The head start is multiplied with the tier",
+            by(bonus=lambda self, s: -s.tier * self.head_start),
+            "You multiply the head start by the tier",
         ),
         Wrong(
             "head start instead of the tier",
-            by(reader=lambda self, s: -s.tier * self.patience - self.head_start),
+            by(bonus=lambda self, s: -s.tier * self.patience - self.head_start),
             "The head start comes on top of it",
         ),
         Wrong(
-            "readers are of tier 0",
-            by(reader=lambda self, s: -s.tier * self.patience),
-            "the head start does for nobody",
+            "interactive requests are of tier 0",
+            by(bonus=lambda self, s: -s.tier * self.patience),
+            "never uses the head start",
         ),
         Wrong(
             "head start in tier 0 only",
-            by(reader=lambda self, s: -self.head_start * (s.tier == 0)),
-            "Only tier 0 has a head start",
+            by(bonus=lambda self, s: -self.head_start * (s.tier == 0)),
+            "Only tier 0 gets a head start",
         ),
         Wrong(
             "head start below tier 0 only",
-            by(reader=lambda self, s: -self.head_start * (s.tier > 0)),
-            "A reader of tier 0 has no head start",
+            by(bonus=lambda self, s: -self.head_start * (s.tier > 0)),
+            "Interactive requests of tier 0 get no head start",
         ),
         Wrong(
             "head start up to the tier",
@@ -819,46 +873,52 @@ WRONG = {
                     s.arrival_time + max(0, s.tier * self.patience - (self.head_start if s.is_interactive else 0))
                 )
             ),
-            "makes up for the tier at most",
+            "can at most cancel the tier",
         ),
-        Wrong(
-            "no rank below 0", ageing(lambda self, s: max(0, PriorityWithAgeing.rank(self, s))), "do not fall below 0"
-        ),
+        Wrong("no rank below 0", ageing(lambda self, s: max(0, PriorityWithAgeing.rank(self, s))), "never go below 0"),
         Wrong(
             "no arrival below 0",
             ageing(
                 lambda self, s: max(0, s.arrival_time - self.head_start * s.is_interactive) + s.tier * self.patience
             ),
-            "Readers of the first seconds are all alike",
+            "Interactive requests of the first seconds are all tied",
         ),
         Wrong(
-            "readers first",
+            "interactive first",
             ageing(lambda self, s: (not s.is_interactive, s.arrival_time + s.tier * self.patience)),
             "All interactive requests go before all others",
         ),
         Wrong(
-            "readers, then tiers",
+            "interactive, then tiers",
             ageing(lambda self, s: (not s.is_interactive, s.tier, s.arrival_time)),
             "All interactive requests go before all others",
         ),
         Wrong(
-            "tiers, then readers",
+            "tiers, then interactive",
             ageing(lambda self, s: (s.tier, not s.is_interactive, s.arrival_time)),
             "That is strict priority",
         ),
         Wrong(
             "strict with a head start",
             ageing(lambda self, s: (s.tier, s.arrival_time - self.head_start * s.is_interactive)),
-            "counts within a tier only",
+            "works only within a tier",
         ),
         Wrong(
             "divides by the head start",
             ageing(lambda self, s: (s.arrival_time + s.tier * self.patience) / self.head_start - s.is_interactive),
             "divides by the head start",
         ),
-        Wrong("reader's arrival changed", ageing(moves_the_arrival_of_readers), "interactive became came at"),
-        Wrong("reader's tier changed", ageing(raises_the_tier_of_readers), "became came at 103 s, tier 0, interactive"),
-        Wrong("flag used up", ageing(uses_up_the_flag), "became came at"),
+        Wrong(
+            "arrival of interactive requests changed",
+            ageing(moves_the_arrival_of_interactive_requests),
+            "interactive became arrived at",
+        ),
+        Wrong(
+            "tier of interactive requests changed",
+            ageing(raises_the_tier_of_interactive_requests),
+            "became arrived at 103 s, tier 0, interactive",
+        ),
+        Wrong("flag used up", ageing(uses_up_the_flag), "became arrived at"),
         Wrong("head start taken away", ageing(takes_the_head_start_away), "your code changed the policy"),
         Wrong("patience shortened", ageing(shortens_the_patience), "your code changed the policy"),
     ],
@@ -875,6 +935,6 @@ RANKS = (
 RIGHT = {
     "09.1": [sharing(decodes_first), in_two_dicts],
     "09.2": [subtracts_one_by_one, counts_what_is_still_to_come],
-    "09.3": [scheduling(schedule=schedule_in_one_piece), scheduling(give=give_block_by_block)],
+    "09.3": [scheduling(schedule=schedule_in_one_method), scheduling(allocate_slots=allocate_block_by_block)],
     "09.4": [ageing(rank) for rank in RANKS],
 }

@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 09: the budget shared out, admission by promise, the scheduler, and a priority that ages."""
+"""The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, and priority with ageing."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.admission import check_conservative
@@ -12,27 +12,32 @@ __all__ = ["EXERCISES", "QUIZ"]
 EXERCISES = [
     Exercise(
         id="09.1",
-        title="the budget shared out",
+        title="share the budget",
         reference="lessons_lib.scheduling.scheduler:share_budget",
         test=check_share_budget,
         hints=(
-            "What a sequence wants is one subtraction: tokens known minus tokens computed. Nothing else about it matters.",
-            "Two turns. In the first, each that wants exactly one token gets it while there is budget. In the second, each of the others, in order, gets the smaller "
-            "one of its wish and what is left. Who would get 0 is left out.",
-            "`wanted = sequence.num_tokens - sequence.num_computed_tokens`. First turn: `if wanted == 1 and budget: counts[sequence] = 1; budget -= 1`. Second turn: "
-            "`if wanted > 1 and budget: counts[sequence] = min(wanted, budget); budget -= counts[sequence]`.",
+            "What a sequence wants is one subtraction: known tokens minus computed tokens. Nothing else about it "
+            "matters.",
+            "Make two passes over `running`. In the first, each sequence that wants exactly one token gets it while "
+            "there is budget. In the second, each of the others, in order, gets what it wants or what is left, "
+            "whichever is smaller. Leave out sequences that would get 0.",
+            "`wanted = sequence.num_tokens - sequence.num_computed_tokens`. First pass: `if wanted == 1 and budget: "
+            "num_scheduled_tokens[sequence] = 1; budget -= 1`. Second pass: `if wanted > 1 and budget: "
+            "num_scheduled_tokens[sequence] = min(wanted, budget); budget -= num_scheduled_tokens[sequence]`.",
         ),
     ),
     Exercise(
         id="09.2",
-        title="admission by promise",
+        title="conservative admission",
         reference="lessons_lib.scheduling.scheduler:conservative",
         test=check_conservative,
         hints=(
-            "Imagine that everybody who runs, and the newcomer, went on to the cap. Would the pool have blocks for all of them at once?",
-            "For each sequence in `[*scheduler.running, sequence]`: the blocks for its `most_tokens`. Add these up, and compare with the number of blocks of the pool.",
-            "`promised = sum(blocks_for(other.most_tokens, scheduler.pool.block_size) for other in [*scheduler.running, sequence])`; "
-            "`return promised <= scheduler.pool.num_blocks`.",
+            "Imagine that all running sequences and the new one use all their `max_tokens`. Would the pool have enough "
+            "blocks for all of them at once?",
+            "For each sequence in `[*scheduler.running, sequence]`, compute the blocks for its `most_tokens`. Add them "
+            "up and compare the sum with the number of blocks in the pool.",
+            "`promised = sum(blocks_for(other.most_tokens, scheduler.pool.block_size) for other in "
+            "[*scheduler.running, sequence])`; `return promised <= scheduler.pool.num_blocks`.",
         ),
         points=1,
     ),
@@ -42,25 +47,36 @@ EXERCISES = [
         reference="lessons_lib.scheduling.scheduler:Scheduler",
         test=check_scheduler,
         hints=(
-            "`schedule_waiting` does nothing while somebody stalls; else it is a loop with three conditions and one way out. `give` asks one question before it changes anything: are there enough free blocks?",
-            "`schedule_waiting`: return if `scheduler_output.stalled` holds anybody. The budget is the limit less the tokens of the plan. While somebody waits, budget is left, and a place is free: take the next; if the admission rule says "
-            "no, stop; admit it; give it what it wants, or what is left; take that off the budget. `give`: the blocks for computed + count tokens, less those that it has. If more are "
-            "missing than are free, note it as stalled and return.",
-            "`if scheduler_output.stalled: return`. `while self.waiting and budget and len(self.running) < self.max_num_seqs:`, inside it `sequence = self.waiting.next(self.running)` and `if not self.admission(self, sequence): break`. "
-            "In `give`: `missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)`; if it is more than `len(self.pool.free_queue)`, "
-            "`scheduler_output.stalled.append(sequence)` and return; `if missing > 0: sequence.blocks += self.pool.allocate(missing)`; `scheduler_output.num_scheduled_tokens[sequence] = count`.",
+            "`schedule_waiting` does nothing if a sequence has stalled. Otherwise it is a loop with three conditions "
+            "and one early exit. `allocate_slots` asks one question before it changes anything: are there enough free "
+            "blocks?",
+            "`schedule_waiting`: return if `scheduler_output.stalled` isn't empty. The budget is the limit minus the "
+            "tokens scheduled so far. While a sequence waits, budget is left and a batch slot is free: get the next "
+            "sequence; if the admission rule says no, stop; admit it; schedule what it wants or what is left; subtract "
+            "that from the budget. `allocate_slots`: compute the blocks for computed + count tokens, minus the blocks "
+            "it has. If more are missing than are free, append the sequence to `stalled` and return.",
+            "`if scheduler_output.stalled: return`. `while self.waiting and budget and len(self.running) < "
+            "self.max_num_seqs:`, and in the loop `sequence = self.waiting.next(self.running)` and `if not "
+            "self.admission(self, sequence): break`. In `allocate_slots`: `missing = "
+            "blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)`; if that "
+            "is more than `len(self.pool.free_queue)`, `scheduler_output.stalled.append(sequence)` and return; `if "
+            "missing > 0: sequence.blocks += self.pool.allocate(missing)`; "
+            "`scheduler_output.num_scheduled_tokens[sequence] = count`.",
         ),
         points=3,
     ),
     Exercise(
         id="09.4",
-        title="a priority that ages",
+        title="priority with ageing",
         reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
         test=check_priority_with_ageing,
         hints=(
-            "Everybody who waits gets older by the same. So it is enough to know when each one came, how many seconds its tier costs it, and how many it gains by being read.",
-            "The rank is a time: when it came, `patience` seconds more for each tier below the best, and `head_start` seconds less if it is interactive. Tier 0 is the best.",
-            "`head_start = self.head_start if sequence.is_interactive else 0`; `return sequence.arrival_time + sequence.tier * self.patience - head_start`",
+            "All waiting requests age at the same rate. So three things are enough: when a request arrived, how many "
+            "seconds its tier costs it, and how many it gains if it is interactive.",
+            "The rank is a time: the arrival time, plus `patience` seconds for each tier below the best, minus "
+            "`head_start` seconds if the request is interactive. Tier 0 is the best.",
+            "`head_start = self.head_start if sequence.is_interactive else 0`; `return sequence.arrival_time + "
+            "sequence.tier * self.patience - head_start`",
         ),
         points=1,
     ),

@@ -1,4 +1,4 @@
-"""Judges 09.4, `PriorityWithAgeing`: who goes before whom, and that it never depends on when one asks."""
+"""Checks 09.4, `PriorityWithAgeing`: the order of the ranks, and that a rank never changes with time."""
 
 import time
 from random import Random
@@ -8,8 +8,8 @@ from lessons_lib.checks.lesson_09.ageing_words import why
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
 from lessons_lib.scheduling.policies import PriorityWithAgeing, WaitingQueue
 
-READ = True
-# patience, head start, then (arrival, tier, is it interactive?) of the one that goes first, and of the other
+INTERACTIVE = True
+# patience, head start, then (arrival, tier, interactive) of the sequence that goes first, and of the other
 CASES = (
     (10, 4, (1, 0), (2, 0)),
     (10, 4, (1, 1), (2, 1)),
@@ -26,23 +26,23 @@ CASES = (
     (0.5, 0.25, (1, 1), (1.75, 0)),
     (1000, 4, (900, 0), (1, 1)),
     (10, 4, (1.25, 0), (1.5, 0)),
-    (10, 4, (103, 0, READ), (100, 0)),
-    (10, 4, (100, 0), (105, 0, READ)),
-    (10, 4, (103, 1, READ), (100, 1)),
-    (10, 4, (92, 1, READ), (100, 0)),
-    (10, 4, (100, 0), (97, 1, READ)),
-    (10, 4, (100, 1, READ), (107, 0)),
-    (10, 4, (83, 2, READ), (100, 0)),
-    (10, 15, (101, 1, READ), (100, 0)),
-    (10, 15, (104, 0), (110, 1, READ)),
-    (10, 4, (107, 0, READ), (100, 1, READ)),
-    (10, 4, (1, 0, READ), (2, 0, READ)),
-    (10, 0, (1, 0), (2, 0, READ)),
-    (0, 5, (104, 1, READ), (100, 0)),
-    (0, 5, (100, 1), (106, 0, READ)),
-    (0.5, 0.25, (1.5, 0, READ), (1.375, 0)),
+    (10, 4, (103, 0, INTERACTIVE), (100, 0)),
+    (10, 4, (100, 0), (105, 0, INTERACTIVE)),
+    (10, 4, (103, 1, INTERACTIVE), (100, 1)),
+    (10, 4, (92, 1, INTERACTIVE), (100, 0)),
+    (10, 4, (100, 0), (97, 1, INTERACTIVE)),
+    (10, 4, (100, 1, INTERACTIVE), (107, 0)),
+    (10, 4, (83, 2, INTERACTIVE), (100, 0)),
+    (10, 15, (101, 1, INTERACTIVE), (100, 0)),
+    (10, 15, (104, 0), (110, 1, INTERACTIVE)),
+    (10, 4, (107, 0, INTERACTIVE), (100, 1, INTERACTIVE)),
+    (10, 4, (1, 0, INTERACTIVE), (2, 0, INTERACTIVE)),
+    (10, 0, (1, 0), (2, 0, INTERACTIVE)),
+    (0, 5, (104, 1, INTERACTIVE), (100, 0)),
+    (0, 5, (100, 1), (106, 0, INTERACTIVE)),
+    (0.5, 0.25, (1.5, 0, INTERACTIVE), (1.375, 0)),
     (10, 4, (1.001, 0), (1.004, 0)),
-    (10, 4, (2.0001, 1, READ), (2.0004, 1, READ)),
+    (10, 4, (2.0001, 1, INTERACTIVE), (2.0004, 1, INTERACTIVE)),
 )
 
 
@@ -61,12 +61,15 @@ def _looked_at(sequence) -> tuple:
     return sequence.arrival_time, sequence.tier, sequence.is_interactive
 
 
-def _limits(patience: float, head_start: float) -> str:
+def _settings(patience: float, head_start: float) -> str:
     return f"patience {patience} s, head start {head_start} s"
 
 
 def _told(sequence) -> str:
-    return f"came at {sequence.arrival_time} s, tier {sequence.tier}, {'' if sequence.is_interactive else 'not '}interactive"
+    return (
+        f"arrived at {sequence.arrival_time} s, tier {sequence.tier}, "
+        f"{'' if sequence.is_interactive else 'not '}interactive"
+    )
 
 
 def _counts_as(sequence, patience: float, head_start: float) -> float:
@@ -74,7 +77,7 @@ def _counts_as(sequence, patience: float, head_start: float) -> float:
 
 
 def _rank(policy, sequence, case: str):
-    state, own, told, numbers = (
+    state, own, told, settings = (
         state_of(sequence),
         _looked_at(sequence),
         _told(sequence),
@@ -84,27 +87,35 @@ def _rank(policy, sequence, case: str):
     if _looked_at(sequence) != own:
         what = f"your code changed the sequence: {told} became {_told(sequence)}."
         raise Mistake(
-            what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too."
+            what,
+            case=case,
+            idea=("A policy only reads sequences. Other code relies on their arrival, tier and state too."),
         )
     if state_of(sequence) != state:
-        what = "your code changed the sequence: its tokens, its blocks, or how far it is."
+        what = "your code changed the sequence: its tokens, its blocks or its number of computed tokens."
         raise Mistake(
-            what, case=case, idea="A policy looks at sequences. Others read arrival, tier and the rest of it too."
+            what,
+            case=case,
+            idea=("A policy only reads sequences. Other code relies on their arrival, tier and state too."),
         )
-    if (policy.patience, policy.head_start) != numbers:
+    if (policy.patience, policy.head_start) != settings:
         what = (
-            f"your code changed the policy: {_limits(*numbers)} became {_limits(policy.patience, policy.head_start)}."
+            f"your code changed the policy: {_settings(*settings)} became "
+            f"{_settings(policy.patience, policy.head_start)}."
         )
         raise Mistake(
             what,
             case=case,
-            idea="Both numbers are for everybody, also for those who come next. Keep what holds for this sequence only in a variable of its own.",
+            idea=(
+                "Both settings apply to all sequences, including later ones. Keep what applies only to this "
+                "sequence in a local variable."
+            ),
         )
     if rank is None:
         raise Mistake(
             "`rank` should return a number; yours returned None.",
             case=case,
-            idea="The queue sorts by what `rank` returns: `return ...`.",
+            idea="The queue sorts by what `rank` returns, so end with `return ...`.",
         )
     return rank
 
@@ -113,7 +124,7 @@ def _is_before(one, other, case: str) -> bool:
     try:
         return bool(one < other)
     except TypeError:
-        what = f"the ranks {short(one)} and {short(other)} cannot be compared."
+        what = f"the ranks {short(one)} and {short(other)} can't be compared."
         raise Mistake(what, case=case, idea="Return a number for every sequence: the smaller one goes first.") from None
 
 
@@ -122,7 +133,7 @@ def _made(attempt, patience: float, head_start: float):
     if not hasattr(policy, "rank"):
         raise Mistake(
             "the class should have a method `rank(self, sequence)`; yours has none.",
-            case=f"{_limits(patience, head_start)}.",
+            case=f"{_settings(patience, head_start)}.",
         )
     return policy
 
@@ -130,7 +141,7 @@ def _made(attempt, patience: float, head_start: float):
 def _check_pair(attempt, patience: float, head_start: float, first, other) -> None:
     policy = _made(attempt, patience, head_start)
     a, b = (_sequence(name, *numbers) for name, numbers in zip("AB", (first, other)))
-    case = f"{_limits(patience, head_start)}. A: {_told(a)}. B: {_told(b)}."
+    case = f"{_settings(patience, head_start)}. A: {_told(a)}. B: {_told(b)}."
     try:
         ranks = _rank(policy, a, case), _rank(policy, b, case)
     except ZeroDivisionError:
@@ -140,48 +151,63 @@ def _check_pair(attempt, patience: float, head_start: float, first, other) -> No
         raise Mistake(
             f"`rank` divides by the {zero}, and a {zero} of 0 is allowed.",
             case=case,
-            idea="Add and subtract seconds. A number of 0 seconds then makes no difference to the order.",
+            idea="Add and subtract seconds. A setting of 0 seconds then has no effect on the order.",
         ) from None
     if not _is_before(*ranks, case):
         a_, b_ = (_counts_as(sequence, patience, head_start) for sequence in (a, b))
-        what = f"A should go first: A counts as if it had come at {a_:g} s, B at {b_:g} s. Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
+        what = (
+            f"A should go first: A ranks as if it had arrived at {a_:g} s, B as if at {b_:g} s. "
+            f"Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
+        )
         raise Mistake(what, case=case, idea=why(attempt))
 
 
 def _check_clock(attempt) -> None:
-    case = f"{_limits(10, 4)}; the rank of one sequence, asked for twice."
-    policy, sequence = _made(attempt, 10, 4), _sequence("A", 1.0, 1, READ)
+    case = f"{_settings(10, 4)}; the rank of one sequence, computed twice."
+    policy, sequence = _made(attempt, 10, 4), _sequence("A", 1.0, 1, INTERACTIVE)
     before = _rank(policy, sequence, case)
     time.sleep(0.002)
     after = _rank(policy, sequence, case)
     if before != after:
-        what = f"the rank of a sequence should stay what it is; yours was {short(before)}, then {short(after)}."
-        idea = "The queue asks once, when a sequence comes. All who wait age alike, so the time that it is now makes no difference to the order: leave the clock out."
+        what = f"the rank of a sequence should never change; yours was {short(before)}, then {short(after)}."
+        idea = (
+            "The queue asks once, when a sequence arrives. All waiting sequences age at the same rate, so the "
+            "current time makes no difference to the order: leave the clock out."
+        )
         raise Mistake(what, case=case, idea=idea)
 
 
 def _check_queue(attempt) -> None:
-    """A queue of many, in the order that it would be in."""
+    """The order of a queue of forty sequences."""
     rng = Random(9)
-    for numbers in ((0, 0), (0.5, 0.25), (7, 3), (7, 20), (1000, 5)):
-        people = [_sequence(str(n), n * 0.75, rng.choice((0, 1, 2, 3)), rng.random() < 0.5) for n in range(40)]
-        case = f"{_limits(*numbers)}; forty sequences of the tiers 0 to 3, one every 0.75 s, about half of them interactive."
-        queue, want = WaitingQueue(_made(attempt, *numbers)), WaitingQueue(PriorityWithAgeing(*numbers))
-        for person in people:
-            queue.add(person), want.add(person)
-        place = next(
+    for settings in ((0, 0), (0.5, 0.25), (7, 3), (7, 20), (1000, 5)):
+        sequences = [_sequence(str(n), n * 0.75, rng.choice((0, 1, 2, 3)), rng.random() < 0.5) for n in range(40)]
+        case = (
+            f"{_settings(*settings)}; forty sequences of tiers 0 to 3, one every 0.75 s, about half of them "
+            "interactive."
+        )
+        queue, want = WaitingQueue(_made(attempt, *settings)), WaitingQueue(PriorityWithAgeing(*settings))
+        for sequence in sequences:
+            queue.add(sequence), want.add(sequence)
+        index = next(
             (
                 n
                 for n, (one, other) in enumerate(zip(queue, want))
-                if _counts_as(one, *numbers) != _counts_as(other, *numbers)
+                if _counts_as(one, *settings) != _counts_as(other, *settings)
             ),
             None,
         )
-        if place is not None:
-            one, other = list(queue)[place], list(want)[place]
-            what = f"place {place + 1} of the queue should be {other.id}'s ({_told(other)}); yours has {one.id} ({_told(one)})."
+        if index is not None:
+            one, other = list(queue)[index], list(want)[index]
+            what = (
+                f"position {index + 1} of the queue should be {other.id} ({_told(other)}); yours is {one.id} "
+                f"({_told(one)})."
+            )
             raise Mistake(
                 what,
                 case=case,
-                idea="arrival time + tier × patience, less the head start if it is interactive: the same for every sequence.",
+                idea=(
+                    "The rule is the same for every sequence: arrival time + tier × patience, minus the head "
+                    "start if it is interactive."
+                ),
             )

@@ -1,9 +1,9 @@
-"""Sequences and schedulers in any state, made for the checks of lesson 09."""
+"""Sequences and schedulers in any state, built for the checks of lesson 09."""
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.scheduling.sequence import Sequence
 
-END = -1  # plays the stop token
+END = -1  # serves as the end token
 
 
 def a_sequence(
@@ -17,22 +17,22 @@ def a_sequence(
     tier: int = 0,
     interactive: bool = False,
 ) -> Sequence:
-    """A sequence with so many tokens of prompt and answer, and so many of them computed."""
+    """A sequence with `prompt` and `answered` known tokens, of which `computed` are computed."""
     return Sequence(
-        name, list(range(prompt)), max_tokens, frozenset({END}), arrival_time=arrival, tier=tier, is_interactive=interactive,
-        output_ids=list(range(answered)), num_computed_tokens=computed,
+        name, list(range(prompt)), max_tokens, frozenset({END}), arrival_time=arrival, tier=tier,
+        is_interactive=interactive, output_ids=list(range(answered)), num_computed_tokens=computed,
     )  # fmt: skip
 
 
 def used_pool(num_blocks: int, block_size: int, in_use: int) -> BlockPool:
-    """A pool of which some blocks are in use."""
+    """A pool with `in_use` of its blocks allocated."""
     pool = BlockPool(num_blocks, block_size)
     pool.allocate(in_use)
     return pool
 
 
 def state_of(sequence: Sequence) -> tuple:
-    """All that a step may change of a sequence."""
+    """Everything about a sequence that a step may change."""
     return (
         list(sequence.prompt_ids),
         list(sequence.output_ids),
@@ -47,6 +47,6 @@ def names_of(sequences) -> list[str]:
 
 
 def listed(names) -> str:
-    """Names in a sentence: "A, B and C"; "nobody" if there are none."""
+    """Names in a sentence: "A, B and C"; "none" if there are none."""
     names = list(names)
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part) if names else "nobody"
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part) if names else "none"

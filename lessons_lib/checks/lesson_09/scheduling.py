@@ -1,15 +1,15 @@
-"""Judges 09.3, `Scheduler`: small cases one by one, then random workloads to the end."""
+"""Checks 09.3, `Scheduler`: small cases one by one, then random workloads until they finish."""
 
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.lesson_09.twins import Twins, random_people
+from lessons_lib.checks.lesson_09.twins import Twins, random_requests
 from lessons_lib.scheduling.policies import FirstComeFirstServed, PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative, optimistic
 
 
 def check_scheduler(attempt) -> None:
-    _check_newcomers(attempt)
+    _check_new_sequences(attempt)
     _check_running_first(attempt)
     _check_admission(attempt)
     _check_policy(attempt)
@@ -18,11 +18,11 @@ def check_scheduler(attempt) -> None:
         _check_random(attempt, seed)
 
 
-def everybody(scheduler, sequence) -> bool:
+def admit_all(scheduler, sequence) -> bool:
     return True
 
 
-def nobody(scheduler, sequence) -> bool:
+def admit_none(scheduler, sequence) -> bool:
     return False
 
 
@@ -38,61 +38,70 @@ def _steps(twins: Twins, count: int) -> None:
         twins.step()
 
 
-def _check_newcomers(attempt) -> None:
-    roomy = dict(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=32)
-    twins = Twins(attempt, {}, "nobody runs and nobody waits.", **roomy)
+def _check_new_sequences(attempt) -> None:
+    large = dict(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=32)
+    twins = Twins(attempt, {}, "nothing runs and nothing waits.", **large)
     _steps(twins, 1)
     twins = Twins(
-        attempt, {"A": (13, 9, 9)}, "blocks of 4, budget 32, four places; A waits, with a prompt of 13.", **roomy
+        attempt, {"A": (13, 9, 9)}, "blocks of 4, budget 32, four batch slots; A waits, with a prompt of 13.", **large
     )
     twins.add("A")
     _steps(twins, 3)
     twins = Twins(
         attempt,
         {"D": (21, 9, 9)},
-        "blocks of 4, budget 8, four places; D waits, with a prompt of 21.",
-        **roomy | {"max_num_batched_tokens": 8},
+        "blocks of 4, budget 8, four batch slots; D waits, with a prompt of 21.",
+        **large | {"max_num_batched_tokens": 8},
     )
     twins.add("D")
     _steps(twins, 5)
-    people = {"A": (13, 9, 9), "F": (40, 9, 9), "C": (3, 9, 9)}
+    requests = {"A": (13, 9, 9), "F": (40, 9, 9), "C": (3, 9, 9)}
     twins = Twins(
-        attempt, people, "blocks of 4, budget 32, four places; A (prompt 13) and F (prompt 40) wait.", **roomy
+        attempt, requests, "blocks of 4, budget 32, four batch slots; A (prompt 13) and F (prompt 40) wait.", **large
     )
     twins.add("A", "F")
     _steps(twins, 4)
     twins = Twins(
         attempt,
-        people,
-        "blocks of 4, budget 32, four places; A (prompt 13), F (prompt 40) and C (prompt 3) wait.",
-        **roomy,
+        requests,
+        "blocks of 4, budget 32, four batch slots; A (prompt 13), F (prompt 40) and C (prompt 3) wait.",
+        **large,
     )
     twins.add("A", "F", "C")
     _steps(twins, 5)
-    people = {"E": (5, 12, 12)}
-    case = "blocks of 4, budget 32, four places; E waits again, with a prompt of 5 and 6 tokens of its answer known. Nothing of it is in the cache."
-    twins = Twins(attempt, people, case, **roomy)
+    requests = {"E": (5, 12, 12)}
+    case = (
+        "blocks of 4, budget 32, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
+        "known. None of its tokens are in the cache."
+    )
+    twins = Twins(attempt, requests, case, **large)
     twins.add_begun("E", answered=6, computed=0)
     _steps(twins, 3)
-    case = "blocks of 4, budget 32, four places; E waits again, with a prompt of 5 and 6 tokens of its answer known. 7 tokens of it are in the cache."
-    twins = Twins(attempt, people, case, **roomy)
+    case = (
+        "blocks of 4, budget 32, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
+        "known. 7 of its tokens are in the cache."
+    )
+    twins = Twins(attempt, requests, case, **large)
     twins.add_begun("E", answered=6, computed=7)
     _steps(twins, 3)
-    people = {name: (3, 3, 3) for name in "ABCD"}
+    requests = dict.fromkeys("ABCD", (3, 3, 3))
     twins = Twins(
         attempt,
-        people,
-        "blocks of 4, budget 32, two places; A, B, C and D wait, with prompts of 3.",
-        **roomy | {"max_num_seqs": 2},
+        requests,
+        "blocks of 4, budget 32, two batch slots; A, B, C and D wait, with prompts of 3.",
+        **large | {"max_num_seqs": 2},
     )
-    twins.add(*people)
+    twins.add(*requests)
     _steps(twins, 5)
 
 
 def _check_running_first(attempt) -> None:
-    people = {"A": (3, 9, 9), "F": (20, 9, 9), "C": (3, 9, 9)}
-    case = "blocks of 4, budget 8, four places; A (prompt 3) waits. After step 1, F (prompt 20) and C (prompt 3) come."
-    twins = Twins(attempt, people, case, num_blocks=64, max_num_seqs=4, max_num_batched_tokens=8)
+    requests = {"A": (3, 9, 9), "F": (20, 9, 9), "C": (3, 9, 9)}
+    case = (
+        "blocks of 4, budget 8, four batch slots; A (prompt 3) waits. After step 1, F (prompt 20) and C (prompt "
+        "3) arrive."
+    )
+    twins = Twins(attempt, requests, case, num_blocks=64, max_num_seqs=4, max_num_batched_tokens=8)
     twins.add("A")
     _steps(twins, 1)
     twins.add("F", "C")
@@ -100,65 +109,75 @@ def _check_running_first(attempt) -> None:
 
 
 def _check_admission(attempt) -> None:
-    people = {"A": (8, 5, 5), "B": (30, 11, 11), "C": (3, 2, 2)}
-    case = "ten blocks of 4, `conservative`; A (prompt 8, cap 5) runs. B (prompt 30, cap 11) may need ten blocks and waits, and behind it C (prompt 3, cap 2), which needs one."
-    twins = Twins(attempt, people, case, num_blocks=10, max_num_seqs=4, max_num_batched_tokens=32)
+    requests = {"A": (8, 5, 5), "B": (30, 11, 11), "C": (3, 2, 2)}
+    case = (
+        "ten blocks of 4, `conservative`; A (prompt 8, max_tokens 5) runs. B (prompt 30, max_tokens 11) may need "
+        "ten blocks and waits; behind it waits C (prompt 3, max_tokens 2), which needs one."
+    )
+    twins = Twins(attempt, requests, case, num_blocks=10, max_num_seqs=4, max_num_batched_tokens=32)
     twins.add("A")
     _steps(twins, 1)
     twins.add("B", "C")
     _steps(twins, 8)
     twins = Twins(
         attempt,
-        people,
-        "an admission rule that says no to everybody; A waits, nobody runs.",
+        requests,
+        "an admission rule that always says no; A waits, nothing runs.",
         num_blocks=10,
-        admission=nobody,
+        admission=admit_none,
     )
     twins.add("A")
     _steps(twins, 2)
 
 
 def _check_policy(attempt) -> None:
-    people = {name: (3, 3, 3, float(at)) for at, name in enumerate("ACE")}
-    case = "one place, the policy is last come, first served; A, C and E came in this order."
+    requests = {name: (3, 3, 3, float(at)) for at, name in enumerate("ACE")}
+    case = "one batch slot; the policy is last come, first served; A, C and E arrived in this order."
     twins = Twins(
-        attempt, people, case, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=8, policy=LastComeFirstServed()
+        attempt, requests, case, num_blocks=64, max_num_seqs=1, max_num_batched_tokens=8, policy=LastComeFirstServed()
     )
     twins.add("A", "C", "E")
     _steps(twins, 8)
 
 
 def _check_blocks(attempt) -> None:
-    wide = dict(admission=everybody, max_num_seqs=4, max_num_batched_tokens=32)
-    people = {"A": (8, 9, 9), "B": (7, 9, 9)}
-    case = "four blocks of 4, everybody is admitted; A (prompt 8) and B (prompt 7) wait. After step 1 no block is free, and A's are full."
-    twins = Twins(attempt, people, case, num_blocks=4, **wide)
+    wide = dict(admission=admit_all, max_num_seqs=4, max_num_batched_tokens=32)
+    requests = {"A": (8, 9, 9), "B": (7, 9, 9)}
+    case = (
+        "four blocks of 4, every request is admitted; A (prompt 8) and B (prompt 7) wait. After step 1 no block "
+        "is free, and A's blocks are full."
+    )
+    twins = Twins(attempt, requests, case, num_blocks=4, **wide)
     twins.add("A", "B")
-    _steps(twins, 3)  # in the third nobody can go on
-    people = {"A": (8, 9, 9), "B": (8, 9, 9), "C": (5, 9, 9)}
-    case = "six blocks of 4, everybody is admitted; A, B (prompts of 8) and C (prompt 5) wait. After step 1 no block is free, and A's and B's are full."
-    twins = Twins(attempt, people, case, num_blocks=6, **wide)
+    _steps(twins, 3)  # in the third, none can continue
+    requests = {"A": (8, 9, 9), "B": (8, 9, 9), "C": (5, 9, 9)}
+    case = (
+        "six blocks of 4, every request is admitted; A, B (prompts of 8) and C (prompt 5) wait. After step 1 no "
+        "block is free, and the blocks of A and B are full."
+    )
+    twins = Twins(attempt, requests, case, num_blocks=6, **wide)
     twins.add("A", "B", "C")
     _steps(twins, 3)
-    people = {"A": (3, 9, 9), "F": (30, 9, 9), "C": (3, 2, 2)}
+    requests = {"A": (3, 9, 9), "F": (30, 9, 9), "C": (3, 2, 2)}
     case = (
-        "ten blocks of 4, everybody is admitted, budget 10; A (prompt 3) and F (prompt 30) run. After step 1, six blocks are somebody else's: "
-        "F's chunk needs two blocks, and one is free. C (prompt 3) waits, and needs one."
+        "ten blocks of 4, every request is admitted, budget 10; A (prompt 3) and F (prompt 30) run. "
+        "After step 1, six more blocks are taken: F's chunk needs two blocks, and one is free. "
+        "C (prompt 3) waits, and needs one."
     )
-    twins = Twins(attempt, people, case, **wide | {"max_num_batched_tokens": 10, "num_blocks": 10})
+    twins = Twins(attempt, requests, case, **wide | {"max_num_batched_tokens": 10, "num_blocks": 10})
     twins.add("A", "F")
     _steps(twins, 1)
     for scheduler in (twins.mine, twins.want):
         scheduler.pool.allocate(6)
     twins.add("C")
     _steps(twins, 3)
-    people = {"A": (8, 9, 3), "F": (30, 9, 9)}
+    requests = {"A": (8, 9, 3), "F": (30, 9, 9)}
     case = (
-        "ten blocks of 4, four of them somebody else's; everybody is admitted, budget 16; A (prompt 8) and F (prompt 30) wait. "
-        "In step 2, F's next chunk needs more blocks than are free."
+        "ten blocks of 4, four of them taken; every request is admitted, budget 16; A (prompt 8) and F (prompt 30) "
+        "wait. In step 2, F's next chunk needs more blocks than are free."
     )
-    pool = dict(num_blocks=10, admission=everybody, max_num_seqs=4, max_num_batched_tokens=16)
-    twins = Twins(attempt, people, case, **pool)
+    pool = dict(num_blocks=10, admission=admit_all, max_num_seqs=4, max_num_batched_tokens=16)
+    twins = Twins(attempt, requests, case, **pool)
     twins.add("A", "F")
     for scheduler in (twins.mine, twins.want):
         scheduler.pool.allocate(4)
@@ -167,7 +186,7 @@ def _check_blocks(attempt) -> None:
 
 def _check_random(attempt, seed: int) -> None:
     rng = Random(seed)
-    people = random_people(seed)
+    requests = random_requests(seed)
     settings = dict(
         num_blocks=rng.choice((11, 14, 30)),
         max_num_seqs=rng.choice((1, 2, 4)),
@@ -176,13 +195,15 @@ def _check_random(attempt, seed: int) -> None:
         watermark=rng.choice((0, 2)),
     )
     told = ", ".join(f"{key} {getattr(value, '__name__', value)}" for key, value in settings.items())
-    case = f"ten sequences come one after the other; {told}; block size 4."
-    twins = Twins(attempt, people, case, policy=rng.choice((FirstComeFirstServed(), PriorityWithAgeing(3))), **settings)
-    for name in people:
+    case = f"ten sequences arrive one after the other; {told}; block size 4."
+    twins = Twins(
+        attempt, requests, case, policy=rng.choice((FirstComeFirstServed(), PriorityWithAgeing(3))), **settings
+    )
+    for name in requests:
         twins.add(name)
         twins.step()
     for _ in range(400):
         if not twins.step():
             break
     if twins.mine.has_unfinished() != twins.want.has_unfinished():
-        raise Mistake("at the end everybody should have been served; with yours, somebody is left.", case=case)
+        raise Mistake("at the end, all sequences should be finished; with yours, some are left.", case=case)

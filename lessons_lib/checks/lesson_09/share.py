@@ -1,4 +1,4 @@
-"""Judges 09.1, `share_budget`: decodes first, prompts with what is left, and never a token too many."""
+"""Checks 09.1, `share_budget`: decodes first, then prompts with what is left, never more than the budget."""
 
 from numbers import Integral
 from random import Random
@@ -7,7 +7,7 @@ from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.made_up import a_sequence, names_of, state_of
 from lessons_lib.scheduling.scheduler import share_budget
 
-# ((name, tokens of the prompt, of the answer so far, computed), ...), budget; smallest first.
+# ((name, tokens of the prompt, tokens of the answer so far, computed tokens), ...), budget; smallest first.
 CASES = (
     ([("A", 13, 5, 17)], 32),
     ([("A", 13, 0, 0)], 32),
@@ -37,7 +37,7 @@ def check_share_budget(attempt) -> None:
         except Exception:
             if found == [_right(*case) for case in CASES[: len(found)]]:
                 raise
-            break  # an earlier case was wrong: that one is told
+            break  # an earlier case was wrong: report that one
     for case, counts in zip(CASES, found):
         if counts != _right(*case):
             raise Mistake(_what(counts, _right(*case)), case=_told(*case), idea=_why(found, counts, case))
@@ -65,34 +65,42 @@ def _told(specs, budget: int) -> str:
     running = ", ".join(
         f"{name} ({prompt + answer} tokens known, {computed} computed)" for name, prompt, answer, computed in specs
     )
-    return f"running: {running or 'nobody'}; budget {budget}."
+    return f"running: {running or 'none'}; budget {budget}."
 
 
 def _what(counts, want) -> str:
-    return f"the counts should be {want}; yours are {short(counts)}."
+    return f"the scheduled tokens should be {want}; yours are {short(counts)}."
 
 
 def _counts(attempt, specs, budget: int) -> dict[str, int]:
-    """What the attempt hands out, by name.
+    """What the attempt schedules, by name.
 
     Raises:
-        Mistake: it changed something, or what it returned are no counts of sequences.
+        Mistake: it changed something, or didn't return a dict of sequence -> count.
     """
     running, case = _made(specs), _told(specs, budget)
     given, states = list(running), [state_of(sequence) for sequence in running]
     got = call(lambda: attempt(given, budget), case=case)
     if names_of(given) != names_of(running):
-        what = f"your code changed the list `running`: it holds {names_of(given)} after the call, and held {names_of(running)}."
+        what = f"your code changed the list `running`: it was {names_of(running)} and is now {names_of(given)}."
         raise Mistake(
             what,
             case=case,
-            idea="It is the scheduler's own list, in the order of admission. Make a new one: `[... for sequence in running if ...]` or `sorted(...)`.",
+            idea=(
+                "It's the scheduler's own list, in the order of admission. Make a new one: `[... for sequence in "
+                "running if ...]` or `sorted(...)`."
+            ),
         )
     for sequence, state in zip(running, states):
         if state_of(sequence) != state:
-            what = f"your code changed {sequence.id} itself: {state[2]} tokens were computed of it, now {sequence.num_computed_tokens}, of {sequence.num_tokens} known."
+            what = (
+                f"your code changed {sequence.id} itself: {state[2]} of its tokens were computed, now "
+                f"{sequence.num_computed_tokens} of {sequence.num_tokens}."
+            )
             raise Mistake(
-                what, case=case, idea="This is a plan. What is computed is counted after the pass, by `update`."
+                what,
+                case=case,
+                idea="Nothing has been computed yet. `update` counts computed tokens after the forward pass.",
             )
     return _as_counts(got, running, case)
 
@@ -100,20 +108,22 @@ def _counts(attempt, specs, budget: int) -> dict[str, int]:
 def _as_counts(got, running, case: str) -> dict[str, int]:
     if not isinstance(got, dict):
         raise Mistake(
-            f"a dict should come back; yours returned {type(got).__name__}.",
+            f"the function should return a dict; yours returned {type(got).__name__}.",
             case=case,
-            idea="sequence → number of tokens: `counts[sequence] = ...`.",
+            idea="Map each sequence to its number of tokens: `num_scheduled_tokens[sequence] = ...`.",
         )
     strange = [key for key in got if not any(key is sequence for sequence in running)]
     if strange:
-        idea = "The keys are the sequences themselves, not their names or numbers: `counts[sequence] = 1`."
+        idea = "The keys are the sequences themselves, not their ids or indices: `num_scheduled_tokens[sequence] = 1`."
         raise Mistake(
-            f"the dict should have sequences of `running` as keys; yours has {short(strange[0])}.", case=case, idea=idea
+            f"the keys of the dict should be sequences from `running`; yours has {short(strange[0])}.",
+            case=case,
+            idea=idea,
         )
     for sequence, count in got.items():
         if isinstance(count, bool) or not isinstance(count, Integral):
-            idea = "A step computes whole tokens: min and minus of whole numbers are whole; `/` makes a float."
-            raise Mistake(f"a count should be a whole number; {sequence.id} has {count!r}.", case=case, idea=idea)
+            idea = "A step computes whole tokens. `min` and `-` of ints give ints; `/` gives a float."
+            raise Mistake(f"a count should be an int; {sequence.id} has {count!r}.", case=case, idea=idea)
     return {sequence.id: int(count) for sequence, count in got.items()}
 
 
@@ -121,8 +131,8 @@ def _wanted(sequence) -> int:
     return sequence.num_tokens - sequence.num_computed_tokens
 
 
-def _handed_out(sequences, budget, wants=_wanted, cut=True) -> dict[str, int]:
-    """What comes of going through sequences in this order."""
+def _served_in_order(sequences, budget, wants=_wanted, cut=True) -> dict[str, int]:
+    """What going through sequences in this order schedules."""
     counts = {}
     for sequence in sequences:
         wanted = wants(sequence)
@@ -153,45 +163,101 @@ def _each(sequences) -> dict[str, int]:
     return {sequence.id: 1 for sequence in sequences}
 
 
-# Another rule, and what to say to whoever follows it: (running, budget) -> counts.
+# Another rule, (running, budget) -> counts, and the message if the attempt follows it.
 RULES = (
-    (lambda r, b: {s.id: _wanted(s) for s in r}, "This is all that everybody wants. Take what you hand out off the budget, and give nobody more than is left."),
-    (lambda r, b: _each(_ones(r)) | _handed_out(_more(r), b), "The tokens of those that want one were not taken off the budget."),
-    (lambda r, b: _each(_ones(r)) | _handed_out(_more(r), b - len(_ones(r))), "More want one token than there is room for. The last of them get none in this step."),
-    (lambda r, b: _handed_out(r, b), "You go through `running` in one turn, and somebody who wants a single token stands behind a prompt. Serve all that want one first, then the others."),
-    (lambda r, b: _handed_out(_more(r) + _ones(r), b), "The prompts come first here, and the rest gets what they leave. Those that want one token come first: it costs little, and without it an answer ends a step later."),
-    (lambda r, b: _handed_out(_ones(r), b), "Whoever wants more than one token got nothing. What is left of the budget is for prompts."),
-    (lambda r, b: _handed_out(_more(r), b), "Whoever wants one token got nothing: 1 is a wish too."),
-    (lambda r, b: _handed_out(_both(r), b, cut=False), "A prompt that does not fit as a whole still gets a chunk: as many tokens as are left of the budget. Otherwise a prompt longer than the budget never starts."),
-    (lambda r, b: _handed_out(_ones(r) + _more(r)[::-1], b), "The prompts are served in the wrong order. First in `running`, first served: the one that was admitted first is finished first."),
-    (lambda r, b: _handed_out(_ones(r) + sorted(_more(r), key=_wanted), b), "You serve short wishes before long ones. Among those that want more than one token, the order is that of `running`."),
-    (lambda r, b: _handed_out(_ones(r) + _more(r)[:1], b), "Only one of the prompts got tokens. Go on while any budget is left."),
+    (lambda r, b: {s.id: _wanted(s) for s in r}, (
+        "Each sequence gets all it wants. Subtract what you schedule from the budget, and never schedule more "
+        "than is left."
+    )),
+    (lambda r, b: _each(_ones(r)) | _served_in_order(_more(r), b), (
+        "You didn't subtract the tokens of sequences that want one from the budget."
+    )),
+    (lambda r, b: _each(_ones(r)) | _served_in_order(_more(r), b - len(_ones(r))), (
+        "More sequences want one token than the budget allows. The last of them get none in this step."
+    )),
+    (lambda r, b: _served_in_order(r, b), (
+        "You go through `running` in one pass, so a sequence that wants one token waits behind a prompt. Serve "
+        "all that want one first, then the others."
+    )),
+    (lambda r, b: _served_in_order(_more(r) + _ones(r), b), (
+        "You serve the prompts first, and the rest gets what they leave. Sequences that want one token come "
+        "first: it costs little, and without it an answer ends a step later."
+    )),
+    (lambda r, b: _served_in_order(_ones(r), b), (
+        "Sequences that want more than one token got nothing. What is left of the budget is for prompts."
+    )),
+    (lambda r, b: _served_in_order(_more(r), b), "Sequences that want one token got nothing: wanting 1 counts too."),
+    (lambda r, b: _served_in_order(_both(r), b, cut=False), (
+        "A prompt that doesn't fit as a whole still gets a chunk: as many tokens as are left of the budget. "
+        "Otherwise a prompt longer than the budget never starts."
+    )),
+    (lambda r, b: _served_in_order(_ones(r) + _more(r)[::-1], b), (
+        "You serve the prompts in the wrong order. Go through them in the order of `running`, so that the oldest "
+        "is completed first."
+    )),
+    (lambda r, b: _served_in_order(_ones(r) + sorted(_more(r), key=_wanted), b), (
+        "You serve short prompts before long ones. Among sequences that want more than one token, keep the order "
+        "of `running`."
+    )),
+    (lambda r, b: _served_in_order(_ones(r) + _more(r)[:1], b), (
+        "Only one of the prompts got tokens. Continue while any budget is left."
+    )),
     (
-        lambda r, b: _handed_out(_answering_first(r), b, lambda s: 1 if s.output_ids else _wanted(s)),
-        "Who has answered already does not always want one token. Here an answer has to be computed again, because the cache was lost: known − computed is the wish, whatever the tokens are.",
+        lambda r, b: _served_in_order(_answering_first(r), b, lambda s: 1 if s.output_ids else _wanted(s)),
+        (
+            "A sequence that has begun its answer doesn't always want one token. Here the cache was lost, so the "
+            "answer has to be computed again: what it wants is known − computed."
+        ),
     ),
-    (lambda r, b: _handed_out(_answering_first(r), b), "You seem to ask whether there is an answer. The wish alone decides: those with known − computed = 1 come first."),
-    (lambda r, b: _handed_out(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens), "You count the prompt only. An answer whose cache was lost is computed again as well: known tokens are those of the prompt and of the answer so far, `sequence.num_tokens`."),
-    (lambda r, b: _handed_out(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens or 1), "You count the prompt only, and one token for whoever answers. An answer whose cache was lost is computed again as a whole: known tokens are those of the prompt and of the answer, `sequence.num_tokens`."),
-    (lambda r, b: _handed_out(_both(r), b, lambda s: s.num_tokens), "These are all tokens that are known. Those that are computed already are in the cache: wanted = known − computed."),
-    (lambda r, b: _handed_out(_both(r), b, lambda s: len(s.prompt_ids)), "These are whole prompts. Wanted is what is known and not computed yet."),
-    (lambda r, b: _each(r[:b]), "Everybody got one token. Who has a prompt to compute wants more: known − computed, as far as the budget goes."),
-    (lambda r, b: _each(_both(r)[:b]), "Nobody got more than one token. Who has a prompt to compute wants more: known − computed, as far as the budget goes."),
-    (lambda r, b: _handed_out(_both(r), max(b - 1, 0)), "One token of the budget is not used: as many tokens may be computed as the budget says."),
+    (lambda r, b: _served_in_order(_answering_first(r), b), (
+        "You seem to check whether there is an answer. Only what a sequence wants matters: those with known − "
+        "computed = 1 come first."
+    )),
+    (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens), (
+        "You count only the prompt. An answer whose cache was lost is computed again as well: the known tokens "
+        "are prompt and answer so far, `sequence.num_tokens`."
+    )),
+    (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens or 1), (
+        "You count only the prompt, plus one token once it is computed. An answer whose cache was lost is "
+        "computed again as a whole: the known tokens are prompt and answer, `sequence.num_tokens`."
+    )),
+    (lambda r, b: _served_in_order(_both(r), b, lambda s: s.num_tokens), (
+        "You schedule all known tokens. Those already computed are in the cache: wanted = known − computed."
+    )),
+    (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids)), (
+        "You schedule whole prompts. A sequence wants the tokens that are known and not computed yet."
+    )),
+    (lambda r, b: _each(r[:b]), (
+        "Each sequence got one token. One with a prompt to compute wants more: known − computed, as far as the "
+        "budget goes."
+    )),
+    (lambda r, b: _each(_both(r)[:b]), (
+        "No sequence got more than one token. One with a prompt to compute wants more: known − computed, as far "
+        "as the budget goes."
+    )),
+    (lambda r, b: _served_in_order(_both(r), max(b - 1, 0)), (
+        "One token of the budget stays unused: the step may compute exactly as many tokens as the budget."
+    )),
 )  # fmt: skip
 
 
 def _why(found, counts, case) -> str:
-    specs, budget = case
+    _, budget = case
     if any(count == 0 for count in counts.values()):
-        return "Who gets no token is left out: an entry of 0 would put an empty piece into the packed row."
+        return "Leave out sequences that get no tokens: an entry of 0 would put an empty segment into the packed batch."
     if any(count < 0 for count in counts.values()):
-        return "A count below 0: was more handed out than the budget holds?"
+        return "A count is negative: did you schedule more than the budget?"
     for rule, idea in RULES:
         if found and found == [rule(_made(other), room) for other, room in CASES[: len(found)]]:
             return idea
     if sum(counts.values()) > budget:
-        return f"Together these are {sum(counts.values())} tokens; a step has room for {budget}. Take what you hand out off the budget."
+        return (
+            f"These are {sum(counts.values())} tokens in total; the budget is {budget}. Subtract what you "
+            "schedule from the budget."
+        )
     if sum(counts.values()) < sum(_right(*case).values()):
-        return "Budget is left, and somebody could use it. Give each as much as it wants while there is any."
-    return "First one token to each that wants one, in order; then to each of the others `min(wanted, what is left)`, in order."
+        return "Budget is left that a sequence could use. Give each one what it wants while there is any."
+    return (
+        "First, one token for each sequence that wants one, in order; then `min(wanted, what is left)` for each "
+        "of the others, in order."
+    )

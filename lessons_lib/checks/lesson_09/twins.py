@@ -1,4 +1,4 @@
-"""Two schedulers of the same make and the same sequences, the attempt and the reference, side by side through every step."""
+"""The attempt and the reference, run side by side on the same sequences and compared after every step."""
 
 import random
 
@@ -8,20 +8,20 @@ from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative
 from lessons_lib.scheduling.sequence import Sequence
 
-MOST_QUESTIONS = 200  # in one step; nobody needs as many
+MOST_QUESTIONS = 200  # in one step; no correct scheduler asks that often
 
 
 class Twins:
-    """The attempt and the reference, each with a pool and sequences of its own.
+    """The attempt and the reference, each with its own pool and sequences.
 
     Args:
-        people: name -> (prompt tokens, cap, tokens of the answer), or with an arrival time as fourth.
+        requests: name -> (prompt tokens, max_tokens, answer tokens), optionally with an arrival time as the fourth.
     """
 
     def __init__(
         self,
         attempt,
-        people: dict[str, tuple],
+        requests: dict[str, tuple],
         case: str,
         *,
         num_blocks: int,
@@ -30,7 +30,7 @@ class Twins:
         policy=None,
         **limits,
     ):
-        self.case, self.people = case, people
+        self.case, self.requests = case, requests
         limits |= {"policy": policy}
         self.mine = call(
             lambda: attempt(BlockPool(num_blocks, block_size), admission=self._asked(admission), **limits), case=case
@@ -42,19 +42,19 @@ class Twins:
     def add(self, *names: str) -> None:
         for scheduler in (self.mine, self.want):
             for name in names:
-                prompt, max_tokens, _, *arrival = self.people[name]
+                prompt, max_tokens, _, *arrival = self.requests[name]
                 scheduler.add(a_sequence(name, prompt, max_tokens=max_tokens, arrival=arrival[0] if arrival else 0.0))
 
     def add_begun(self, name: str, answered: int, computed: int) -> None:
-        """Let somebody wait who has run before: so many tokens of the answer are known, and so many in the cache."""
-        prompt, max_tokens, _ = self.people[name]
+        """Add a sequence that has run before: `answered` answer tokens are known, `computed` tokens are cached."""
+        prompt, max_tokens, _ = self.requests[name]
         for scheduler in (self.mine, self.want):
             sequence = a_sequence(name, prompt, answered=answered, computed=computed, max_tokens=max_tokens)
             sequence.blocks = scheduler.pool.allocate(blocks_for(computed, scheduler.pool.block_size))
             scheduler.add(sequence)
 
     def step(self) -> bool:
-        """One step of both. Whether anything was computed; False as well where both stop with a Deadlock.
+        """Run one step of both. Returns whether anything was computed; False also if both raise a Deadlock.
 
         Raises:
             Mistake: they differ.
@@ -63,9 +63,9 @@ class Twins:
         self.questions = 0
         self.before = {sequence.id: len(sequence.blocks) for sequence in self.want.running}
         self.queue = names_of(self.want.waiting)
-        want, expected = self._planned(self.want)
+        want, expected = self._scheduled(self.want)
         computed = {sequence: sequence.num_computed_tokens for sequence in [*self.mine.running, *self.mine.waiting]}
-        got, raised = self._planned(self.mine)
+        got, raised = self._scheduled(self.mine)
         self._compare_computed(computed)
         self._compare_errors(raised, expected, want)
         self.want_stalled = names_of(want.stalled) if want else []
@@ -78,7 +78,7 @@ class Twins:
                 scheduler.update,
                 scheduler_output,
                 [
-                    END if length == self.people[sequence.id][2] else 7
+                    END if length == self.requests[sequence.id][2] else 7
                     for sequence, length in zip(scheduler_output.num_scheduled_tokens, lengths)
                 ],
                 case=self.case,
@@ -86,36 +86,44 @@ class Twins:
         return bool(want.num_scheduled_tokens)
 
     def _asked(self, admission):
-        """The admission rule, with an end to questions."""
+        """The admission rule, with a limit on how often it may be asked."""
 
         def ask(scheduler, sequence) -> bool:
             self.questions += 1
             if self.questions > MOST_QUESTIONS:
-                what = f"the admission rule was asked {MOST_QUESTIONS} times in one step, the last time about {sequence.id}."
+                what = (
+                    f"the admission rule was asked {MOST_QUESTIONS} times in one step, the last time about "
+                    f"{sequence.id}."
+                )
                 raise Mistake(
                     what,
                     case=self._now(),
-                    idea="Does the loop ever end? When the next in the queue may not come in, stop: `break`, not `continue`.",
+                    idea=(
+                        "Does the loop ever end? If the next sequence can't be admitted, stop: `break`, not `continue`."
+                    ),
                 )
             return admission(scheduler, sequence)
 
         return ask
 
-    def _planned(self, scheduler):
+    def _scheduled(self, scheduler):
         try:
             return call(scheduler.schedule, case=self._now()), None
         except Deadlock as error:
             return None, error
         except OutOfBlocks as error:
-            idea = "Look first: where more blocks are missing than `len(self.pool.free_queue)`, the sequence is stalled, and nothing is allocated."
-            raise Mistake(f"planning raised OutOfBlocks: {str(error)[:100]}", case=self._now(), idea=idea) from None
+            idea = (
+                "Check first: if more blocks are missing than `len(self.pool.free_queue)`, the sequence stalls, "
+                "and nothing is allocated."
+            )
+            raise Mistake(f"`schedule` raised OutOfBlocks: {str(error)[:100]}", case=self._now(), idea=idea) from None
         except IndexError:
             if len(self.mine.waiting):
                 raise
             raise Mistake(
-                "planning raised IndexError, and nobody waits.",
+                "`schedule` raised IndexError, and the queue is empty.",
                 case=self._now(),
-                idea="`waiting.next` needs somebody who waits: ask for that in the condition of the loop.",
+                idea="`waiting.next` needs a waiting sequence: make `self.waiting` part of the loop's condition.",
             ) from None
 
     def _now(self) -> str:
@@ -124,63 +132,93 @@ class Twins:
     def _compare_computed(self, before: dict) -> None:
         for sequence, computed in before.items():
             if sequence.num_computed_tokens != computed:
-                what = f"planning changed {sequence.id}: {computed} of its tokens were computed, and now {sequence.num_computed_tokens}, before any pass."
+                what = (
+                    f"`schedule` changed {sequence.id}: {computed} of its tokens were computed, now "
+                    f"{sequence.num_computed_tokens}, before any forward pass."
+                )
                 raise Mistake(
                     what,
                     case=self._now(),
-                    idea="This is a plan. What is computed is counted after the pass, by `update`: leave `num_computed_tokens` as it is.",
+                    idea=(
+                        "Nothing has been computed yet. Computed tokens are counted after the forward pass, by "
+                        "`update`: leave `num_computed_tokens` as it is."
+                    ),
                 )
 
     def _compare_errors(self, raised, expected, want) -> None:
         if bool(raised) == bool(expected):
             return
         if expected:
-            what = "a Deadlock should be raised: all who run need a block, and none is free. Yours returned a plan."
+            what = (
+                "`schedule` should raise a Deadlock: all running sequences need a block, and none is free. Yours "
+                "returned a SchedulerOutput."
+            )
             raise Mistake(
                 what,
                 case=self._now(),
-                idea="A plan without tokens, while somebody runs, changes nothing: the next step would be the same, for ever. Say so instead.",
+                idea=(
+                    "If sequences run and none gets a token, nothing changes, and the next step would be the "
+                    "same, forever. Raise instead."
+                ),
             )
         if want.num_scheduled_tokens:
             counts = {sequence.id: count for sequence, count in want.num_scheduled_tokens.items()}
-            idea = "Nobody got a token. One that stalls does not stop the others."
+            idea = "No sequence got a token. One that stalls doesn't stop the others."
             if all(sequence in want.admitted for sequence in want.num_scheduled_tokens):
-                idea = "Whoever is admitted gets its first tokens in the same step: `self.give(scheduler_output, sequence, count)`."
+                idea = (
+                    "An admitted sequence gets its first tokens in the same step: "
+                    "`self.allocate_slots(scheduler_output, sequence, count)`."
+                )
             if want.stalled:
-                idea = f"{listed(names_of(want.stalled))} has to wait for a block. A deadlock it is only if nobody at all can go on."
+                idea = (
+                    f"Waiting for a block: {listed(names_of(want.stalled))}. It's a deadlock only if no sequence "
+                    "at all can continue."
+                )
             raise Mistake(f"the step should compute {counts}; yours raised a Deadlock.", case=self._now(), idea=idea)
-        idea = "A deadlock is: somebody runs, and the finished plan has no token for anyone."
+        idea = "A deadlock means that sequences run, but after both halves of `schedule` none has a token."
         raise Mistake(
-            "yours raised a Deadlock, but nobody runs, so nobody can be stuck: an empty plan is right.",
+            (
+                "yours raised a Deadlock, but nothing runs, so nothing can be stuck. `schedule` should return an "
+                "empty SchedulerOutput."
+            ),
             case=self._now(),
             idea=idea,
         )
 
     def _compare(self, got, want) -> None:
-        for field in ("counts", "admitted", "stalled"):
+        for field in ("num_scheduled_tokens", "admitted", "stalled"):
             if not hasattr(got, field):
                 raise Mistake(
                     f"`schedule` should return a SchedulerOutput; yours returned {type(got).__name__}.",
                     case=self._now(),
-                    idea="`self.new_output()` makes one; the two halves fill it in; return it.",
+                    idea=(
+                        "`self.new_output()` creates one, `schedule_running` and `schedule_waiting` fill it in; "
+                        "return it."
+                    ),
                 )
         strange = [key for key in got.num_scheduled_tokens if not isinstance(key, Sequence)]
         if strange:
-            what = f"`scheduler_output.num_scheduled_tokens` should have sequences as keys; yours has {strange[0]!r}."
+            what = f"the keys of `scheduler_output.num_scheduled_tokens` should be sequences; yours has {strange[0]!r}."
             raise Mistake(
                 what,
                 case=self._now(),
-                idea="The keys are the sequences themselves, not their names: `scheduler_output.num_scheduled_tokens[sequence] = count`.",
+                idea=(
+                    "The keys are the sequences themselves, not their ids: "
+                    "`scheduler_output.num_scheduled_tokens[sequence] = count`."
+                ),
             )
         self._compare_admitted(got, want)
         self._compare_counts(got, want)
         self._compare_blocks(got)
         if sorted(names_of(got.stalled)) != sorted(names_of(want.stalled)):
-            what = f"{listed(names_of(want.stalled))} should be in `scheduler_output.stalled`; there is {listed(names_of(got.stalled))}."
+            what = (
+                f"`scheduler_output.stalled` should contain {listed(names_of(want.stalled))}; yours contains "
+                f"{listed(names_of(got.stalled))}."
+            )
             raise Mistake(
                 what,
                 case=self._now(),
-                idea="Who runs and gets no token because blocks are missing is noted there, once, and nobody else.",
+                idea="It contains each running sequence that gets no token for lack of blocks, once, and nothing else.",
             )
 
     def _compare_admitted(self, got, want) -> None:
@@ -190,59 +228,86 @@ class Twins:
         if set(mine) & set(waits) or set(runs) & set(waits):
             both = listed(sorted((set(mine) | set(runs)) & set(waits)))
             raise Mistake(
-                f"{both} was admitted and still waits.",
+                f"{both} was admitted but is still in the queue.",
                 case=self._now(),
-                idea="`self.admit(scheduler_output, sequence)` takes it out of the queue, and into `running` and `scheduler_output.admitted`.",
+                idea=(
+                    "`self.admit(scheduler_output, sequence)` removes it from the queue and appends it to "
+                    "`running` and `scheduler_output.admitted`."
+                ),
             )
         if mine == theirs and runs == should:
             return
         if set(runs) == set(should) and mine != theirs and set(mine) != set(theirs):
-            what = f"`scheduler_output.admitted` should name {listed(theirs)}; yours names {listed(mine)}."
+            what = f"`scheduler_output.admitted` should contain {listed(theirs)}; yours contains {listed(mine)}."
             raise Mistake(
                 what,
                 case=self._now(),
-                idea="`self.admit(scheduler_output, sequence)` does all three: out of the queue, into `running`, into `scheduler_output.admitted`.",
+                idea=(
+                    "`self.admit(scheduler_output, sequence)` does all three: remove it from the queue, append "
+                    "it to `running`, append it to `scheduler_output.admitted`."
+                ),
             )
         extra, missing = [n for n in runs if n not in should], [n for n in should if n not in runs]
         if extra:
             raise Mistake(
-                f"{listed(theirs)} should be admitted; yours admitted {listed(n for n in runs if n not in self.before)}.",
+                (
+                    f"this step should admit {listed(theirs)}; yours admitted "
+                    f"{listed(n for n in runs if n not in self.before)}."
+                ),
                 case=self._now(),
                 idea=self._too_many(extra, got, missing),
             )
         if missing:
             raise Mistake(
-                f"{listed(theirs)} should be admitted; yours admitted {listed(mine)}.",
+                f"this step should admit {listed(theirs)}; yours admitted {listed(mine)}.",
                 case=self._now(),
                 idea=self._too_few(mine),
             )
         raise Mistake(
             f"`running` should be {should}; yours is {runs}.",
             case=self._now(),
-            idea="`running` is in the order of admission: newcomers join at its end.",
+            idea="`running` is in the order of admission: append new sequences at the end.",
         )
 
     def _too_many(self, extra, got, missing) -> str:
         if len(self.mine.running) > self.mine.max_num_seqs:
-            return f"Now {len(self.mine.running)} sequences run, and max_num_seqs is {self.mine.max_num_seqs}. Go on only while `len(self.running) < self.max_num_seqs`."
+            return (
+                f"Now {len(self.mine.running)} sequences run, and max_num_seqs is {self.mine.max_num_seqs}. "
+                "Continue only while `len(self.running) < self.max_num_seqs`."
+            )
         if self.want_stalled:
-            return f"{listed(self.want_stalled)} stalls, and waits for blocks. A newcomer would take those that fall free: where `scheduler_output.stalled` holds anybody, admit nobody."
+            return (
+                f"Stalled: {listed(self.want_stalled)}. A new sequence would take the blocks that stalled ones "
+                "are waiting for: if `scheduler_output.stalled` isn't empty, admit none."
+            )
         if missing:
-            return f"The next of the queue is {missing[0]}: `self.waiting.next(self.running)` names who is next by the policy."
+            return (
+                f"The next in the queue is {missing[0]}: `self.waiting.next(self.running)` returns the next "
+                "sequence by the policy."
+            )
         counts = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
         if not any(counts.get(name) for name in extra) and sum(counts.values()) >= self.mine.max_num_batched_tokens:
-            return "No budget is left, so it would run without a token, and its place would be taken. Go on only while there is budget left."
+            return (
+                "No budget is left, so the sequence would get no token and still occupy a batch slot. Continue "
+                "only while there is budget left."
+            )
         first = next(iter(self.want.waiting))
         if first.id in extra:
-            return f"The admission rule says no to {first.id}: ask `self.admission(self, sequence)` before you admit."
-        return f"{first.id} is next, and does not fit. {listed(extra)} stands behind it and passed it. If small ones may pass, a large one can wait for ever: stop at the first that may not come in."
+            return f"The admission rule says no to {first.id}: call `self.admission(self, sequence)` before you admit."
+        return (
+            f"{first.id} is next and doesn't fit, but {listed(extra)} passed it from behind. If small sequences "
+            "may pass, a large one can wait forever: stop at the first that can't be admitted."
+        )
 
     def _too_few(self, mine) -> str:
         if mine:
-            return "Go on as long as somebody waits, budget is left and a place is free; one a step is too slow."
+            return "Continue while a sequence waits, budget is left and a batch slot is free; one per step is too slow."
         if self.before and len(self.before) < self.mine.max_num_seqs:
-            return "Others run, and that is no obstacle: budget and a place are left. Newcomers join whenever there is room."
-        return "Somebody waits, budget is left, a place is free, and the admission rule says yes."
+            return (
+                "Other sequences run, but that doesn't prevent admission: budget and a batch slot are left. New "
+                "sequences join whenever there is room."
+            )
+        return "A sequence waits, budget is left, a batch slot is free, and the admission rule says yes."
 
     def _compare_counts(self, got, want) -> None:
         mine = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
@@ -251,32 +316,60 @@ class Twins:
             return
         budget = self.mine.max_num_batched_tokens
         what = f"the step should compute {theirs}; yours computes {mine}."
-        newcomers = names_of(want.admitted)
+        admitted = names_of(want.admitted)
         empty = [name for name in theirs if name not in mine]
         if any(count == 0 for count in mine.values()):
-            idea = "Who gets no token is not in `scheduler_output.num_scheduled_tokens`."
+            idea = "Leave out sequences that get no tokens from `scheduler_output.num_scheduled_tokens`."
         elif sum(mine.values()) > budget and self.before:
-            idea = f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. Those who run have taken some of it: begin with `max_num_batched_tokens - scheduler_output.num_tokens`."
+            idea = (
+                f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. The running "
+                "sequences have used some of it: start with `max_num_batched_tokens - "
+                "scheduler_output.num_tokens`."
+            )
         elif sum(mine.values()) > budget:
-            idea = f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. A newcomer gets at most what is left, and what it gets is taken off."
+            idea = (
+                f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. A new sequence "
+                "gets at most what is left of the budget; subtract what it gets."
+            )
         elif any(name in names_of(got.stalled) for name in empty):
             name = next(name for name in empty if name in names_of(got.stalled))
-            idea = f"{name} is in your `scheduler_output.stalled`, and there are enough free blocks for it. It stalls only if more are missing than are free: `>`, not `>=`."
-        elif empty and all(name in newcomers for name in empty):
-            idea = f"{listed(empty)} was admitted and got no tokens. Its first tokens are computed in the same step: `self.give(scheduler_output, sequence, count)`."
-        elif empty and any(name in newcomers and mine.get(name, 0) >= theirs.get(name, 0) for name in mine):
-            idea = "The budget went to newcomers before those who run. First `schedule_running`, then `schedule_waiting` with what is left."
+            idea = (
+                f"{name} is in your `scheduler_output.stalled`, but there are enough free blocks for it. It "
+                "stalls only if more are missing than are free: `>`, not `>=`."
+            )
+        elif empty and all(name in admitted for name in empty):
+            idea = (
+                f"{listed(empty)} was admitted and got no tokens. An admitted sequence gets its first tokens in "
+                "the same step: `self.allocate_slots(scheduler_output, sequence, count)`."
+            )
+        elif empty and any(name in admitted and mine.get(name, 0) >= theirs.get(name, 0) for name in mine):
+            idea = (
+                "The budget went to new sequences before the running ones. First `schedule_running`, then "
+                "`schedule_waiting` with what is left."
+            )
         elif empty:
-            idea = f"{listed(empty)} got nothing, although there are blocks for it. One that stalls does not stop the others."
+            idea = (
+                f"{listed(empty)} got nothing, although there are blocks for it. One that stalls doesn't stop the "
+                "others."
+            )
         elif any(name not in theirs for name in mine):
             stalled = listed(name for name in mine if name not in theirs)
-            idea = f"There are not enough free blocks for all tokens of {stalled}. Then it gets none in this step, and stalls."
+            idea = (
+                f"There aren't enough free blocks for all these tokens of {stalled}. So it gets none in this "
+                "step, and stalls."
+            )
         elif again := next((s.id for s in want.admitted if s.output_ids and mine[s.id] != theirs[s.id]), None):
-            idea = f"{again} has run before. What it wants is `known − computed`, as with all others: known are its prompt and its answer so far, and some of it may be in the cache."
+            idea = (
+                f"{again} has run before. Like all others, it wants `known − computed`: its prompt and its answer "
+                "so far are known, and some of them may be in the cache."
+            )
         elif all(mine[name] <= theirs[name] for name in theirs):
-            idea = "Budget is left that somebody could use: a newcomer gets the smaller one of what it wants and what is left."
+            idea = (
+                "Budget is left that could be used: a new sequence gets what it wants or what is left, whichever "
+                "is smaller."
+            )
         else:
-            idea = "A newcomer gets `min(known − computed, what is left of the budget)`."
+            idea = "A new sequence gets `min(known − computed, what is left of the budget)`."
         raise Mistake(what, case=self._now(), idea=idea)
 
     def _compare_blocks(self, got) -> None:
@@ -288,36 +381,60 @@ class Twins:
                 continue
             count = got.num_scheduled_tokens.get(sequence, 0)
             room = sequence.num_computed_tokens + count
-            what = f"after planning, {sequence.id} should hold {due} blocks of {size}; yours holds {held}."
+            what = f"after `schedule`, {sequence.id} should have {due} blocks of {size}; yours has {held}."
             if held < due and len(self.mine.pool.free_queue) == len(self.want.pool.free_queue):
-                idea = "Blocks were taken from the pool, and nobody holds them: `sequence.blocks += self.pool.allocate(missing)`."
+                idea = (
+                    "Blocks were allocated, but no sequence has them: `sequence.blocks += self.pool.allocate(missing)`."
+                )
             elif not count:
-                idea = "It stalls, and took blocks all the same. Take all that are missing or none: others need them, and it cannot use them."
+                idea = (
+                    "It stalls, but took blocks anyway. Allocate all the missing blocks or none: it can't use "
+                    "them, and others need them."
+                )
             elif held < blocks_for(room, size):
-                idea = f"{room} tokens will be in the cache after this step, and that is what its blocks must hold: allocate what is missing before the pass."
+                idea = (
+                    f"{room} tokens will be in the cache after this step, and its blocks must hold them all: "
+                    "allocate the missing blocks before the forward pass."
+                )
             elif held == due + self.before.get(sequence.id, 0):
                 idea = (
-                    "It holds blocks already. What is missing is the blocks for all its tokens less those that it has."
+                    "It already has blocks. Missing are the blocks for all its computed tokens and this step's, "
+                    "minus those it has."
                 )
             elif held == blocks_for(sequence.num_tokens, size):
-                idea = "Blocks were taken for the whole prompt. This step computes a part of it, and needs blocks for that part; the rest can serve others until then."
+                idea = (
+                    "Blocks were allocated for the whole prompt. This step computes only a part of it and needs "
+                    "blocks for that part; until then, other sequences can use the rest."
+                )
             elif held == blocks_for(sequence.most_tokens, size):
-                idea = "Blocks were taken up to its cap. A promise is a number; blocks are taken as tokens come."
+                idea = (
+                    "Blocks were allocated up to `max_tokens`. A promise is only a number; blocks are allocated "
+                    "as tokens are scheduled."
+                )
             else:
-                idea = "Needed are the blocks for the tokens computed so far and those of this step: `blocks_for(num_computed_tokens + count, block_size)`."
+                idea = (
+                    "It needs blocks for the tokens computed so far and those of this step: "
+                    "`blocks_for(num_computed_tokens + count, block_size)`."
+                )
             raise Mistake(what, case=self._now(), idea=idea)
         lost = len(self.want.pool.free_queue) - len(self.mine.pool.free_queue)
         if lost:
-            what = f"the pool should have {len(self.want.pool.free_queue)} free blocks; it has {len(self.mine.pool.free_queue)}."
+            what = (
+                f"the pool should have {len(self.want.pool.free_queue)} free blocks; yours has "
+                f"{len(self.mine.pool.free_queue)}."
+            )
             raise Mistake(
                 what,
                 case=self._now(),
-                idea="Every block that the pool hands out must be in the `blocks` of a sequence: `sequence.blocks += self.pool.allocate(missing)`.",
+                idea=(
+                    "Every allocated block must be in the `blocks` of a sequence: `sequence.blocks += "
+                    "self.pool.allocate(missing)`."
+                ),
             )
 
 
-def random_people(seed: int) -> dict[str, tuple]:
-    """Sequences of all kinds, with arrival times that are in order."""
+def random_requests(seed: int) -> dict[str, tuple]:
+    """Sequences of all kinds, with increasing arrival times."""
     rng = random.Random(seed)
     return {
         name: (rng.choice((1, 3, 4, 9, 16, 30)), max_tokens, rng.randint(1, max_tokens), float(index))
