@@ -60,7 +60,7 @@ def six_stories():
 
 # %% [markdown]
 """
-## The problem: unused promises or a deadlock
+## The problem: idle blocks or a deadlock
 
 We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens. We start with the two kinds of admission
 from lesson 09. For each step we record how many sequences run and how many blocks are in use.
@@ -71,7 +71,7 @@ NUM_BLOCKS = 12
 
 
 def serve(scheduler, sequences):
-    """Serve greedily; for each step, (sequences that run, blocks in use, tokens computed)."""
+    """Serve greedily; return (running sequences, blocks in use, tokens computed) for each step."""
     runner = ModelRunner(model, NUM_BLOCKS, BLOCK)
     for sequence in sequences:
         scheduler.add(sequence)
@@ -86,7 +86,7 @@ def serve(scheduler, sequences):
 LIMITS = dict(max_num_seqs=6, max_num_batched_tokens=64)
 scheduler = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=conservative)
 stories = six_stories()
-print("blocks that each may need:", {sequence.id: blocks_for(sequence.most_tokens, BLOCK) for sequence in stories})
+print("blocks each sequence may need:", {sequence.id: blocks_for(sequence.most_tokens, BLOCK) for sequence in stories})
 steps = serve(scheduler, stories)
 expected = {sequence.id: sequence.output_ids for sequence in stories}
 running, in_use, computed = (sum(column) for column in zip(*steps))
@@ -104,11 +104,11 @@ for sequence in scheduler.running:
 
 # %% [markdown]
 """
-With conservative admission, one sequence runs alone most of the time, and more than half of the pool is unused. With optimistic admission, all six start.
-Then each of them reaches the end of a full block and waits for another one to free a block. None of them ever will.
+With conservative admission, one sequence runs alone most of the time, and more than half of the pool is unused. With optimistic admission, all six
+start. Then each of them fills its last block and waits for another one to free a block. None of them ever will.
 
-To break a deadlock, one sequence has to give its blocks back. That's less drastic than it sounds: all it loses is keys and values, and we can get those
-back.
+To break a deadlock, one sequence has to give its blocks back. That's less drastic than it sounds: all it loses is its keys and values, and we can get
+those back.
 
 > **preemption**: taking the blocks of a running sequence so that another one can continue. The preempted sequence returns to the waiting queue and
 > continues later.
@@ -127,11 +127,11 @@ predict("10.a", ...)  # tokens
 """
 ## The idea
 
-When a block is missing, the scheduler makes room:
+When a sequence needs a block and none is free, the scheduler makes room:
 
 1. **Choose a victim** among the running sequences.
 2. **Take its blocks.** Their contents are either dropped and recomputed later, or copied to other memory and copied back later.
-3. **Put it back in the waiting queue**, with the same rank as before. Its tokens so far stay known: they have already been sent.
+3. **Put it back in the waiting queue**, with the same rank as before. The tokens it has generated so far are kept: they have already been sent.
 
 The third point is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes
 every token that is known and not computed yet, whether it belongs to the prompt or to the answer.
@@ -142,12 +142,12 @@ Which sequence should be preempted? The policy says which sequence is served fir
 largest `policy.rank(sequence)`. Any other choice would let a sequence lose its blocks to one that ranks behind it, and the policy would mean nothing.
 
 This choice also guarantees progress. The running sequence with the best rank is never the victim while others run, so it advances in every step and
-finishes; then the next one is first. Under first come, first served, every sequence therefore finishes: no later arrival ever ranks ahead of it. Under
-strict priority or shortest job first that isn't guaranteed: as long as requests with a better rank keep arriving, a sequence can wait.
+finishes; then the next one is first. Under first come, first served, every sequence therefore finishes: no later arrival ever ranks ahead of it.
+Under strict priority or shortest job first that isn't guaranteed: as long as requests with a better rank keep arriving, a sequence can wait forever.
 
 **Your task: `last_in_rank(candidates, policy)`.** `candidates` is a list of one or more sequences, in the order of admission. Return the one with the
-largest `policy.rank(sequence)`. If several share the largest rank, return the last of them in the list. A rank may be a number or a tuple. Ranks of one
-policy can be compared with `<` and by `max`, but not all of them can be negated. Don't change the list.
+largest `policy.rank(sequence)`. If several share the largest rank, return the last of them in the list. A rank may be a number or a tuple. Ranks from
+the same policy can be compared with `<` and `max`, but you can't negate them: `-rank` fails for a tuple. Don't change the list.
 
 Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. B was preempted once and has been admitted again, so
 the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If B and C both arrived at 1, it is B for [A, C, B] and C for [A, B, C].
@@ -170,22 +170,22 @@ for method in (PreemptiveScheduler.allocate_slots, PreemptiveScheduler.preempt, 
 
 # %% [markdown]
 """
-Read `preempt`. The victim is removed from the scheduler's output and from the running sequences, and waits again. Then one of two things happens to its
-part of the cache. `drop` is the simple one: it frees the blocks and sets `num_computed_tokens` to 0.
+Read `preempt`. The victim gets no tokens in this step, leaves the running sequences, and goes back to the waiting queue. Then one of two things
+happens to its part of the cache. `drop` is the simple one: it frees the blocks and sets `num_computed_tokens` to 0.
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
 
-`candidates()` returns the running sequences (lesson 11 adds waiting forks). The victim can be the very sequence that needs the block, if no other one
+`candidates()` returns the running sequences (lesson 11 adds one more kind). The victim can be the very sequence that needs the block, if no other one
 ranks behind it.
 
-A step that has preempted a sequence admits none. Any sequence admitted now would take the blocks that have just been freed. Under first come, first
+A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
 
 `allocate_slots` calls `make_room`, which needs a new kind of pool: a `PrefixCache`, the subject of lesson 11. With `share_prefixes=False` it behaves like
 any other block pool.
 
-Now the same six stories in the pool in which they deadlocked. `serve_recorded` serves greedily and records what each step did and the state of the pool
-after it. Step through it: a block is colored as far as it is filled.
+Now let's serve the same six stories from the pool in which they deadlocked. `serve_recorded` serves greedily and records what each step did and the
+state of the pool after it. Step through it: the colored part of a block shows how full it is.
 """
 
 # %%
@@ -229,13 +229,13 @@ def same_answers(sequences):
     return all(sequence.output_ids == expected[sequence.id] for sequence in sequences)
 
 
-print(f"the same answers: {same_answers(recomputed)}; {len(recompute_steps)} steps, conservative {len(steps)}")
+print(f"the same answers: {same_answers(recomputed)}; {len(recompute_steps)} steps, compared with {len(steps)} for conservative admission")
 print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recompute_steps)} tokens computed twice, on top of {computed} needed anyway")
 
 # %% [markdown]
 """
-About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? As one prefill of
-every known token:
+About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? With one
+prefill of all its known tokens:
 """
 
 # %%
@@ -248,8 +248,8 @@ print(f"the step computes {back}, and then A's next token is chosen")
 
 # %% [markdown]
 """
-Of these 33, 32 are computed for the second time. The last one wasn't computed before: it was chosen right before the preemption and hadn't been fed to
-the model yet.
+Of these 33 tokens, 32 are computed a second time. The last one is computed for the first time: it was chosen right before the preemption and hadn't
+been fed to the model yet.
 
 ### Swap
 
@@ -280,11 +280,11 @@ Stepper(lambda i: draw_pressure(swap_steps[i]), count=len(swap_steps), start=fir
 """
 The order of the copies matters: a block that one copy empties may be the target of a later one in the same step.
 
-Only filled blocks are copied. A sequence that was preempted in the middle of its prefill continues in the middle of its prefill.
+Only filled blocks are copied. A sequence that was preempted in the middle of its prefill resumes where it left off.
 
 ## When is swapping cheaper?
 
-We can compute both prices. Swapping copies bytes, out and in. Recomputing adds some tokens to a step that runs anyway.
+We can estimate both costs. Swapping copies bytes, out and in. Recomputing adds some tokens to a step that runs anyway.
 """
 
 # %%
@@ -292,9 +292,9 @@ print(inspect.getsource(PreemptionCost))
 
 # %% [markdown]
 """
-Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 elements in bfloat16. Assume that CPU
-and GPU memory exchange 50 GB/s. A block isn't contiguous: every layer has its own keys and its own values, so copying one block takes 64 transfers.
-Assume that starting a transfer takes 5 µs. For a sequence of 1,024 tokens:
+Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 elements in bfloat16. Assume a
+bandwidth of 50 GB/s between CPU and GPU memory. A block isn't contiguous: every layer has its own keys and its own values, so copying one block takes
+64 transfers. Assume that starting a transfer takes 5 µs. For a sequence of 1,024 tokens:
 """
 
 # %%
@@ -302,31 +302,32 @@ COST = StepCost(base=5e-3, per_token=20e-6, per_context_token=0.2e-6)
 BYTES_PER_TOKEN = 32 * 2 * 8 * 128 * 2  # layers, key and value, heads, head size, bytes per element
 
 
-def prices_for(block_size, seconds_to_start=5e-6):
+def costs_for(block_size, seconds_to_start=5e-6):
     return PreemptionCost(COST, block_bytes=block_size * BYTES_PER_TOKEN, bandwidth=50e9, per_move=64 * seconds_to_start)
 
 
-def row_of_prices(block_size):
-    prices, bytes_only = prices_for(block_size), prices_for(block_size, 0.0)
+def row_of_costs(block_size):
+    costs, bytes_only = costs_for(block_size), costs_for(block_size, 0.0)
     num_blocks = blocks_for(1024, block_size)
-    seconds = prices.swap_seconds(num_blocks), bytes_only.swap_seconds(num_blocks), prices.recompute_seconds(1024)
+    seconds = costs.swap_seconds(num_blocks), bytes_only.swap_seconds(num_blocks), costs.recompute_seconds(1024)
     return [str(block_size), num_blocks, *(f"{1000 * one:.1f}" for one in seconds)]
 
 
 Table(
     columns=["block size", "blocks", "swap, ms", "swap, bytes only, ms", "recompute, ms"],
-    rows=[row_of_prices(block_size) for block_size in (1, 4, 16, 64, 256)],
+    rows=[row_of_costs(block_size) for block_size in (1, 4, 16, 64, 256)],
     caption="Bringing back a sequence of 1,024 tokens",
 )
 
 # %% [markdown]
 """
-The bytes alone would take a few milliseconds. What makes swapping slow is the large number of small transfers, so larger blocks make it faster. Which way
-is cheaper depends on the block size, the model and the machine; here they break even between 16 and 64 tokens per block. Other assumptions move that
-point. Both prices grow in proportion to the length of the sequence here, so length decides little. (`StepCost` charges for context tokens once per
-sequence. In a real prefill, attention grows with the square of the length, so recomputing a very long sequence costs more than this estimate.)
+The bytes alone would take a few milliseconds. What makes swapping slow is the large number of small transfers, so larger blocks make it faster. Which
+way is cheaper depends on the block size, the model and the machine; here they break even between 16 and 64 tokens per block. Other assumptions move
+that point. Both costs grow in proportion to the length of the sequence here, so the length hardly matters. (`StepCost` charges for context tokens
+once per sequence. In a real prefill, attention grows with the square of the length, so recomputing a very long sequence costs more than this
+estimate.)
 
-`cheaper(scheduler, victim)` compares the two prices and can be passed as `should_swap`.
+The method `cheaper(scheduler, victim)` compares the two costs and can be passed as `should_swap`.
 
 Here is a measurement: the bundled model on this machine, blocks of 16. Both memories are the same memory here, so the copies are quick.
 """
@@ -356,9 +357,9 @@ Table(columns=["tokens", "swap out and in, ms", "prefill, ms", "prefill / swap"]
 """
 The prefill is measured here as a step of its own. As part of a step that runs anyway, it would add less.
 
-On a GPU the copies travel further, from its memory to the CPU's. The next table was recorded on one, with a model of the shape of Qwen2.5-0.5B (24
-layers). There, the blocks of each layer are gathered into one buffer before they are sent, so each direction takes 48 transfers, however many blocks
-there are:
+On a GPU the copies travel further, from its memory to the CPU's. The next table was recorded on a GPU, with a model that has the shape of
+Qwen2.5-0.5B (24 layers). There, the blocks of each layer are gathered into one buffer before they are sent, so each direction takes 48 transfers,
+however many blocks there are:
 """
 
 # %%
@@ -373,13 +374,13 @@ Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "pr
 
 # %% [markdown]
 """
-Gathering was the remedy we were looking for: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because about
-a millisecond goes by however few bytes there are.
+Gathering solves the problem: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because swapping takes
+at least about a millisecond, however few bytes it moves.
 
-As a step of its own, recomputing is slower at each of these lengths. But look at its first rows: a prefill of 2,048 tokens takes about as long as one of
-128. The CPU launches the operations of this small model one by one, and that takes longer than computing them (lesson 13 comes back to this). In a
-step that runs anyway that time is already spent, so recomputing a short sequence may be cheaper than the table says. With a larger model both
-would grow: measure it.
+As a separate step, recomputing is slower at each of these lengths. But look at the first rows: a prefill of 2,048 tokens takes about as long as one
+of 128. The CPU launches the operations of this small model one by one, and that takes longer than computing them (lesson 13 comes back to this). In a
+step that runs anyway that time is already spent, so recomputing a short sequence may be cheaper than the table says. With a larger model both times
+would grow, so measure them.
 
 So the rule is:
 
@@ -392,14 +393,14 @@ A pool that is always full has another problem. Suppose a sequence is admitted w
 a block. Under first come, first served the newcomer ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become free, it is
 admitted again, and so on.
 
-> **thrashing**: spending more and more of the work on restoring what was thrown out a moment ago.
+> **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
 
-The usual remedy is the watermark: lesson 09's `optimistic` admission leaves that many blocks free for the running sequences, which will need them
-soon. (Some systems have a second mark, at which they start to preempt before they have to. Ours preempts only when a block is missing.)
+The usual remedy is the watermark: lesson 09's `optimistic` admission leaves `watermark` blocks free for the running sequences, which will need them
+soon. (Some systems have a second watermark, at which they start to preempt before they have to. Ours preempts only when it runs out of free blocks.)
 
-The simulator shows this on a larger scale. It runs the same scheduler without a model: 200 requests, all present from the start, at most 32 at a time, 80
-blocks of 16, recompute. In the simulator a request has lengths but no tokens, so nothing could be shared: `share_prefixes=False`. The last column is for
-a machine on which computing a token costs ten times as much.
+The simulator shows this on a larger scale. It runs the same scheduler without a model: 200 requests, all present from the start, at most 32 at a
+time, 80 blocks of 16, with recompute. In the simulator a request has lengths but no tokens, so nothing could be shared: `share_prefixes=False`. The
+last column is for a machine where a token takes ten times as long to compute.
 """
 
 # %%
@@ -433,20 +434,20 @@ def row_of_watermark(watermark):
 
 
 Table(
-    columns=["watermark", "preemptions", "tokens computed twice", "steps of the run", "answer tokens/s", "with expensive tokens"],
+    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s", "the same, tokens 10 × as expensive"],
     rows=[row_of_watermark(watermark) for watermark in (0, 1, 2, 4, 8, 16, 32)],
     caption=f"200 requests in 80 blocks; {needed:,} tokens are needed anyway",
 )
 
 # %% [markdown]
 """
-Without a watermark there are more preemptions than requests. A watermark of 8 blocks, a tenth of the pool, leaves fewer than a quarter of them. A larger
-one costs steps, because blocks sit idle that a sequence could use. On the machine that `COST` describes, a token is cheap and most of the time goes to the
-steps themselves, so up to a watermark of 8 the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark of 8 gives 11 % more answer tokens per
-second than none. And each preemption stalls an answer: anyone watching the stream sees it freeze.
+Without a watermark there are more preemptions than requests. A watermark of 8 blocks, a tenth of the pool, cuts them to less than a quarter. A larger
+one costs extra steps, because blocks that a sequence could use sit idle. On the machine that `COST` describes, a token is cheap and most of the time
+goes to the steps themselves, so up to a watermark of 8 the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark
+of 8 gives 11 % more answer tokens per second than none. And each preemption stalls an answer: anyone watching the stream sees it freeze.
 
-How does each strategy hold up as the pool shrinks? The simulator doesn't charge for block copies, so we add their price, for blocks of 16 from the table
-above.
+How does each strategy hold up as the pool shrinks? The simulator doesn't charge for block copies, so we add their cost, for blocks of 16 and with the
+assumptions above.
 """
 
 # %%
@@ -459,7 +460,7 @@ def conservative_run(num_blocks):
 def preemptive_run(num_blocks, **options):
     scheduler = preemptive(num_blocks, **options)
     run = simulate(scheduler, requests, COST)
-    return answer_tokens / (run.seconds + prices_for(BLOCK).move_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
+    return answer_tokens / (run.seconds + costs_for(BLOCK).move_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
 
 
 strategies = {
@@ -494,7 +495,7 @@ def row_of_size(i):
 
 
 Table(
-    columns=["blocks", "recompute, tokens/s", "watermark n / 8", "swap", "conservative", "computed twice", "with watermark"],
+    columns=["blocks", "recompute, tokens/s", "watermark n / 8", "swap", "conservative", "computed twice", "computed twice, watermark"],
     rows=[row_of_size(i) for i in range(len(sizes))],
     caption="Rates relative to recompute, and tokens that recompute computes twice",
 )
@@ -505,13 +506,13 @@ Conservative admission is slowest at every size, because `max_tokens` is far abo
 conservative admission with 256.
 
 This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs more than a few tokens computed
-twice. What the watermark buys is fewer of those. Swapping computes nothing twice and pays for its block copies instead.
+twice. What the watermark buys is fewer recomputed tokens. Swapping computes nothing twice and pays for its block copies instead.
 
 ## Prove it
 
-The claim: whatever is preempted, swapped or dropped, every answer is the one that the request gets alone, and no block is ever lost. After every step,
-`audit` checks the pool's bookkeeping: each block is either free or used by the sequences that have it in their block tables, and every sequence has the
-blocks that its tokens need.
+The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever lost. After every
+step, `audit` checks the pool's bookkeeping: each block is either free or used by the sequences that have it in their block tables, and every sequence
+has the blocks that its tokens need.
 
 We try twenty random workloads on a small random model, with pools that are barely large enough and limits of all kinds. In some of them the victim is
 chosen at random.
@@ -580,8 +581,8 @@ ledger(model, tokenizer, "10", with_cache_only=True, since="06")
 
 # %% [markdown]
 """
-The last row serves all six at once in half of the blocks that they may need together, with about as many forward calls as the two rows above it. The price
-is the part of its tokens that is computed twice: 179 of 647.
+The last row serves all six at once in half of the blocks that they may need together, with about as many forward calls as the two rows above it. The
+price: 179 of its 647 tokens are computed twice.
 
 ## What production does
 
@@ -598,10 +599,10 @@ range.
 
 ## What is still wrong
 
-**Equal beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
+**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
 
-**A recomputed victim starts from nothing**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already hold
-what it needs.
+**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already
+hold what it needs.
 
 ## Quiz
 """

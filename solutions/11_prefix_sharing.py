@@ -2,12 +2,13 @@
 """
 # 11 · Prefix sharing
 
-**Many requests begin with the same text. Does each of them have to compute it and store it?**
+**Many requests begin with the same text. Does each of them have to compute and store it?**
 
 75 minutes · difficulty: hard · routes: serving · you need first: lesson 10 (memory pressure)
 
-Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning share the blocks
-that hold it: the pool finds blocks by their contents, counts the sequences that use them, and copies a shared block before a sequence writes to it.
+Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
+*prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and copies a shared block before
+a sequence writes to it.
 """
 
 # %%
@@ -69,7 +70,7 @@ while any(sequence.prompt_ids[: len(beginning)] != beginning for sequence in tog
 full = len(beginning) // BLOCK
 print("prompt tokens:", {sequence.id: len(sequence.prompt_ids) for sequence in together})
 print(f"all begin with the same {len(beginning)} tokens: {full} full blocks of {BLOCK}")
-print(f"stored by each sequence for itself: {len(together) * full} blocks; stored once: {full}")
+print(f"stored by each sequence separately: {len(together) * full} blocks; stored once: {full}")
 
 # %% [markdown]
 """
@@ -94,7 +95,7 @@ predict("11.a", ...)  # blocks
 Sharing takes three things:
 
 1. **Find.** A new sequence looks for blocks that already hold its first tokens. Each full block gets a hash, and a table maps hashes to blocks.
-2. **Count.** Several sequences may use a block, so it is free only once none of them uses it.
+2. **Count.** Several sequences may use a block, so it becomes free only when the last of them is done with it.
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
 Why a hash, and not just the 16 tokens of the block? Because a key depends on all tokens before it:
@@ -111,13 +112,13 @@ def second_block_keys(token_ids):
 tail = beginning[16:32]
 one, other = second_block_keys(beginning[:16] + tail), second_block_keys(beginning[1:16] + beginning[:1] + tail)
 for layer, (keys, other_keys) in enumerate(zip(one, other)):
-    print(f"layer {layer}: keys of the same 16 tokens after two beginnings differ by up to {(keys - other_keys).abs().max():.1f}")
+    print(f"layer {layer}: keys of the same 16 tokens after two different beginnings differ by up to {(keys - other_keys).abs().max():.1f}")
 
 # %% [markdown]
 """
-In the first layer, a key depends only on its own token and position. In every later layer it depends on all tokens before it. So what identifies a block
-has to cover all tokens up to the end of that block. Storing all of them for each block would be wasteful. A hash is short, and hashes can be chained: each
-block's hash is computed from its own tokens and from the hash of the block before it.
+In the first layer, a key depends only on its own token and position. In every later layer it depends on all tokens before it. So a block's identifier
+has to cover all tokens up to the end of that block. Storing all of them for each block would be wasteful. A hash is short, and hashes can be chained:
+each block's hash is computed from its own tokens and from the hash of the block before it.
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean equal tokens from the start of the
 > sequence to the end of the block.
@@ -126,14 +127,14 @@ Only full blocks have a hash. The contents of a block that is still being filled
 
 ## Build 1: block hashes
 
-A hash function turns bytes of any length into a few. `hashlib.sha256(data).digest()` turns them into 32, and there is no known way to find two inputs
-with the same result. That matters: anyone who could write a prompt with the same block hash as another user's prompt would read from that user's cache.
+A hash function maps any number of bytes to a few. `hashlib.sha256(data).digest()` returns 32 bytes, and there is no known way to find two inputs with
+the same result. That matters: anyone who could write a prompt with the same block hash as another user's prompt would read from that user's cache.
 
-**Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the block before, 32 bytes, or `b""` for the first block. `token_ids` is a list
-of ints, the tokens of one full block. Return the hash, 32 `bytes`. It depends on all of `parent`, on every token and on its position, and on nothing
-else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
+**Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the block before, 32 bytes, or `b""` for the first block. `token_ids` is a
+list of ints, the tokens of one full block. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position, and on
+nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
-`array("q", token_ids).tobytes()` gives the bytes of a list of ints, eight for each. `array` and `hashlib` are imported in the cell. `+` concatenates
+`array("q", token_ids).tobytes()` turns a list of ints into bytes, eight per int. `array` and `hashlib` are imported in the cell. `+` concatenates
 bytes.
 """
 
@@ -145,7 +146,7 @@ from lessons_lib.kv_cache.prefix_cache import block_hash
 
 # %% [markdown]
 """
-Here are the hashes of all full blocks of three of the prompts, the first eight digits of each:
+Here are the hashes of all full blocks of three of the prompts, the first eight hex digits of each:
 """
 
 # %%
@@ -161,7 +162,7 @@ for sequence in together[1::2]:
 
 # %% [markdown]
 """
-The first three hashes are the same. From the fourth block on the stories differ, and so do all hashes.
+The first three hashes are the same. From the fourth block on, the stories differ, and so do their hashes.
 
 ## Build 2: a pool that shares
 
@@ -169,9 +170,9 @@ In lesson 03's pool, every block in use belonged to one request. Now several seq
 
 > **reference count**: how many users something has. When the count drops to 0, it is free.
 
-We can go one step further. When the last sequence that used a block is gone, the contents are still there and still correct, and the next sequence with
-this beginning may come in a minute. So a free block keeps its contents and its hash until it is allocated for something else. A pool that is full of
-cached blocks is still a pool in which all of these blocks are free.
+We can go one step further. When the last sequence that used a block is gone, the contents are still there and still correct, and the next sequence
+with this beginning may arrive a minute later. So a free block keeps its contents and its hash until it is allocated for something else. A cached
+block that no sequence uses still counts as free.
 
 > **prefix cache**: full blocks that can be found by their hashes, whether or not a sequence uses them, so that a new sequence can begin with the blocks that
 > hold its first tokens.
@@ -189,7 +190,7 @@ A `PrefixCache` is a `BlockPool` with these attributes:
 | attribute | meaning |
 |---|---|
 | `num_blocks`, `block_size` | as in lesson 03 |
-| `free_queue` | the blocks that no sequence uses, least recently used in front |
+| `free_queue` | the blocks that no sequence uses, least recently used first |
 | `used` | the set of blocks that at least one sequence uses |
 | `ref_count` | block → how many sequences use it; no entry if none does |
 | `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
@@ -199,16 +200,16 @@ A `PrefixCache` is a `BlockPool` with these attributes:
 
 **Your task: `match_prefix`, `touch` and `free`.**
 
-- `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of the blocks with
-  these hashes, from the first on, and stop at the first unknown hash. Blocks after a gap are useless. Change nothing.
+- `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of blocks
+  with these hashes, starting with the first hash, and stop at the first unknown one. Blocks after a gap are useless. Change nothing.
 - `touch(blocks)`: one more sequence uses each of these blocks. Raise their counts. A block that was free leaves the free queue and joins `used`. A block
   that no sequence uses *and* that has no hash contains nothing to share: raise `ValueError`, and change nothing at all.
 - `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Lower the counts, and delete an entry that drops to 0.
   Blocks that no sequence uses any more go back to the end of the free queue, the *last* block of the sequence first, since a block is useless without the
   ones before it. They keep their hashes. If a block is not in use, or appears twice in the list, raise `ValueError` and change nothing at all.
 
-`super().free(some_blocks)` is lesson 03's `free`. It refuses blocks that are not in `used`, removes the others from `used`, and appends them to the free
-queue, last one first. It checks all of its blocks before it changes anything.
+`super().free(some_blocks)` is lesson 03's `free`. It raises `ValueError` if any of the blocks is not in `used`. Otherwise it removes them from `used`
+and appends them to the free queue, last one first. It checks all of its blocks before it changes anything.
 
 Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends: after `free([0, 1, 2])` the free queue is [3, 4, 5, 2, 1,
 0]. Y begins with blocks whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1]. After `touch([0, 1])` the queue is [3, 4, 5, 2], and
@@ -271,32 +272,32 @@ print(inspect.getsource(PreemptiveScheduler.make_room))
 # %% [markdown]
 """
 When does that happen? Shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence only. There are two
-exceptions. One is a fork, further down. The other is a prompt that is found in the cache as a *whole*.
+exceptions. One is a fork, which we'll get to below. The other is a prompt that is *entirely* in the cache.
 
 ## Build 3: start from what is cached
 
-A sequence is admitted. It has no blocks yet. `match_prefix` has found some for it, so it starts with these: it touches them, they become its first
+A sequence is admitted. It has no blocks yet. `match_prefix` has found some for it, so it starts with these: they are touched, they become its first
 blocks, and their tokens count as computed. That's all, except for one trap.
 
-Suppose a prompt has 32 tokens, and both of its blocks are found. All 32 tokens are computed, so nothing is left to compute. But then there are no logits
-to choose the first token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
+Suppose a prompt has 32 tokens, and both of its blocks are found. All 32 tokens are computed, so nothing is left to compute. But then there are no
+logits to choose the first token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed: 31 tokens count as computed. Its key
-goes to a cache slot that already contains an equal one, in the second block, and that block is not the sequence's own. `make_room` notices this and
-copies the block first. The copy needs one free block.
+goes to a cache slot in the second block, which already contains an equal key, and the sequence must not write to that block. `make_room` notices this
+and copies the block first. The copy needs one free block.
 
 **Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has `sequence.num_tokens` known tokens,
 including those of its answer so far. `blocks` is a list of one or more blocks that `pool.match_prefix` returned for it, so they hold its first
 `len(blocks) × pool.block_size` known tokens. Return nothing; change `sequence`:
 
-1. If the blocks hold *all* known tokens, the copy needs a block. That block has to be free and not one of `blocks`: those of `blocks` that no sequence
-   uses are in `pool.free_queue` too, and are about to leave it. If there is no such block, leave out the last of `blocks`. Its tokens are then computed
-   again.
+1. If the blocks hold *all* known tokens, the copy needs a block. That block has to be free and not one of `blocks`: if no sequence uses a block in
+   `blocks`, it is still in `pool.free_queue`, but it is about to leave it. If there is no such block, leave out the last of `blocks`. Its tokens are
+   then computed again.
 2. Touch the remaining blocks: `pool.touch(...)`.
-3. `sequence.blocks` is a list of these blocks. It must be a list of its own, since it will grow.
+3. `sequence.blocks` is a list of these blocks. It must be a new list, since it will grow.
 4. `sequence.num_computed_tokens` is the number of tokens in these blocks, but at most the number of known tokens minus one.
 
-Don't change the list `blocks`. Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, whatever is free. With 32 known
-tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16 count.
+Don't change the list `blocks`. Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, no matter which other blocks are
+free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16 count.
 """
 
 # %% exercise="11.3"
@@ -304,8 +305,8 @@ from lessons_lib.scheduling.preemption import take_cached
 
 # %% [markdown]
 """
-Try it on a prompt that is in the cache as a whole: the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We go
-through Y's first step by hand.
+Try it on a prompt that is entirely in the cache: the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We
+go through Y's first step by hand.
 """
 
 # %%
@@ -332,8 +333,8 @@ Y computed 1 token where X computed 48.
 
 ### The six stories with a common beginning
 
-Four at a time, at most 64 tokens per step, and plenty of blocks. `block_hash` and `take_cached` are yours now. `scheduler_output.cached` says for each
-admitted sequence how many of its tokens were found in the cache; in a recorded step it is called `hits`.
+Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, `PrefixCache` and `take_cached`.
+`scheduler_output.cached` says for each admitted sequence how many of its tokens were found in the cache; in a recorded step it is called `hits`.
 """
 
 # %%
@@ -359,8 +360,8 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 
 # %% [markdown]
 """
-A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has been
-computed. So B computed the common beginning again. Its three blocks stay without hashes, since A's blocks have these hashes already (see
+A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has
+been computed. So B computed the common beginning again. Its three blocks get no hashes, since A's blocks already have these hashes (see
 `cache_full_block`). C to F start with A's three blocks.
 
 In that run, the sequences overlapped. But the beginning is also found when no sequence uses it any more. Let B come back for four tokens after all six
@@ -408,8 +409,8 @@ Table(
 
 # %% [markdown]
 """
-Sharing helps twice. Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: B finds its whole prompt
-again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without swapping.
+Sharing helps in two ways. Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: B finds its
+whole prompt again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without swapping.
 
 ## Fork: several samples of one prompt
 
@@ -473,9 +474,9 @@ for sample in samples:
 """
 ## Prove it
 
-The claim: whatever is shared, copied, preempted, swapped or dropped, every answer is the one that the request gets alone, and no block is ever lost. After
-every step, `audit` checks the pool's bookkeeping: each block is either free or used by exactly as many sequences as its reference count says, hashes and
-blocks agree, and every sequence has the blocks that its tokens need.
+The claim: whatever is shared, copied, preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever
+lost. After every step, `audit` checks the pool's bookkeeping: each block is either free or used by exactly as many sequences as its reference count
+says, hashes and blocks agree, and every sequence has the blocks that its tokens need.
 
 We try twenty random workloads on a small random model: prompts with common beginnings, pools that are barely large enough, and limits of all kinds.
 """
@@ -489,7 +490,7 @@ def random_workload(rng):
     size = rng.choice((1, 2, 4))
     base = [rng.randrange(VOCAB_SIZE) for _ in range(32)]
     prompts = [base[: rng.choice((0, 4, 16))] + [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
-    prompts[1] = list(prompts[0])  # may be found as a whole
+    prompts[1] = list(prompts[0])  # may be entirely in the cache
     sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
     num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
     max_num_seqs = rng.choice((2, 4, 6))
@@ -529,7 +530,7 @@ The course's own tests do the same on hundreds of workloads. Two faults reported
 
 | fault | reported for | here |
 |---|---|---|
-| A prompt that was in the prefix cache as a whole left nothing to compute. | [vLLM][1] | `take_cached` counts at most all known tokens minus one. |
+| A prompt that was entirely in the prefix cache left nothing to compute. | [vLLM][1] | `take_cached` never counts the last known token as computed. |
 | A preempted sequence that found cached blocks read past the end of its block table. | [nano-vllm][2] | An admitted sequence takes its cached blocks before its new tokens are counted. |
 
 [1]: https://github.com/vllm-project/vllm/issues/53706
@@ -537,8 +538,8 @@ The course's own tests do the same on hundreds of workloads. Two faults reported
 
 ## Measure
 
-How much time does sharing save? We serve twelve requests, each with the common beginning, a story after it and four tokens of answer, with and without
-sharing, in alternating rounds.
+How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
+story, and an answer of four tokens.
 """
 
 # %% tags=["measured"]
@@ -565,7 +566,7 @@ Table(
 
 # %% [markdown]
 """
-Each story comes twice. The second time, its own prompt is found too, as far as it fills blocks.
+Each story comes twice. The second time, its own part of the prompt is found too, up to the last full block.
 
 ### The ledger
 """
@@ -581,13 +582,13 @@ these prompts begin differently: only a preempted sequence finds blocks, and the
 ## What production does
 
 - vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
-  difference: the adapter, the images, a salt if the user sets one. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked list;
-  it also puts the tail of a sequence in front. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if all tokens hit, the last one must
-  be computed again. It uses one block less in that case and computes all of that block.
+  difference: the adapter, the images, a salt if the user sets one. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
+  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
+  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
 - vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
 - **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
 - **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
-  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also let requests with a long cached prefix go first.
+  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
 - **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
   `prepare_fork_request` for several samples.
 
@@ -595,11 +596,12 @@ The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 
 ## What is still wrong
 
-**Every token is still the likeliest one.** Forks make sense once tokens are sampled.
+**Every token is still the likeliest one.** Forks only make sense once tokens are sampled.
 
 **No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way to abort a request.
 
-**We can't see what a running server is doing.** In lesson 12, all parts so far become one engine that has all of this, and metrics too.
+**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does all of this and reports
+metrics.
 
 ## Quiz
 """

@@ -8,13 +8,13 @@ from lessons_lib.scheduling.simulator import StepCost
 
 @dataclass(frozen=True)
 class PreemptionCost:
-    """The price of both ways on one machine.
+    """What swapping and recomputing cost on one machine.
 
     Attributes:
-        step: what computing takes.
+        step: how long a step takes.
         block_bytes: bytes of one block, keys and values of all layers.
-        bandwidth: bytes a second between the two memories.
-        per_move: seconds that a move of one block takes whatever its size.
+        bandwidth: bytes per second between the two memories.
+        per_move: seconds that each block copy takes on top of its bytes.
     """
 
     step: StepCost
@@ -30,18 +30,18 @@ class PreemptionCost:
             )
 
     def move_seconds(self, num_block_copies: int) -> float:
-        """Seconds of so many moves of a block, in whichever direction."""
+        """Seconds for this many block copies, in either direction."""
         return num_block_copies * (self.per_move + self.block_bytes / self.bandwidth)
 
     def swap_seconds(self, num_blocks: int) -> float:
-        """Seconds that so many blocks take on their way out and back in."""
+        """Seconds to copy this many blocks out and back in."""
         return self.move_seconds(2 * num_blocks)
 
     def recompute_seconds(self, num_tokens: int) -> float:
-        """Seconds that computing so many tokens adds to a step. The step is taken anyway, so its fixed part is not counted."""
+        """Seconds that this many tokens add to a step. The step runs anyway, so its fixed part isn't counted."""
         return self.step.seconds(num_tokens, num_tokens) - self.step.base
 
     def cheaper(self, scheduler, victim) -> bool:
-        """Whether swapping is cheaper than recomputing; to be used as `should_swap` of a PreemptiveScheduler."""
+        """Whether swapping is cheaper than recomputing. Can be passed to a PreemptiveScheduler as `should_swap`."""
         tokens = victim.num_computed_tokens
         return self.swap_seconds(blocks_for(tokens, scheduler.pool.block_size)) < self.recompute_seconds(tokens)

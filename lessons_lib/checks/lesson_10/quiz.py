@@ -8,7 +8,7 @@ QUIZ = [
         choices=(
             Choice(
                 "The prompt is computed again, and the answer starts over.",
-                "These 13 tokens have already been sent. They stay known: only keys and values are lost.",
+                "These 13 tokens have already been sent. They are kept: only keys and values are lost.",
             ),
             Choice(
                 "The prompt and the answer so far are computed together.",
@@ -52,7 +52,7 @@ QUIZ = [
         choices=(
             Choice(
                 "The step's token budget is used up, because the victim had its share of it.",
-                "A preempted sequence returns its share of the budget. Blocks are what is short.",
+                "A preempted sequence returns its share of the budget. The shortage is in blocks.",
             ),
             Choice(
                 "The victim must get its own blocks back before another sequence can take them.",
@@ -81,13 +81,13 @@ QUIZ = [
                 "A token has the same keys and values in a block of any size.",
             ),
             Choice(
-                "Each layer's keys and values of each block are a transfer of their own, and starting a transfer takes time.",
+                "In every block, each layer's keys and each layer's values are a separate transfer, and starting a transfer takes time.",
                 "1,024 blocks × 64 transfers × 2 directions × 5 µs are 655 ms. Larger blocks, or blocks gathered before they are sent, need fewer transfers.",
                 right=True,
             ),
             Choice(
                 "The forward pass has to wait until every block has been computed again.",
-                "Swapping computes nothing. Recomputing is the other way.",
+                "Swapping computes nothing. Recomputing is the other option.",
             ),
         ),
     ),

@@ -8,7 +8,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 class LastComeFirstServed:
-    """A policy that only this check has: the latest arrival is served first."""
+    """A policy that only this check uses: the latest arrival is served first."""
 
     name = "last come, first served"
 
@@ -116,7 +116,9 @@ def _check_other_policies(attempt) -> None:
         _sequence("B", 1.0, prompt=3, expected=60),
         _sequence("C", 2.0, prompt=8, expected=20),
     )
-    case = "shortest job first; A has a prompt of 40 tokens and an expected answer of 5, B of 3 and 60, C of 8 and 20."
+    case = (
+        "shortest job first; A has a prompt of 40 tokens and an expected answer of 5, B has 3 and 60, C has 8 and 20."
+    )
     ideas = {
         "A": "A has the most tokens and blocks now, but the policy serves it first. The length of a sequence doesn't matter unless the policy ranks by it: `policy.rank(sequence)`.",
         "C": "C arrived last, but this policy ranks by expected length. Ask `policy.rank(sequence)`, not `arrival_time`.",
@@ -141,7 +143,7 @@ def _check_other_policies(attempt) -> None:
         LastComeFirstServed(),
         a,
         case,
-        {"B": "B arrived last, so this policy serves it first. Only `policy.rank` knows the order."},
+        {"B": "B arrived last, so this policy serves it first. Only `policy.rank` determines the order."},
         LAST,
     )
 

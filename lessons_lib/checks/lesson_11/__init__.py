@@ -16,7 +16,7 @@ EXERCISES = [
         test=check_block_hash,
         hints=(
             "One hash over two things: the hash of the block before, and the tokens of this block. Turn both into bytes and concatenate them.",
-            '`array("q", token_ids).tobytes()` gives the bytes of the tokens, eight for each. `hashlib.sha256(data).digest()` is the hash of some bytes.',
+            '`array("q", token_ids).tobytes()` turns the tokens into bytes, eight per token. `hashlib.sha256(data).digest()` hashes bytes.',
             '`return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()`.',
         ),
         points=1,

@@ -74,7 +74,7 @@ def _take(
         if block not in expected and count != before.get(block, 0)
     }
     if extra:
-        idea = "Touch exactly the blocks that the sequence takes. No sequence would ever free the others again."
+        idea = "Touch exactly the blocks that the sequence takes. No sequence would ever free the others."
         raise Mistake(
             f"the reference count of block {next(iter(extra))} has changed, although the sequence doesn't have this block.",
             case=case,
@@ -116,7 +116,7 @@ def _check_own_list(attempt) -> None:
     second, given = Sequence("second", prompt, 5), list(blocks)
     call(attempt, pool, second, given, case=case)
     if second.blocks is given:
-        idea = "`sequence.blocks = blocks` is the caller's list, and both would grow together. Make a copy: `list(blocks)`."
+        idea = "`sequence.blocks = blocks` stores the caller's own list, so both would grow together. Make a copy: `list(blocks)`."
         raise Mistake("`sequence.blocks` is the same list object that was passed in as `blocks`.", case=case, idea=idea)
     if not isinstance(second.blocks, list):
         raise Mistake(
@@ -167,7 +167,7 @@ def _check_answer_counts(attempt) -> None:
 
 def _check_no_block_for_the_copy(attempt) -> None:
     copied = (
-        "All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those found* must be free. There is none. Take one block less, "
+        "All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those found* must be free. There is none. Take one block fewer,  "
         "and compute its 16 tokens again."
     )
     prompt = list(range(32))

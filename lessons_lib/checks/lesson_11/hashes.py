@@ -84,7 +84,7 @@ def _check_same_again(attempt) -> None:
     second = [*first]
     two = [bytes(call(attempt, PARENT, tokens, case=case)) for tokens in (first, second)]
     if len({*one, *two}) > 1:
-        idea = "The hash may depend on nothing but the parent and the tokens: not on which list object it gets, not on the time, a counter or a random number. Otherwise no block is ever found again."
+        idea = "The hash must depend only on the parent and the tokens: not on which list object it gets, not on the time, a counter or a random number. Otherwise no block is ever found again."
         raise Mistake(
             "equal tokens after the same parent should give the same hash; yours gives two different ones.",
             case=case,
@@ -117,7 +117,7 @@ def _check_tokens(attempt) -> None:
 
 
 def _check_parent(attempt) -> None:
-    idea = "The keys of a token depend on all tokens before it. After a different beginning, the same block has different keys, so it needs a different hash: hash `parent` together with the tokens."
+    idea = "The keys of a token depend on all tokens before it. After a different beginning, the same tokens have different keys, so the block needs a different hash: hash `parent` together with the tokens."
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (OTHER_PARENT, [1, 2, 3, 4]), idea, "the same tokens after two parents")
     _differ(attempt, (b"", [1, 2, 3, 4]), (PARENT, [1, 2, 3, 4]), idea, "a first block and the same tokens later on")
     flipped = PARENT[:-1] + bytes([PARENT[-1] ^ 1])

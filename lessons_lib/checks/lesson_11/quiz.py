@@ -4,7 +4,7 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Two prompts have the same tokens 16 to 31, but different tokens before. Blocks hold 16 tokens. Can they share their second block?",
+        text="Two prompts have the same tokens 16 to 31, but different tokens before them. Blocks hold 16 tokens. Can they share their second block?",
         choices=(
             Choice(
                 "Yes, since it holds the same tokens at the same positions.",
@@ -56,12 +56,12 @@ QUIZ = [
             ),
             Choice(
                 "A block is useless without the blocks before it.",
-                "So the tail should be evicted before the beginning, which is also what other sequences are most likely to have.",
+                "So the tail should be evicted before the beginning, which other sequences are more likely to share.",
                 right=True,
             ),
             Choice(
                 "The last block is usually not full, so it has no hash and can be reused at once.",
-                "One block may be like that. But the order matters for the full ones.",
+                "At most one block is like that, and the order matters for the full ones.",
             ),
             Choice(
                 "Then the next sequence gets its blocks in the right order.",
@@ -70,7 +70,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A prompt of 32 tokens is found in the cache as a whole, in two blocks of 16 that another sequence uses; other blocks are free. What does its first step compute, and where is that stored?",
+        text="A prompt of 32 tokens is entirely in the cache, in two blocks of 16 that another sequence uses; other blocks are free. What does its first step compute, and where is that stored?",
         choices=(
             Choice(
                 "Nothing. The answer starts at once.",

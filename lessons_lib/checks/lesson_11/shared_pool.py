@@ -78,7 +78,7 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
         raise Mistake(
             f"`match_prefix` should return a list of blocks, {want}; yours returned {short(got)}.",
             case=case,
-            idea="`self.hash_to_block[one]` is the block whose hash is `one`.",
+            idea="`self.hash_to_block[block_hash]` is the block with that hash.",
         )
     if [int(block) for block in got] != want:
         raise Mistake(f"`match_prefix` should return {want}; yours returned {short(list(got))}.", case=case, idea=idea)
@@ -147,7 +147,7 @@ def _check_touch_used(attempt) -> None:
         {0: 3, 1: 2, 2: 1},
         [3, 4, 5],
         case,
-        "Any number of sequences may use a block. Add one to the count that is there.",
+        "Any number of sequences may use a block. Add one to the current count.",
     )
     pool = attempt(6, 16)
     pool.allocate(2)
@@ -278,7 +278,7 @@ def _check_order(attempt) -> None:
         [4, 1, 0, 3, 2],
         case.split(";")[0] + "; X is freed, then Y.",
         "",
-        "Blocks that were freed earlier are further to the front.",
+        "Blocks that were freed earlier are closer to the front.",
     )
     _touch(pool, [0, 1], case)
     _free_all(pool, [0, 1], case)
