@@ -6,8 +6,8 @@
 
 90 minutes · difficulty: medium · routes: serving · you need first: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
-The parts can answer requests if something drives them. In this lesson they get a driver, and the driver gets what users ask for: sampling, text instead of
-token ids, answers that can be read while they grow and stopped halfway. Then we break the engine on purpose, measure it, and compare it with others.
+The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
+token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, measure it, and compare it with others.
 """
 
 # %%
@@ -64,7 +64,7 @@ END = tokenizer.eos_token_id
 """
 ## The problem: driving it by hand
 
-With the parts of the earlier lessons, this is what a user has to write to get three stories:
+With only the parts from earlier lessons, this is what a user has to write to get three stories:
 """
 
 # %%
@@ -82,8 +82,8 @@ for sequence in sequences:
 
 # %% [markdown]
 """
-It works, if you know all the parts. But no request can be added while the loop runs, and no word can be read before it ends. Every token is the
-likeliest one. And if anything raises an exception, all sequences are lost.
+It works, if you know all the parts. But you can't add a request while the loop runs, and you can't read a word before it ends. Decoding is
+always greedy. And if anything raises an exception, all sequences are lost.
 
 Here are all six stories with an engine:
 """
@@ -102,7 +102,8 @@ print("the same tokens as one at a time (lesson 00):", [output.token_ids for out
 
 # %% [markdown]
 """
-`SamplingParams` has the settings of a request; here, only how long its answer may be. `EngineConfig` has the sizes of the engine: batch slots, token budget, blocks.
+`SamplingParams` holds the settings of a request; here, only the maximum length of its answer. `EngineConfig` holds the sizes of the engine: batch slots,
+token budget, blocks.
 `generate` returns when all answers are finished (with `progress=True` it shows a progress bar). Further down we read answers token by token.
 
 ## Predict
@@ -159,15 +160,15 @@ sampling parameters of the requests, and `_claim` returns the requests that have
 The order matters. Block copies come before the forward pass, because the pass writes into blocks whose old contents must have been saved by then. And no
 token reaches a reader before the whole pass has succeeded.
 
-If something raises, `_fail` takes over. The scheduler has allocated blocks for this step, the model has failed, and what the cache now contains of these
-sequences is unknown. So all requests of the step end with the error, and their blocks are freed. The waiting requests have lost nothing.
+If something raises, `_fail` takes over. The scheduler has already allocated blocks for this step, and we can't tell what the failed step has
+written to them. So all requests in the step end with the error, and their blocks are freed. The waiting requests lose nothing.
 
 Now watch the parts at work. We record what two of them return in the first three steps of the six stories.
 """
 
 # %%
 def recorded(returned, name, function):
-    """The same function; its last result is kept in `returned`."""
+    """Wrap a function so that its last result is kept in `returned`."""
 
     def call(*args):
         returned[name] = function(*args)
@@ -202,45 +203,45 @@ prompt. It isn't used.
 
 ## Choosing a token
 
-So far we took the likeliest token every time. That makes dull stories, and a second answer to the same prompt would be the same as the first.
+So far we've always taken the likeliest token. That makes for dull stories, and a second answer to the same prompt would be identical to the first.
 
-> **sampling**: choosing the next token at random, each with the probability that the model gives it.
+> **sampling**: choosing the next token at random, where each token has the probability that the model gives it.
 
 A softmax of the logits gives these probabilities. Three settings change them.
 
 > **temperature**: a value by which all logits are divided before the softmax. Below 1, the likeliest tokens become even likelier; above 1, the
-> probabilities become more alike. A temperature of 0 stands for the likeliest token every time.
+> probabilities become more alike. A temperature of 0 means greedy decoding.
 
 > **top-k**: only the k likeliest tokens may be drawn.
 
-> **top-p**: only the likeliest tokens may be drawn, as few as it takes to reach the probability p together. Also called *nucleus sampling*.
+> **top-p**: only the smallest set of likeliest tokens whose probabilities add up to at least p may be drawn. Also called *nucleus sampling*.
 
-Both cuts are aimed at the long tail: thousands of tokens that don't fit, one of which would be drawn now and then.
+Both cut off the long tail: thousands of tokens that don't fit. Each is unlikely, but there are so many that one would be drawn now and then.
 
 ## Build 1: what to draw from
 
 The rows of logits belong to different requests, each with its own settings. So temperature, top-k and top-p are tensors with one value per row.
 
 **Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N rows at once. `logits` is [N, vocabulary], in any float dtype.
-`temperature` [N] is above 0. `top_k` [N] is 1 or more, and may be larger than the vocabulary. (A user's 0, for all tokens, arrives here as the size of
-the vocabulary.) `top_p` [N] is above 0 and at most 1. In this order:
+`temperature` [N] is above 0. `top_k` [N] is 1 or more, and may be larger than the vocabulary. (If a user passes 0, for all tokens, it arrives here as
+the size of the vocabulary.) `top_p` [N] is above 0 and at most 1. In this order:
 
 1. Divide each row by its temperature. `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary].
-2. Sort each row, likeliest first. Of two equal tokens, the smaller token id comes first. `values, tokens = x.sort(dim=-1, descending=True,
+2. Sort each row, likeliest first. Of two equally likely tokens, the smaller token id comes first. `values, tokens = x.sort(dim=-1, descending=True,
    stable=True)` does both. `tokens[i, j]` is the token at rank *j* of row *i*.
-3. top-k: ranks from `top_k` on, counted from 0, get the probability 0. The others get a softmax over what is left.
-4. top-p, of *these* probabilities: a token gets 0 if the tokens before it already have `top_p` or more together. So the token that reaches `top_p`
+3. top-k: ranks `top_k` and above, counted from 0, get probability 0. The rest get a softmax over what is left.
+4. top-p, of *these* probabilities: a token gets 0 if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
    stays, and the first token always stays. Divide what is left by its sum.
 
 Return (probabilities, tokens), both [N, vocabulary], in sorted order. Don't change the arguments. Start with `logits.double()`: over a large vocabulary,
 the rounding error of a float32 sum becomes visible.
 
 `torch.arange(n)` gives the ranks. `x.masked_fill(mask, value)` returns a copy with the value where the mask is True. A softmax gives 0 where a logit is
-`float("-inf")`. `x.cumsum(dim=-1)` adds up along the row, including the element itself. `x.sum(dim=-1, keepdim=True)` is [N, 1].
+`float("-inf")`. `x.cumsum(dim=-1)` gives running sums along the row, each including its own element. `x.sum(dim=-1, keepdim=True)` is [N, 1].
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2. With `top_k` 3 they get 0.526,
-0.316, 0.158, 0. With `top_p` 0.6 as well: the tokens before token 3 have 0.526, less than 0.6, so it stays. Those before token 0 have 0.842, so it is
-cut. The result is 0.625, 0.375, 0, 0 for the tokens 1, 3, 0, 2.
+0.316, 0.158, 0. With `top_p` 0.6 as well: the tokens before token 3 add up to 0.526, less than 0.6, so it stays. Those before token 0 add up to 0.842,
+so it is cut. The result is 0.625, 0.375, 0, 0 for the tokens 1, 3, 0, 2.
 """
 
 # %% exercise="12.1"
@@ -256,7 +257,7 @@ reveal("12.b", round(float(likelier[0, 0]), 6))
 """
 Dividing the logits by 0.5 doubles their difference, and so squares the ratio of the probabilities: 2 : 1 becomes 4 : 1.
 
-Here are the real logits after "The old dog", five times, in one call with five settings:
+Here are the real probabilities after "The old dog" with five settings, computed in one call:
 """
 
 # %%
@@ -282,8 +283,8 @@ draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())), titl
 
 # %% [markdown]
 """
-Temperature keeps every token possible. At 2, "all others" have most of the probability, so nearly every step would draw something unlikely. The cuts make
-tokens impossible, and the rest share their probability. How long is the tail that a `top_p` of 0.8 cuts off?
+Temperature keeps every token possible. At 2, "all others" have most of the probability, so nearly every step would draw something unlikely. The cuts rule
+tokens out, and the remaining tokens share their probability. How long is the tail that a `top_p` of 0.8 cuts off?
 """
 
 # %%
@@ -307,7 +308,7 @@ likeliest first. `numbers` [N] are random floats in [0, 1). Return an int64 tens
   drawn: never one that was cut, and never an index beyond the end of the row.
 - All randomness is in `numbers`. The function itself is deterministic: the same arguments give the same tokens. Don't change them.
 
-`tokens.gather(1, index)` takes from each row the columns that `index` [N, n] names, and returns [N, n].
+In each row, `tokens.gather(1, index)` picks the columns given by `index` [N, n], and returns [N, n].
 
 Example: probabilities 0.5, 0.25, 0.125, 0.125 for the tokens 7, 3, 9, 1. The number 0.3 gives token 7, 0.5 gives 3, 0.8 gives 9, and 0.95 gives 1.
 """
@@ -337,7 +338,7 @@ print([round(random_number(8, position), 3) for position in range(6)])
 
 # %% [markdown]
 """
-You get number 5 of seed 7 without numbers 0 to 4. Seed and position go into the hash with a space between them. Hashing `seed + position` would be a bad
+You can compute number 5 of seed 7 without numbers 0 to 4. Seed and position go into the hash with a space between them. Hashing `seed + position` would be a bad
 idea: seed 8 would draw the numbers of seed 7, each one position earlier.
 
 That is all there is to sampling. Here are your `token_probabilities` and your `draw` in the simplest possible loop, without cache, batch or engine:
@@ -363,7 +364,7 @@ print("The old dog" + tokenizer.decode(expected))
 # %% [markdown]
 """
 Now the engine, with the same seed: alone; with five other requests in the batch; in a pool so small that sequences are preempted and recomputed; the same
-with swapping; and as the first of three answers to one prompt. The other requests draw with seeds of their own.
+with swapping; and as the first of three answers to one prompt. The other requests have their own seeds.
 """
 
 # %%
@@ -396,13 +397,13 @@ Table(
 
 # %% [markdown]
 """
-One caution. The logits of a sequence depend slightly on the rest of the batch: sums are added in another order, and the last digits differ. If the random
-number is that close to a border, another token is drawn. In float32 that hardly ever happens. In bfloat16, with its three digits, it does, and greedy
-decoding is affected too, where two logits are nearly equal. No engine can promise more unless all of its kernels add in a fixed order.
+One caveat. The logits of a sequence depend slightly on the rest of the batch: sums are computed in a different order, and the last digits differ. If the random
+number is that close to a border, a different token is drawn. In float32 that hardly ever happens. In bfloat16, with only about three significant digits, it
+does. Greedy decoding is affected too, if two logits are nearly equal. No engine can promise more unless all of its kernels add in a fixed order.
 
 ## From tokens to text
 
-Users want text, while it grows. Why not decode each token when it arrives? Look at this:
+Users want to read the text as it is generated. Why not decode each token as it arrives? Look at this:
 """
 
 # %%
@@ -411,7 +412,7 @@ print([tokenizer.decode(token) for token in euro])
 
 # %% [markdown]
 """
-Where the tokenizer has no token for a text, it uses its bytes, and "€" has three. So a token can be a part of a character. Decoded alone it gives "�",
+If the tokenizer has no token for a character, it falls back to bytes, and "€" has three. So a token can be part of a character. Decoded alone, it gives "�",
 and what a reader has seen can't be taken back. The text has to wait until the character is complete.
 
 `IncrementalDetokenizer` does that. It decodes the newest tokens together with the last few before them, and releases what is new and complete. Its `add`
@@ -427,7 +428,7 @@ print([stream.add(token) for token in euro], stream.finish())
 """
 ### Stop strings
 
-> **stop string**: a text that ends the answer as soon as it appears. It isn't part of the answer.
+> **stop string**: a string that ends the answer as soon as it appears. It isn't part of the answer.
 
 A stop *token*, such as the end token, is simple: the sequence ends with it. A stop *string* is harder, for three reasons. It may span several tokens. It
 may begin in the middle of a token. And the reader must never see the beginning of it.
@@ -440,14 +441,14 @@ to the space. If "ND" follows, the answer is finished. If "very" follows, it was
 **Your task: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them empty; the tuple itself may be empty.
 Return the pair (length, stopped): `text[:length]` can be shown.
 
-- If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. With several, it is the one that
-  comes first in the text, whatever their order in `stop`. This holds even if something longer might have begun before it.
+- If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If there are several, the one
+  that comes first in the text counts, whatever their order in `stop`. This holds even if a longer stop string might have begun before it.
 - Otherwise, if the text *ends* with the beginning of a stop string, hold that back. If several beginnings match, hold back the longest. Return the length
   of the rest, and False.
 - Otherwise return the length of the whole text, and False.
 
 `text.index(string)` is the index of the first occurrence (and raises an error if there is none: check `string in text` first).
-`text.endswith(beginning)` says whether the text ends that way. `string[:n]` is the beginning of n characters. Upper and lower case differ.
+`text.endswith(beginning)` says whether the text ends that way. `string[:n]` is its first n characters. Matching is case-sensitive.
 
 Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END of"` gives (9, True); `"one### two END"` gives (3, True);
 `"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
@@ -478,8 +479,8 @@ print(f"\nthe answer: {shown!r}")
 # %% [markdown]
 """
 Even the "d" of "loved" had to wait for the next token, because "day, she sang" begins with it. Later, "day, she" was held back while three tokens
-arrived. Then " saw" showed that it wasn't the stop string, and all of it was released at once. The end was the other stop string: of " a" only the space
-was shown, and " big" finished the answer. The engine does the same:
+arrived. Then " saw" showed that it wasn't the stop string, and all of it was released at once. The other stop string ended the answer: only the space of " a"
+was shown, and " big" completed the match. The engine does the same:
 """
 
 # %%
@@ -490,10 +491,10 @@ print(output.finish_reason, repr(output.text), output.text == shown)
 """
 ## Streaming
 
-> **streaming**: returning an answer part by part while it grows.
+> **streaming**: returning an answer piece by piece as it grows.
 
 `engine.stream(...)` is a generator. Each iteration of the `for` loop runs as many steps as it takes to get one more token, and the steps serve all other
-requests in the engine too. Here the reader leaves after the second period.
+requests in the engine too. Here the reader stops after the second period.
 """
 
 # %%
@@ -506,12 +507,12 @@ for token in engine.stream(PROMPTS[4], SamplingParams(max_tokens=80), request_id
     if stops == 2:
         break
 of_d = engine.scheduler.running[0].blocks
-print(f"\n\nin the engine: {list(engine.requests)}; blocks in use: {len(engine.scheduler.pool.used)}, of D: {len(of_d)}")
+print(f"\n\nin the engine: {list(engine.requests)}; blocks in use: {len(engine.scheduler.pool.used)}, by D: {len(of_d)}")
 
 # %% [markdown]
 """
-Leaving the loop aborted the request: its blocks are free again, and no more of its tokens are computed. D got its tokens all along. To end a request from
-anywhere else, call `abort`:
+Leaving the loop aborted the request: its blocks are free again, and no more of its tokens are computed. D kept getting tokens the whole time. To end a
+request from anywhere else, call `abort`:
 """
 
 # %%
@@ -524,12 +525,12 @@ print("aborted a second time:", engine.abort("D"))
 ### Several answers, and how likely they are
 
 `n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the blocks of the prompt, and each draws
-with a seed of its own: seed, seed + 1, seed + 2. That is why the random number has to be a hash.
+with its own seed: seed, seed + 1, seed + 2. That is why the random number has to be a hash.
 
 > **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to that of the whole answer.
 
-> **perplexity**: e to the power of minus the mean log-probability of a text's tokens. A perplexity of 5 means that the model was on average as uncertain
-> as between 5 equally likely tokens.
+> **perplexity**: e to the power of minus the mean log-probability of a text's tokens. A perplexity of 5 means that the model was, on average, as uncertain
+> as if it had to choose between 5 equally likely tokens.
 
 With `logprobs=2`, the engine returns the log-probability of each token, and the two likeliest tokens at its position. These are the model's own
 log-probabilities, before temperature and cuts.
@@ -552,7 +553,7 @@ first = drawn.completions[0].logprobs[0]
 top = ", ".join(f"{tokenizer.decode(token)!r} {math.exp(logprob):.2f}" for token, logprob in first.top)
 print(f"\nthe first token drawn: {tokenizer.decode(first.token)!r} {math.exp(first.logprob):.2f}; the likeliest at its position: {top}")
 unshared = 3 * math.ceil((len(prompt_ids["B"]) + 24) / 16)
-print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {max(used_blocks)} together, and {unshared} without sharing")
+print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {max(used_blocks)} together, and would use {unshared} without sharing")
 
 # %% [markdown]
 """
@@ -560,8 +561,8 @@ The last one is the greedy answer. It has the lowest perplexity.
 
 ## What must be refused
 
-An engine gets requests from strangers. It refuses what it can't serve, at once and with the numbers, and nothing has changed afterwards. Here is a
-collection:
+An engine gets requests from strangers. If it can't serve one, it refuses it at once, says why, with numbers, and leaves its own state
+unchanged. Here are some examples:
 """
 
 # %%
@@ -591,12 +592,12 @@ print("nothing has changed:", before == (dict(engine.requests), len(engine.sched
 
 # %% [markdown]
 """
-A request that the pool could hold on its own is accepted even if the pool is full now: it waits. A request that not even an empty pool could hold would
-wait forever.
+A request that would fit in an empty pool is accepted even if the pool is full now: it waits. A request that wouldn't fit even in an empty pool would wait
+forever, so it is refused.
 
 ## When something breaks
 
-Two things can raise an exception in the middle of a step. The first is user code: the callback that gets each token. Here B's callback fails at the
+Two things can raise an exception in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
 fourth token. The other five requests must not be affected.
 """
 
@@ -656,13 +657,13 @@ print(f"requests in the failed pass: {passes[4]}; blocks in use: {len(engine.sch
 
 # %% [markdown]
 """
-Real engines have had faults in this part too. Here are three, and what prevents them in ours:
+Real engines have had bugs here too. These are three of them, and what prevents them in ours:
 
-| fault | reported for | here |
+| bug | reported for | what prevents it here |
 |---|---|---|
 | A temperature of 0, for greedy decoding, was refused, because the sampler divides by it. | [nano-vllm][1] | Where the temperature is 0, `sample` takes the likeliest token. |
 | A seed was ignored if another request in the batch had none. | [vLLM 0.26 on a CPU][2] | A random number depends on the request's own seed and position, and on nothing else. |
-| Paged attention, called without its cache, computed without the causal mask, and no error was raised. | [Hugging Face transformers][3] | `paged` has no default in our attention function, so a call without it raises. |
+| Paged attention that was called without its cache ran without the causal mask, and raised no error. | [Hugging Face transformers][3] | `paged` has no default in our attention function, so a call without it raises. |
 
 [1]: https://github.com/GeeeekExplorer/nano-vllm/pull/249
 [2]: https://github.com/vllm-project/vllm/issues/51226
@@ -681,7 +682,7 @@ print(f"finished by its first token: {output.finish_reason}, tokens {output.toke
 """
 ## Measure: what an engine knows about itself
 
-An engine counts while it serves. These are the usual metrics; the times are those of lesson 09:
+An engine counts while it serves. These are the usual metrics; the times were defined in lesson 09:
 
 | metric | meaning |
 |---|---|
@@ -689,13 +690,14 @@ An engine counts while it serves. These are the usual metrics; the times are tho
 | queue time, TTFT | from arrival to the request's first step, and to its first token |
 | ITL, TPOT | each gap between two tokens of an answer, and their mean over one answer |
 | latency | from arrival to the last token |
-| utilization of slots, tokens, blocks | share of the batch slots, of the token budget, of the pool that is in use, averaged over the steps |
+| utilization of slots, tokens, blocks | share of the batch slots, the token budget and the pool in use, averaged over the steps |
 | preemptions, prefix hits | how often a running sequence was preempted; prefill tokens that were found in the cache |
 | finished | requests by finish reason |
 
-A server runs for weeks, so it can't keep every value. It keeps counts and sums, and for the times a histogram:
+A server runs for weeks, so it can't keep every value. It keeps counts and sums, and a histogram for each of the times:
 
-> **histogram**: how many values fell between which bounds. Quantiles can be read from it, and the closer the bounds, the more exactly.
+> **histogram**: for each interval between fixed bounds, how many values fell into it. Quantiles can be read from it; the closer the bounds, the more
+> precise they are.
 
 `engine.metrics.snapshot()` returns everything as plain data. Here it is after twelve requests with skewed lengths:
 """
@@ -757,9 +759,9 @@ print(f"the engine's own share: {engine.metrics.own_share:.1%}")
 On a CPU the model takes nearly all of the time. If your chart says otherwise, look at the largest part that isn't the model. On a GPU the model is so fast
 that the same bookkeeping matters. That is the subject of lesson 13.
 
-What does the model do all that time? It multiplies matrices, and around that it runs hundreds of small operations. `fused_runner` makes a runner that
-computes the same model with fewer: queries, keys and values come from one product with a joined matrix, the gate and up projections of the MLP likewise,
-and each norm is one operation. For a few tokens it also computes each product in another order (see the appendix). Here is a step of four stories:
+What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between. `fused_runner` makes a runner that
+computes the same model with fewer: queries, keys and values come from a single product with their concatenated weights, and so do the gate and up
+projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see the appendix). Here is a step of four stories:
 """
 
 # %% tags=["measured"]
@@ -783,7 +785,7 @@ print("the same tokens:", tokens == fused_tokens)
 
 # %% [markdown]
 """
-It's the same model with fewer operators to launch. vLLM's model files join matrices too: `QKVParallelLinear` and
+It's the same model with fewer operators to launch. vLLM's model files concatenate weights too: `QKVParallelLinear` and
 `MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
 
 ### The token budget and the gaps
@@ -821,14 +823,14 @@ Table(
 
 # %% [markdown]
 """
-Small budgets cost the new requests time, large ones cost the reader. How long may a gap be, and how long may a new request wait? A measurement like this
-one answers that for your model and machine.
+Small budgets make the new requests wait; large ones make the reader wait. First decide how long a gap may be, and how long a new request may wait. A
+measurement like this one then tells you which budget to choose for your model and machine.
 
 ## The designs side by side
 
-Here is everything that this course has built, on one workload: the six stories, one of which wants a long answer, at most four at a time. All give the same
-tokens. "Loop over sequences" is a design that you will meet under the name of continuous batching: a scheduler that batches, and a model that is called
-for one sequence after another. Hugging Face's own continuous batching is in the table too, without its startup time.
+Here is everything that this course has built, on one workload: the six stories, one of them with a longer answer, at most four at a time. All produce the
+same tokens. "Loop over sequences" is a design that is sometimes called continuous batching: a scheduler that batches, and a model that is called for one
+sequence after another. Hugging Face's own continuous batching is in the table too, without its startup time.
 """
 
 # %% tags=["measured"]
@@ -849,9 +851,9 @@ Table(
 
 # %% [markdown]
 """
-Look at the loop. Its scheduler is as good as any, and it gains little or nothing, because the model computes one sequence at a time. Static waves pay for
+Look at the loop. Its scheduler is as good as any, but the design gains little or nothing, because the model computes one sequence at a time. Static waves pay for
 padding and the batch barrier. With a small model, short contexts and a CPU, most of the others are close together, and a run as short as this one can't
-rank them; on a busy machine any two may change places. What sets them apart is memory and long contexts (lesson 06), and the load that they can take
+rank them; on a busy machine any two may swap ranks. What sets them apart is memory and long contexts (lesson 06), and how much load they can take
 (lessons 09 and 10). `make bench` measures with 64 requests. This is a recorded run:
 """
 
@@ -873,19 +875,19 @@ ledger(model, tokenizer, "12", with_cache_only=True)
 
 # %% [markdown]
 """
-The last row computes no unneeded token, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
+The last row computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
 as fast. What the engine has gained is memory, and with it room for more requests.
 
 ## What production does
 
 - **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
-  in `vllm/v1/engine/llm_engine.py` is the user's side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
-- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first what can change the likeliest token, then temperature, then top-k and
-  top-p. By default its log-probabilities are those before all that, as ours are. A request with a seed has its own `torch.Generator`: the way with a
-  state.
+  in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
+- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature, then
+  top-k and top-p. By default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`: the
+  way that needs a state.
 - `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string minus one. That is simpler than
   `releasable`, and shows everything a little later.
-- n answers are n requests there (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
+- There, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
   through the prefix cache.
 - Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as `vllm:time_to_first_token_seconds`.
 - **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with "greedy sampling is not
@@ -895,7 +897,7 @@ as fast. What the engine has gained is memory, and with it room for more request
 
 ## What is still wrong
 
-**One caller.** `stream` runs the steps itself. Two callers in two threads would interfere with each other, and between two calls nothing moves.
+**One caller.** `stream` runs the steps itself. Two callers in two threads would interfere with each other, and between calls nothing runs.
 
 **No network.** Requests can come only from inside this Python process.
 
@@ -914,7 +916,7 @@ quiz("12")
 ## Appendix: one product, two orders
 
 The product of tokens and weights can be computed in two ways: tokens times weights, or weights times tokens, with the result transposed. Both multiply the
-same values, but the library that PyTorch calls for it doesn't take the same time for both:
+same values, but the library that PyTorch calls doesn't take the same time for both:
 """
 
 # %% tags=["measured"]
@@ -934,13 +936,13 @@ def products(num_tokens):
 
 
 rows = [[num_tokens, *(f"{ms:.2f}" for ms in products(num_tokens))] for num_tokens in (1, 2, 4, 8, 16, 32, 64)]
-print(f"fused_model.product uses weights × tokens up to {FEW_TOKENS} tokens.")
+print(f"fused_llama.product uses weights × tokens up to {FEW_TOKENS} tokens.")
 Table(columns=["tokens", "tokens × weights, ms", "weights × tokens, ms"], rows=rows)
 
 # %% [markdown]
 """
-Where the second order stops paying off depends on the machine and on the number of threads. `product` changes over where it stopped paying off with two
-threads.
+Where the second order stops paying off depends on the machine and on the number of threads. `product` switches at the point where it stopped paying
+off with two threads.
 
 ## References
 

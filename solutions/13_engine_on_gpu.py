@@ -7,7 +7,7 @@
 60 minutes · difficulty: hard · routes: kernels · you need first: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
 
 You don't need a GPU for this lesson. Every mechanism also runs on a CPU, where you can check that it doesn't change a single token. The speeds were
-recorded on an NVIDIA H200, and each chart says on which machine, with which versions and by which command. At the end you choose two sizes that an
+recorded on an NVIDIA H200, and each chart names the machine, the versions and the command. At the end you choose two sizes that an
 engine needs before its first request: how many sequences run at once, and how many tokens fit in a block.
 """
 
@@ -89,7 +89,7 @@ for (_, before), (name, after) in zip(list(speeds.items()), list(speeds.items())
 
 # %% [markdown]
 """
-Read the first row. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU has already finished: it was idle most of the
+Read the first row of the table. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU has already finished: it was idle most of the
 time. In the second row a launch takes half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
 computes, so it waits less and the whole step gets shorter. The last row is the whole engine, with requests, sampling parameters and metrics; in the
 rows above it, a bare scheduler drives the model.
@@ -155,8 +155,8 @@ reveal("13.a", sum(next_size(num_seqs, sizes) - num_seqs for num_seqs in range(3
 """
 The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 48 = 768. More captured sizes would mean less padding and a longer start.
 
-`GraphStore.run`, whose last lines are printed above, captures a graph again if its key doesn't match. The key matters because a graph doesn't know
-tensors. It knows addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old addresses, and
+`GraphStore.run`, whose last lines are printed above, captures a graph again if its key doesn't match. The key matters because a graph doesn't hold
+tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old addresses, and
 no error is raised. A [report for SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after a weight update, the graphs still
 used the old addresses of some buffers, and the text was garbled, without a crash or an error.
 
@@ -206,14 +206,14 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 
 > **in-flight step**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
-> **placeholder**: stands for a token that the in-flight step will produce. The value −1 − *i* means: the token of sequence *i* of that step. On the
-> GPU it is replaced by the token itself.
+> **placeholder**: a value that stands for a token that the in-flight step will produce. The value −1 − *i* means: the token of sequence *i* of that step.
+> On the GPU it is replaced by the token itself.
 
 That is also what makes overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
 loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
 the end token, the sequence has computed one token too many, and that token is thrown away.
 
-One case needs care. A preempted sequence is computed again from its tokens, so all of them must be known. If the next step might run out of blocks, the
+One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of blocks, the
 loop first waits for the in-flight step.
 """
 
@@ -243,8 +243,8 @@ gpu_model_runner.close()
 ## How large may the batch be?
 
 Graphs are captured and buffers are allocated before the first request arrives, so the engine must know its largest batch, `max_num_seqs`, in advance.
-A larger batch serves more requests at once. Memory sets the limit, and the cache takes most of it. So it's tempting to divide: memory by the cache of one
-sequence. Take sequences of 100 tokens, and 16 MiB of memory besides the weights.
+A larger batch serves more requests at once. Memory sets the limit, and the cache takes most of it. So it's tempting to simply divide the memory by the cache of
+one sequence. Take sequences of 100 tokens, and 16 MiB of memory on top of the weights.
 """
 
 # %%
@@ -255,7 +255,7 @@ print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:
 # %% [markdown]
 """
 But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. Libraries allocate workspaces, and fragmentation
-leaves gaps. No formula captures all of that. So we *try*: start an engine of a given size, serve the worst case, and see whether memory runs out. On a GPU,
+leaves gaps. No formula accounts for all of that. So we *try*: start an engine of a given size, serve the worst case, and see whether memory runs out. On a GPU,
 an allocation fails. Here `memory_limit` counts the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
 """
 
@@ -311,12 +311,12 @@ for size in (LIMIT // per_sequence, found + 1):
 # %% [markdown]
 """
 The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous: it serves this request, and
-fails later, under full load. That is why a try has to be the worst case.
+fails later, under full load. That is why a try has to run the worst case.
 
 ## How large should a block be?
 
-What a block size costs can be counted from a workload, without running it: the blocks, the empty cache slots at the ends, the length of the longest
-block table, and how many prompt tokens a new request finds in the prefix cache. Here are forty requests whose prompts start with the same instructions.
+You can count what a block size costs from a workload, without running it: the number of blocks, the empty cache slots at the sequences' ends, the length
+of the longest block table, and how many prompt tokens are found in the prefix cache. Here are forty requests whose prompts start with the same instructions.
 """
 
 # %%
@@ -328,21 +328,21 @@ forty = skewed_workload(40)
 prompts = [tokenizer(INSTRUCTIONS + prompt).input_ids for prompt in forty.prompts]
 costs = block_size_costs(prompts, forty.max_new_tokens, (1, 4, 8, 16, 32, 64, 128))
 Table(
-    columns=["block size", "blocks", "empty slots", "longest table", "prompt tokens found"],
+    columns=["block size", "blocks", "empty cache slots", "longest table", "prompt tokens found"],
     rows=[[str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens] for cost in costs],
-    caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common prefix has {len(tokenizer(INSTRUCTIONS).input_ids)}",
+    caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common prefix has {len(tokenizer(INSTRUCTIONS).input_ids)} tokens",
 )
 
 # %% [markdown]
 """
-Small blocks waste nothing and find most of the shared tokens. Large blocks make short tables, let a kernel read long runs of memory at once
+Small blocks waste nothing and find most of the shared tokens. Large blocks make short tables, let a kernel read longer contiguous runs of memory
 (lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
 six stories repeat among the forty requests, so more is found than the instructions alone.) From 64 on this workload finds little, because its common
 prefix is shorter than a block.
 
-The block size can't be changed while the engine runs. A cache slot is block × block size + offset, so every key would be in the wrong slot, and the
-cache has to be rebuilt. The block hashes are lost too, because each covers the tokens of a block of the old size. On a GPU all graphs must be captured
-again. So you *drain* the engine first: accept no new requests, wait until the last one finishes, then start a new engine.
+The block size can't be changed while the engine runs. A cache slot's index is block × block size + offset, so every key would be in the wrong slot,
+and the cache would have to be rebuilt. The block hashes would be lost too, because each covers the tokens of a block of the old size. On a GPU all graphs
+would have to be captured again. So you *drain* the engine first: accept no new requests, wait until the last one finishes, then start a new engine.
 
 ## Measure: other engines
 
@@ -355,14 +355,14 @@ draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark
 
 # %% [markdown]
 """
-Read this chart with care. The model is small and all sampling is greedy, so the CPU time of each step decides, and our engine does little else. vLLM
-does more in a step, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. Lesson 08 compares kernels
+Read this chart with care. The model is small and all sampling is greedy, so the CPU time of each step dominates, and our engine does little in a step.
+vLLM does more, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. Lesson 08 compares kernels
 with vLLM 0.33.0, because the two comparisons were recorded at different times.
 
 ## What production does
 
 - **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention, which
-  stays an operator that isn't compiled. Mixed steps replay a graph for each part, and steps of decodes a graph of the whole step.
+  stays an operator that isn't compiled. Mixed steps replay a graph for each part; steps with only decodes replay a single graph of the whole step.
 - **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
   `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
 - **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
@@ -381,7 +381,7 @@ with vLLM 0.33.0, because the two comparisons were recorded at different times.
 by kernel.
 
 **Overlap has exceptions.** Where the CPU must see the logits (log-probabilities, several answers to one prompt), or where blocks may run out, the
-engine does one step after another.
+engine runs its steps without overlap.
 
 **One GPU.** If it fails, all requests are lost.
 

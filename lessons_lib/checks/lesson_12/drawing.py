@@ -69,7 +69,7 @@ def _check_same_again(attempt) -> None:
     case = _told([P], [TOKENS], [0.6]) + " Eight equal rows, five calls."
     answers = [_tokens(call(attempt, *_tensors(*values), case=case), 8, case).tolist() for _ in range(5)]
     if len({token for answer in answers for token in answer}) > 1:
-        idea = "All randomness is in `numbers` already. With a generator of your own (`torch.multinomial`, `torch.rand`) the result depends on all earlier draws, those of other requests too."
+        idea = "All randomness is in `numbers` already. With a generator of your own (`torch.multinomial`, `torch.rand`) the result depends on all earlier draws, including those of other requests."
         raise Mistake(
             f"the same number should give the same token every time; yours returned {sorted({t for answer in answers for t in answer})}.",
             case=case,
@@ -166,7 +166,7 @@ def _guesses(probabilities, tokens, numbers) -> list[tuple[torch.Tensor, str]]:
         (chosen(found(ends, numbers, right=False)), "The number is on the border of two tokens. A token covers the line up to, but not including, its end: `right=True`, or `>` instead of `>=`."),
         (chosen(right + 1), "That is the token after the right one. The first token starts at 0, so count the ends that the number has reached."),
         (chosen(right - 1), "That is the token before the right one. Count the ends that the number has reached: that is the index."),
-        (chosen(found(ends, numbers[:1].expand_as(numbers))), "Each row has its own number. `numbers[:, None]` is [N, 1] and goes with [N, vocabulary]."),
+        (chosen(found(ends, numbers[:1].expand_as(numbers))), "Each row has its own number. `numbers[:, None]` is [N, 1], one for each row of [N, vocabulary]."),
         (tokens[:1].expand_as(tokens).gather(1, right)[:, 0], "Each row has its own order of tokens. `tokens.gather(1, index)` looks up each index in its own row."),
         (chosen(found(ends, 1 - numbers)), "The likeliest token starts at 0. You seem to count from the other end."),
         (chosen((probabilities - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the probability nearest to the number. Lay the probabilities end to end, and find the one on which the number falls."),

@@ -222,18 +222,18 @@ RULES = (
     (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
     (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),
     (dict(reach="dropped at the border"), "You cut the token that reaches `top_p`; with `top_p` = 1 that is the last one. Look at the sum *before* each token: `cumsum` minus its own probability."),
-    (dict(reach="exactly reached, kept"), "The tokens before this one have exactly `top_p` together. That is enough, so this one is cut: `>=` instead of `>`."),
+    (dict(reach="exactly reached, kept"), "The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`."),
     (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),
     (dict(more=1), "One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
     (dict(more=-1), "One token too few is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
     (dict(more=10**6), "`top_k` cuts nothing in your code. Only the `top_k` likeliest tokens may be drawn."),
     (dict(reach="dropped"), "You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it."),
-    (dict(reach="one more"), "One token too many is left. A token is cut if the tokens before it already have `top_p` together."),
-    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it already have `top_p` together."),
+    (dict(reach="one more"), "One token too many is left. A token is cut if the tokens before it already add up to `top_p`."),
+    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it already add up to `top_p`."),
     (dict(share_of="uncut"), "You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` has left, after a softmax over just that."),
     (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),
     (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),
-    (dict(all_by_first=True), "You used the settings of the first row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and goes with [N, vocabulary]."),
+    (dict(all_by_first=True), "You used the settings of the first row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."),
     (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),
 )  # fmt: skip
 
@@ -261,5 +261,5 @@ def _why_order(order, logits, tokens, drawn) -> str:
         return "Your `tokens` are the ranks 0, 1, 2, … of the sorted row. They should be the tokens at these ranks: the second tensor that `sort` returns."
     in_range = bool(((order >= 0) & (order < len(order))).all())
     if in_range and torch.equal(logits[order.long()][drawn], logits[tokens][drawn]):
-        return "Of two equal tokens, the smaller token id comes first; otherwise the same seed can give another text on another machine. Use `sort(..., stable=True)`."
+        return "Of two equally likely tokens, the smaller token id comes first; otherwise the same seed can give a different text on another machine. Use `sort(..., stable=True)`."
     return "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`: the second tensor that the same `sort` returns."

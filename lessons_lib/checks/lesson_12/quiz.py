@@ -20,7 +20,7 @@ QUIZ = [
                 right=True,
             ),
             Choice(
-                "Only the metrics are wrong: the time of the copies is counted for the wrong part of the step.",
+                "Only the metrics are wrong: the time of the copies is attributed to the wrong part of the step.",
                 "The stopwatch would still time them correctly. The keys and values would be wrong.",
             ),
         ),
@@ -29,12 +29,12 @@ QUIZ = [
         text="Four tokens have the probabilities 0.5, 0.3, 0.15 and 0.05. Which may be drawn with top_k = 3 and top_p = 0.8?",
         choices=(
             Choice(
-                "Three: the first three have 0.95 together, the first sum above 0.8.",
+                "Three: the first three add up to 0.95, the first sum above 0.8.",
                 "top_p is a second cut, and two tokens are enough to reach it.",
             ),
             Choice(
                 "Two: after top_k, the second token reaches 0.8.",
-                "0.5 / 0.95 = 0.526 is less than 0.8, so the second token stays. Together they have 0.842, so the third is cut.",
+                "0.5 / 0.95 = 0.526 is less than 0.8, so the second token stays. Together they reach 0.842, so the third is cut.",
                 right=True,
             ),
             Choice(
@@ -48,7 +48,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Someone replaces random_number(seed, position) by random_number(seed + position). With n = 2, the second answer gets the next seed. What do users see?",
+        text="Someone replaces random_number(seed, position) with random_number(seed + position). With n = 2, the second answer gets the next seed. What do users see?",
         choices=(
             Choice(
                 "Nothing unusual: every number is still pseudo-random, and so is every token.",
@@ -56,7 +56,7 @@ QUIZ = [
             ),
             Choice(
                 "The second answer is drawn with the first answer's numbers, one position earlier.",
-                "seed + 1 at position 0 is seed at position 1. The two answers should be independent, and they aren't.",
+                "seed + 1 at position 0 draws the same number as seed at position 1. The two answers should be independent, and they aren't.",
                 right=True,
             ),
             Choice(

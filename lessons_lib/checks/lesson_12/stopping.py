@@ -74,7 +74,7 @@ def _asked(attempt, text: str, stop: tuple[str, ...]) -> tuple[int, bool]:
     length, stopped = got
     if isinstance(length, str):
         raise Mistake(
-            f"the length should be an int, not a text; yours is {short(length)}.",
+            f"the length should be an int, not a string; yours is {short(length)}.",
             case=case,
             idea="Return how many characters can be shown. The caller takes `text[:length]` itself.",
         )
@@ -112,7 +112,7 @@ def _matching(text: str, stop, found) -> list:
     held = max(_beginnings(text, stop), default=0)
     in_small = releasable(text.lower(), tuple(string.lower() for string in stop))
     other_case = (
-        [(in_small, "Upper and lower case differ: this is neither a stop string nor the beginning of one.")]
+        [(in_small, "Matching is case-sensitive: this is neither a stop string nor the beginning of one.")]
         if in_small != releasable(text, stop)
         else []
     )

@@ -21,7 +21,7 @@ QUIZ = [
             ),
             Choice(
                 "A replay for 15 decodes, one fewer than at the capture.",
-                "That's harmless: the batch is padded to 16 with a sequence that nobody reads.",
+                "That's harmless: the batch is padded to 16 with a sequence whose output is never read.",
             ),
         ),
     ),
@@ -42,7 +42,7 @@ QUIZ = [
                 "That would work, but a full pool has no free block, and padding would fail just when the engine is busiest.",
             ),
             Choice(
-                "Into the last block of the fifth sequence, behind its newest token.",
+                "Into the last block of the fifth sequence, after its newest token.",
                 "That block may be full. And the next decode of that sequence would share it with padding.",
             ),
         ),
@@ -74,7 +74,7 @@ QUIZ = [
         choices=(
             Choice(
                 "The cache of a sequence is rounded up to whole blocks.",
-                "It is, and the formula has that already: it computes with 7 blocks of 16 tokens for 100 tokens.",
+                "It is, but the formula already accounts for that: it uses 7 blocks of 16 tokens for 100 tokens.",
             ),
             Choice(
                 "A forward pass needs memory too: tensors between the layers, gathered keys, logits.",
@@ -83,7 +83,7 @@ QUIZ = [
             ),
             Choice(
                 "The binary search stops at the first size that fits.",
-                "It goes on until it knows one size that fits and that the next one doesn't.",
+                "It goes on until it knows a size that fits, and knows that the next size doesn't.",
             ),
             Choice(
                 "Half of the memory is kept free as a watermark.",

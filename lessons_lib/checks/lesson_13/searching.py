@@ -16,16 +16,18 @@ class Tries:
     def __call__(self, size):
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise Mistake(
-                f"a size should be an int; yours tried {size!r}.",
+                f"a size should be an int; your code tried {size!r}.",
                 case=self.case,
                 idea="`/` always returns a float. Halve with `//`.",
             )
         if not 1 <= size <= self.most:
             idea = f"Sizes go from 1 to `most`, which is {self.most}. "
             idea += (
-                "Larger ones are of no interest." if size > 1 else "0 needs no try: it is the answer if 1 doesn't fit."
+                "Larger sizes aren't worth trying."
+                if size > 1
+                else "0 needs no try: it is the answer if 1 doesn't fit."
             )
-            raise Mistake(f"the size {int(size)} was tried.", case=self.case, idea=idea)
+            raise Mistake(f"your code tried the size {int(size)}.", case=self.case, idea=idea)
         self.sizes.append(int(size))
         if len(self.sizes) > 3 * self.most + 10:
             idea = "The range must get smaller with every try. It doesn't if `middle` equals an end that stays in the range."
@@ -117,7 +119,7 @@ def _check_tries(attempt, largest: int, most: int) -> None:
         raise Mistake(f"{allowed} tries are enough; yours took {len(sizes)}: {short(sizes, 60)}.", case=case, idea=idea)
     if twice is not None:
         raise Mistake(
-            f"the size {twice} was tried more than once: {short(sizes)}.",
+            f"your code tried the size {twice} more than once: {short(sizes)}.",
             case=case,
             idea="A try takes seconds, and you already know the result of this one: keep it.",
         )
