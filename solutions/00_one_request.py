@@ -5,7 +5,7 @@
 **What does a model compute to write one token, and how much of that has it computed before?**
 
 60 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · you need: Python and a
-little PyTorch (what a tensor's shape is, what `argmax` does). No knowledge of serving.
+little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to know anything about serving.
 
 You'll write a greedy decoding loop twice. The first version recomputes everything for every token. The second keeps
 what it has computed, and writes the same tokens. Then you'll measure how much work that saves, how much memory it
@@ -37,8 +37,8 @@ print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} 
 Six requests, A to F, each ask this model to continue a story. They stay with us through the whole course, and each
 keeps its color in every picture. Their prompts differ in length, and so does the number of new tokens they want.
 
-> **token**: a piece of text, often a word with the space before it, that the vocabulary lists under an integer id. A
-> model reads and writes token ids, never letters.
+> **token**: a piece of text, often a word with the space before it. The vocabulary lists all tokens and gives each an
+> integer id. A model reads and writes token ids, never letters.
 
 > **prompt**: the tokens that a request starts with and that the model continues.
 """
@@ -77,7 +77,8 @@ print("top three after the last position:", [tokenizer.decode([token]) for token
 # %% [markdown]
 """
 The logits have one row per position. Row 0 scores the token after the first one, row 1 the token after the second, and
-the last row the token after the whole prompt. Only the last row is news: we already know the tokens inside the prompt.
+the last row the token after the whole prompt. Only the last row tells us something new: we already know the tokens
+inside the prompt.
 
 So one pass gives one new token. To get a second one, append the first to the prompt and call the model again.
 
@@ -101,8 +102,8 @@ Table(["position", "text so far", "model's top choice", "next token in the promp
 
 The simplest loop recomputes the whole sequence for every new token. Before you write it: **how many token positions
 does the model compute in total to write A's new tokens?** The table above has A's prompt length and the number of
-tokens it wants. Assume that the story doesn't end earlier. Count every token of every pass: a pass over 20 tokens
-counts as 20, no matter how often they were computed before.
+tokens it wants. Assume that the story doesn't end before that limit. Count every token of every pass: a pass over 20
+tokens counts as 20, no matter how often they were computed before.
 """
 
 # %%
@@ -117,11 +118,11 @@ tokens, without the prompt.
 
 Keep a list of all tokens so far, starting with a *copy* of the prompt. In each iteration, turn the list into a tensor
 of shape `[1, tokens]`: one row with the whole sequence. Call the model, take the argmax at the last position, and
-append it. Also pass `use_cache=False`. Otherwise every pass fills a cache that is never read, which changes no token
-but costs time and memory.
+append it. Also pass `use_cache=False`. Otherwise every pass fills a cache that is never read. The tokens stay the same,
+but it costs time and memory.
 
 Stop when there are `max_new_tokens` new tokens (at least 1), or when the token you just appended is `eos_token_id`. The
-end token stays in the answer. `eos_token_id` may be `None`, which no token equals.
+end token stays in the answer. `eos_token_id` may be `None`; then only the limit ends the answer.
 
 For example, if the model continues 5, 17, 42 with 74, 91, 74, 4, 82, ..., then
 `greedy_without_cache(model, [5, 17, 42], 3)` returns `[74, 91, 74]`. With a limit of 6 and the end token 4, it returns
@@ -193,8 +194,8 @@ accordingly.
 > **causal attention**: attention in which a token sees itself and the tokens before it, never a later one.
 
 A token can't see what comes later, so appending to the sequence can't change its keys and values. Is that true? The
-next cell computes the prompt once as it is and once with four more tokens, and compares the keys of the prompt's tokens
-in the last layer.
+next cell computes the prompt once by itself and once followed by four more tokens, and compares the keys of the
+prompt's tokens in the last layer. (*KV heads*, in the printed shape, are explained in "What the cache costs".)
 """
 
 # %%
@@ -239,14 +240,14 @@ print(inspect.getsource(prefill))
 **Exercise 00.2.** What goes in, and what comes out? Most mistakes happen here, so take it slowly.
 
 `prefill` returned the first new token. The model has *chosen* that token but has never *read* it: the cache holds the
-prompt and nothing of the new token. So the next pass takes this one token's id and the cache of everything before it,
-and returns logits for the token *after* it.
+prompt but not the new token. So the next pass takes this one token's id and the cache of everything before it, and
+returns logits for the token *after* it.
 
 For example, say the cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` calls the model
 with the tensor `[[74]]`, of shape `[1, 1]`, and with the cache. Afterwards the cache holds four tokens, 5, 17, 42, 74,
 and the function returns 91, as an int.
 
-The model derives the position from the cache, so 74 gets position 3 without any work on your side.
+The model derives the position from the cache, so 74 gets position 3 without any work on your part.
 """
 
 # %% exercise="00.2"
@@ -292,9 +293,9 @@ cache_growth_table(steps[:4], caption="Request A, the first four steps: input, c
 
 # %% [markdown]
 """
-Look at the first two rows. Row 1 is the prefill: all tokens of the prompt go in, the cache goes from empty to holding
-all of them, and the first new token comes out. Row 2 is a decode step: *one* token goes in, namely the output of row 1.
-The cache grows by that token, and the next token comes out. Every later row looks like row 2: the output of each row is
+Look at the first two steps. Step 1 is the prefill: all tokens of the prompt go in, the cache goes from empty to holding
+all of them, and the first new token comes out. Step 2 is a decode step: *one* token goes in, the output of step 1. The
+cache grows by that token, and the next token comes out. Every later step looks like step 2: the output of each step is
 the input of the next.
 """
 
@@ -309,10 +310,10 @@ print(f"with a cache:    {len(cached_passes)} passes, {with_cache} positions com
 """
 ## Prove it
 
-Saving work is worth nothing if it changes the text. Our reference, or *oracle*, is `generate` of Hugging Face
-transformers with greedy decoding. Both functions must write exactly the same tokens for all six requests. These six
-stop at their limits, before the story ends. A seventh request ends by itself, to show that the functions stop at the
-end token where `generate` does.
+Saving work is worth nothing if it changes the text. Our reference, or *oracle*, is Hugging Face transformers'
+`generate` with greedy decoding. Both functions must write exactly the same tokens for all six requests. These six stop
+at their limits, before the story ends. A seventh request reaches the end token, to show that the functions stop there,
+as `generate` does.
 """
 
 # %%
@@ -342,7 +343,7 @@ story A.
 
 # %%
 @torch.inference_mode()
-def go_on(feed, keep=True):
+def continue_with(feed, keep=True):
     token, cache = prefill(model, prompt_ids)
     new = [token]
     while len(new) < A.max_new_tokens:
@@ -351,11 +352,11 @@ def go_on(feed, keep=True):
     return new
 
 
-right = go_on(lambda text: text[-1:])
+right = continue_with(lambda text: text[-1:])
 wrong = {
-    "the token before it": go_on(lambda text: text[-2:-1]),
-    "the last token, but no cache": go_on(lambda text: text[-1:], keep=False),
-    "the whole text again": go_on(lambda text: text),
+    "the token before it": continue_with(lambda text: text[-2:-1]),
+    "the last token, but no cache": continue_with(lambda text: text[-1:], keep=False),
+    "the whole text again": continue_with(lambda text: text),
 }
 rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
 for variant, new in wrong.items():
@@ -366,10 +367,10 @@ Table(["input of each decode step", "first wrong token", "continuation of story 
 # %% [markdown]
 """
 Some mistakes are obvious. Feeding the token before the newest one asks the same question twice: the model has already
-said what follows that token and mostly says it again, hence the stutter. Other mistakes don't show: a text can be wrong
-from some token on and still read like a story. In the last row the whole text was added to the cache again and again,
-and the story still reads well. So reading the output proves nothing. Comparing it with the oracle, token for token,
-does.
+said what follows that token and usually says it again, hence the stutter. Other mistakes don't show: a text can go
+wrong at some token and still read like a story. In the last row the whole text was added to the cache again and again,
+and the story still reads well. So reading the output proves nothing. You have to compare it with the oracle, token for
+token.
 """
 
 # %% [markdown]
@@ -379,10 +380,12 @@ does.
 Prefill and decode call the same model, but they stress different parts of a machine. Count what one pass needs:
 
 - **Operations.** Each token uses every weight of every layer once, for one multiplication and one addition. Attention
-  adds to that: each new token's query meets the key and value of every token before it. So a decode step after 512
-  cached tokens does more than one after 64.
+  adds to that: each new token also uses the key and value of every token before it. So a decode step after 512 cached
+  tokens does more operations than one after 64.
 - **Bytes.** Each *pass* reads every weight from memory once, no matter how many tokens share it. It reads the cache
   too.
+
+Below, *decode at 64* is a decode step with 64 tokens in the cache, and *prefill of 64* is a prefill of 64 tokens.
 
 > **arithmetic intensity**: arithmetic operations per byte moved to or from memory.
 """
@@ -432,16 +435,16 @@ print(f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {pea
 
 # %% [markdown]
 """
-Decode is far below the ratio of both machines, and a long prefill is above the ratio of this one. So by the count,
-decode is memory-bound and prefill is compute-bound. Does the clock agree?
+Decode is far below the ratio of both machines, and a long prefill is above the ratio of this one. So going by the
+counts, decode is memory-bound and prefill is compute-bound. Does the clock agree?
 
 The last two lines turn the counts into time: bytes divided by bytes per second, and operations divided by operations
 per second. The longer of the two is a lower bound for the pass. The clock will show more, because every pass also has a
 fixed overhead: running Python and launching hundreds of small operations. For a model as small as ours, that overhead
 exceeds the counted time of a decode step.
 
-**Predict.** The counting cell printed how many times the operations of a decode step (at 64) a prefill of 64 tokens
-does. How many times *longer* does it take?
+**Predict.** In operations, how does a prefill of 64 compare with a decode step at 64? The counting cell printed that
+ratio. What is the ratio in *time*: how many times as long does the prefill take?
 """
 
 # %%
@@ -454,7 +457,7 @@ lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 decode, *seconds = pass_seconds(model, [PassShape(new=1, cached=64)] + [PassShape(new=n) for n in lengths], repeat=7)
 reveal("00.b", seconds[6] / decode, "times as long")
 print(f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * seconds[6]:.1f} ms, of 512: {1e3 * seconds[9]:.1f} ms.")
-print(f"One token in the prefill of 64 takes 1/{64 * decode / seconds[6]:.0f} of a decode step, one token in the prefill of 512 takes 1/{512 * decode / seconds[9]:.0f}.")
+print(f"Per token, the prefill of 64 takes 1/{64 * decode / seconds[6]:.0f} of the time of a decode step, and the prefill of 512 takes 1/{512 * decode / seconds[9]:.0f}.")
 print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, and a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
 line_chart(
     lengths,
@@ -469,16 +472,16 @@ line_chart(
 
 # %% [markdown]
 """
-The curve of a pass has two parts. On the left it rises slowly: sixteen tokens need sixteen times the arithmetic of one,
-but nowhere near sixteen times the time (the last printed line has the factor). On our small model most of that floor is
-the fixed overhead of a pass; on a large model it is reading the weights. Both are paid once per pass, not once per
-token, so a few more tokens come at a small extra cost. On the right the curve rises in proportion: arithmetic takes the
-time, and each further token costs its share. Decode is at the left end and prefill at the right, so a token in a
-prefill costs a small fraction of a token in a decode step.
+The *one pass* curve has two parts. On the left it rises slowly: sixteen tokens need sixteen times the arithmetic of
+one, but nowhere near sixteen times the time (the last printed line has the factor). On our small model, most of the
+time on this side is the fixed overhead of a pass; on a large model, it goes into reading the weights. Both are paid
+once per pass, not once per token, so a few more tokens come at a small extra cost. On the right the curve rises in
+proportion: arithmetic takes the time, and each further token costs its share. Decode is at the left end and prefill at
+the right, so a token in a prefill costs a small fraction of a token in a decode step.
 
-To see past the fixed overhead, take a model with more weights. This one writes nothing sensible, but its passes take as
-long as its size demands. The table shows what share of the two peak rates above each pass reaches, and which of the two
-it is closer to.
+To see past the fixed overhead, take a model with more weights. This one isn't trained, so it writes nothing sensible,
+but its passes take as long as those of any model of its size. The table shows what share of each of the two peak rates
+above a pass reaches, and which rate it is closer to.
 """
 
 # %% tags=["measured"]
@@ -539,8 +542,8 @@ line_chart(
 """
 ## What the cache costs
 
-The cache trades memory for time. How much memory? Attention has several heads, each with its own queries, keys and
-values.
+The cache trades memory for time. How much memory? Attention is split into heads. In the original design, each head has
+its own queries, keys and values.
 
 > **grouped-query attention**: several query heads share one KV head, that is, one head of keys and values. The cache
 > then holds fewer heads than the model has query heads.
@@ -550,7 +553,7 @@ each KV head. Each of these is a vector of `head_dim` elements, and each element
 
 `config` is the configuration of a Hugging Face model. `config.num_hidden_layers` exists in every model family. The
 names for the heads differ between families, so a helper is given: `kv_head_size(config)` returns
-`(KV heads, size of a head)`. For a model with 2 layers and 4 query heads over 1 KV head of size 8, in bfloat16 (2
+`(KV heads, size of a head)`. For a model with 2 layers and 4 query heads that share 1 KV head of size 8, in bfloat16 (2
 bytes), the answer is 2 × 2 × 1 × 8 × 2 = 64 bytes.
 
 **Predict** first: how many bytes does one token of story A take in our model? It computes in float32 and has this
@@ -561,7 +564,7 @@ shape:
 from lessons_lib.models import kv_head_size
 
 kv_heads, head_dim = kv_head_size(model.config)
-print(f"{model.config.num_hidden_layers} layers, {model.config.num_attention_heads} query heads over {kv_heads} KV heads of size {head_dim}, {model.dtype}")
+print(f"{model.config.num_hidden_layers} layers, {model.config.num_attention_heads} query heads, {kv_heads} KV heads of size {head_dim}, {model.dtype}")
 predict("00.c", ...)
 
 # %% exercise="00.4"
@@ -631,7 +634,8 @@ ledger(model, tokenizer, "00")
 # %% [markdown]
 """
 In the first row, one request at a time without a cache, most of the positions had been computed before. In the second
-row every position is computed once and needed. The price is memory, and a copy of the cache in every step.
+row, every position is computed only once, and each is needed. The price is memory, and a copy of the cache in every
+step.
 
 The first row computes about forty times as many positions but takes only a few times as long, because the stories are
 short. None grows much longer than a hundred tokens, and a pass over so few tokens is mostly fixed overhead: it takes
@@ -647,9 +651,10 @@ cache saves, as *Time of one step as the text grows* shows.
 - **vLLM (v1)**: in `vllm/v1/core/sched/scheduler.py`, the comment at the top of `Scheduler.schedule` says that there is
   no prefill phase and no decode phase. A request has a number of tokens and a number of *computed* tokens
   (`num_computed_tokens`), and each step lets the second catch up with the first. A request in prefill lags by its whole
-  prompt; one in decode lags by a single token. We get there in lesson 02.
+  prompt; one in decode lags by a single token. We get there in lessons 02 and 09.
 - The product of exercise 00.4 appears in `vllm/v1/kv_cache_interface.py` as the `page_size_bytes` of an attention
-  layer: two, times KV heads, times head size, times bytes per element, times the tokens of a block.
+  layer: two, times KV heads, times head size, times bytes per element, times the number of tokens in a block (lesson
+  03).
 
 ## What is still wrong
 
@@ -670,7 +675,7 @@ Table(
 # %% [markdown]
 """
 One request at a time leaves most of the machine idle. But the six prompts differ in length, and so will the six
-answers. How do sequences of unequal length go into one tensor, and what happens when one ends before the others? That
+answers. How do sequences of unequal length fit into one tensor, and what happens when one ends before the others? That
 is lesson 01.
 
 ## Quiz

@@ -2,7 +2,7 @@
 """
 # 01 · Static batching
 
-**How can several requests share one forward pass, and what does it cost that they start and finish together?**
+**How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
 75 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · you need first: lesson 00
 (prefill, decode step, KV cache)
@@ -48,7 +48,7 @@ prompt_ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
 
 # %% [markdown]
 """
-## The problem: one at a time is slow for everyone
+## The problem: one at a time is slow
 
 Here are the six stories of lesson 00, served one after the other. Each request has the model to itself, so every
 forward pass after its prefill computes one token.
@@ -64,10 +64,11 @@ print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.out
 
 # %% [markdown]
 """
-F is last in line. Before its first token, the model runs one forward pass for every token of the other five answers.
+F is last in the queue. Before its first token, the model runs one forward pass for every token of the other five
+answers.
 
-Lesson 00 showed what a decode step spends its time on: it reads all weights of the model from memory to compute a
-single token. What if it computed one token for each of eight requests while it reads the weights?
+Lesson 00 showed that a decode step reads all weights of the model from memory to compute a single token. What if it
+computed one token for each of eight requests while it reads the weights?
 
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
@@ -100,9 +101,9 @@ Table(
 
 # %% [markdown]
 """
-Compare the third column with the first. Computed one after the other, eight rows would take 8 times as long as one.
-They take less, because two costs are paid once per step, no matter how many rows there are: reading the weights, and
-launching hundreds of small operations from Python. The larger the model, the more the first one dominates.
+Compare the third column with the first. Computed one after the other, eight rows would take 8 times as long as one. In
+one batch they take less, because two costs are paid once per step, no matter how many rows there are: reading the
+weights, and launching hundreds of small operations from Python. The larger the model, the more the first one dominates.
 
 So we want many rows in every step. Two things stand in the way: the prompts differ in length, and so do the answers.
 This lesson takes the simplest way around both.
@@ -112,7 +113,7 @@ This lesson takes the simplest way around both.
 """
 ## Prompts of unequal length: padding
 
-A tensor is a rectangle, and prompts are ragged. So the short ones get filled up.
+A tensor is a rectangle, and prompts are ragged. So we fill up the short ones.
 
 > **ragged**: having rows of unequal length.
 
@@ -155,8 +156,8 @@ Look at the second row. C has the shortest prompt: mostly dots, then a few token
 every layer of the model just like the tokens. The mask hides their results from the tokens, but it saves no work.
 
 Padding has another effect: it shifts C's first token to the right. Served alone, this token has position 0. In the
-rectangle it's in a later *column*, and by default the model uses the column as the position. At the end of the lesson
-you'll see which models are affected. Our loop should work for all of them, so it passes the positions explicitly.
+rectangle it's in a later *column*, and by default the model uses the column as the position. Further down, you'll see
+which models are affected. Our loop should work for all of them, so it passes the positions explicitly.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
@@ -167,7 +168,7 @@ row, the first real token has position 0, the next 1, and so on. For example:
     positions_from_mask(tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))   →   tensor([[0, 0, 0, 1], [0, 1, 2, 3]])
 
 The positions of the padding don't matter, because its results are never used. But the model looks them up in a table,
-so they must be valid: not -1. A running sum helps: `tensor.cumsum(dim=1)`.
+so they must be valid, and -1 isn't. A running sum helps: `tensor.cumsum(dim=1)`.
 """
 
 # %% exercise="01.2"
@@ -181,7 +182,7 @@ draw_padded_batch(four, tokens, attention_mask.tolist(), position_ids.tolist())
 # %% [markdown]
 """
 D is the longest of the four, so its row has no padding and its positions equal its columns. In the other rows, position
-0 is where the hatching ends. The last column holds the newest token of every row, each with a position of its own.
+0 is where the hatching ends. The last column holds the newest token of every row, each with its own position.
 """
 
 # %% [markdown]
@@ -189,14 +190,15 @@ D is the longest of the four, so its row has no padding and its positions equal 
 ## Answers of unequal length: the batch barrier
 
 Now the batch runs. Every forward pass gives each row one token, and some answers are complete early. What happens to
-their rows? In static batching, nothing: the rectangle stays as it is until its last row is done.
+their rows? In static batching, nothing: every row stays in the batch until the last one is done.
 
 > **wave**: the requests that static batching sends through the model together. They start with the same prefill and
 > leave together.
 
 > **static batching**: serving requests in waves of a fixed size. The next wave starts when the previous one has left.
 
-> **batch barrier**: the rule that no request leaves a wave before its longest answer is done, and none joins it.
+> **batch barrier**: the rule that no request joins a running wave, and none leaves before the wave's longest answer is
+> done.
 
 How long does a wave take? We count steps, and here a step is one forward pass. The prefill gives each row its first
 token, so it counts as the first step. An answer of n tokens takes n steps: the prefill and n - 1 decode steps.
@@ -235,13 +237,13 @@ for size in (1, 2, 4):
 
 # %% [markdown]
 """
-Larger batches take fewer steps, but use less of each step. (The sum under the picture also counts the prompt tokens, so
-its percentage differs.)
+Larger batches take fewer steps, but waste more of each step. (The sum under the picture also counts the prompt tokens,
+so its percentage differs.)
 
 ## Predict
 
-Now serve the six stories in waves of four: first A to D, then E and F. Here are their lengths. Assume that each answer
-uses all the tokens it may have:
+Now serve the six stories in waves of four: first A to D, then E and F. Here are their lengths. Assume that every answer
+reaches its limit:
 """
 
 # %%
@@ -252,7 +254,7 @@ Table(["request", "prompt tokens", "new tokens"], [[s.name, len(ids), s.max_new_
 **01.a** How many forward passes are there, including the prefills?
 
 > **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
-> get the next one. Padding is computed but not useful, and neither is any step of a row that has finished.
+> get the next one. Padding is computed but not useful, and neither is any token of a row that has finished.
 
 **01.b** A token counts as *computed* when its cell of the rectangle goes through the model: every cell in the prefill,
 one cell per row in each later step. What percentage of the computed tokens is useful? Give a number from 0 to 100.
@@ -317,10 +319,10 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 
 # %% [markdown]
 """
-Slot 0 serves A: useful until A's last token, then hatched until C in slot 2 is done. Slot 3 serves D, which wants the
-fewest tokens and so is hatched longest. The narrow framed columns are the two prefills. They waste work too: padding is
-hatched like a finished row. The next cell counts both kinds of waste. The second wave has only two rows, because no
-other requests are left.
+Slot 0 serves A. It does useful work until A's last token and is hatched from then on, until C in slot 2 is done. Slot 3
+serves D, which wants the fewest tokens, so this slot is hatched longest. The narrow framed columns are the two
+prefills. They waste work too: padding is hatched like a finished row. The next cell counts both kinds of waste. The
+second wave has only two rows, because no other requests are left.
 """
 
 # %%
@@ -365,7 +367,7 @@ library's loop, not yours: `patch.object` replaces the `pad_left` that the libra
 
 # %%
 def pad_right(prompt_ids, pad_token_id):
-    """The same rectangle with each row's padding moved behind its tokens."""
+    """The same rectangle with each row's padding moved to the right of its tokens."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     shifts = (mask == 0).sum(dim=1).tolist()
     return tuple(torch.stack([row.roll(-by) for row, by in zip(tensor, shifts)]) for tensor in (input_ids, mask))
@@ -390,15 +392,16 @@ Variant by variant:
 
 - **No mask.** The rows read their padding as text, so every row with padding gives a different answer. B is the longest
   prompt and has no padding. Here the padding token is the end token, and after an end token a new story begins: C and
-  E, short prompts behind a lot of padding, drift into another story. The answers of A, D and F read well but are wrong,
+  E, short prompts after a lot of padding, drift into another story. The answers of A, D and F read well but are wrong,
   which makes this mistake easy to miss.
-- **No positions.** What changed? Our model has *rotary* positions. It rotates queries and keys by an angle proportional
-  to the position, so attention depends only on the *difference* between two positions. Without position ids, the model
-  uses columns. That shifts all tokens of a row by the same amount, and no difference changes. The next cell looks
-  closer.
+- **No positions.** Nothing changed. Why? Our model has *rotary* positions. It rotates queries and keys by an angle
+  proportional to the position, so attention depends only on the *difference* between two positions. Without position
+  ids, the model uses columns. That shifts all tokens of a row by the same amount, so the differences don't change. The
+  next cell takes a closer look.
 - **Padded right.** The first new token is read from the last column. In a short row, that column holds an end token
   instead of the last word of the prompt. So the first word is wrong and the answer continues from it: most rows start a
-  new sentence, and D ends immediately. (Padding on the right can be made to work. Lesson 02 does it.)
+  new sentence, and D ends immediately. (Rows can also start in the first column, with the unused columns on the right.
+  Lesson 02 does that.)
 
 > **rotary positions**: a way to encode the order of tokens by rotating queries and keys by an angle proportional to
 > their position, also called RoPE. Attention then depends on the distance between tokens, not on where they are. Llama,
@@ -413,7 +416,7 @@ rng = random.Random(0)
 random_prompts = [[rng.randrange(1, 97) for _ in range(length)] for length in (2, 3, 5, 8, 13, 21, 34, 34)]
 
 def rows_unchanged(tiny, *names):
-    """How many of eight rows give the same answer in a wave as alone, with these arguments left out."""
+    """How many of eight rows give the same answer in a wave as when served alone, with these arguments left out."""
     with left_out(tiny, *names):
         together = generate_wave(tiny, random_prompts, [20] * 8, pad_token_id=0)
     return sum(greedy_with_cache(tiny, ids, 20) == answer for ids, answer in zip(random_prompts, together))
@@ -424,15 +427,15 @@ Table(
         [family, kind, *(f"{rows_unchanged(tiny_model(family), *names)} of 8" for names in ((), ("position_ids",), ("attention_mask",)))]
         for family, kind in (("gpt2", "absolute"), ("llama", "rotary"), ("qwen2", "rotary"))
     ],
-    caption="Rows with the same answer as alone. Two of the eight have no padding.",
+    caption="Rows with the same answer as when served alone. Two of the eight have no padding.",
 )
 
 # %% [markdown]
 """
 With absolute positions, wrong positions break every row that has padding. With rotary positions the answers stay the
-same, up to rounding. The mask is needed by all models. So why pass positions to a rotary model? Because then the same
-loop works for every model, and because a row whose positions include its padding reaches the end of the context sooner.
-From lesson 02 on, each row's positions also say where its keys are in the cache.
+same, up to rounding. All models need the mask. So why pass positions to a rotary model? Because then the same loop
+works for every model, and because a row whose positions include its padding reaches the end of the context sooner. From
+lesson 02 on, each row's positions also say where its keys are in the cache.
 
 > **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
 > the model has no positions beyond that limit.
@@ -513,10 +516,10 @@ print(f"A pass takes {longer[4]:.2f} times as long. Dividing the two gives a spe
 
 # %% [markdown]
 """
-That is the whole account: *speedup = times fewer passes / times longer passes*. Why may a pass take longer than the
-first table says? Because the prefills are among the passes, with all their padding, and because Python checks each row
-for its end. On a small CPU the longer passes can cancel what the fewer passes save. On a machine where a second row is
-almost free, the speedup approaches the third column.
+That is the whole calculation: *speedup = times fewer passes / times longer passes*. Why can a pass take longer than the
+first table says? Because the prefills are among the passes, with all their padding, and because Python checks whether
+each row has finished. On a small CPU the longer passes can cancel what the fewer passes save. On a machine where a
+second row is almost free, the speedup approaches the third column.
 
 So what do finished rows cost? Not much time: the pass is needed for the other rows anyway, and one row more or less
 hardly changes it. They cost *batch slots*. In each of these slots another request could have gotten a token from the
@@ -560,10 +563,10 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 """
 Compare the last row with the one above it. There are fewer forward calls, but each covers several rows and takes
 longer. The last column is the result: times fewer divided by times longer. Only a little more than half of the computed
-tokens are useful. That alone doesn't make a call slower than one with four busy rows; it says how many more tokens the
-same calls could have produced. The cache also holds the padding and the finished rows, so most of what it reserves
-isn't used. And all of it is copied in each step, because a `DynamicCache` makes room for a new column by writing the
-whole cache to a new tensor.
+tokens are useful. A call with wasted rows takes no longer than one with four useful rows; the percentage says how many
+more tokens the same calls could have produced. The cache also holds the padding and the finished rows, so most of what
+it reserves isn't used. And all of it is copied in each step, because a `DynamicCache` makes room for a new column by
+writing the whole cache to a new tensor.
 """
 
 # %% [markdown]

@@ -510,13 +510,13 @@ WRONG = {
         Wrong(
             "argmax of every position",
             loop_without_cache(lambda logits: int(logits[0].argmax(dim=-1))),
-            "converts a tensor with several elements to one number",
+            "converts a tensor with several elements to a single value",
         ),
         Wrong("argmin", loop_without_cache(lambda logits: int(logits[0, -1].argmin())), "smallest logit"),
         Wrong(
             "the second best",
             loop_without_cache(lambda logits: int(logits[0, -1].topk(2).indices[1])),
-            "the logit of this token ranks 2 of 97",
+            "the logit of this token has rank 2 of 97",
         ),
         Wrong(
             "samples after the first token",
@@ -583,7 +583,7 @@ WRONG = {
         Wrong("at position 0", step(position_ids=torch.tensor([[0]])), "the result for `last_token` at position 0"),
         Wrong("one position too far", step_one_position_too_far, "the result for `last_token` at position 2"),
         Wrong("argmin", step(choose=lambda logits: int(logits.argmin())), "*smallest* logit"),
-        Wrong("the second best", step(choose=lambda logits: int(logits[0, -1].topk(2).indices[1])), "ranks 2 of 97"),
+        Wrong("the second best", step(choose=lambda logits: int(logits[0, -1].topk(2).indices[1])), "has rank 2 of 97"),
         Wrong("returns logits", step(choose=lambda logits: logits[:, -1]), "Logits are scores"),
         Wrong("returns a tensor", step(choose=lambda logits: logits[0, -1].argmax()), "a tensor that contains 87"),
         Wrong("returns the cache too", step_that_returns_both, "a tuple of 2"),
@@ -610,7 +610,7 @@ WRONG = {
         Wrong("swaps what prefill returns", swaps_what_prefill_returns, "`(first_token, cache)`, in this order"),
         Wrong("swaps what decode_step takes", swaps_what_decode_step_takes, "`decode_step(model, last_token, cache)`"),
         Wrong("loses the first token", loses_the_first_token, "the first token is missing"),
-        Wrong("has the first token twice", has_the_first_token_twice, "is there twice"),
+        Wrong("has the first token twice", has_the_first_token_twice, "appears twice"),
         Wrong("one decode step for nothing", one_step_for_nothing, "1 token should take 1 forward pass; yours made 2"),
         Wrong("one token too many", one_token_too_many, "1 token too many"),
         Wrong("one too few", prefill_not_counted, "1 token too few"),

@@ -74,8 +74,8 @@ EXERCISES = [
         test=test_cache_bytes_per_token,
         points=1,
         hints=(
-            "Count the elements that one token stores in one layer, then multiply by the layers and by the bytes per "
-            "element.",
+            "Count the elements that one token stores in one layer, then multiply by the number of layers and by "
+            "the bytes per element.",
             "In each layer, a token stores a key and a value for every KV head. Each of them has head_dim elements. "
             "`config.num_hidden_layers` is the number of layers.",
             "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, "

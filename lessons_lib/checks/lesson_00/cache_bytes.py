@@ -34,24 +34,24 @@ BYTES_CASES = (
     (
         _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=2),
         2,
-        "one layer, 4 query heads over 2 KV heads of size 8 (grouped-query attention), 2 bytes per element.",
+        "one layer, 4 query heads sharing 2 KV heads of size 8 (grouped-query attention), 2 bytes per element.",
     ),
     (
         _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16),
         2,
-        "one layer, hidden size 32, 4 query heads over 2 KV heads, head_dim=16 set in the configuration, 2 bytes per "
-        "element.",
+        "one layer, hidden size 32, 4 query heads sharing 2 KV heads, head_dim=16 set in the configuration, 2 bytes "
+        "per element.",
     ),
     (GPT2Config(n_layer=2, n_head=3, n_embd=48), 4, "GPT-2 with 2 layers and 3 heads of size 16, 4 bytes per element."),
     (
         Qwen2Config(num_hidden_layers=5, hidden_size=96, num_attention_heads=6, num_key_value_heads=3),
         4,
-        "Qwen2 with 5 layers, 6 query heads over 3 KV heads of size 16, 4 bytes per element.",
+        "Qwen2 with 5 layers, 6 query heads sharing 3 KV heads of size 16, 4 bytes per element.",
     ),
     (
         Qwen3Config(num_hidden_layers=3, hidden_size=96, num_attention_heads=6, num_key_value_heads=2, head_dim=40),
         2,
-        "Qwen3 with 3 layers, 6 query heads over 2 KV heads of size 40, 2 bytes per element.",
+        "Qwen3 with 3 layers, 6 query heads sharing 2 KV heads of size 40, 2 bytes per element.",
     ),
 )
 
@@ -119,7 +119,7 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
         if attempt(stated, 1) == _bytes(stated, 1, 1, stated.hidden_size):
             return (
                 "You seem to count hidden_size elements per layer. Count KV heads times head size: query heads share "
-                "KV heads, so here it's less."
+                "KV heads, so here it's fewer elements."
             )
         return "You seem to count the query heads. Only KV heads are stored, and several query heads share each one."
     if got == _bytes(config, size, kv_heads, config.hidden_size // config.num_attention_heads):

@@ -98,7 +98,7 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
             idea="Greedy decoding takes the largest.",
         )
     raise Mistake(
-        f"the token should be {expected}; yours is {got}, whose logit ranks {rank + 1} of {VOCAB_SIZE}.",
+        f"the token should be {expected}; yours is {got}, whose logit has rank {rank + 1} of {VOCAB_SIZE}.",
         case=case,
         idea="Pass `last_token` and the cache to the model, nothing else, and take the token with the largest logit.",
     )

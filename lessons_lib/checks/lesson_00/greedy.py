@@ -54,7 +54,7 @@ def watched(model, case: str):
         if "can be converted to" not in str(error) and "cannot be converted to" not in str(error):
             raise
         raise Mistake(
-            f"your code converts a tensor with several elements to one number ({error}).",
+            f"your code converts a tensor with several elements to a single value ({error}).",
             case=case,
             idea="The logits have shape [1, tokens, vocabulary]. First take the row of the last position, then its "
             "argmax.",

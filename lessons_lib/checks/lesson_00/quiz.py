@@ -13,7 +13,8 @@ QUIZ = [
             ),
             Choice(
                 "Nothing: the cache is enough",
-                "The cache has the keys and values of the past. The query that reads them comes from the newest token.",
+                "The cache has the keys and values of the earlier tokens. The query that reads them comes from the "
+                "newest token.",
             ),
             Choice(
                 "The 20th token, the last one in the cache",
@@ -128,7 +129,7 @@ QUIZ = [
                 "One token is a perfectly valid input. Nothing tells you that the past is missing.",
             ),
             Choice(
-                "The text is right, only slower",
+                "The text is right, but it takes longer",
                 "Recomputing the whole sequence without a cache would be slower. Here the past is missing altogether.",
             ),
         ),

@@ -91,7 +91,7 @@ def _name_wrong_first_token(got: list[int], case: Case) -> None:
         )
     if got[:2] == expected[:1] * 2 and got[1:3] == expected[:2][: len(got) - 1]:
         raise Mistake(
-            f"the answer should be {short(expected)}; yours is {short(got)}: the first token is there twice.",
+            f"the answer should be {short(expected)}; yours is {short(got)}: the first token appears twice.",
             case=str(case),
             idea="Append each token once: the one from `prefill` before the loop, the one from `decode_step` inside "
             "it.",

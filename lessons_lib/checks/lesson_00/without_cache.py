@@ -55,7 +55,7 @@ def _name_wrong_choice(got: list[int], case: Case) -> None:
     raise Mistake(
         f"new token {index + 1} should be {expected[index]}; yours is {got[index]}.",
         case=str(case),
-        idea=f"The input of that pass was right, but the logit of {got[index]} ranks only {rank} of {VOCAB_SIZE}. "
+        idea=f"The input of that pass was right, but the logit of {got[index]} only has rank {rank} of {VOCAB_SIZE}. "
         "Greedy decoding "
         "takes the token with the largest logit at the last position, every time, without sampling.",
     )
@@ -94,7 +94,7 @@ def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
 
 
 def _name_wrong_position(got: list[int], case: Case) -> None:
-    """Raise if the first token is wrong, for example because it was read at another position than the last."""
+    """Raise if the first token is wrong, for example because it was read at a position other than the last."""
     if not got or got[0] == case.expected()[0] or got[: len(case.prompt)] == list(case.prompt):
         return
     logits = tiny_model(case.family)(input_ids=torch.tensor([case.prompt])).logits[0]
@@ -120,7 +120,7 @@ def _name_wrong_position(got: list[int], case: Case) -> None:
     else:
         rank = int((logits[-1] > logits[-1, got[0]]).sum()) + 1
         idea = (
-            f"At the last position, the logit of this token ranks {rank} of {VOCAB_SIZE}. Greedy decoding takes the "
+            f"At the last position, the logit of this token has rank {rank} of {VOCAB_SIZE}. Greedy decoding takes the "
             "largest logit, every time."
         )
     raise Mistake(what, case=str(case), idea=idea)

@@ -11,7 +11,7 @@ from lessons_lib.checks.lesson_01.passes import Seen, WaveCase, name_wrong_input
 from lessons_lib.checks.lesson_01.words import count, kind
 from lessons_lib.models.tiny_models import tiny_model
 
-# On these prompts the tiny gpt2 model never repeats a token, so that a mistake in any step shows.
+# On these prompts the tiny gpt2 model never repeats a token, so a mistake in any step shows.
 FIRST, SECOND, THIRD = (80, 13, 34), (90, 70), (81, 42, 14, 90, 71)
 SAYS_ZERO = (22, 43)  # the second token of its answer is 0, which is falsy in Python
 
@@ -86,7 +86,7 @@ def _run_wave(attempt, case: WaveCase, want):
 
 
 def _is_from_pytorch(error: Exception) -> bool:
-    """Whether the error comes from a library, not from the learner's own line."""
+    """Whether the error comes from a library, not from the learner's own code."""
     trace = error.__traceback__
     while trace.tb_next:
         trace = trace.tb_next
@@ -211,7 +211,7 @@ def _name_wave_mistake(case: WaveCase, want, got, seen: Seen) -> None:
             idea = (
                 "A token is outside the vocabulary. `.argmax()` without `dim` returns an index into the flattened "
                 "logits of all rows; "
-                "`.argmax(dim=-1)` returns the best token of each."
+                "`.argmax(dim=-1)` returns the best token of each row."
             )
         elif row and answer[common] == want[0][common if common < len(want[0]) else -1]:
             idea = (
@@ -244,7 +244,7 @@ def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
                 "equal, the row has finished."
             )
         return (
-            "You append tokens after the end token. The row is still computed, but its further tokens must be thrown "
+            "You append tokens after the end token. The row is still computed, but any further tokens must be thrown "
             "away."
         )
     if len(set(case.max_tokens_each)) > 1 and len(answer) == max(case.max_tokens_each):

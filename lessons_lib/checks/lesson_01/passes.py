@@ -95,7 +95,7 @@ def _wrong_call(case: WaveCase, want, index: int, name: str, longest: int, ids, 
     if shape is not None and len(shape) != 2:
         wanted = f"[{rows}, {longest}], all prompts" if index == 0 else f"[{rows}, 1], one column"
         idea = (
-            "`pad_left` returns a rectangle; feed it as it is."
+            "`pad_left` returns a rectangle; feed it unchanged."
             if index == 0
             else f"The new tokens have shape [{rows}], one per row; `next_tokens[:, None]` turns them into the column "
             f"[{rows}, 1]. They come from `.logits[:, -1]`, the last column."
@@ -103,7 +103,7 @@ def _wrong_call(case: WaveCase, want, index: int, name: str, longest: int, ids, 
         return f"{name} fed `input_ids` of shape {shape}; it should be {wanted}.", idea
     if seen.largest[index] >= seen.vocabulary:
         return (
-            f"{name} fed token {seen.largest[index]}, but the vocabulary ends at {seen.vocabulary - 1}.",
+            f"{name} fed token {seen.largest[index]}, but the largest token id is {seen.vocabulary - 1}.",
             "`.argmax()` without `dim` returns an index into the flattened logits of all rows. `.argmax(dim=-1)` "
             "returns the best token of each row.",
         )
@@ -198,7 +198,7 @@ def _wrong_mask(case: WaveCase, want, index: int, name: str, longest: int, ids, 
         idea = "The mask is inverted: 1 is for tokens, 0 for padding."
     elif index and mask[row][-1] == 0:
         idea = "You append a 0 for the new token, which hides it. New tokens are real, so append a 1."
-    elif all(all(line) for line in mask):
+    elif all(all(mask_row) for mask_row in mask):
         idea = "A mask of ones hides nothing. The padding of the prompts must stay hidden in every decode step, too."
     else:
         idea = "The mask is 0 on the padding and 1 everywhere else, and every pass appends another 1."

@@ -74,7 +74,7 @@ def _why_positions(mask, row: int, real, want) -> str:
     if padding and real == [p + padding for p in want]:
         return (
             "You seem to count the padding too. Counted from its own first token, a prompt has the same positions in "
-            "every wave as alone."
+            "every wave as when served alone."
         )
     if len(want) > 1 and real == want[::-1]:
         return (
@@ -89,5 +89,5 @@ def _why_positions(mask, row: int, real, want) -> str:
     if above and real == [p + above for p in want]:
         return "You seem to continue counting from the row above. Every row starts at 0 again."
     if row:
-        return "Count along dimension 1, each row by itself. You may be counting down the rows, along dimension 0."
+        return "Count along dimension 1, each row by itself. You may be summing over the rows, along dimension 0."
     return "The position of a token is the number of real tokens before it in its own row."

@@ -15,5 +15,5 @@ def kind(value) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """A number with its noun: 1 column, 2 columns."""
+    """A count with its noun: 1 column, 2 columns."""
     return f"{n} {noun}" + ("" if n == 1 else "es" if noun.endswith("s") else "s")
