@@ -55,6 +55,7 @@ forward pass after its prefill computes one token.
 """
 
 # %%
+# `record_run` calls a serving loop of the library and records what it does in every step.
 alone = record_run(generate_one_by_one, model, tokenizer, **SIX)
 times = request_times(alone.trace, in_steps=True)
 for story, answer in zip(STORIES, alone.outputs):

@@ -576,7 +576,7 @@ them.
 
 Rounding can change a token only if the top two logits are closer together than twice such a difference, since each of
 them may be off. So the stories should get the same tokens as from Hugging Face `generate`, run one at a time.
-`generate_in_one_row` calls your `packed_logits` in a loop. Each iteration appends one token to each story and
+`generate_packed` calls your `packed_logits` in a loop. Each iteration appends one token to each story and
 recomputes the whole row; a story that ends leaves the row.
 """
 

@@ -345,8 +345,8 @@ All state of the loop is in one object, `batch`:
 
 Three functions are provided. `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your
 `packed_forward`, gives each request its own cache back with your `scatter_cache`, and returns the logits. (The batch
-gets both functions when it's created.) It also stores the row in `batch.packed` and counts what was copied, for the
-pictures and tables. `retire` and `admit` do the bookkeeping:
+gets both functions when it's created.) It also keeps the row in `batch.packed`. `retire` and `admit` do the
+bookkeeping:
 """
 
 # %%

@@ -1,8 +1,9 @@
 """Lesson 09: records a scheduler's steps as a trace like those of the earlier lessons, whatever executes them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
@@ -10,7 +11,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 @contextmanager
-def record_schedule(scheduler: Scheduler, block_bytes: int = 0) -> Iterator[Trace]:
+def record_schedule(scheduler: Scheduler[Any], block_bytes: int = 0) -> Iterator[Trace]:
     """A context manager: every scheduled step becomes a step of the trace, every scheduled sequence a row of it.
 
     Tokens that are recomputed because their sequence was preempted don't count as useful.
@@ -24,7 +25,7 @@ def record_schedule(scheduler: Scheduler, block_bytes: int = 0) -> Iterator[Trac
     trace, update, last = Trace(), scheduler.update, time.perf_counter()
     furthest: dict[Sequence, int] = {}
 
-    def recorded(scheduler_output: SchedulerOutput, next_tokens: list[int]) -> list[Sequence]:
+    def recorded(scheduler_output: SchedulerOutput, next_tokens: Iterable[int]) -> list[Sequence]:
         nonlocal last
         rows, used = [], sum(sequence.num_computed_tokens for sequence in scheduler.running)
         for sequence, count in scheduler_output.num_scheduled_tokens.items():
