@@ -259,7 +259,7 @@ def touched(recording: KernelRecording, program: ProgramRun, kind: str, tensor: 
 
 def cells(recording: KernelRecording, program: ProgramRun, kind: str, tensor: str, axes: int) -> list[tuple[int, ...]]:
     """The first `axes` parts of the indices that a program loaded or stored: (block, slot) of a cache, for example."""
-    found = {}
+    found: dict[tuple[int, ...], None] = {}
     for access in program.accesses:
         if (access.kind, access.tensor) == (kind, tensor):
             found |= dict.fromkeys(recording.indices(access, axes))

@@ -10,6 +10,7 @@ import functools
 import inspect
 import types
 from dataclasses import dataclass
+from typing import Any
 
 # isort: split
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
@@ -34,8 +35,8 @@ class Variant:
     """
 
     idea: str
-    kernel: object
-    changed: tuple[tuple[object, object], ...]
+    kernel: Any
+    changed: tuple[tuple[Any, Any], ...]
 
     def diff(self) -> str:
         """The lines that differ, with one line of context, function by function."""

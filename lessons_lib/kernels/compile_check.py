@@ -105,8 +105,9 @@ def _refusal_of(error: BaseException | None, source: str) -> Refusal:
     text, line = "", ""
     while error is not None:
         text = (error.error_message if isinstance(error, CompilationError) else str(error)) or text
-        if getattr(error, "src", None) == source and hasattr(error.node, "lineno"):
-            line = source.splitlines()[error.node.lineno - 1].strip()
+        number = getattr(getattr(error, "node", None), "lineno", None)
+        if getattr(error, "src", None) == source and number is not None:
+            line = source.splitlines()[number - 1].strip()
         error = error.__cause__
     return Refusal(re.sub(r"""^\w+\((["'])(.*)\1\)$""", r"\2", text, flags=re.DOTALL), line)
 

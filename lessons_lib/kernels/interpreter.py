@@ -1,6 +1,7 @@
 """Lesson 07: runs any kernel through Triton's interpreter, even where kernels are compiled; leaves Triton as it was."""
 
 from contextlib import contextmanager
+from typing import Any
 
 import lessons_lib.kernels.triton_setup as triton_mode
 
@@ -10,7 +11,7 @@ from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpretedFunction
 
 
-def on_cpu(tensor: torch.Tensor, storages: dict) -> torch.Tensor:
+def on_cpu(tensor: torch.Tensor, storages: dict[int, tuple[Any, Any]]) -> torch.Tensor:
     """The tensor if it is on the CPU, else a copy with the same strides.
 
     Views of one storage become views of one copy.
@@ -27,9 +28,10 @@ def cause_of(error: BaseException) -> BaseException:
     trace = last = error.__traceback__
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
         error = error.__cause__
-        while last.tb_next is not None:
+        while last is not None and last.tb_next is not None:
             last = last.tb_next
-        last.tb_next = error.__traceback__
+        if last is not None:
+            last.tb_next = error.__traceback__
     return error.with_traceback(trace)
 
 

@@ -126,7 +126,7 @@ def varlen(
     return out
 
 
-def plan_triton(packed, block_tables, block_size) -> Callable:
+def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]:
     """The Triton backend of lesson 06's `paged_forward`: the attention function for every layer of one forward pass.
 
     Args:

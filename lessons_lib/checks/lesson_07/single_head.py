@@ -193,9 +193,9 @@ class Reads:
         iterations: how many loads of keys there were.
     """
 
-    keys: list[tuple[int, int]]
+    keys: list[tuple[int, ...]]
     key_elements: int
-    values: list[tuple[int, int]]
+    values: list[tuple[int, ...]]
     entries: list[int]
     iterations: int
 

@@ -253,6 +253,7 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
     rescale = (row_max - reference).exp2()
     up = rescale.reciprocal()
     natural = (row_max - reference).exp()
+    guesses: tuple[tuple[torch.Tensor, str], ...]
     if name == "weights":
         guesses = (
             ((scores - reference[:, None]).exp(), "These are powers of e. The scores are in base 2 here: `tl.exp2`."),

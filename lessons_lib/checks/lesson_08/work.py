@@ -209,7 +209,7 @@ def _wrong_bytes(batch: Batch) -> Iterator[tuple[str, int]]:
     )
 
 
-def _wrong_flop(batch: Batch) -> Iterator[tuple[str, int]]:
+def _wrong_flop(batch: Batch) -> Iterator[tuple[str, float]]:
     each = batch.q_heads * batch.head_dim
     right = 4 * batch.pairs * each
     yield (
