@@ -2,13 +2,13 @@
 """
 # 08 · Making the kernel fast
 
-**The kernel of lesson 07 is right. What makes it as fast as the memory allows?**
+**Lesson 07's kernel is correct. What makes it as fast as the memory allows?**
 
 90 minutes · difficulty: hard · routes: kernels · you need first: lesson 07 (programs, masks, strides, a kernel over a block table)
 
-You count what attention has to do at least, and see how far lesson 07's kernel is from that. Then you go through the ideas that close the gap, one at
-a time, with the lines that they change and the time that they buy. You write four of the pieces. At the end stand two kernels of about two screens
-each, beside those that production uses.
+First you count the minimum that attention has to do, and see how far lesson 07's kernel is from it. Then you go through the ideas that close the gap,
+one at a time, with the lines that each one changes and the time that it saves. You write four of the parts. The result is two kernels of about two
+screens each, compared with those that production uses.
 """
 
 # %%
@@ -24,13 +24,13 @@ from IPython.display import display
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kernels import (
     VARIANTS,
+    cache_offsets,
     decode,
     decode_kernel,
     how_kernels_run,
     kernel_device,
     launch_decode,
     launch_prefill,
-    places_of,
     prefill_kernel,
     with_functions,
 )
@@ -44,8 +44,8 @@ print(how_kernels_run())
 
 # %% [markdown]
 """
-Speed can only be seen on a GPU, and you may have none. So results that were measured on one ship with the course. Wherever a number of theirs is
-shown, it says *recorded*. What is counted, and whether results are right, is computed here, on your machine.
+You can see speed only on a GPU, and you may not have one. So the course ships with results measured on one; wherever they are shown, it says
+*recorded*. Counts and correctness are computed here, on your machine.
 """
 
 # %%
@@ -57,14 +57,14 @@ print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f}
 
 # %% [markdown]
 """
-Both limits were measured there in the same run: a kernel that reads 8 GB once and adds them up, and a product of two matrices of 8192 × 8192 numbers
-in bfloat16. A TFLOP is 10¹² operations, a GFLOP 10⁹.
+Both limits were measured in the same run: the first with a kernel that reads 8 GB once and sums it, the second with a product of two 8192 × 8192
+matrices in bfloat16. A TFLOP is 10¹² operations, a GFLOP 10⁹.
 
-## The problem: right, and slow
+## The problem: correct, and slow
 
-The attention of one layer, in decodes of several sizes. "32,8,128" means 32 query heads, 8 KV heads, 128 numbers a head: the shapes of a Llama with 8
-billion weights. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens, and lie scattered over the pool. All keys and values must be read once,
-so their bytes over the reading speed are a time below which no kernel can be.
+Here is the attention of one layer, in decodes of several sizes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a Llama with
+8 billion weights. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the pool. All keys and values must be read once,
+so bytes divided by read bandwidth is a lower bound for any kernel.
 """
 
 # %%
@@ -72,7 +72,7 @@ decodes = [case for case in recorded.cases if case.kind == "decode"]
 
 
 def reading(case):
-    """Microseconds in which the machine reads the keys and values once."""
+    """Microseconds that the machine takes to read the keys and values once."""
     return case.kv_bytes / machine.bytes_per_s * 1e6
 
 
@@ -88,54 +88,53 @@ Table(
 
 # %% [markdown]
 """
-All of them are far slower than the memory. Where does the time go? Take the first line, one sequence of 8,192 tokens. A program goes through its
-blocks one after the other, 16 tokens in each turn of the loop:
+All of them are far slower than the memory. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes through its blocks
+one after another, 16 tokens per iteration of the loop:
 """
 
 # %%
 alone = recorded.case("decode 32,8,128; batch 1,")
-turns = 8192 // 16
+iterations = 8192 // 16
 taken = alone.microseconds[SEVEN]
-print(f"{turns} turns in {taken:.0f} µs (recorded): {taken / turns:.2f} µs a turn, for 16 keys and 16 values of one head")
+print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iterations:.2f} µs per iteration, for 16 keys and 16 values of one head")
 
 # %% [markdown]
 """
-A turn asks for an entry of the block table, waits for it, asks for the keys, waits, computes, asks for the values, waits. Hardly anything is read or
-computed in that time. It is nearly all waiting, and a GPU that waits reads nothing. All ideas of this lesson are of three kinds: **read and compute
-less, compute in larger pieces, and always have enough under way**.
+An iteration requests an entry of the block table, waits for it, requests the keys, waits, computes, requests the values, waits. In all that time it
+reads and computes very little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea of this lesson is one of three kinds: **read
+and compute less, work in larger units, and always keep enough loads in flight**.
 
-> **streaming multiprocessor**: one of the many processors of a GPU, with its own arithmetic units and its own small, fast memory. A program runs on
-> one of them, and several programs run on each at the same time. We call it *processor*.
+> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs on
+> one of them, and each runs several programs at the same time. We call it *processor*.
 
-> **warp**: 32 threads of a GPU that execute the same instruction together. A program of Triton is run by several warps, usually 4 or 8.
+> **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps, usually 4 or 8.
 
-> **shared memory**: the small memory inside each processor, about 200 KB on an H200. Tiles on their way to the arithmetic units wait there. Still
-> nearer are the *registers*, which hold the numbers that are being computed with.
+> **shared memory**: the small memory inside each processor, about 200 KB on an H200. Tiles wait there on their way to the arithmetic units. Even
+> closer are the *registers*, which hold the values that are being computed with.
 
-## What is the least?
+## What is the minimum?
 
-Before making it faster, one should know how fast it could be. Two things have to be done. Bytes have to move between memory and the processors: keys,
-values, queries, outputs. And numbers have to be multiplied and added. The larger of the two times is the limit, since both go on at the same time.
+Before you make a kernel faster, find out how fast it could be. Two things have to happen. Bytes have to move between memory and processors: keys,
+values, queries, outputs. And multiplications and additions have to be done. Both can overlap, so the longer of the two times is the lower bound.
 
 ## Build 1: count
 
-**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed row over the cache of one layer.
-It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with an int for each sequence: its new tokens, and all its tokens, the
+**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed batch over the KV cache of one
+layer. It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with one int per sequence: its new tokens, and all its tokens, the
 new ones included.
 
-- **bytes**: the keys and the values of all contexts are read once, by whatever many queries they are used. They have `kv_heads` heads. The queries of
-  the new tokens are read and their outputs are written; they have `q_heads` heads. Every number has `bytes_per_element` bytes. Block tables and
-  lengths are so few bytes that we leave them out.
-- **flop**: a query at position p of its sequence sees the p + 1 keys at the positions 0 to p. For each key that it sees, each query head takes
-  head_dim multiplications and as many additions for the score, and as many again for the output: 4 × head_dim together. The softmax is not counted.
-  The q_len new tokens of a sequence stand at its last positions, context − q_len to context − 1.
+- **bytes**: the keys and values of all contexts are read once, however many queries use them. They have `kv_heads` heads. The queries of the new tokens
+  are read and their outputs written; they have `q_heads` heads. Each element takes `bytes_per_element` bytes. Block tables and lengths are negligible.
+- **flop**: a query at position p of its sequence sees the p + 1 keys at positions 0 to p. For each key that it sees, each query head needs head_dim
+  multiplications and as many additions for the score, and the same again for the output: 4 × head_dim in total. The softmax isn't counted. The q_len
+  new tokens of a sequence are at its last positions, context − q_len to context − 1.
 
-Example: one new token after 9 others, with 4 query heads over 2 KV heads of 8 numbers. The context is 10. Keys and values: 2 × 10 × 2 × 8 = 320
-numbers. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 numbers, 768 bytes. Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new
-tokens, positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key in place of 10, so 3,456 operations. The keys and values stay the
-same; queries and outputs are three times as many.
+Example: one new token after 9 others, with 4 query heads over 2 KV heads and a head size of 8. The context is 10. Keys and values: 2 × 10 × 2 × 8 = 320
+elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 bytes. Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new
+tokens, at positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the
+same; queries and outputs triple.
 
-As in the other lessons, `hint("08.1")` in a cell of its own helps on, in three steps.
+As in the other lessons, `hint("08.1")` in a cell of its own helps, in three steps.
 """
 
 # %% exercise="08.1"
@@ -143,7 +142,7 @@ from lessons_lib.measuring.roofline import attention_work
 
 # %% [markdown]
 """
-The cases of the benchmark, counted with your function.
+The benchmark's cases, counted with your function:
 """
 
 # %%
@@ -157,40 +156,41 @@ def work_of(name):
     return attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim)
 
 
-print("as many operations as in the recording:", all(work_of(case.name).flop == case.flop for case in recorded.cases))
+print("the same operations as in the recording:", all(work_of(case.name).flop == case.flop for case in recorded.cases))
 Table(
-    columns=["case", "MB", "GFLOP", "operations a byte"],
+    columns=["case", "MB", "GFLOP", "operations per byte"],
     rows=[[case.name, work_of(case.name).bytes / 1e6, work_of(case.name).flop / 1e9, work_of(case.name).intensity] for case in recorded.cases],
 )
 
 # %% [markdown]
 """
-Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have nearly the same, however many sequences there are, and
-however long they are. A key's number has 2 bytes. It is used by 4 query heads (32 over 8), each time with one multiplication and one addition. 8
-operations for 2 bytes: 4 a byte. The values are the same. A prefill uses each key for thousands of queries.
+Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have almost the same, however many sequences there are and however
+long they are. An element of a key has 2 bytes. It's used by 4 query heads (32 over 8), each time with one multiplication and one addition. 8 operations
+for 2 bytes: 4 per byte. The same holds for the values. A prefill uses each key for thousands of queries.
 
-And the machine? Divide its operations a second by its bytes a second: that is the intensity at which both limits are reached together.
+And the machine? Divide its operations per second by its bytes per second: that's the intensity at which it reaches both limits at once.
 """
 
 # %%
-print(f"on the recorded machine: {machine.ridge:.0f} operations a byte")
+print(f"on the recorded machine: {machine.ridge:.0f} operations per byte")
 
 # %% [markdown]
 """
-> **roofline**: a chart of what a machine allows. Along the bottom the intensity of the work, upwards the operations a second. On the left a slope:
-> there the memory is the limit. On the right a flat roof: there the arithmetic is. Where they meet is the *ridge*.
+> **roofline**: a chart of what a machine allows. The x-axis is the intensity of the work, the y-axis operations per second. On the left is a slope,
+> where memory is the limit. On the right is a flat roof, where arithmetic is. They meet at the *ridge*.
 
-Work left of the ridge is memory-bound: better arithmetic does not help it. Work on its right is compute-bound.
+Work left of the ridge is memory-bound: better arithmetic doesn't help it. Work to its right is compute-bound.
 
 ## Predict
 
-One new token a sequence is memory-bound, a long prompt is compute-bound. In between lies a sequence that has most of its tokens in the cache, and
-brings a few new ones: the last chunk of a prompt, say. Let it have 8,192 tokens with the new ones, 32 query heads over 8 KV heads of 128 numbers, in
-bfloat16. Think of the count above: what grows with each new token, and what stays?
+One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence that has most of its tokens in the cache and adds a
+few new ones: the last chunk of a prompt, say. Let it have 8,192 tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in bfloat16.
+From how many new tokens on is its attention compute-bound on the recorded machine? Look at the count above: what grows with each new token, and what
+stays the same?
 """
 
 # %%
-predict("08.a", ...)  # From how many new tokens on is its attention bound by operations, on the recorded machine?
+predict("08.a", ...)  # new tokens from which on its attention is compute-bound
 
 # %%
 def intensity(new):
@@ -198,15 +198,15 @@ def intensity(new):
 
 
 reveal("08.a", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge), unit="new tokens")
-print("operations a byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
+print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
 
 # %% [markdown]
 """
-The keys and values stay the same, and every new token uses them once more. So the intensity grows by about 4 with each, until queries and outputs
-begin to weigh.
+The keys and values stay the same, and each new token uses them once more. So the intensity grows by about 4 per token, until queries and outputs begin
+to matter.
 
-Now the chart, with three ways to compute attention in it: the kernels to which this lesson leads ("this course"); gathering the blocks into a dense
-copy, and then PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
+Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering the blocks into a dense copy, and
+then PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
 """
 
 # %%
@@ -227,16 +227,16 @@ draw_roofline(machine, points, "Attention of one layer under the roof of an H200
 
 # %% [markdown]
 """
-"1 × 8,192" is the decode of one sequence, "64 × 2,048" that of 64. They stand far left, below the slope. The prefill stands right of the ridge. The
-mixed row, prefills and decodes together, lies between. A single kernel would have to be near the slope in the one case, and near the roof in the
-other. That is why there will be two.
+"1 × 8,192" is the decode of one sequence, "64 × 2,048" that of 64. They're on the far left, below the slope. The prefill is right of the ridge. The
+mixed batch, prefills and decodes together, is between them. A single kernel would have to be near the slope in one case, and near the roof in the other.
+That's why there will be two.
 
 ## Idea 1: read each key once
 
-Query heads that share a KV head use the same keys. In lesson 07 each of them had a program of its own, and each program read the keys for itself. Let
-one program have **all query heads of one KV head**. Then every key that it reads serves all of them.
+Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, and each program read the keys by itself. Instead, let
+one program compute **all query heads of one KV head**. Then each key that it reads serves all of them.
 
-We count it on real keys. C, D and B decode, and in one layer we note what attention is given.
+Let's count that on real keys. C, D and B decode, and we keep what attention gets in one layer.
 """
 
 # %%
@@ -247,12 +247,12 @@ from lessons_lib.models import kv_head_size, load_model
 
 model, tokenizer = load_model(device="cpu")
 KV_HEADS, HEAD_DIM = kv_head_size(model.config)
-BLOCK = 16
+BLOCK_SIZE = 16
 noted = []
 
 
-def look_on(packed, block_tables, block_size):
-    """PyTorch's backend of lesson 06, that notes what the first layer of a pass of decodes is given."""
+def noting_backend(packed, block_tables, block_size):
+    """PyTorch's backend of lesson 06; it also keeps the attention inputs of every layer of a step of decodes."""
     attend = plan_attention("torch", torch.device("cpu"))(packed, block_tables, block_size)
 
     def attend_and_note(query, keys, values, scale):
@@ -265,15 +265,16 @@ def look_on(packed, block_tables, block_size):
 
 
 stories = [PROMPTS[NAMES.index(name)] for name in "CDB"]
-paged_generate(model, tokenizer, stories, max_new_tokens=4, names="CDB", block_size=BLOCK, backend=look_on)
+paged_generate(model, tokenizer, stories, max_new_tokens=4, names="CDB", block_size=BLOCK_SIZE, backend=noting_backend)
 query, keys, values, tables, contexts, scale = noted[0]
+max_context = int(contexts.max())
 print("queries", list(query.shape), "| keys and values", list(keys.shape), "| contexts", contexts.tolist())
 print("block tables", tables.tolist())
 
 # %% [markdown]
 """
-`record_kernel` of lesson 07 runs a kernel through the interpreter and writes down its loads. The library's functions start kernels with
-`kernel[grid](...)`. `Recorder` takes the place of a kernel there, and records.
+Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch kernels with `kernel[grid](...)`;
+`Recorder` takes the place of a kernel there, and records.
 """
 
 # %%
@@ -291,8 +292,8 @@ def cache_bytes(recording):
 seven, eight = Recorder(decode_heads_kernel), Recorder(decode_kernel)
 by_seven = decode_heads(query, keys, values, tables, contexts, scale, kernel=seven)
 by_eight = torch.empty_like(query)
-launch_decode(query, keys, values, tables, contexts, None, by_eight, scale, int(contexts.max()), kernel=eight)
-print(f"largest difference of the results: {(by_seven - by_eight).abs().max():.0e}")
+launch_decode(query, keys, values, tables, contexts, None, by_eight, scale, max_context, kernel=eight)
+print(f"largest difference between the results: {(by_seven - by_eight).abs().max():.0e}")
 necessary = 2 * int(contexts.sum()) * KV_HEADS * HEAD_DIM * keys.element_size()
 rows = [[name, len(r.recording.programs), cache_bytes(r.recording)] for name, r in (("lesson 07", seven), ("lesson 08", eight))]
 Table(
@@ -316,39 +317,40 @@ programs_of(eight.recording, start=0, still=2)
 
 # %% [markdown]
 """
-There are half as many programs, and each key is loaded once. With the shapes of a Llama it is 4 query heads, with the 14 over 2 of Qwen2 it is 7.
+There are half as many programs, and each key is loaded once. With the shapes of a Llama, a key serves 4 query heads; with the 14 over 2 of Qwen2, it
+serves 7.
 
-What does it buy? For each idea the same kernel was built without it, right like the other, and timed on the H200. We look at these times when the
-whole kernel is there. Make a guess now. The decode of 64 × 2,048 is bound by reading. Without this idea, four programs read each key, one for each
-query head.
+How much time does that save? For each idea, the same kernel was built without it, giving the same results, and timed on the H200. We'll look at these
+times once the whole kernel is there. Guess now. The decode of 64 × 2,048 is bound by reading. Without this idea, four programs read each key, one per
+query head. How many times as long does it take?
 """
 
 # %%
-predict("08.b", ...)  # How many times as long does it take then?
+predict("08.b", ...)  # how many times as long it takes without the idea
 
 # %% [markdown]
 """
-## Idea 2: products on tensor cores
+## Idea 2: matrix products on tensor cores
 
-> **tensor core**: a part of a processor that multiplies two small matrices at once. It does many times the operations a second of the other
-> arithmetic units, in float16 and bfloat16.
+> **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it does many times the operations per second
+> of the other arithmetic units.
 
-In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products one by one, then a sum. Now a program has several query heads, so queries [heads,
-numbers] and keys [numbers, keys] are two matrices, and their product is `tl.dot(queries, keys)`. It runs on tensor cores.
+In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by element, then a sum. Now a program has several query heads, so the queries
+[heads, head size] and the keys [head size, keys] are two matrices, and the scores are `tl.dot(queries, keys)`. That runs on tensor cores.
 
-A tensor core takes at least 16 rows at a time. A Llama has 4 query heads for each KV head, so 12 rows are padding. They are computed for nobody. It
-costs nearly nothing: the time goes into reading. In the kernel, `GROUP` is the number of query heads for each KV head, 4 in the Llama, and `BLOCK_M` the
-number of rows, padding included. `is_row` says which are real, and only those are stored.
+`tl.dot` takes at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic and no bytes, and a
+decode waits for bytes. In the kernel, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding
+included. `is_row` marks the real ones, and only those are stored.
 
 ## Idea 3: a tile of several blocks
 
-A block has 16 tokens. That is a good size for memory (lesson 03), and a small one for a turn of the loop. But nothing says that a turn must look at
-one block. A tile may have 64 positions, and each looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, of which 16 neighbours
-are the same. What comes back are 64 block numbers, and from these 64 places:
+A block has 16 tokens. That's a good size for memory (lesson 03), and a small one for an iteration. But an iteration doesn't have to be one block. A tile
+may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, 16 neighbors of which are the same.
+The load returns 64 block indices, and from these we compute 64 offsets:
 """
 
 # %%
-print(inspect.getsource(places_of.fn))
+print(inspect.getsource(cache_offsets.fn))
 
 # %%
 first = next(access for access in eight.recording.programs[2].accesses if access.tensor == "k_cache")
@@ -358,19 +360,19 @@ print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]}
 
 # %% [markdown]
 """
-`USE_INT64` is the other trick in `places_of`. Lesson 07 made every block number 64 bits wide, because in a large cache 32 bits overflow. But wide numbers
-take two registers each, and there are many of them in a tile. So the function that starts the kernel looks at the cache. If all its places fit into
-32 bits, the kernel is compiled without.
+`USE_INT64` is the other trick in `cache_offsets`. Lesson 07 converted every block index to 64 bits, because 32 bits overflow in a large cache. But a
+64-bit integer takes two registers, and a tile has many of them. So the launcher looks at the cache: if all its offsets fit into 32 bits, the kernel is
+compiled without the conversion.
 
-Keys can be asked for only when their block numbers are there. That is two waits in a row, in every turn. Triton hides a part of them by itself. With
-`num_stages=2` a turn asks for the keys and values of the next one before it ends; with `num_stages=3` also for the block numbers of the one after
-that. Keys and values wait in shared memory until they are needed.
+Keys can be requested only once their block indices have arrived. That's two waits in a row, in every iteration. Triton hides part of this by itself.
+With `num_stages=2`, an iteration requests the next one's keys and values before it ends; with `num_stages=3`, also the block indices of the one after
+that. Keys and values wait in shared memory until they're needed.
 
 ## Idea 4: powers of two
 
-A GPU has an instruction for 2 to the x, and none for e to the x. `tl.exp(x)` is computed as 2 to the (x × log₂ e). Triton 3.6 makes one instruction
-of `tl.exp2`, and five of `tl.exp`: a multiplication, a comparison and two corrections for very small results, and that one. All that for each score.
-But the scores are multiplied by `scale` anyway. So whoever starts the kernel hands over scale × log₂ e:
+A GPU has an instruction for 2ˣ, and none for eˣ. `tl.exp(x)` is computed as 2 to the (x × log₂ e). Triton 3.6 compiles `tl.exp2` to one instruction, and
+`tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And that for every score. But the scores are
+multiplied by `scale` anyway, so the launcher passes scale × log₂ e:
 """
 
 # %%
@@ -380,31 +382,31 @@ print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2
 
 # %% [markdown]
 """
-From then on everything is in base 2: scores, maxima, weights, and log-sum-exps. The weights come out the same.
+From then on everything is in base 2: scores, maxima, weights and log-sum-exps. The weights come out the same.
 
 ## Build 2: the softmax of a tile
 
-In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a program has several rows. A turn gets a tile of scores, [rows, keys],
-and each row has its own maximum, its own sum, and its own line of `acc`.
+In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a program has several rows. Each iteration gets a tile of scores,
+[rows, keys], and each row has its own maximum, its own sum, and its own row of `acc`.
 
-**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Put `@triton.jit` above it, as it stands there.
+**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with `@triton.jit`, as in the stub.
 
 | argument | shape | what it is |
 |---|---|---|
-| `scores` | [rows, keys] | multiplied by scale × log₂ e already; minus infinity for keys that a row may not see |
+| `scores` | [rows, keys] | already multiplied by scale × log₂ e; minus infinity for keys that a row may not see |
 | `row_max` | [rows] | largest score so far; minus infinity before the first key |
 | `row_sum` | [rows] | sum of the weights so far, relative to `row_max` |
-| `acc` | [rows, numbers] | sum of weight × value so far, relative to `row_max` |
+| `acc` | [rows, head size] | sum of weight × value so far, relative to `row_max` |
 
-It returns four things, in this order: the weights of this turn, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled**
-to the new maximum. The values of this turn are *not* added in here. The kernel does that afterwards, with a `tl.dot` of weights and values.
+It returns four tiles, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled** to
+the new maximum. It does *not* add the values of these keys. The kernel does that afterwards, with a `tl.dot` of weights and values.
 
-It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` compares two tiles. Beside a
-tile [rows, keys], a number of each row must be a column: `x[:, None]`.
+It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` compares two tiles elementwise.
+To combine one value per row with a tile [rows, keys], make it a column: `x[:, None]`.
 
-The trap is that of lesson 06. If a row has seen no key yet, and may see none of this turn either, its new maximum is minus infinity, and −∞ − (−∞) is
-NaN. For such a row 0 must be subtracted instead, while the new maximum that you return stays minus infinity; its weights and its sum are 0 then. An
-`if` cannot choose row by row. `tl.where(condition, this, that)` can.
+The trap is that of lesson 06. If a row hasn't seen a key yet and may not see any of these either, its new maximum is minus infinity, and −∞ − (−∞) is
+NaN. For such a row, subtract 0 instead, but still return minus infinity as its maximum; its weights and its sum are then 0. An `if` can't choose row by
+row. `tl.where(condition, this, that)` can.
 
 Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
 new sum is 0.75 + 1.25 = 2, and `acc` is 10.
@@ -415,12 +417,12 @@ from lessons_lib.kernels.paged_flash import online_softmax
 
 # %% [markdown]
 """
-### The decode kernel, whole
+### The whole decode kernel
 
-With these four ideas you can read the kernel. The names that end a program early, `RAGGED` and `start >= context_len`, belong to the next ideas, as
-do the lines behind the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the size of a head, and `DIM` the next power of two. `token` and `seq` are made 64
-bits wide, for the same reason as block numbers in lesson 07: with many tokens, token × stride may not fit into 32. They are single numbers, so it
-costs nothing. The loop is that of lesson 07: blocks, place, keys, scores, softmax, values.
+With these four ideas you can read the kernel. The lines that end a program early, for `RAGGED` and `start >= context_len`, belong to the next ideas, as
+does what follows the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq` are converted to
+64 bits for the same reason as block indices in lesson 07: with many tokens, token × stride may not fit into 32. They're scalars, so that takes two
+registers per program rather than two per key. The loop is that of lesson 07: blocks, offsets, keys, scores, softmax, values.
 """
 
 # %%
@@ -428,7 +430,7 @@ print(inspect.getsource(decode_kernel.fn))
 
 # %% [markdown]
 """
-`with_functions` of the library makes the same kernel with other functions in it: yours. From here on our runs use it.
+The library's `with_functions` makes a copy of the kernel that calls other functions: yours. We use it from here on.
 """
 
 # %%
@@ -436,56 +438,64 @@ my_decode_kernel = with_functions(decode_kernel, online_softmax=online_softmax)
 device = kernel_device()
 on_device = [x.to(device) for x in (query, keys, values, tables, contexts)]
 out = torch.empty_like(on_device[0])
-launch_decode(*on_device, None, out, scale, int(contexts.max()), kernel=my_decode_kernel)
+launch_decode(*on_device, None, out, scale, max_context, kernel=my_decode_kernel)
 print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.allclose(out.cpu(), by_seven, atol=1e-5))
 
 # %% [markdown]
 """
 ### What these ideas buy
 
-Four kernels were timed. These lines were changed in three of them; the fourth is the same kernel, started with `BLOCK_N` = 16. The first one is told
-that there are as many KV heads as query heads, and finds every four of them at the same place in memory. The third one has an idea *more*: which
-entries of the table the next turn needs is known already, so it reads them one turn early.
+Four variants were timed. The lines below changed in three of them; the fourth is the same kernel, launched with `BLOCK_N` = 16. The first variant is
+launched on caches that claim to have one KV head per query head, and finds each group of four at the same address. The third has an idea *more*: the
+entries of the table that the next iteration needs are known already, so it reads them one iteration early.
 """
 
 # %%
-WITHOUT = ("one program per query head", "no tensor cores", "table read one turn early")
+WITHOUT = ("one program per query head", "no tensor cores", "table read one iteration early")
 for name in WITHOUT:
     print(f"{name}:\n{VARIANTS[name].diff()}\n")
 
 # %%
-def prices(*pairs):
-    """What a case takes as it is, and with something else in place of one idea."""
-    rows = [[case.name, without, case.microseconds[OURS], case.without[without]] for case, without in pairs]
-    columns = ["case", "in place of the idea", "as it is, µs", "then, µs", "times as long"]
-    return Table(columns, [[*row, f"{row[3] / row[2]:.2f}"] for row in rows], f"Recorded on one {machine.name}")
+AS_IT_IS = "the kernel as it is"
+
+
+def prices(*rows):
+    """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
+    table = []
+    for case, variant, other in ((*row, AS_IT_IS)[:3] for row in rows):
+        before = case.without.get(other, case.microseconds[OURS])
+        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
+    columns = ["case", "variant", "µs", "compared with", "µs there", "times as long"]
+    return Table(columns, table, f"Recorded on one {machine.name}")
 
 
 reveal("08.b", even.without["one program per query head"] / even.microseconds[OURS], unit="times as long")
-prices(*((even, name) for name in (*WITHOUT[:2], "one block a turn", WITHOUT[2])), (small_heads, WITHOUT[2]))
+SMALL_TILES = "one block per iteration"
+prices((even, WITHOUT[0]), (even, SMALL_TILES), (even, WITHOUT[1], SMALL_TILES), (even, WITHOUT[2]), (small_heads, WITHOUT[2]))
 
 # %% [markdown]
 """
-**Keys read four times** are not four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its own
-between memory and processors (50 MB on an H200). Often it still had what a neighbour had read.
+**One program per query head** doesn't take four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its
+own between memory and processors (50 MB on an H200), which probably often still held what a neighbor had read. And not all of the difference is
+re-reading: this variant also launches four times as many programs, each with one real row of 16. The two weren't timed separately.
 
-**Without tensor cores** the products of all rows, numbers and keys exist at once, one by one. With 128 keys a turn they would not fit into the
-registers. So this was timed with 16 keys a turn, as the line below it: compare it with that one. What is left is what tensor cores buy.
+**One block per iteration** is slower, with all other settings unchanged. Whether small tiles are slow with *any* settings is a question for the last idea
+of this lesson.
 
-**One block a turn** is slower, with all other settings as they were. Whether small tiles are slow with *any* settings is a question for the last
-idea of this lesson.
+**Without tensor cores**, the products of all rows, dimensions and keys exist at once, element by element. With 128 keys per iteration they wouldn't fit
+into the registers. So this variant was timed with 16 keys per iteration, and the table compares it with the row above it, which has 16 as well. The
+factor is what tensor cores buy.
 
-**The table read early** sounded right, and it is not in our kernel. In the first case it changes hardly more than what two timings of the same kernel
-differ by (Idea 7 shows two): with 128 keys in each, turns are few, and other programs on the same processor can use the wait. With the small heads of a
-Qwen2 and 256 sequences it gains a few percent. That is too little for lines that every reader must think through. Where a few
-percent are money, one would decide otherwise.
+**The table read early** sounded right, and it isn't in our kernel. In the first case it changes little more than two timings of the same kernel differ by
+(Idea 7 shows two). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too little for lines that every
+reader has to think through. If a few percent matter to you, decide otherwise.
 """
 
 # %% [markdown]
 """
 ## Idea 5: split one sequence among many processors
 
-How many programs are there? One for each KV head of each sequence. Here is what that means for a GPU with as many processors as the recorded one.
+How many programs are there? One per KV head of each sequence. Here's what that means for a GPU with as many processors as the recorded one.
 """
 
 # %%
@@ -496,48 +506,48 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 
 
 # %% [markdown]
 """
-Hatched cells have fewer programs than processors. And one program a processor is still few. While a program waits for memory, the processor can go on
-with another, if it has one.
+Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for memory, the processor can switch
+to another, if it has one.
 
-Attention over one sequence can be cut: lesson 06's `merge`. So a third axis of the grid counts **splits**. Program (h, i, s) has KV head h of
-sequence i, and of its keys only those from s × SPLIT up to (s + 1) × SPLIT.
+Attention over one sequence can be split: lesson 06's `merge`. So a third axis of the grid counts **splits**. Program (h, i, s) computes KV head h of
+sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
 
-> **split-KV**: cutting the keys of one sequence into pieces that different programs go through at the same time, and merging their results. Known as
+> **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their results. Known as
 > *Flash-Decoding*.
 
-How many keys should a split have? If they are too many, processors have no work. If they are too few, programs spend their time on beginning and on
-being merged. And all sequences get splits of the same size, so that a long one among short ones does not keep everybody waiting at the end. The
-library's rule aims at eight programs a processor, but it gives no program fewer than 512 keys, nor more than 2,048:
+How many keys should a split have? With too many, processors have no work. With too few, starting and merging take too large a share. And all sequences
+get splits of the same size, so that a long one among short ones doesn't delay the end of the launch. The library's rule aims at eight programs per
+processor, but gives each program at least 512 keys, and at most 2,048:
 """
 
 # %%
-from lessons_lib.kernels import FEWEST_KEYS_A_SPLIT, MOST_KEYS_A_SPLIT, keys_a_split
+from lessons_lib.kernels import MAX_KEYS_PER_SPLIT, MIN_KEYS_PER_SPLIT, keys_per_split
 
-print(inspect.getsource(keys_a_split))
-print(f"FEWEST_KEYS_A_SPLIT = {FEWEST_KEYS_A_SPLIT}, MOST_KEYS_A_SPLIT = {MOST_KEYS_A_SPLIT}")
+print(inspect.getsource(keys_per_split))
+print(f"MIN_KEYS_PER_SPLIT = {MIN_KEYS_PER_SPLIT}, MAX_KEYS_PER_SPLIT = {MAX_KEYS_PER_SPLIT}")
 
 
 def splits(batch, context):
-    return triton.cdiv(context, keys_a_split(batch, 8, context, recorded.processors))
+    return triton.cdiv(context, keys_per_split(batch, 8, context, recorded.processors))
 
 
 draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs for each processor")
 
 # %% [markdown]
 """
-In the hatched cells the lower bound of 512 keys stops the rule. So the sequence of 8,192 tokens that decodes alone becomes 16 pieces, and 16 × 8
-programs are four fewer than there are processors. Why not smaller pieces?
+In the hatched cells the lower bound of 512 keys stops the rule. So the single sequence of 8,192 tokens gets 16 splits, and 16 × 8 programs are four fewer
+than there are processors. Why not smaller splits?
 """
 
 # %%
-piece = FEWEST_KEYS_A_SPLIT * 2 * 128 * 2  # keys and values, 128 numbers, 2 bytes
+split_bytes = MIN_KEYS_PER_SPLIT * 2 * 128 * 2  # keys and values, 128 elements, 2 bytes
 rate = machine.bytes_per_s / recorded.processors
-print(f"512 keys and values of one head: {piece / 1e3:.0f} KB, read in {piece / rate * 1e6:.1f} µs at a processor's share of the recorded speed")
+print(f"512 keys and values of one head: {split_bytes / 1e3:.0f} KB, read in {split_bytes / rate * 1e6:.1f} µs at a processor's share of the recorded rate")
 
 # %% [markdown]
 """
-Besides reading, a program has to start, to look up its table, to wait for its first keys, and to write its result; and each piece is one more to
-merge. The smaller the pieces, the more that weighs.
+Besides reading, a program has to start, look up its table, wait for its first keys, and write its result; and each split is one more to merge. The
+smaller the splits, the larger the share of all that.
 """
 
 # %%
@@ -545,37 +555,37 @@ prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64
 
 # %% [markdown]
 """
-In the ragged batch there are programs enough without splits. But the lengths run from 100 to 8,000, and the longest sequences are still at work when
-the others have finished. Smaller pieces even that out.
+The ragged batch has enough programs without splits. But its lengths run from 100 to 8,000, and the longest sequences are still running when the others
+have finished. Smaller splits even that out.
 
-The price: the pieces have to be merged. Each split writes its attention and its log-sum-exp, in base 2, to two tensors, in float32. Then a second
-kernel joins them.
+The price: the splits have to be merged. Each split writes its attention and its log-sum-exp, in base 2, to two tensors in float32. Then a second kernel
+merges them.
 
 ## Build 3: merge
 
-**Your task: `merge_kernel`.** Program (h, i) has query head h of sequence i: axis 0 of the grid counts query heads, axis 1 sequences. There are
+**Your task: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query heads, axis 1 sequences. There are
 `tl.num_programs(0)` query heads.
 
 | parameter | what it is |
 |---|---|
-| `partial_out` | pointer to [T, query heads, NUM_SPLITS, HEAD_DIM]: the attention of each split, divided by its own sum already |
+| `partial_out` | pointer to [T, query heads, NUM_SPLITS, HEAD_DIM]: the attention of each split, already divided by its own sum |
 | `partial_lse` | pointer to [T, query heads, NUM_SPLITS]: its log-sum-exp, in base 2 |
 | `context_lens` | pointer to the number of keys of each sequence |
-| `cu_seqlens_q` | pointer to where each sequence begins in the row; read it only if `RAGGED` |
-| `out`, `stride_out`, `stride_out_head` | pointer to [T, query heads, HEAD_DIM], and numbers from one token to the next, and from one head to the next |
-| `HEAD_DIM`, `DIM` | size of a head, and a power of two that is not below it |
-| `SPLIT` | keys of a split |
-| `NUM_SPLITS`, `SPLITS` | splits for which there is room, and a power of two that is not below it |
-| `RAGGED` | whether the row holds more than decodes |
+| `cu_seqlens_q` | pointer to where each sequence starts in the packed batch; read it only if `RAGGED` |
+| `out`, `stride_out`, `stride_out_head` | pointer to [T, query heads, HEAD_DIM]; elements from one token to the next, and from one head to the next |
+| `HEAD_DIM`, `BLOCK_D` | the head size, and a power of two that is at least as large |
+| `SPLIT_SIZE` | keys per split |
+| `NUM_SPLITS`, `BLOCK_SPLITS` | splits for which there is room, and a power of two that is at least as large |
+| `RAGGED` | whether the batch has more than decodes |
 
-Both partial tensors lie without gaps. So the line of a split in `partial_lse` is (token × query heads + head) × NUM_SPLITS + split, and its attention
-begins at HEAD_DIM times that in `partial_out`.
+Both partial tensors are contiguous. So the index of a split in `partial_lse` is (token × query heads + head) × NUM_SPLITS + split, and its attention
+starts at HEAD_DIM times that in `partial_out`.
 
-- **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it is the one at `cu_seqlens_q[i]`; and if the sequence has not exactly one
-  new token, `return`: it is another kernel's. The decode kernel above begins in the same way.
-- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT)`. In the others anything may lie, even NaN. Load them
-  with a mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
-- **Result.** The mean of the attentions, each weighted with 2 to the (log-sum-exp − the largest of them). Store it in `out`, with a mask for
+- **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it's the token at `cu_seqlens_q[i]`; and unless the sequence has exactly one new
+  token, `return`: it belongs to another kernel. The decode kernel above starts in the same way.
+- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others hold anything, even NaN. Load them with a
+  mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
+- **Result.** The weighted mean of the attentions, with the weights 2 to the (log-sum-exp − the largest log-sum-exp). Store it in `out`, with a mask for
   `dim < HEAD_DIM`.
 
 Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 × [2, 4] + 1 × [8, 1]) / 1.5 =
@@ -587,99 +597,110 @@ from lessons_lib.kernels.paged_flash import merge_kernel
 
 # %% [markdown]
 """
-Your merge behind your decode kernel: the same three stories, cut into splits of 16 keys, so that D and B are cut, short as they are. (The library's
-smallest split is 512.)
+Your merge after your decode kernel: the same three stories in splits of 16 keys, so that D and B are split, short as they are. (The library's smallest
+split is 512.)
 """
 
 # %%
-launch_decode(*on_device, None, out, scale, int(contexts.max()), split=16, kernel=my_decode_kernel, merge=merge_kernel)
+launch_decode(*on_device, None, out, scale, max_context, split_size=16, kernel=my_decode_kernel, merge=merge_kernel)
 print("split and merged, equal up to rounding:", torch.allclose(out.cpu(), by_seven, atol=1e-5))
-cut, joined = Recorder(my_decode_kernel), Recorder(merge_kernel)
-launch_decode(query, keys, values, tables, contexts, None, torch.empty_like(query), scale, int(contexts.max()), split=16, kernel=cut, merge=joined)
-print(f"decode kernel: grid {cut.recording.grid}; merge kernel: grid {joined.recording.grid}")
-print(f"bytes of keys and values: {cache_bytes(cut.recording):,}, as before: {cache_bytes(cut.recording) == necessary}")
-programs_of(cut.recording, start=8, still=9)
+split, merged = Recorder(my_decode_kernel), Recorder(merge_kernel)
+launch_decode(query, keys, values, tables, contexts, None, torch.empty_like(query), scale, max_context, split_size=16, kernel=split, merge=merged)
+print(f"decode kernel: grid {split.recording.grid}; merge kernel: grid {merged.recording.grid}")
+print(f"bytes of keys and values: {cache_bytes(split.recording):,}, as before: {cache_bytes(split.recording) == necessary}")
+programs_of(split.recording, start=8, still=9)
 
 # %% [markdown]
 """
-Each split of B reads one block, and stores to the partial tensors in place of `out`. An index of `partial_out` is token, query head, split, number;
-one of `partial_lse` is token, query head, split. The splits of C and D behind their last token end at once. Their lines in the partial tensors are
-never written.
+Each split of B reads one block, and stores to the partial tensors instead of `out`. An index of `partial_out` is token, query head, split, dimension; one
+of `partial_lse` is token, query head, split. The programs of C and D whose split is past the last token end at once; their entries in the partial tensors
+are never written.
 
-## Idea 6: one packed row, prefills included
+## Idea 6: one packed batch, prefills included
 
-In a real step the row is mixed: some requests bring a whole prompt, some a chunk, most one token. For several new tokens of a sequence the same idea
-goes further: a program takes **neighbouring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256 rows. Every
+In a real step the batch is mixed: some requests bring a whole prompt, some a chunk, most of them one token. For several new tokens of a sequence the same
+idea goes further: a program computes **neighboring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256 rows. Every
 key that is loaded serves all of them.
 
-So the row is cut into tiles of TOKENS tokens each, sequence by sequence. Program (h, t) has tile t. Whose tile is it? Sequences have different
-lengths, so one must look. It would be easy if the CPU, the *host* of the GPU, counted the tiles of each sequence. But then it would have to know the
-lengths, which lie on the GPU, and to wait for them. There is a trick that needs no lengths:
+So the packed batch is cut into tiles of BLOCK_Q tokens each, sequence by sequence. Program (h, t) computes tile t. Which sequence is tile t part of?
+Sequences have different lengths, so the program has to find out. It would be easy if the CPU, the *host* of the GPU, counted each sequence's tiles. But
+then it would need the lengths, which are on the GPU, and would have to wait for them. A trick avoids that:
 
-**Sequence i gets its tiles from number cu_seqlens_q[i] // TOKENS + i on.** The first part is the number of full tiles that would fit in front of it.
-And each of the i sequences in front may have a tile at its end that is not full, so there is one more for each. There may be a tile too many; it
-finds no tokens, and ends. T // TOKENS + B tiles are enough for T tokens of B sequences: both numbers are known from shapes.
+**Sequence i owns the tiles from cu_seqlens_q[i] // BLOCK_Q + i on.** The first term is the number of full tiles that fit in front of it. And each of the
+i sequences in front may end with a tile that isn't full, so there's one more for each. There may be a tile too many; it finds no tokens, and ends.
+T // BLOCK_Q + N tiles are enough for T tokens of N sequences: both are known from shapes.
 """
 
 # %%
 from lessons_lib.attention import pack
 
-TOKENS = 4
-row = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
-bounds = row.cu_seqlens_q.tolist()
-firsts = [bounds[i] // TOKENS + i for i in range(3)]
-tiles = bounds[-1] // TOKENS + 3
-print(f"new tokens {row.new_lens}, cu_seqlens_q {bounds}, tiles of {TOKENS}: {tiles}; the sequences begin at the tiles {firsts}")
-for tile in range(tiles):
+BLOCK_Q = 4
+packed = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
+bounds = packed.cu_seqlens_q.tolist()
+firsts = [bounds[i] // BLOCK_Q + i for i in range(3)]
+num_tiles = bounds[-1] // BLOCK_Q + 3
+print(f"new tokens {packed.new_lens}, cu_seqlens_q {bounds}, {num_tiles} tiles of {BLOCK_Q}; the first tiles of the sequences are {firsts}")
+for tile in range(num_tiles):
     seq = max(i for i in range(3) if firsts[i] <= tile)
-    start = (tile - firsts[seq]) * TOKENS
-    own = list(range(start, min(start + TOKENS, row.new_lens[seq])))
+    start = (tile - firsts[seq]) * BLOCK_Q
+    own = list(range(start, min(start + BLOCK_Q, packed.new_lens[seq])))
     print(f"  tile {tile}: sequence {seq}, " + (f"its new tokens {own}" if own else "no tokens"))
 
 # %% [markdown]
 """
-## Build 4: whose tile?
+## Build 4: find the sequence of a tile
 
-**Your task: `sequence_of(tile, cu_seqlens_q, num_seqs, TOKENS)`**, a function that kernels call. `tile` is a number, `cu_seqlens_q` a pointer to
-`num_seqs` + 1 integers, `TOKENS` a constant. Return the number of the sequence: the **last** one whose first tile, cu_seqlens_q[i] // TOKENS + i, is
-not above `tile`. (For a tile that finds no tokens this rule holds as well.)
+**Your task: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an int, `cu_seqlens_q` a pointer to
+`num_seqs` + 1 integers, `BLOCK_Q` a constant. Return the index of the sequence: the **last** one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at
+most `tile`. (The rule also holds for a tile that finds no tokens.)
 
-There may be hundreds of sequences, and every program asks. So search by halves: keep a sequence `low` of which you know that it begins at or before
-the tile, and a `high` of which you know that it begins behind it, or that there is no such sequence. Each look at the one in the middle halves what
-lies between them. At least one sequence is there.
+There may be hundreds of sequences, and every program searches. So use binary search: keep a sequence `low` that is known to start at or before the tile,
+and a `high` that is known to start after it, or to be past the last sequence. Each look at the one in the middle halves the range. There is at least one
+sequence.
 
-`while` and `if` work in a kernel as they do in Python, with numbers that were loaded with `tl.load`. But the compiler takes no `return` and no
-`break` inside a loop, though the interpreter would. The check asks both.
+`while` and `if` work in a kernel as they do in Python, on scalars loaded with `tl.load`. But the compiler accepts no `return` and no `break` inside a
+loop, though the interpreter would. The check asks both.
 
-Example: with `cu_seqlens_q` [0, 8, 13, 15] and TOKENS = 4, the sequences begin at the tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence
-0, tile 3 to sequence 1, and tile 5 to sequence 2.
+Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start at the tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence 0,
+tile 3 to sequence 1, and tile 5 to sequence 2.
 """
 
 # %% exercise="08.4"
-from lessons_lib.kernels.paged_flash import sequence_of
+from lessons_lib.kernels.paged_flash import find_seq_idx
 
 # %% [markdown]
 """
 ### The prefill kernel
 
-Three more ideas are in it.
+It has three more ideas, each in a function of its own.
 
-**A mask on the diagonal only.** A token sees the keys up to its own position. For a tile of tokens that means: keys before the first of them are seen
-by all. Only around the tile's own positions does one see what another does not. So there are two loops. The first, up to `diagonal`, masks no key.
-The second does, and is short.
+**A mask on the diagonal only.** A token sees the keys up to its own position. So all tokens of a tile see all keys before the tile's first token. Only
+around the tile's own positions does one token see a key that another doesn't. Therefore the kernel has two loops. The first, up to `first_masked_key`,
+needs no mask, and no row in it can be without a key, so `unmasked_softmax` drops your `tl.where`. The second loop masks, and is short.
 
-**The longest first.** The last tokens of a long prompt see most keys, so their programs take longest. A GPU starts programs in the order of their
-numbers. If the longest come last, most processors wait for them at the end. So the tiles are counted backwards.
+**The longest first.** The last tokens of a long prompt see the most keys, so their programs take longest. A GPU starts programs in the order of their
+ids. If the longest came last, most processors would wait for them at the end. So `longest_first` counts the tiles backwards.
 
-**A kernel of its own for decodes.** One kernel could do both: a decode is a tile with one token. But its tile has room for 64, and the other rows are
-padding. So a sequence with one new token is passed over here, and `decode_kernel` passes over the others. Both run over the same row.
+**A separate kernel for decodes.** One kernel could do both: a decode is a tile with one token. But the tile has room for 64, and all other rows are
+padding. So this kernel skips sequences with one new token (`has_own_kernel`), and `decode_kernel` skips all others. Both run over the same batch.
 """
+
+# %%
+from lessons_lib.kernels import first_masked_key, has_own_kernel, longest_first, unmasked_softmax
+
+for function in (first_masked_key, unmasked_softmax, longest_first, has_own_kernel):
+    print(inspect.getsource(function.fn))
 
 # %%
 print(inspect.getsource(prefill_kernel.fn))
 
+# %% [markdown]
+"""
+And here is each idea taken out again, as it was timed:
+"""
+
 # %%
-IN_PREFILLS = ("natural exponentials", "a mask in every turn", "first tokens first", "one kernel for prefills and decodes")
+IN_PREFILLS = ("natural exponentials", "a mask in every iteration", "first tokens first", "one kernel for prefills and decodes")
 for name in IN_PREFILLS:
     print(f"{name}:\n{VARIANTS[name].diff()}\n")
 
@@ -688,21 +709,20 @@ prices(*((long, name) for name in (*IN_PREFILLS[:3], "64-bit offsets")), (mixed,
 
 # %% [markdown]
 """
-**Natural exponentials** are Idea 4, taken out. They were timed here because here every score counts: a decode waits for memory, whatever it computes
-meanwhile. The kernel is then handed the scale alone, without log₂ e. Four instructions more a score are much: tensor cores do the products, and the
-other arithmetic units are left with scaling, maximum, exponential and sum, a handful of instructions a score.
+**Natural exponentials** take out Idea 4; the launcher then passes the scale without log₂ e. They were timed in the prefill because that's where
+arithmetic counts: a decode waits for memory. Four extra instructions per score is a lot: the tensor cores do the products, and the other arithmetic units
+do the rest, scaling, maximum, exponential and sum, a handful of instructions per score.
 
-**The mask.** Look at the first loop. The softmax is written out there, without the `tl.where` of yours: all keys are seen by all tokens, so no row
-can be without a maximum.
+**A mask in every iteration** runs all keys through the second loop, with its comparison, its `tl.where` and your softmax.
 
-**First tokens first** is only a little slower here, though by more than two timings of the same kernel differ by. Each processor gets many programs
-in this case, one after the other, so the wait at the end is a small part of the whole.
+**First tokens first** is only a little slower here, though by more than two timings of the same kernel differ by. Each processor runs many programs in
+this case, one after another, so the wait at the end is a small part of the whole.
 
-**64-bit offsets** are the price of `USE_INT64`, which has no diff. In the prefill kernel registers are what is short.
+**64-bit offsets** are the price of `USE_INT64`, which has no diff. Registers are scarce in the prefill kernel.
 
 ## Idea 7: choose tiles once, on purpose
 
-How many keys in a turn, how many rows, how many warps, how many stages? No formula says. One tries. Triton has a decorator for that:
+How many keys per iteration, how many rows, how many warps, how many stages? There's no formula; you have to try. Triton has a decorator for that:
 
 ```python
 @triton.autotune(configs=[triton.Config({"BLOCK_N": 32}, num_warps=4), triton.Config({"BLOCK_N": 64}, num_warps=4), ...], key=["num_tokens"])
@@ -712,14 +732,14 @@ def kernel(...):
 
 > **autotuning**: finding the fastest of several configurations of a kernel by running all of them.
 
-What it does must be known before one uses it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and
-runs each many times. A request that happens to bring a new value waits seconds, not microseconds. The outputs are written many times, which is wrong
-for a kernel that adds to what is there. And it cannot happen while a CUDA graph is captured.
+Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and runs each many
+times. A request that happens to bring a new value waits seconds, not microseconds. The outputs are written many times, which is wrong for a kernel that
+accumulates into them. And it can't happen while a CUDA graph is being captured.
 
-> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU's time for starting each kernel. While it is
-> captured, nothing may wait for the GPU.
+> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
+> nothing may wait for the GPU.
 
-So we swept once, by hand, over both kernels, and wrote the winners into two functions. Here is what was tried.
+So we ran a sweep once, by hand, over both kernels, and wrote the results into two functions. Here is what was tried.
 """
 
 # %%
@@ -728,7 +748,7 @@ from dataclasses import asdict
 from lessons_lib.kernels import decode_tiles, prefill_tiles
 from lessons_lib.viz.charts import draw_sweep
 
-tiles_of = {even.name: decode_tiles(128 * 2), long.name: prefill_tiles(128 * 2, torch.bfloat16)}  # heads of 128 numbers, 2 bytes each
+tiles_of = {even.name: decode_tiles(128 * 2), long.name: prefill_tiles(128 * 2, torch.bfloat16)}  # heads of 128 elements, 2 bytes each
 for case in (even, long):
     display(draw_sweep(case.tiles, recorded.provenance, case.name, chosen=asdict(tiles_of[case.name])))
 
@@ -740,34 +760,35 @@ for case in (even, long):
 
 # %% [markdown]
 """
-Each sweep is one case, and the tiles have to be good for all. So the chosen tiles of the decode are not the fastest of this sweep, but the best over
-all cases of the benchmark. They are a little behind, by more than two timings of the same tiles differ by (the last lines printed). The chosen tiles
-of the prefill are the fastest, and only one other comes near. What a sweep shows more clearly is what to stay away from, and that settings depend on
-each other. Look at the first line of the decodes, the single blocks of Idea 3. With two warps in place of four, what was slow above is about as fast
-as the chosen tiles: 16 keys are work enough for 64 threads, and little for 128. So an idea has no price by itself. What it buys depends on what is
-there already, and all the numbers above hold for the kernel as it is.
+Each sweep covers one case, and tiles have to serve all cases. The chosen decode tiles aren't the fastest of this sweep: they're a little behind, by more
+than two timings of the same tiles differ by (the last lines printed). We chose them with the other decode cases in mind, for which no sweep is recorded.
+The chosen prefill tiles are the fastest, and only one other combination comes close.
+
+A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decodes, the single blocks of Idea 3. With
+two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, and little for 128. So an
+idea has no price by itself. What it buys depends on what is already there, and all the times above hold for this kernel.
 
 ## Two functions
 
-What others call has to be safe. A kernel checks nothing; a wrong table makes it read elsewhere, or destroy somebody's memory. So the kernels stand
-behind two functions:
+What others call has to be safe. A kernel checks nothing; with a wrong table it reads elsewhere, or overwrites another tensor. So two functions wrap the
+kernels:
 
 - `decode(q, k_cache, v_cache, block_tables, context_lens, scale)` for sequences with one new token each;
-- `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed row.
+- `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed batch.
 
-Shapes, dtypes, devices and layouts are known to the CPU, and always checked. What lengths and tables *hold* is known to the GPU, and to look means to
-wait for it. So that is checked on a CPU, or where `varlen` is not given the maxima and has to wait anyway. `decode` needs none: it goes by the width
-of the table. On a GPU it never waits, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
+Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are on the GPU, and reading them
+synchronizes. So those are checked on a CPU, or if `varlen` isn't given the maxima and has to synchronize anyway. `decode` doesn't need maxima: it uses
+the width of the table. On a GPU it never synchronizes, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
 """
 
 # %% tags=["measured"]
 if device == "cuda":
     given = [x.clone() for x in on_device]
-    decode(*given, scale)  # compiles the kernels, which is not allowed during the capture
+    decode(*given, scale)  # compiles the kernels, which isn't allowed during capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = decode(*given, scale)
-    given[0].mul_(2)  # other queries, in the same place
+    given[0].mul_(2)  # other queries, in the same memory
     graph.replay()
     print("captured, replayed on other queries, equal to a call:", torch.equal(captured, decode(*given, scale)))
 else:
@@ -775,7 +796,7 @@ else:
 
 # %% [markdown]
 """
-Two refusals:
+Two rejected calls:
 """
 
 # %%
@@ -791,8 +812,8 @@ for arguments in ((query, keys, values, tables.long(), contexts, scale), (query,
 """
 ## Prove it
 
-Both kernels, with your functions in them, against lesson 06's loop over sequences: random rows with prefills, chunks and decodes, contexts of 1, just
-a block, and one more, and NaN in every cell of the pool that holds no token.
+Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes, contexts of 1,
+of exactly one block, and of one more, and NaN in every cache slot that holds no token.
 """
 
 # %%
@@ -802,19 +823,20 @@ from lessons_lib.attention import attention_one_by_one
 from lessons_lib.batching import padded_tables
 from lessons_lib.kv_cache import BlockPool, BlockTable, blocks_for
 
-my_prefill_kernel = with_functions(prefill_kernel, online_softmax=online_softmax, sequence_of=sequence_of)
+my_prefill_kernel = with_functions(prefill_kernel, online_softmax=online_softmax, find_seq_idx=find_seq_idx)
 
 
-def attend_mine(query, keys, values, bounds, contexts, tables, scale, longest, split=None):
-    """`varlen` with your functions inside. Each kernel passes over the sequences of the other."""
+def attend_mine(query, keys, values, bounds, contexts, tables, scale, max_context, split_size=None):
+    """`varlen` with your functions inside. Each kernel skips the other's sequences."""
     out = torch.empty_like(query)
     launch_prefill(query, keys, values, tables, contexts, bounds, out, scale, kernel=my_prefill_kernel)
-    launch_decode(query, keys, values, tables, contexts, bounds, out, scale, longest, split=split, kernel=my_decode_kernel, merge=merge_kernel)
+    mine = dict(split_size=split_size, kernel=my_decode_kernel, merge=merge_kernel)
+    launch_decode(query, keys, values, tables, contexts, bounds, out, scale, max_context, **mine)
     return out
 
 
-def random_row(rng, q_heads, kv_heads, head_dim, block_size):
-    """A packed row with random queries, keys and values; NaN where no token is."""
+def random_batch(rng, q_heads, kv_heads, head_dim, block_size):
+    """A packed batch with random queries, keys and values; NaN in slots without a token."""
     new = [rng.choice((1, 1, 2, block_size, 13)) for _ in range(rng.randint(1, 4))]
     contexts = [n + rng.choice((0, block_size - 1, block_size, 30)) for n in new]
     pool = BlockPool(sum(blocks_for(c, block_size) for c in contexts) + 2, block_size)
@@ -832,23 +854,23 @@ def random_row(rng, q_heads, kv_heads, head_dim, block_size):
 
 
 rng = random.Random(8)
-for *shape, split in ((4, 2, 16, 4, None), (4, 2, 16, 8, 8), (14, 2, 64, 16, 16), (3, 3, 20, 8, None), (8, 1, 32, 16, 32)):
+for *shape, split_size in ((4, 2, 16, 4, None), (4, 2, 16, 8, 8), (14, 2, 64, 16, 16), (3, 3, 20, 8, None), (8, 1, 32, 16, 32)):
     q_heads, kv_heads, head_dim, block_size = shape
     worst, lens = 0.0, []
     for _ in range(3):
-        q, k, v, packed, block_tables = random_row(rng, *shape)
+        q, k, v, packed, block_tables = random_batch(rng, *shape)
         expected = attention_one_by_one(q, k, v, packed, block_tables, head_dim**-0.5)
         given = [x.to(device) for x in (q, k, v, packed.cu_seqlens_q.int(), packed.context_lens.int(), block_tables.int())]
-        mine = attend_mine(*given, head_dim**-0.5, int(packed.context_lens.max()), split).cpu()
+        mine = attend_mine(*given, head_dim**-0.5, int(packed.context_lens.max()), split_size).cpu()
         worst = max(worst, float((mine - expected).abs().max()))
         lens.append(packed.new_lens)
-    told = f"{q_heads} query heads over {kv_heads}, {head_dim} numbers, blocks of {block_size}, " + (f"splits of {split}" if split else "not split")
-    print(f"{told}; new tokens {lens}\n   off by less than 1e-5: {worst < 1e-5}")
+    splits_text = f"splits of {split_size}" if split_size else "not split"
+    print(f"{q_heads} query heads over {kv_heads}, head size {head_dim}, blocks of {block_size}, {splits_text}; new tokens {lens}")
+    print(f"   off by less than 1e-5: {worst < 1e-5}")
 
 # %% [markdown]
 """
-And in a whole model: greedy tokens through the library's Triton backend, and through one with your functions, against the PyTorch backend of lesson
-06.
+And in whole models: greedy tokens through the library's Triton backend, and through one with your functions, against lesson 06's PyTorch backend.
 """
 
 # %%
@@ -859,8 +881,8 @@ from lessons_lib.models import VOCAB_SIZE, tiny_model
 
 def my_backend(packed, block_tables, block_size):
     bounds, lens, tables = (tensor.int().contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables))
-    longest = int(packed.context_lens.max())
-    return lambda query, keys, values, scale: attend_mine(query.contiguous(), keys, values, bounds, lens, tables, scale, longest)
+    max_context = int(packed.context_lens.max())
+    return lambda query, keys, values, scale: attend_mine(query.contiguous(), keys, values, bounds, lens, tables, scale, max_context)
 
 
 plain = SimpleNamespace(pad_token_id=0, eos_token_id=24)
@@ -876,16 +898,16 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 ## Measure
 
-### On your GPU, if there is one
+### On your GPU, if you have one
 """
 
 # %% tags=["measured"]
 from lessons_lib.measuring import PEERS, make_inputs, microseconds
 
-MINE_TOO = ("decode 32,8,128; batch 1, context 8192", "decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
+MEASURED = ("decode 32,8,128; batch 1, context 8192", "decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
 if device == "cuda":
     rows = []
-    for name in MINE_TOO:
+    for name in MEASURED:
         inputs = make_inputs(SHAPES[name])
         calls = {way: PEERS[way](inputs) for way in WAYS}
         times = [microseconds(own) if own else None for own in calls.values()]
@@ -893,23 +915,23 @@ if device == "cuda":
         rows.append([name, *times, f"{work.bytes / ours / 1e6:.2f} TB/s, {work.flop / ours / 1e6:.0f} TFLOP/s"])
     display(Table(["µs", *WAYS, "rate of the first"], rows, f"Measured here, on {torch.cuda.get_device_name()}, bfloat16"))
 else:
-    print("Here kernels are interpreted, which says nothing about speed. Below are the recorded times.")
+    print("Kernels are interpreted here, which says nothing about speed. Below are the recorded times.")
 
 # %% [markdown]
 """
 ### Recorded
 
-All cases, with the kernels of this lesson: what the machine allows, what they take, and how much of the allowed that is.
+All cases with this lesson's kernels: the lower bound, the time they take, and how much of the limit they reach.
 """
 
 # %%
 def least(case):
-    """Microseconds below which the machine cannot be."""
+    """Lower bound in microseconds."""
     return attainable(work_of(case.name), machine) * 1e6
 
 
 def bound(case):
-    """What bounds its sequences, by the intensity of each."""
+    """What limits its sequences, by the intensity of each."""
     shape, found = SHAPES[case.name], set()
     for q_len, context_len in zip(shape.q_lens, shape.context_lens):
         work = attention_work([q_len], [context_len], shape.q_heads, shape.kv_heads, shape.head_dim)
@@ -918,7 +940,7 @@ def bound(case):
 
 
 Table(
-    columns=["recorded", "bound by", "at least, µs", "lesson 07, µs", "lesson 08, µs", "share of what is allowed"],
+    columns=["recorded", "bound by", "at least, µs", "lesson 07, µs", "lesson 08, µs", "share of the limit"],
     rows=[
         [case.name, bound(case), least(case), case.microseconds.get(SEVEN), case.microseconds[OURS], f"{least(case) / case.microseconds[OURS]:.0%}"]
         for case in recorded.cases
@@ -927,14 +949,13 @@ Table(
 
 # %% [markdown]
 """
-In the decodes the share is one of the reading speed: near 100 %, a kernel is about as fast as this machine can read at all. The short cases cannot
-come as near, because starting and ending take their time. In the prefill it is a share of the rate of the large matrix product. The limit of the
-mixed row is too low to be reached: it takes reading and computing to go on at the same time, but the decodes read and the prefills compute, and the
-two kernels run one after the other.
+In the decodes the limit is read bandwidth: near 100 %, a kernel is about as fast as this machine can read at all. The short cases can't come as close,
+because starting and finishing take a larger share. In the prefill the limit is the rate of the large matrix product. The mixed batch can't reach its
+limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
 
-And beside others? Two kinds of them. What PyTorch has was timed in the same run; its dense attention, SDPA, has two kernels here, "flash" and one of
-NVIDIA's library cuDNN. "Dense" and "packed" read keys that lie together, without a block table: a cache of that kind is what lesson 03 got rid of.
-And production's kernels, timed in another run on the same kind of machine:
+How do others compare? There are two groups. PyTorch's kernels were timed in the same run; its dense attention, SDPA, has two here, "flash" and one of
+NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. And production's
+kernels were timed in another run on the same kind of machine:
 """
 
 # %%
@@ -957,7 +978,7 @@ for case in (even, mixed, long):
 
 # %% [markdown]
 """
-All cases, as times of ours: below 1 is faster.
+All cases, relative to our times: below 1 is faster.
 """
 
 # %%
@@ -965,7 +986,7 @@ names = [name for name in even.microseconds if name not in (OURS, SEVEN)]
 others = list(production.microseconds[even.name])
 
 
-def of_ours(case, us):
+def relative(case, us):
     return f"{us / case.microseconds[OURS]:.2f}" if us else "–"
 
 
@@ -973,8 +994,8 @@ Table(
     columns=["recorded", f"{OURS}, µs", *names, *(f"{name} *" for name in others)],
     rows=[
         [c.name, c.microseconds[OURS]]
-        + [of_ours(c, c.microseconds.get(name)) for name in names]
-        + [of_ours(c, production.microseconds[c.name].get(name)) for name in others]
+        + [relative(c, c.microseconds.get(name)) for name in names]
+        + [relative(c, production.microseconds[c.name].get(name)) for name in others]
         for c in recorded.cases
     ],
     caption="Times relative to this course's. * another run on the same kind of machine",
@@ -982,51 +1003,49 @@ Table(
 
 # %% [markdown]
 """
-In the two cases with unequal lengths, the kernels with a * had random lengths of their own from the same range, so compare those only roughly.
+In the two cases with different lengths, the kernels with a * had random lengths of their own from the same range, so compare those only roughly.
 
-Read the table without vanity. In the decodes of the Llama shapes, FlashInfer and FlashAttention-3 end near our time where lengths are equal, and a
-difference of a few percent may change from run to run. cuDNN's dense kernel is ahead in most decodes, in some by more than that, though not in the
-largest. It reads keys that lie together, without a table; how much of its lead comes from there, we did not measure.
+In the decodes of the Llama shapes, FlashInfer and FlashAttention-3 end close to our time where lengths are equal, and a difference of a few percent may
+change from run to run. cuDNN's dense kernel is ahead in most decodes, in some by more than that, though not in the largest. It reads contiguous keys,
+without a table; we didn't measure how much of its lead comes from that.
 
-In the prefill it is another story. FlashAttention-3 and cuDNN are written for the tensor cores of this generation of GPUs, and FlashInfer has kernels
-of that kind. Some warps do nothing but fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the
-products of the next. Our kernel is plain Triton, and its warps do all of it in turn. Gather + SDPA is ahead of ours as well: in a long prefill
-gathering costs little beside so many operations, and SDPA may choose cuDNN's kernel.
+The prefill is different. FlashAttention-3 and cuDNN are written for the tensor cores of this GPU generation, and FlashInfer has kernels of that kind.
+Some of their warps only fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next. Our
+kernel is plain Triton, and its warps do all of that in sequence. Gather + SDPA is ahead of ours as well: in a long prefill gathering costs little
+compared with so many operations, and SDPA may choose cuDNN's kernel.
 
-There is no row for the ledger in this lesson. The ledger counts tokens, bytes and passes, and they are those of lesson 06.
+This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and they are those of lesson 06.
 
 ## What production does
 
-- **vLLM** has this kernel in Triton, too: `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`. You will recognise it.
-  `find_seq_idx` is your `sequence_of`, with the same `// BLOCK_Q + mid`. Its number of tiles is `q.shape[0] // BLOCK_Q + num_seqs`. `BLOCK_M` are our
-  rows, `TILE_SIZE` our keys of a turn. Splits are called *segments*; they are on (`IS_3D`) where all sequences of the row have one new token and
-  there are few of them, and `reduce_segments` is your `merge_kernel`. There is one kernel for prefills and decodes, with 16 rows in most cases.
-- On NVIDIA GPUs vLLM usually takes **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
-  `flash_attn_with_kvcache` takes a `block_table` and `num_splits`; with 0 a heuristic chooses, as our `keys_a_split` does.
-- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once a step and hands out
-  the pieces evenly to the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the rest to
-  the GPU's own order.
-- **Hugging Face transformers** gathers in its continuous batching. With FlashAttention, a pass that has only decodes can skip that, with a block
-  table.
-- **PyTorch**: `flex_attention` compiles a kernel from a mask function, and is told by a `BlockMask` which blocks to look at. It is in the table
-  above.
+- **vLLM** has this kernel in Triton as well: `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`, in version 0.33, whose
+  times are in the tables above. (The engine comparison in lesson 13 used another version, 0.26.) You'll recognize it. `find_seq_idx` is yours, with the
+  same `// BLOCK_Q + mid`. Its number of tiles is `q.shape[0] // BLOCK_Q + num_seqs`. `BLOCK_M` is our `BLOCK_M`, `TILE_SIZE` our `BLOCK_N`. Splits are
+  called *segments*; they are on (`IS_3D`) if all sequences of the batch have one new token and there are few of them, and `reduce_segments` is your
+  `merge_kernel`. One kernel serves prefills and decodes, with 16 rows in most cases. Older versions have two, `kernel_unified_attention_2d` and `_3d`.
+- On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
+  `flash_attn_with_kvcache` takes a `block_table` and `num_splits`; with 0 a heuristic chooses, as our `keys_per_split` does.
+- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once per step and distributes the
+  work evenly over the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the rest to the GPU's
+  own order.
+- **Hugging Face transformers** gathers in its continuous batching. With FlashAttention, a step that has only decodes can skip that, with a block table.
+- **PyTorch**: `flex_attention` compiles a kernel from a mask function, and a `BlockMask` tells it which blocks to read. It's in the table above.
 
 ## What is still wrong
 
-**Tiles of one GPU.** The sweep was made on one machine, with heads of 128 numbers in bfloat16. Elsewhere these tiles work, and others may be faster.
-`python -m tools.gpu_bench` measures it where you are.
+**Tiles for one GPU.** The sweep was made on one machine, with a head size of 128 in bfloat16. These tiles work elsewhere, but others may be faster.
+`python -m tools.gpu_bench` measures it on your machine.
 
-**Keys in 16 bits.** A decode is bound by bytes. Keys and values in 8 bits are half of them. Engines do that (FP8), with a factor for each head or
-tensor to keep the range.
+**Keys in 16 bits.** A decode is bound by bytes. Keys and values in 8 bits are half of them. Engines do that (FP8), with a factor per head or tensor to
+keep the range.
 
-**Two launches and a round trip.** The partial results go out to memory and come back for the merge. The shorter the sequence, the more that
-weighs.
+**Two launches and a round trip.** The partial results are written to memory and read back for the merge. The shorter the sequence, the larger the share.
 
-**Shared beginnings are read again and again.** If many requests begin with the same text, they may share its blocks (lesson 10). Each program then
-reads the shared keys for its own sequence. One could attend to them once for all, and merge: *cascade attention*.
+**Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads the
+shared keys for its own sequence. One could attend to them once for all of them, and merge: *cascade attention*.
 
-**Attention is one part.** The kernel takes the row as it comes. Whether a step should have one long prefill in it or many decodes is decided before
-it, by the scheduler: lesson 09.
+**Attention is one part.** The kernel takes the batch as it comes. Whether a step has one long prefill or many decodes is decided before it, by the
+scheduler: lesson 09.
 
 ## Quiz
 """

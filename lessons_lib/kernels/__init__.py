@@ -1,7 +1,8 @@
 """Triton kernels. Importing this folder needs Triton; everything else in the course runs without it.
 
-Read in this order: triton_setup, basics, simple_paged (lesson 07), paged_flash, launch, validation (08). interpreter and
-compile_check run any kernel without a GPU; ablations removes one idea at a time from the fast kernels.
+Read in this order: triton_setup, basics, simple_paged (lesson 07), paged_flash, launch, validation (08). interpreter
+runs any kernel without a GPU, compile_check asks whether it would compile for one, and ablations takes one idea at a
+time out of the fast kernels.
 """
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
@@ -12,59 +13,67 @@ from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device
 from lessons_lib.kernels.ablations import VARIANTS, with_functions
 from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
 from lessons_lib.kernels.launch import (
-    FEWEST_KEYS_A_SPLIT,
     LOG2_E,
-    MOST_KEYS_A_SPLIT,
+    MAX_KEYS_PER_SPLIT,
+    MIN_KEYS_PER_SPLIT,
     decode,
     decode_tiles,
-    keys_a_split,
+    keys_per_split,
     launch_decode,
     launch_prefill,
     prefill_tiles,
 )
 from lessons_lib.kernels.paged_flash import (
+    cache_offsets,
     decode_kernel,
+    find_seq_idx,
+    first_masked_key,
+    has_own_kernel,
+    longest_first,
     merge_kernel,
     online_softmax,
-    places_of,
     prefill_kernel,
-    sequence_of,
+    unmasked_softmax,
 )
 from lessons_lib.kernels.simple_paged import (
     attend_blocks,
     decode_heads,
     decode_heads_kernel,
-    one_head_kernel,
+    single_head_kernel,
     write_cache,
     write_kernel,
 )
 
 __all__ = [
-    "FEWEST_KEYS_A_SPLIT",
     "LOG2_E",
-    "MOST_KEYS_A_SPLIT",
+    "MAX_KEYS_PER_SPLIT",
+    "MIN_KEYS_PER_SPLIT",
     "VARIANTS",
     "add_kernel",
     "attend_blocks",
+    "cache_offsets",
     "decode",
     "decode_heads",
     "decode_heads_kernel",
     "decode_kernel",
     "decode_tiles",
+    "find_seq_idx",
+    "first_masked_key",
     "gather_kernel",
+    "has_own_kernel",
     "how_kernels_run",
     "kernel_device",
-    "keys_a_split",
+    "keys_per_split",
     "launch_decode",
     "launch_prefill",
+    "longest_first",
     "merge_kernel",
-    "one_head_kernel",
     "online_softmax",
-    "places_of",
     "prefill_kernel",
     "prefill_tiles",
-    "sequence_of",
+    "single_head_kernel",
     "softmax_kernel",
+    "unmasked_softmax",
     "with_functions",
     "write_cache",
     "write_kernel",

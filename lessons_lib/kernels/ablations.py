@@ -1,19 +1,26 @@
-"""Lesson 08: the same kernel with one idea taken out, to see what the idea buys. Made by replacing lines of its source."""
+"""Lesson 08: the fast kernels with one idea taken out each, to measure what the idea buys.
+
+Two kinds. Where an idea has a function of its own, `with_functions` builds the kernel with another function in its
+place. Where it is part of the kernel's loop, the kernel is written out again. All variants compute the same results as
+the originals.
+"""
 
 import difflib
 import functools
-import importlib.util
 import inspect
-import sys
-import tempfile
 import types
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
+# isort: split
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
 import triton
+import triton.language as tl
 
-import lessons_lib.kernels.paged_flash as kernels
+from lessons_lib.kernels import paged_flash
+from lessons_lib.kernels.paged_flash import cache_offsets, decode_kernel, online_softmax, prefill_kernel
 
 
 @dataclass(frozen=True)
@@ -21,128 +28,289 @@ class Variant:
     """A kernel without one of its ideas.
 
     Attributes:
-        kernel: name of a kernel in `kernels.py`.
         idea: what is taken out.
-        lines: (text with the idea, text without it). Replaced in the whole of `kernels.py`, so that functions that the kernel calls change with it.
+        kernel: the changed kernel, with the arguments of the original.
+        changed: (original function, changed function) for each function that differs; the kernel itself where it is
+            written out again.
     """
 
-    kernel: str
     idea: str
-    lines: tuple[tuple[str, str], ...]
+    kernel: Any
+    changed: tuple[tuple[Any, Any], ...]
 
     def diff(self) -> str:
-        """The changed lines of the kernel and of the functions that it calls, whole, with a line around them."""
-        source = inspect.getsource(getattr(kernels, self.kernel).fn)
-        called = (
-            name
-            for name, value in vars(kernels).items()
-            if hasattr(value, "fn") and f" {name}(" in source and name != self.kernel
+        """The lines that differ, with one line of context, function by function."""
+        return "\n".join(
+            f"  in {original.fn.__name__}:\n{_diff(original.fn, changed.fn)}" for original, changed in self.changed
         )
-        return "\n  ...\n".join(filter(None, map(self._diff, (self.kernel, *called))))
-
-    def _diff(self, function: str) -> str:
-        source = inspect.getsource(getattr(kernels, function).fn)
-        lines = list(
-            difflib.unified_diff(source.splitlines(), _replaced(source, self.lines).splitlines(), n=1, lineterm="")
-        )[3:]
-        return "\n".join("  ..." if line.startswith("@@") else line for line in lines if line.strip())
-
-    def build(self):
-        """The changed kernel, ready to run. It is right like the other, only slower."""
-        return getattr(_changed_module(self.lines), self.kernel)
 
 
 def with_functions(kernel, **functions):
-    """The same kernel, but calling these functions in place of those of their names in its module: yours in place of the library's."""
+    """A copy of the kernel that calls these functions in place of those with the same names; the original stays as is.
+
+    Args:
+        functions: name of a function that the kernel calls -> another function with the same arguments and results.
+    """
     fn = kernel.fn
     own = types.FunctionType(fn.__code__, {**fn.__globals__, **functions}, fn.__name__, fn.__defaults__, fn.__closure__)
     return triton.jit(functools.update_wrapper(own, fn))
 
 
-def _replaced(source: str, lines: tuple[tuple[str, str], ...]) -> str:
-    for old, new in lines:
-        source = source.replace(old, new)
-    return source
+def _diff(original, changed) -> str:
+    """Of the two bodies; names and docstrings always differ."""
+    old, new = (inspect.getsource(function).split('"""', 2)[2].splitlines() for function in (original, changed))
+    lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[3:]
+    return "\n".join("  ..." if line.startswith("@@") else line for line in lines if line.strip())
 
 
-@lru_cache(maxsize=None)
-def _changed_module(lines: tuple[tuple[str, str], ...]):
-    """`kernels.py` with lines replaced, as a module of its own: Triton reads a kernel's source from its file."""
-    source = inspect.getsource(kernels)
-    for old, new in lines:
-        if old not in source:
-            raise ValueError(f"kernels.py has no line {old!r}; the variant does not fit it any more.")
-    source = _replaced(source, lines)
-    path = Path(tempfile.mkdtemp(prefix="kernel-variant-")) / "changed_kernels.py"
-    path.write_text(source, encoding="utf-8")
-    name = f"changed_kernels_{abs(hash(lines))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def _replacing(idea: str, kernel, **functions) -> Variant:
+    pairs = tuple((getattr(paged_flash, name), function) for name, function in functions.items())
+    return Variant(idea, with_functions(kernel, **functions), pairs)
+
+
+# --- decode_kernel written out again, with other lines in its loop
+
+
+@triton.jit
+def decode_per_query_head(
+    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
+    stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    USE_INT64: tl.constexpr,
+):  # fmt: skip
+    """One program per query head, GROUP = 1.
+
+    For cache views with one KV head per query head, four of which share the same memory.
+    """
+    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
+            return
+    start = split * SPLIT_SIZE
+    context_len = tl.load(context_lens + seq)
+    if start >= context_len:
+        return
+    end = tl.minimum(start + SPLIT_SIZE, context_len)
+
+    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    head = kv_head * GROUP + row
+    is_row, is_dim = row < GROUP, dim < HEAD_DIM
+    in_query = is_row[:, None] & is_dim[None, :]
+    token = token.to(tl.int64)
+    queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    table = block_tables + seq.to(tl.int64) * stride_table
+    k_head, v_head = k_cache + kv_head // 4 * HEAD_DIM, v_cache + kv_head // 4 * HEAD_DIM
+    for first in range(start, end, BLOCK_N):
+        position = first + key
+        is_key = position < end
+        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
+        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
+        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
+        scores = tl.dot(queries, keys, input_precision="ieee") * scale
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
+        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
+
+    result = acc / row_sum[:, None]
+    if NUM_SPLITS == 1:
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
+    else:
+        partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+        tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
+        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+
+
+@triton.jit
+def decode_without_tensor_cores(
+    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
+    stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    USE_INT64: tl.constexpr,
+):  # fmt: skip
+    """Products of float32 elements, summed up; no `tl.dot`.
+
+    Without tensor cores no padding is needed: the tile has GROUP rows, a power of two.
+    """
+    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
+            return
+    start = split * SPLIT_SIZE
+    context_len = tl.load(context_lens + seq)
+    if start >= context_len:
+        return
+    end = tl.minimum(start + SPLIT_SIZE, context_len)
+
+    row, dim, key = tl.arange(0, GROUP), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    head = kv_head * GROUP + row
+    is_row, is_dim = row < GROUP, dim < HEAD_DIM
+    in_query = is_row[:, None] & is_dim[None, :]
+    token = token.to(tl.int64)
+    queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
+    row_max = tl.full([GROUP], float("-inf"), tl.float32)
+    row_sum = tl.zeros([GROUP], tl.float32)
+    acc = tl.zeros([GROUP, BLOCK_D], tl.float32)
+
+    table = block_tables + seq.to(tl.int64) * stride_table
+    k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    for first in range(start, end, BLOCK_N):
+        position = first + key
+        is_key = position < end
+        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
+        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
+        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
+        scores = tl.sum(queries[:, :, None].to(tl.float32) * keys[None].to(tl.float32), axis=1) * scale
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
+        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)
+
+    result = acc / row_sum[:, None]
+    if NUM_SPLITS == 1:
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
+    else:
+        partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+        tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
+        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+
+
+@triton.jit
+def decode_with_early_table_read(
+    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
+    stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    USE_INT64: tl.constexpr,
+):  # fmt: skip
+    """Reads the block table one iteration ahead. Not an idea taken out, but one that was tried and not kept."""
+    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    token = seq
+    if RAGGED:
+        token = tl.load(cu_seqlens_q + seq)
+        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
+            return
+    start = split * SPLIT_SIZE
+    context_len = tl.load(context_lens + seq)
+    if start >= context_len:
+        return
+    end = tl.minimum(start + SPLIT_SIZE, context_len)
+
+    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    head = kv_head * GROUP + row
+    is_row, is_dim = row < GROUP, dim < HEAD_DIM
+    in_query = is_row[:, None] & is_dim[None, :]
+    token = token.to(tl.int64)
+    queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    table = block_tables + seq.to(tl.int64) * stride_table
+    k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    blocks = tl.load(table + (start + key) // BLOCK_SIZE, mask=start + key < end, other=0)
+    for first in range(start, end, BLOCK_N):
+        position = first + key
+        is_key = position < end
+        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
+        upcoming = position + BLOCK_N
+        blocks = tl.load(table + upcoming // BLOCK_SIZE, mask=upcoming < end, other=0)
+        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
+        scores = tl.dot(queries, keys, input_precision="ieee") * scale
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
+        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
+
+    result = acc / row_sum[:, None]
+    if NUM_SPLITS == 1:
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
+    else:
+        partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+        tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
+        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+
+
+# --- functions of prefill_kernel without their idea
+
+
+@triton.jit
+def natural_online_softmax(scores, row_max, row_sum, acc):
+    """`online_softmax` with natural exponentials; the launcher passes the scale without log2(e)."""
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    # A row that hasn't seen a key yet has the maximum -inf, and -inf - (-inf) is NaN.
+    reference = tl.where(new_max == float("-inf"), 0.0, new_max)
+    weights = tl.exp(scores - reference[:, None])
+    rescale = tl.exp(row_max - reference)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def natural_unmasked_softmax(scores, scale, row_max, row_sum, acc):
+    """`unmasked_softmax` with natural exponentials."""
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale)
+    weights = tl.exp(scores * scale - new_max[:, None])
+    rescale = tl.exp(row_max - new_max)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def shortest_first():
+    """This program's tile, counted from the first."""
+    return tl.program_id(1)
+
+
+@triton.jit
+def every_key(first_position, BLOCK_N: tl.constexpr):
+    """The masked loop starts at the first key, so the one without a mask has no iterations."""
+    return 0
+
+
+@triton.jit
+def never(q_len):
+    """No sequence is left to another kernel."""
+    return False
 
 
 VARIANTS = {
     "one program per query head": Variant(
-        "decode_kernel",
         "one program for all query heads of a KV head: its keys are read once",
-        (
-            (
-                "k_cache + kv_head * stride_head, v_cache + kv_head * stride_head",
-                "k_cache + kv_head // 4 * HEAD_DIM, v_cache + kv_head // 4 * HEAD_DIM",
-            ),
-        ),
+        decode_per_query_head,
+        ((decode_kernel, decode_per_query_head),),
     ),
     "no tensor cores": Variant(
-        "decode_kernel",
-        "tensor cores",
-        (
-            (
-                'scores = tl.dot(queries, keys, input_precision="ieee") * scale',
-                "scores = tl.sum(queries[:, :, None].to(tl.float32) * keys[None].to(tl.float32), axis=1) * scale",
-            ),
-            (
-                'acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")',
-                "acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)",
-            ),
-            # Tensor cores need 16 rows; without them, the query heads are enough.
-            ("tl.arange(0, BLOCK_M)", "tl.arange(0, GROUP)"),
-            ("[BLOCK_M", "[GROUP"),
-        ),
+        "tensor cores", decode_without_tensor_cores, ((decode_kernel, decode_without_tensor_cores),)
     ),
-    # Not an idea taken out, but one that was tried and not kept.
-    "table read one turn early": Variant(
-        "decode_kernel",
+    "table read one iteration early": Variant(
         "a block table read when it is needed",
-        (
-            (
-                "    for first in range(start, end, BLOCK_N):\n",
-                "    blocks = tl.load(table + (start + offset) // BLOCK_SIZE, mask=start + offset < end, other=0)\n"
-                "    for first in range(start, end, BLOCK_N):\n",
-            ),
-            (
-                "        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)\n"
-                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)\n",
-                "        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)\n"
-                "        blocks = tl.load(table + (position + BLOCK_N) // BLOCK_SIZE, mask=position + BLOCK_N < end, other=0)\n",
-            ),
-        ),
+        decode_with_early_table_read,
+        ((decode_kernel, decode_with_early_table_read),),
     ),
-    "natural exponentials": Variant("prefill_kernel", "exponentials in base 2", (("tl.exp2(", "tl.exp("),)),
-    "a mask in every turn": Variant(
-        "prefill_kernel",
-        "a mask on the diagonal only",
-        (("diagonal = (first_position + 1) // BLOCK_N * BLOCK_N", "diagonal = 0"),),
+    "natural exponentials": _replacing(
+        "exponentials in base 2",
+        prefill_kernel,
+        online_softmax=natural_online_softmax,
+        unmasked_softmax=natural_unmasked_softmax,
     ),
-    "first tokens first": Variant(
-        "prefill_kernel",
-        "the longest programs first",
-        (("tl.num_programs(1) - 1 - tl.program_id(1)", "tl.program_id(1)"),),
-    ),
-    "one kernel for prefills and decodes": Variant(
-        "prefill_kernel",
-        "a kernel of its own for decodes",
-        (("if first_token >= q_len or q_len == 1:", "if first_token >= q_len:"),),
+    "a mask in every iteration": _replacing("a mask on the diagonal only", prefill_kernel, first_masked_key=every_key),
+    "first tokens first": _replacing("the longest programs first", prefill_kernel, longest_first=shortest_first),
+    "one kernel for prefills and decodes": _replacing(
+        "a kernel of its own for decodes", prefill_kernel, has_own_kernel=never
     ),
 }

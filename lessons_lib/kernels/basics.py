@@ -1,51 +1,59 @@
-"""Lesson 07: three small Triton kernels, before there is any attention in one."""
+"""Lesson 07: three small Triton kernels to start with: elementwise addition, a row softmax, a gather.
+
+A tensor argument reaches a kernel as a pointer to its first element. Strides count elements, and rows are contiguous
+(stride 1 along a row).
+"""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def add_kernel(x, y, out, length, BLOCK: tl.constexpr):
-    """out = x + y. Program i computes the numbers i x BLOCK to (i + 1) x BLOCK - 1, as far as there are any.
+def add_kernel(x, y, out, n_elements, BLOCK: tl.constexpr):
+    """out = x + y. Program i computes elements i * BLOCK to (i + 1) * BLOCK - 1, as far as they exist.
 
     Args:
-        x, y, out: pointers to the first of `length` numbers.
-        BLOCK: numbers of one program, a power of two.
+        x, y, out: pointers to contiguous tensors with at least `n_elements` elements, all of one floating-point dtype.
+        n_elements: elements to add; whatever follows them in the tensors stays untouched.
+        BLOCK: elements per program, a power of two.
     """
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_number = place < length
-    total = tl.load(x + place, mask=is_number) + tl.load(y + place, mask=is_number)
-    tl.store(out + place, total, mask=is_number)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n_elements
+    total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)
+    tl.store(out + offsets, total, mask=mask)
 
 
 @triton.jit
 def softmax_kernel(x, out, columns, stride_x, stride_out, COLUMNS: tl.constexpr):
-    """Softmax of every row of a matrix. Program i has row i.
+    """Softmax of each row of a matrix. Program i computes row i.
 
     Args:
-        x, out: pointers to the first number of two matrices with `columns` columns.
-        stride_x, stride_out: numbers from the beginning of one row to that of the next.
+        x, out: pointers to matrices [rows, columns], float32.
+        columns: elements per row.
+        stride_x, stride_out: elements from the start of one row to the start of the next.
         COLUMNS: a power of two, at least `columns`.
     """
     row, column = tl.program_id(0), tl.arange(0, COLUMNS)
-    is_column = column < columns
-    scores = tl.load(x + row * stride_x + column, mask=is_column, other=float("-inf"))
+    mask = column < columns
+    scores = tl.load(x + row * stride_x + column, mask=mask, other=float("-inf"))
     weights = tl.exp(scores - tl.max(scores, axis=0))
-    tl.store(out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=is_column)
+    tl.store(out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=mask)
 
 
 @triton.jit
 def gather_kernel(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
-    """Row i of `out` becomes row index[i] of `source`. Program i has row i of `out`.
+    """out[i] = source[index[i]]. Program i copies one row.
 
     Args:
-        source, out: pointers to the first number of two matrices with `columns` columns.
-        index: pointer to integers, one for each row of `out`.
-        stride_source, stride_out: numbers from the beginning of one row to that of the next.
+        source: pointer to a matrix [source rows, columns].
+        index: pointer to int32 or int64 [rows]: for each row of `out`, the row of `source` to copy.
+        out: pointer to a matrix [rows, columns], of the dtype of `source`.
+        columns: elements per row.
+        stride_source, stride_out: elements from the start of one row to the start of the next.
         COLUMNS: a power of two, at least `columns`.
     """
     row, column = tl.program_id(0), tl.arange(0, COLUMNS)
-    is_column = column < columns
-    wanted = tl.load(index + row)
-    numbers = tl.load(source + wanted * stride_source + column, mask=is_column)
-    tl.store(out + row * stride_out + column, numbers, mask=is_column)
+    mask = column < columns
+    source_row = tl.load(index + row)
+    values = tl.load(source + source_row * stride_source + column, mask=mask)
+    tl.store(out + row * stride_out + column, values, mask=mask)

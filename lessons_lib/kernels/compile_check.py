@@ -1,6 +1,9 @@
-"""Lesson 07: whether a kernel compiles for an NVIDIA GPU, also on a machine without one. The interpreter takes much that the compiler refuses.
+"""Lesson 07: checks whether a kernel compiles for an NVIDIA GPU, even on a machine without one.
 
-Only the compiler's first stage is run, from Python's syntax tree to Triton's own intermediate language: types and shapes are checked there.
+The interpreter accepts more than the compiler.
+
+Only the compiler's first stage runs, from Python's syntax tree to Triton's intermediate language: that is where types
+and shapes are checked.
 """
 
 import inspect
@@ -20,16 +23,16 @@ from triton.compiler import CompilationError
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-ARCHITECTURE = 90  # an H100; at this stage any other would say the same
+ARCHITECTURE = 90  # an H100; at this stage the answer is the same for any other
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What the compiler says.
+    """Why the compiler refused a kernel.
 
     Attributes:
-        text: its message.
-        line: the line of the kernel, or of the function that was asked about, at which it stopped; "" if it named none.
+        text: the compiler's message.
+        line: the source line at which it stopped, in the kernel or in the function `about`; "" if it named none.
     """
 
     text: str
@@ -37,35 +40,36 @@ class Refusal:
 
 
 def why_not_compiled(kernel, *args, about=None, **kwargs) -> Refusal | None:
-    """Why the compiler refuses `kernel[grid](*args, **kwargs)`; None if it takes it, or if nothing can be compiled here.
+    """Why the compiler refuses `kernel[grid](*args, **kwargs)`; None if it accepts it or nothing can be compiled here.
 
     Args:
-        about: a function that the kernel calls, in which to look for the line; the kernel itself if not given.
+        about: the function in whose source to look for the line, one that the kernel calls; by default the kernel
+            itself.
     """
     if not can_compile():
         return None
     try:
         return _refusal(kernel, about or kernel, *args, **kwargs)
-    except Exception:  # noqa: BLE001 - not a word of the compiler, but a fault in asking it: say nothing rather than something wrong
+    except Exception:  # noqa: BLE001 - a failure of this check, not a refusal: say nothing rather than something wrong
         return None
 
 
 @cache
 def can_compile() -> bool:
-    """Whether this Triton can compile for a GPU that may not be there: it is tried on a kernel that does nothing."""
+    """Whether this Triton can compile for a GPU that may not be there; tried once, on a small kernel."""
     try:
-        return _refusal(_nothing_kernel, _nothing_kernel, torch.zeros(1)) is None
-    except Exception:  # noqa: BLE001 - another version may have changed what is used below
+        return _refusal(_copy_kernel, _copy_kernel, torch.zeros(1)) is None
+    except Exception:  # noqa: BLE001 - another version of Triton may have changed what is used below
         return False
 
 
 @triton.jit
-def _nothing_kernel(x):
+def _copy_kernel(x):
     tl.store(x, tl.load(x))
 
 
 def _refusal(kernel, about, *args, **kwargs) -> Refusal | None:
-    # Here, since these change from version to version: where one is missing, `can_compile` says so.
+    # Imported here because they change between versions of Triton: if one is missing, `can_compile` returns False.
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend
@@ -90,26 +94,27 @@ def _refusal(kernel, about, *args, **kwargs) -> Refusal | None:
                 target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
             )
         except CompilationError as error:
-            return _said(error, JITFunction(about.fn).src)
+            return _refusal_of(error, JITFunction(about.fn).src)
         except RuntimeError as error:  # the module as a whole was refused
             return Refusal(str(error), "")
     return None
 
 
-def _said(error: BaseException | None, source: str) -> Refusal:
-    """The innermost message, and the innermost line of this source: an error is wrapped once for each function on the way."""
+def _refusal_of(error: BaseException | None, source: str) -> Refusal:
+    """The innermost message, and the innermost line of this source: Triton wraps an error once per function call."""
     text, line = "", ""
     while error is not None:
         text = (error.error_message if isinstance(error, CompilationError) else str(error)) or text
-        if getattr(error, "src", None) == source and hasattr(error.node, "lineno"):
-            line = source.splitlines()[error.node.lineno - 1].strip()
+        number = getattr(getattr(error, "node", None), "lineno", None)
+        if getattr(error, "src", None) == source and number is not None:
+            line = source.splitlines()[number - 1].strip()
         error = error.__cause__
     return Refusal(re.sub(r"""^\w+\((["'])(.*)\1\)$""", r"\2", text, flags=re.DOTALL), line)
 
 
 @contextmanager
 def _silence():
-    """Triton prints what it refuses, and warns of what is old."""
+    """Triton prints the source that it refuses, and warns of deprecated features."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -117,7 +122,7 @@ def _silence():
 
 @contextmanager
 def _compiled_functions(kernel, args, kwargs):
-    """The kernel and its arguments by name, with the compiler's form of every interpreted function that is in reach; undone at the end."""
+    """The kernel and its arguments by name, all functions that they reach in their compiled form; undone at the end."""
     replaced = []
     with language_as_imported():
         try:
@@ -145,7 +150,10 @@ def _jit(value):
 
 
 def _swap(owner) -> list[tuple[object, str, object]]:
-    """In a module, a class or a dict of globals. Returns (owner, name, what it was) of everything that was replaced."""
+    """In a module, a class or a dict of globals.
+
+    Returns (owner, name, previous value) of everything that was replaced.
+    """
     names = owner if isinstance(owner, dict) else vars(owner)
     replaced = [(owner, name, value) for name, value in list(names.items()) if isinstance(value, InterpretedFunction)]
     for _, name, value in replaced:

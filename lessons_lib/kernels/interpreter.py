@@ -1,6 +1,7 @@
-"""Lesson 07: runs any kernel through Triton's interpreter, also on a machine where kernels are compiled, and leaves Triton as it was."""
+"""Lesson 07: runs any kernel through Triton's interpreter, even where kernels are compiled; leaves Triton as it was."""
 
 from contextlib import contextmanager
+from typing import Any
 
 import lessons_lib.kernels.triton_setup as triton_mode
 
@@ -10,8 +11,11 @@ from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpretedFunction
 
 
-def on_cpu(tensor: torch.Tensor, storages: dict) -> torch.Tensor:
-    """The tensor, or a copy on the CPU with the same strides; two views of one storage are views of one copy."""
+def on_cpu(tensor: torch.Tensor, storages: dict[int, tuple[Any, Any]]) -> torch.Tensor:
+    """The tensor if it is on the CPU, else a copy with the same strides.
+
+    Views of one storage become views of one copy.
+    """
     if tensor.device.type == "cpu":
         return tensor
     storage = tensor.untyped_storage()
@@ -20,21 +24,22 @@ def on_cpu(tensor: torch.Tensor, storages: dict) -> torch.Tensor:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """What went wrong in the kernel, with the whole way there in its traceback: the interpreter wraps an exception once for each function."""
+    """The original exception, with the full traceback: the interpreter wraps an exception once per function call."""
     trace = last = error.__traceback__
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
         error = error.__cause__
-        while last.tb_next is not None:
+        while last is not None and last.tb_next is not None:
             last = last.tb_next
-        last.tb_next = error.__traceback__
+        if last is not None:
+            last.tb_next = error.__traceback__
     return error.with_traceback(trace)
 
 
 @contextmanager
 def interpreted(kernel, arguments: dict[str, object]):
-    """The kernel as an interpreted function; inside, the functions that it calls are interpreted too."""
+    """The kernel as an interpreted function. Inside the context, the functions that it calls are interpreted too."""
     if not triton_mode.is_interpreted():
-        import triton.experimental.gluon  # noqa: F401 - Triton imports it at the first call, and it takes nothing interpreted
+        import triton.experimental.gluon  # noqa: F401 - Triton imports it at the first call; it must not see interpreted functions
     replaced = []
     with _language_kept():
         try:
@@ -62,7 +67,7 @@ LANGUAGE = (
     tl.tensor,
     tl.dtype,
     tl.core.tensor_descriptor_base,
-)  # what the interpreter changes while a kernel runs
+)  # what the interpreter patches while a kernel runs
 
 
 def _language() -> list[dict[str, object]]:
@@ -84,7 +89,10 @@ _AS_IMPORTED = _language()  # before any kernel of ours has run
 
 @contextmanager
 def _language_kept():
-    """The interpreter changes `triton.language` and, where a kernel calls functions, does not change all of it back; what is compiled then fails."""
+    """Restores `triton.language`.
+
+    The interpreter patches it and, if a kernel calls functions, doesn't undo all of it; compiling then fails.
+    """
     before = _language()
     try:
         yield
@@ -94,7 +102,7 @@ def _language_kept():
 
 @contextmanager
 def language_as_imported():
-    """Inside, `triton.language` is as it was before any kernel was interpreted, as the compiler needs it."""
+    """Inside the context, `triton.language` is as it was before any kernel was interpreted: the compiler needs that."""
     with _language_kept():
         _set_language(_AS_IMPORTED)
         yield

@@ -1,8 +1,11 @@
-"""Lesson 08: the two attention kernels behind two functions that check what they are given and choose how to cut up the work."""
+"""Lesson 08: the two attention kernels behind two functions that validate their arguments and choose tiles and splits.
+
+Shapes: see paged_flash.py.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 import triton
@@ -11,10 +14,10 @@ from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill
 from lessons_lib.kernels.validation import check_contents, check_decode, check_inputs, check_varlen
 
 LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
-MOST_KEYS_A_SPLIT = (
-    2048  # a longer sequence is cut, so that the longest of a ragged batch does not keep all others waiting
+MAX_KEYS_PER_SPLIT = (
+    2048  # longer sequences are split, so that the longest of a ragged batch doesn't delay the launch's end
 )
-FEWEST_KEYS_A_SPLIT = 512  # shorter ones spend their time on beginning and on being merged
+MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting a program and merging its result take too large a share
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,10 @@ class Tiles:
     """How a kernel cuts up its work.
 
     Attributes:
-        rows: query rows of a program (prefill only); a row is one query head of one token.
-        keys: keys that a program looks at in one turn of its loop.
-        warps: groups of 32 threads of a program.
-        stages: turns whose keys are under way at the same time.
+        rows: rows of the query tile (prefill only); a row is one query head of one token.
+        keys: keys per iteration of the loop.
+        warps: warps per program, 32 threads each.
+        stages: iterations whose loads are in flight at the same time.
     """
 
     rows: int
@@ -35,9 +38,9 @@ class Tiles:
 
 
 def decode_tiles(head_bytes: int) -> Tiles:
-    """For heads of so many bytes: the best of those tried on an H200 over all cases of the benchmark.
+    """Tiles for heads of this many bytes, chosen on an H200 with all decode cases of the benchmark in mind.
 
-    What is under way must fit in the shared memory of a processor: the longer the heads, the fewer keys.
+    The tiles in flight must fit into a processor's shared memory: the longer the heads, the fewer keys.
     """
     if head_bytes <= 256:
         return Tiles(rows=16, keys=128, warps=4, stages=2)
@@ -47,8 +50,8 @@ def decode_tiles(head_bytes: int) -> Tiles:
 
 
 def prefill_tiles(head_bytes: int, dtype: torch.dtype) -> Tiles:
-    """The fastest of those tried on an H200 with heads of 128 numbers in bfloat16; smaller ones where these do not fit."""
-    if dtype is torch.float32:  # no tensor cores: float32 is for exact comparisons, and small tiles compile sooner
+    """The fastest tiles of a sweep on an H200 with head size 128 in bfloat16; smaller ones where these don't fit."""
+    if dtype is torch.float32:  # no tensor cores: float32 is for exact comparisons, and small tiles compile faster
         return Tiles(rows=32, keys=32, warps=4, stages=2)
     return (
         Tiles(rows=64, keys=32, warps=4, stages=2) if head_bytes > 256 else Tiles(rows=256, keys=64, warps=8, stages=3)
@@ -59,50 +62,50 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale) -> torch.Tens
     """Attention of sequences with one new token each.
 
     Args:
-        q: [B, Hq, D], float32, float16 or bfloat16, D up to 256; sequence i's token in line i.
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. The new tokens' keys and values are in them already.
-        block_tables: int32 [B, M], the blocks of each sequence in the order of its tokens; what stands beyond them is not read.
-        context_lens: int32 [B], tokens of each sequence, the new one included, 1 or more.
-        scale: what the scores are multiplied by.
+        q: [N, Hq, D], float32, float16 or bfloat16, D up to 256; row i is sequence i's token.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. They already contain the new tokens' keys
+            and values.
+        block_tables: int32 [N, M], each sequence's blocks in the order of its tokens; entries past the last block in
+            use aren't read.
+        context_lens: int32 [N], tokens of each sequence, the new one included, at least 1.
+        scale: factor of the scores.
 
     Returns:
         tensor of the shape and dtype of q.
 
     Raises:
-        ValueError: a shape, dtype, device or layout is wrong; on a CPU also: a length or a block number is out of bounds. On a GPU
-            nobody looks at those, since that would mean to wait for it.
+        ValueError: a shape, dtype, device or layout is wrong; on a CPU also if a length or a block id is out of bounds.
+            On a GPU those aren't checked, because reading them would synchronize.
     """
     check_inputs(q, k_cache, v_cache, block_tables, context_lens)
     check_decode(q, context_lens)
     if not q.is_cuda:
         check_contents(len(q), k_cache, None, context_lens, block_tables)
     out = torch.empty_like(q)
-    longest = block_tables.shape[1] * k_cache.shape[1]
-    launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, longest)
+    max_context_len = block_tables.shape[1] * k_cache.shape[1]
+    launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, max_context_len)
     return out
 
 
 def varlen(
     q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None
 ) -> torch.Tensor:
-    """Attention of a packed row: sequences with any number of new tokens, prefills, chunks and decodes mixed.
-
-    Every token sees its own sequence up to itself.
+    """Causal attention of a packed batch: sequences with any number of new tokens, prefills, chunks and decodes mixed.
 
     Args:
-        q: [T, Hq, D], the new tokens of all sequences, one sequence behind the other.
-        cu_seqlens_q: int32 [B + 1], where each sequence begins in the row, and at the end T.
-        context_lens: int32 [B], tokens of each sequence in the cache, the new ones included.
-        max_seqlen_q, max_context_len: the most new tokens and the longest context of any sequence. Given both, nothing waits
-            for the GPU, and the call may be captured in a CUDA graph.
-        The others: see `decode`.
+        q: [T, Hq, D], the new tokens of all sequences, one sequence after another.
+        k_cache, v_cache, block_tables, scale: see `decode`.
+        cu_seqlens_q: int32 [N + 1], where each sequence starts in the packed batch; the last entry is T.
+        context_lens: int32 [N], tokens of each sequence in the cache, the new ones included.
+        max_seqlen_q, max_context_len: upper bounds of the new tokens and of the context of any sequence. If both are
+            given, nothing synchronizes with the GPU, and the call can be captured in a CUDA graph.
 
     Returns:
         tensor of the shape and dtype of q.
 
     Raises:
-        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if one of the maxima is not given, also: a length or a
-            block number is out of bounds.
+        ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if one of the maxima is missing, also if a
+            length or a block id is out of bounds.
     """
     check_inputs(q, k_cache, v_cache, block_tables, context_lens)
     check_varlen(cu_seqlens_q, context_lens)
@@ -117,20 +120,22 @@ def varlen(
         max_context_len = int(context_lens.max())
     if max_seqlen_q > 1:
         launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
-    # Without a look at the lengths, any sequence may be a decode; the kernel passes the others over.
+    # Without reading the lengths, any sequence may be a decode; the kernel skips the others.
     if len(q) < len(context_lens) * max_seqlen_q or max_seqlen_q == 1:
         launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len)
     return out
 
 
-def plan_triton(packed, block_tables, block_size) -> Callable:
-    """The Triton backend of `paged_model.paged_forward`: what computes attention in every layer of one pass.
+def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]:
+    """The Triton backend of lesson 06's `paged_forward`: the attention function for every layer of one forward pass.
 
     Args:
-        packed: the PackedBatch; block_tables: int [B, M], both on the device of the model.
+        packed: the PackedBatch.
+        block_tables: int [N, M], on the device of the model, like the tensors of `packed`.
+        block_size: slots per block; not needed here.
 
     Returns:
-        function (query, keys, values, scale) -> tensor [T, Hq, D].
+        function (query [T, Hq, D], keys, values [num_blocks, block_size, Hkv, D], scale) -> tensor [T, Hq, D].
     """
     bounds, lens, tables = (
         tensor.to(torch.int32).contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables)
@@ -141,39 +146,47 @@ def plan_triton(packed, block_tables, block_size) -> Callable:
     )
 
 
-def keys_a_split(num_seqs, num_kv_heads, longest, num_processors):
-    """How many keys of a sequence one program takes: few enough for eight programs a processor, if the keys suffice.
+def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
+    """How many keys one program processes: few enough for eight programs per processor, if there are enough keys.
 
-    A processor has several programs under way at a time, and with several rounds of them the last round matters less.
+    A processor runs several programs at a time, and with several waves of them an uneven last wave matters less.
 
     Args:
-        longest: keys of the longest sequence.
+        num_seqs, num_kv_heads: without splits there is one program for each pair of them.
+        max_context_len: keys of the longest sequence.
+        num_processors: streaming multiprocessors of the GPU.
 
     Returns:
-        int: a multiple of `FEWEST_KEYS_A_SPLIT`, and at most `MOST_KEYS_A_SPLIT`.
+        int: a multiple of `MIN_KEYS_PER_SPLIT`, and at most `MAX_KEYS_PER_SPLIT`.
     """
-    wanted = max(1, 8 * num_processors // (num_seqs * num_kv_heads))
-    even = triton.cdiv(triton.cdiv(longest, wanted), FEWEST_KEYS_A_SPLIT) * FEWEST_KEYS_A_SPLIT
-    return min(max(even, FEWEST_KEYS_A_SPLIT), MOST_KEYS_A_SPLIT)
+    wanted = max(1, 8 * num_processors // (num_seqs * num_kv_heads))  # splits per sequence
+    rounded = triton.cdiv(triton.cdiv(max_context_len, wanted), MIN_KEYS_PER_SPLIT) * MIN_KEYS_PER_SPLIT
+    return min(max(rounded, MIN_KEYS_PER_SPLIT), MAX_KEYS_PER_SPLIT)
 
 
 def launch_decode(
-    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, longest,
-    *, tiles: Tiles | None = None, split: int | None = None, kernel=decode_kernel, merge=merge_kernel,
+    q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len,
+    *, tiles: Tiles | None = None, split_size: int | None = None, kernel=decode_kernel, merge=merge_kernel,
 ) -> None:  # fmt: skip
-    """Start the decode kernel, and the merge where sequences are cut; `cu_seqlens_q` is None if every sequence has one token.
+    """Launch the decode kernel, and the merge kernel if sequences are split. Nothing is validated.
 
-    `tiles` and `split` (keys a split) are chosen here if not given; the benchmark gives others, and other kernels.
+    Args:
+        q, out: [T, Hq, D]; `out` is written.
+        k_cache, v_cache, block_tables, context_lens, scale: see `decode`.
+        cu_seqlens_q: int32 [N + 1]; None if every sequence has one new token, so T is N.
+        max_context_len: an upper bound of context_lens.
+        tiles, split_size: tiles, and keys per split; chosen here if None.
+        kernel, merge: the kernels, or others with the same arguments.
     """
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
     num_seqs = len(context_lens)
     if not num_seqs:
         return
-    split = split or keys_a_split(num_seqs, kv_heads, longest, _processors(q.device))
-    num_splits = triton.cdiv(longest, split)
-    group, dim = q_heads // kv_heads, _padded(head_dim)
-    tiles = tiles or decode_tiles(dim * q.element_size())
-    partial_out = partial_lse = out
+    split_size = split_size or keys_per_split(num_seqs, kv_heads, max_context_len, _processors(q.device))
+    num_splits = triton.cdiv(max_context_len, split_size)
+    group, block_d = q_heads // kv_heads, _padded(head_dim)
+    tiles = tiles or decode_tiles(block_d * q.element_size())
+    partial_out = partial_lse = out  # not touched without splits
     if num_splits > 1:
         partial_out = torch.empty(tokens, q_heads, num_splits, head_dim, dtype=torch.float32, device=q.device)
         partial_lse = torch.empty(tokens, q_heads, num_splits, dtype=torch.float32, device=q.device)
@@ -182,14 +195,15 @@ def launch_decode(
     kernel[(kv_heads, num_seqs, num_splits)](
         q, k_cache, v_cache, block_tables, context_lens, starts, out, partial_out, partial_lse, scale * LOG2_E,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, BLOCK_N=tiles.keys,
-        SPLIT=split, NUM_SPLITS=num_splits, RAGGED=is_ragged, USE_INT64=_use_int64(k_cache),
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_SIZE=block_size,
+        BLOCK_N=tiles.keys, SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, RAGGED=is_ragged,
+        USE_INT64=_use_int64(k_cache), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if num_splits > 1:
         merge[(q_heads, num_seqs)](
-            partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=head_dim, DIM=dim, SPLIT=split,
-            NUM_SPLITS=num_splits, SPLITS=triton.next_power_of_2(num_splits), RAGGED=is_ragged,
+            partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=head_dim, BLOCK_D=block_d,
+            SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, BLOCK_SPLITS=triton.next_power_of_2(num_splits),
+            RAGGED=is_ragged,
         )  # fmt: skip
 
 
@@ -197,30 +211,41 @@ def launch_prefill(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale,
     *, tiles: Tiles | None = None, use_int64: bool | None = None, kernel=prefill_kernel,
 ) -> None:  # fmt: skip
-    """Start the prefill kernel. `tiles` and `use_int64` are chosen here if not given."""
+    """Launch the prefill kernel. Nothing is validated.
+
+    Args:
+        q, out: [T, Hq, D]; `out` is written.
+        k_cache, v_cache, block_tables, scale: see `decode`.
+        context_lens, cu_seqlens_q: see `varlen`.
+        tiles, use_int64: tiles, and whether cache offsets take 64 bits; chosen here if None.
+        kernel: the kernel, or another with the same arguments.
+    """
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
-    num_seqs, group, dim = len(context_lens), q_heads // kv_heads, _padded(head_dim)
+    num_seqs, group, block_d = len(context_lens), q_heads // kv_heads, _padded(head_dim)
     use_int64 = _use_int64(k_cache) if use_int64 is None else use_int64
-    tiles = tiles or prefill_tiles(dim * q.element_size(), q.dtype)
-    tokens_a_tile = max(1, tiles.rows // group)
-    kernel[(kv_heads, tokens // tokens_a_tile + num_seqs)](
+    tiles = tiles or prefill_tiles(block_d * q.element_size(), q.dtype)
+    block_q = max(1, tiles.rows // group)
+    kernel[(kv_heads, tokens // block_q + num_seqs)](
         q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E, num_seqs,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, BLOCK_M=max(tiles.rows, _padded(group)), TOKENS=tokens_a_tile, HEAD_DIM=head_dim, DIM=dim,
+        GROUP=group, BLOCK_M=max(tiles.rows, _padded(group)), BLOCK_Q=block_q, HEAD_DIM=head_dim, BLOCK_D=block_d,
         BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, USE_INT64=use_int64, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
-def _padded(count: int) -> int:
-    """Tensor cores work on pieces of 16 and more, and Triton on powers of two."""
-    return max(16, triton.next_power_of_2(count))
+def _padded(size: int) -> int:
+    """Tensor cores need tiles with sides of at least 16, and Triton needs powers of two."""
+    return max(16, triton.next_power_of_2(size))
 
 
 def _use_int64(cache) -> bool:
-    """Whether places in the cache need more than 32 bits. A view of a larger tensor has places further apart than its own size says."""
+    """Whether offsets in the cache can exceed 32 bits.
+
+    In a view of a larger tensor they can exceed the view's own size.
+    """
     return sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) > 2**31 - 1
 
 
-@lru_cache(maxsize=None)
+@cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -1,10 +1,12 @@
 """Lesson 08: attention over a paged KV cache in two Triton kernels, one for decodes and one for prefills.
 
-Shapes, here and below: T query tokens of B sequences, Hq query heads, Hkv KV heads, D numbers a head, M blocks a table.
-The kernels run compiled on a GPU, and through Triton's interpreter on any machine.
+Shapes, here and in launch.py: T query tokens of N sequences, Hq query heads, Hkv KV heads, D elements per head, M
+entries per block table. All strides count elements, and the last axis of every tensor is contiguous. Scores, maxima and
+log-sum-exps are in base 2: the launcher multiplies the scale by log2(e).
 
-The online softmax is that of Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention (Dao et al. 2022,
-https://arxiv.org/abs/2205.14135); cutting one sequence's keys into splits is Flash-Decoding (Dao et al. 2023).
+The online softmax is that of Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention (Dao et
+al. 2022, https://arxiv.org/abs/2205.14135); splitting one sequence's keys among programs is Flash-Decoding (Dao et al.
+2023).
 """
 
 import triton
@@ -13,9 +15,20 @@ import triton.language as tl
 
 @triton.jit
 def online_softmax(scores, row_max, row_sum, acc):
-    """One turn of the online softmax, in base 2: the weights of the new keys, and the state rescaled to the new maximum."""
+    """One step of the online softmax, in base 2.
+
+    Args:
+        scores: tile [rows, keys] of float32, already multiplied by scale * log2(e); minus infinity for masked keys.
+        row_max: [rows], largest score so far; minus infinity before the first key.
+        row_sum: [rows], sum of the weights so far, relative to `row_max`.
+        acc: [rows, D], weighted sum of the values so far, relative to `row_max`.
+
+    Returns:
+        the weights of these keys [rows, keys], the new maximum [rows], the new sum [rows], and `acc` rescaled to the
+        new maximum [rows, D].
+    """
     new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    # A row that has seen no key yet has the maximum minus infinity, and -inf minus -inf is NaN.
+    # A row that hasn't seen a key yet has the maximum -inf, and -inf - (-inf) is NaN.
     reference = tl.where(new_max == float("-inf"), 0.0, new_max)
     weights = tl.exp2(scores - reference[:, None])
     rescale = tl.exp2(row_max - reference)
@@ -23,8 +36,26 @@ def online_softmax(scores, row_max, row_sum, acc):
 
 
 @triton.jit
-def places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.constexpr, USE_INT64: tl.constexpr):
-    """Where the keys of these positions begin in a cache, counted in numbers. In a large cache that takes 64 bits."""
+def unmasked_softmax(scores, scale, row_max, row_sum, acc):
+    """`online_softmax` for a tile without masked keys, so without a row that could be empty.
+
+    Takes the scores before scaling.
+    """
+    new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale)
+    weights = tl.exp2(scores * scale - new_max[:, None])
+    rescale = tl.exp2(row_max - new_max)
+    return weights, new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
+@triton.jit
+def cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.constexpr, USE_INT64: tl.constexpr):
+    """Offsets in elements, from the start of a KV head, of the keys at these positions.
+
+    Args:
+        blocks, position: tiles of integers, of the same shape: the block of the pool, and the position in the sequence.
+        stride_block, stride_slot: elements from one block to the next, and from one slot to the next.
+        USE_INT64: whether offsets in this cache can exceed 32 bits.
+    """
     if USE_INT64:
         blocks = blocks.to(tl.int64)
     return blocks * stride_block + (position % BLOCK_SIZE) * stride_slot
@@ -34,23 +65,51 @@ def places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.conste
 def decode_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    USE_INT64: tl.constexpr,
 ):  # fmt: skip
-    """Sequences with one new token. A program has all query heads of one KV head, and one split of one sequence's keys."""
+    """Attention of the sequences with one new token.
+
+    The grid is (Hkv, N, NUM_SPLITS): program (h, i, s) computes all query heads of KV head h, over split s of sequence
+    i's keys.
+
+    Args:
+        q: pointer to [T, Hq, D]; T is N unless `RAGGED`.
+        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D], of the dtype of q, with equal strides.
+        block_tables: pointer to int32 [N, M].
+        context_lens: pointer to int32 [N]: tokens of each sequence, the new ones included.
+        cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch; read only if `RAGGED`.
+        out: pointer to [T, Hq, D]; written only if `NUM_SPLITS` is 1.
+        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, normalized by its
+            own sum. Written only if `NUM_SPLITS` is above 1, and only the splits that contain keys.
+        partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp in base 2. Written
+            with `partial_out`.
+        scale: factor of the scores, log2(e) included.
+        stride_q, stride_q_head: of q, elements from one token to the next, and from one head to the next.
+        stride_out, stride_out_head: the same for out.
+        stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
+        stride_table: of block_tables, elements from one table to the next.
+        GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
+        HEAD_DIM: D. BLOCK_D: a power of two, at least D and 16.
+        BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.
+        SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence, at most.
+        RAGGED: whether the batch may contain sequences with several new tokens; those are skipped.
+        USE_INT64: see `cache_offsets`.
+    """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = seq
     if RAGGED:
         token = tl.load(cu_seqlens_q + seq)
         if tl.load(cu_seqlens_q + seq + 1) - token != 1:
             return
-    start = split * SPLIT
+    start = split * SPLIT_SIZE
     context_len = tl.load(context_lens + seq)
     if start >= context_len:
         return
-    end = tl.minimum(start + SPLIT, context_len)
+    end = tl.minimum(start + SPLIT_SIZE, context_len)
 
-    row, dim, offset = tl.arange(0, BLOCK_M), tl.arange(0, DIM), tl.arange(0, BLOCK_N)
+    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + row
     is_row, is_dim = row < GROUP, dim < HEAD_DIM
     in_query = is_row[:, None] & is_dim[None, :]
@@ -58,27 +117,27 @@ def decode_kernel(
     queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
     table = block_tables + seq.to(tl.int64) * stride_table
     k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
     for first in range(start, end, BLOCK_N):
-        position = first + offset
+        position = first + key
         is_key = position < end
         blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
-        place = places_of(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
-        keys = tl.load(k_head + place[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
+        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
+        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        # Cells that hold no token may hold NaN, and 0 x NaN is NaN: they are read as 0.
-        values = tl.load(v_head + place[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
+        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
     result = acc / row_sum[:, None]
     if NUM_SPLITS == 1:
-        place = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
-        tl.store(out + place, result.to(out.dtype.element_ty), mask=in_query)
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
     else:
         partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
         tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
@@ -88,9 +147,21 @@ def decode_kernel(
 @triton.jit
 def merge_kernel(
     partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
-    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
-    """Join the splits of one query head: each counts by its share of the whole sum of exponentials."""
+    """Merge the splits of each query head: each counts with its share of the total sum of exponentials.
+
+    The grid is (Hq, N): program (h, i) merges query head h of sequence i.
+
+    Args:
+        partial_out, partial_lse: see `decode_kernel`; splits without keys hold arbitrary values.
+        context_lens, cu_seqlens_q: see `decode_kernel`.
+        out: pointer to [T, Hq, D]; stride_out, stride_out_head: elements from one token to the next, and from one head
+            to the next.
+        HEAD_DIM, BLOCK_D, SPLIT_SIZE, NUM_SPLITS, RAGGED: see `decode_kernel`.
+        BLOCK_SPLITS: a power of two, at least NUM_SPLITS.
+    """
     head, seq = tl.program_id(0), tl.program_id(1)
     token = seq
     if RAGGED:
@@ -98,28 +169,34 @@ def merge_kernel(
         if tl.load(cu_seqlens_q + seq + 1) - token != 1:
             return
     token = token.to(tl.int64)
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT), dim < HEAD_DIM
+    split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
+    is_used, is_dim = split < tl.cdiv(tl.load(context_lens + seq), SPLIT_SIZE), dim < HEAD_DIM
     partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split
     lse = tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))
     weights = tl.exp2(lse - tl.max(lse, axis=0))
-    pieces = tl.load(
-        partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=is_used[:, None] & is_dim[None, :], other=0.0
-    )
-    result = tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0)
+    in_partial = is_used[:, None] & is_dim[None, :]
+    outputs = tl.load(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], mask=in_partial, other=0.0)
+    result = tl.sum(outputs * weights[:, None], axis=0) / tl.sum(weights, axis=0)
     tl.store(out + token * stride_out + head * stride_out_head + dim, result.to(out.dtype.element_ty), mask=is_dim)
 
 
 @triton.jit
-def sequence_of(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
-    """The sequence that a tile of the row belongs to, by bisection: sequence i has its tiles from cu_seqlens_q[i] // TOKENS + i on.
+def find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
+    """The sequence that a tile of the packed batch belongs to, by binary search.
 
-    So the host needs no length of any sequence to know how many tiles are enough: T // TOKENS + B.
+    Sequence i owns the tiles from cu_seqlens_q[i] // BLOCK_Q + i on. So the host doesn't need any sequence's length to
+    know that T // BLOCK_Q + N tiles are enough.
+
+    Args:
+        tile: index of the tile, an int.
+        cu_seqlens_q: pointer to int32 [N + 1].
+        num_seqs: N, at least 1.
+        BLOCK_Q: tokens per tile.
     """
     low, high = 0, num_seqs
     while high - low > 1:
         middle = (low + high) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile:
+        if tl.load(cu_seqlens_q + middle) // BLOCK_Q + middle <= tile:
             low = middle
         else:
             high = middle
@@ -127,70 +204,93 @@ def sequence_of(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
 
 
 @triton.jit
+def longest_first():
+    """This program's tile.
+
+    The last tokens of a prompt see the most keys: their programs start first, and the short ones fill the gaps.
+    """
+    return tl.num_programs(1) - 1 - tl.program_id(1)
+
+
+@triton.jit
+def first_masked_key(first_position, BLOCK_N: tl.constexpr):
+    """A multiple of BLOCK_N: every token of a tile that starts at `first_position` sees all keys before it."""
+    return (first_position + 1) // BLOCK_N * BLOCK_N
+
+
+@triton.jit
+def has_own_kernel(q_len):
+    """Whether a sequence with this many new tokens is left to `decode_kernel`."""
+    return q_len == 1
+
+
+@triton.jit
 def prefill_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, num_seqs,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, USE_INT64: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, USE_INT64: tl.constexpr,
 ):  # fmt: skip
-    """Sequences with several new tokens. A program has TOKENS neighbouring tokens, with all query heads of one KV head."""
-    # The last tokens see most keys: their programs start first, and the short ones fill the gaps at the end.
-    kv_head, tile = tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
-    seq = sequence_of(tile, cu_seqlens_q, num_seqs, TOKENS)
+    """Causal attention of the sequences with several new tokens.
+
+    The grid is (Hkv, T // BLOCK_Q + N): program (h, t) computes tile t of the packed batch, BLOCK_Q neighboring tokens
+    of one sequence, with all query heads of KV head h. Row r of the tile is query head r % GROUP of token r // GROUP.
+
+    Args:
+        q, out: pointers to [T, Hq, D]: the packed batch, one sequence after another.
+        k_cache, v_cache, block_tables, context_lens, scale: see `decode_kernel`.
+        cu_seqlens_q: pointer to int32 [N + 1].
+        num_seqs: N.
+        stride_...: see `decode_kernel`.
+        BLOCK_M: rows of the query tile, a power of two, at least BLOCK_Q * GROUP and 16.
+        BLOCK_Q: tokens per tile.
+        GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, USE_INT64: see `decode_kernel`.
+    """
+    kv_head, tile = tl.program_id(0), longest_first()
+    seq = find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)
     begin = tl.load(cu_seqlens_q + seq)
     q_len = tl.load(cu_seqlens_q + seq + 1) - begin
-    first_token = (tile - begin // TOKENS - seq) * TOKENS
-    if first_token >= q_len or q_len == 1:
+    first_token = (tile - begin // BLOCK_Q - seq) * BLOCK_Q
+    if first_token >= q_len or has_own_kernel(q_len):
         return
     context_len = tl.load(context_lens + seq)
 
-    row, dim, offset = tl.arange(0, BLOCK_M), tl.arange(0, DIM), tl.arange(0, BLOCK_N)
+    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     token, head = first_token + row // GROUP, kv_head * GROUP + row % GROUP
     is_dim = dim < HEAD_DIM
-    in_query = ((row < TOKENS * GROUP) & (token < q_len))[:, None] & is_dim[None, :]
-    line = (begin + token).to(tl.int64)[:, None]
-    queries = tl.load(q + line * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
+    in_query = ((row < BLOCK_Q * GROUP) & (token < q_len))[:, None] & is_dim[None, :]
+    packed = (begin + token).to(tl.int64)[:, None]  # of each row, the token's index in the packed batch
+    queries = tl.load(q + packed * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     query_position = context_len - q_len + token
     first_position = context_len - q_len + first_token
-    end = tl.minimum(first_position + TOKENS, context_len)
+    end = tl.minimum(first_position + BLOCK_Q, context_len)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
     table = block_tables + seq.to(tl.int64) * stride_table
     k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
-    # Up to here every token of the program sees every key: nothing to mask, and every row has a maximum.
-    diagonal = (first_position + 1) // BLOCK_N * BLOCK_N
-    for first in range(0, diagonal, BLOCK_N):
-        position = first + offset
-        place = places_of(
-            tl.load(table + position // BLOCK_SIZE), position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64
-        )
-        keys = tl.load(k_head + place[None, :] + dim[:, None], mask=is_dim[:, None], other=0.0)
-        values = tl.load(v_head + place[:, None] + dim[None, :], mask=is_dim[None, :], other=0.0)
+    diagonal = first_masked_key(first_position, BLOCK_N)
+    for first in range(0, diagonal, BLOCK_N):  # every row sees every key: no mask
+        position = first + key
+        blocks = tl.load(table + position // BLOCK_SIZE)
+        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
+        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_dim[:, None], other=0.0)
+        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_dim[None, :], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee")
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale)
-        weights = tl.exp2(scores * scale - new_max[:, None])
-        rescale = tl.exp2(row_max - new_max)
-        row_max, row_sum, acc = new_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+        weights, row_max, row_sum, acc = unmasked_softmax(scores, scale, row_max, row_sum, acc)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
     for first in range(diagonal, end, BLOCK_N):
-        position = first + offset
+        position = first + key
         is_key = position < end
-        place = places_of(
-            tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0),
-            position,
-            stride_block,
-            stride_slot,
-            BLOCK_SIZE,
-            USE_INT64,
-        )
-        keys = tl.load(k_head + place[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
+        blocks = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0)
+        offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
+        keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
         scores = tl.where(position[None, :] <= query_position[:, None], scores, float("-inf"))
         weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        values = tl.load(v_head + place[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
     result = (acc / row_sum[:, None]).to(out.dtype.element_ty)
-    tl.store(out + line * stride_out + head[:, None] * stride_out_head + dim[None, :], result, mask=in_query)
+    tl.store(out + packed * stride_out + head[:, None] * stride_out_head + dim[None, :], result, mask=in_query)

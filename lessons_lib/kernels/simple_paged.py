@@ -1,6 +1,8 @@
-"""Lesson 07: writing to a paged cache, and attention of one new token for each sequence over it, as Triton kernels.
+"""Lesson 07: two Triton kernels over a paged KV cache: the cache write, and decode attention through block tables.
 
-Shapes: B sequences, Hq query heads, Hkv KV heads, D numbers a head, M blocks a table. D and the slots of a block are powers of two.
+Shapes: N sequences, T new tokens, Hq query heads, Hkv KV heads, D elements per head, M entries per block table. All
+strides count elements, and the last axis of every tensor is contiguous. D and the block size are powers of two here;
+lesson 08 lifts that.
 """
 
 import torch
@@ -11,59 +13,55 @@ from lessons_lib.kernels.validation import check_alike
 
 
 @triton.jit
-def write_kernel(new, cache, slot_mapping, numbers, stride_new, stride_slot, NUMBERS: tl.constexpr):
-    """Put new keys (or values) in their places in the cache. Program i has new token i, with all its KV heads.
+def write_kernel(new, cache, slot_mapping, n_elements, stride_new, stride_slot, BLOCK: tl.constexpr):
+    """Write new keys (or values) into their cache slots. Program i writes new token i, all KV heads at once.
 
     Args:
-        new: pointer to [T, numbers]; cache: pointer to [slots, numbers]; numbers = Hkv x D.
-        slot_mapping: pointer to int64 [T], the slot of each new token.
-        stride_new, stride_slot: numbers from one token to the next, in `new` and in the cache.
-        NUMBERS: a power of two, at least `numbers`.
+        new: pointer to [T, n_elements]: the keys (or values) of the new tokens.
+        cache: pointer to [num_blocks * block_size, n_elements]: one row per cache slot, of the dtype of `new`.
+        slot_mapping: pointer to int64 [T]: the cache slot of each new token, counted through the whole pool.
+        n_elements: elements per token, Hkv * D.
+        stride_new: elements from one token to the next in `new`.
+        stride_slot: elements from one slot to the next in `cache`.
+        BLOCK: a power of two, at least `n_elements`.
     """
-    token, number = tl.program_id(0), tl.arange(0, NUMBERS)
-    is_number = number < numbers
+    token, offsets = tl.program_id(0), tl.arange(0, BLOCK)
+    mask = offsets < n_elements
     slot = tl.load(slot_mapping + token)
-    line = tl.load(new + token * stride_new + number, mask=is_number)
-    tl.store(cache + slot * stride_slot + number, line, mask=is_number)
+    values = tl.load(new + token * stride_new + offsets, mask=mask)
+    tl.store(cache + slot * stride_slot + offsets, values, mask=mask)
 
 
 @triton.jit
 def attend_blocks(
-    query,
-    keys,
-    values,
-    table,
-    num_tokens,
-    scale,
-    stride_block,
-    stride_slot,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-):
-    """Attention of one query head of one new token, block by block. Called from a kernel.
+    query, keys, values, table, num_tokens, scale, stride_block, stride_slot,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Attention of one query head of one new token, one block of the KV cache per iteration. Called from a kernel.
 
     Args:
-        query: the numbers of the query, [HEAD_DIM], float32.
-        keys, values: pointers to where its KV head begins in the caches.
-        table: pointer to the block table of the sequence, int32.
-        num_tokens: tokens of the sequence, the new one included, 1 or more.
-        scale: what the scores are multiplied by.
-        stride_block, stride_slot: numbers from one block to the next, and from one slot to the next, in the caches.
+        query: the query itself, a tile [HEAD_DIM] of float32.
+        keys, values: pointers to the first element of the query's KV head in the caches.
+        table: pointer to the sequence's block table, int32 [M].
+        num_tokens: tokens of the sequence, the new one included; at least 1.
+        scale: factor of the scores, usually 1 / sqrt(HEAD_DIM).
+        stride_block, stride_slot: elements from one block to the next, and from one slot to the next, the same in both
+            caches.
         HEAD_DIM, BLOCK_SIZE: powers of two.
 
     Returns:
-        the attention, [HEAD_DIM], float32.
+        the attention output, a tile [HEAD_DIM] of float32.
     """
-    offset, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
     row_max, row_sum = float("-inf"), 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for first in range(0, num_tokens, BLOCK_SIZE):
-        # In a large cache, block x stride_block is more than 32 bits can hold.
+        # In a large cache, block * stride_block does not fit into 32 bits.
         block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)
-        is_key = first + offset < num_tokens
-        place = block * stride_block + offset[:, None] * stride_slot + dim[None, :]
-        block_keys = tl.load(keys + place, mask=is_key[:, None], other=0.0)
-        block_values = tl.load(values + place, mask=is_key[:, None], other=0.0)
+        is_key = first + slot < num_tokens
+        offsets = block * stride_block + slot[:, None] * stride_slot + dim[None, :]
+        block_keys = tl.load(keys + offsets, mask=is_key[:, None], other=0.0)
+        block_values = tl.load(values + offsets, mask=is_key[:, None], other=0.0)
         scores = tl.sum(query[None, :] * block_keys, axis=1) * scale
         scores = tl.where(is_key, scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, axis=0))
@@ -76,11 +74,19 @@ def attend_blocks(
 
 
 @triton.jit
-def one_head_kernel(
+def single_head_kernel(
     ATTEND: tl.constexpr, q, k_cache, v_cache, block_table, out, num_tokens, scale, stride_block, stride_slot,
     HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One program: `ATTEND`, such as `attend_blocks`, for a single query head of a single sequence, in a cache with one KV head."""
+    """Run `ATTEND` once: one query head of one sequence over a cache with one KV head. The grid has a single program.
+
+    Args:
+        ATTEND: a function with the arguments of `attend_blocks`.
+        q, out: pointers to [HEAD_DIM].
+        k_cache, v_cache: pointers to [num_blocks, BLOCK_SIZE, HEAD_DIM].
+        block_table: pointer to int32 [M].
+        num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE: see `attend_blocks`.
+    """
     dim = tl.arange(0, HEAD_DIM)
     query = tl.load(q + dim).to(tl.float32)
     result = ATTEND(
@@ -95,62 +101,78 @@ def decode_heads_kernel(
     stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one new token for each sequence. Program (i, h) has query head h of sequence i.
+    """Attention of one new token per sequence. Program (i, h) computes query head h of sequence i.
 
     Args:
-        q, out: pointers to [B, Hq, D]; k_cache, v_cache: to [num_blocks, block_size, Hkv, D].
-        block_tables: pointer to int32 [B, M]; context_lens: to int32 [B], tokens of each sequence, the new one included.
-        scale: what the scores are multiplied by.
-        stride_seq, stride_q_head: of q and out, numbers from one sequence to the next, and from one query head to the next.
-        stride_block, stride_slot, stride_head: of the caches; stride_table: of block_tables.
-        GROUP: query heads that share one KV head, Hq / Hkv; HEAD_DIM, BLOCK_SIZE: powers of two.
+        q, out: pointers to [N, Hq, D]. The caches may have another dtype; products are computed in float32.
+        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D].
+        block_tables: pointer to int32 [N, M].
+        context_lens: pointer to int32 [N]: tokens of each sequence, the new one included.
+        scale: factor of the scores.
+        stride_seq, stride_q_head: of q and out, elements from one sequence to the next, and from one query head to the
+            next.
+        stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
+        stride_table: of block_tables, elements from one table to the next.
+        GROUP: query heads per KV head, Hq / Hkv.
+        HEAD_DIM, BLOCK_SIZE: powers of two.
     """
     seq, head, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, HEAD_DIM)
     kv_head = head // GROUP
-    place = seq * stride_seq + head * stride_q_head + dim
-    query = tl.load(q + place).to(tl.float32)
+    offsets = seq * stride_seq + head * stride_q_head + dim
+    query = tl.load(q + offsets).to(tl.float32)
     keys, values = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
     table = block_tables + seq * stride_table
     num_tokens = tl.load(context_lens + seq)
     result = attend_blocks(
         query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE
     )
-    tl.store(out + place, result)
+    tl.store(out + offsets, result)
 
 
 def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
-    """Put new keys or values in their places.
+    """Write new keys or values into their cache slots.
 
     Args:
-        new: [T, Hkv, D]; cache: [num_blocks, block_size, Hkv, D]; slot_mapping: int64 [T].
+        new: [T, Hkv, D].
+        cache: [num_blocks, block_size, Hkv, D], of the same dtype; all slots must be equally far apart, each slot
+            contiguous.
+        slot_mapping: int64 [T].
         kernel: `write_kernel`, or yours.
 
     Raises:
-        ValueError: the slots do not lie evenly apart; nothing is written.
+        ValueError: the slots aren't evenly spaced; nothing is written.
     """
     if not len(new):
         return
-    numbers = new.shape[1] * new.shape[2]
-    lines = new.reshape(len(new), numbers).contiguous()
+    n_elements = new.shape[1] * new.shape[2]
+    rows = new.reshape(len(new), n_elements).contiguous()
     _, block_size, _, head_dim = cache.shape
     if cache.stride(0) != block_size * cache.stride(1) or cache.stride()[2:] != (head_dim, 1):
         raise ValueError(
-            f"cache has the shape {list(cache.shape)} and the strides {list(cache.stride())}; its slots must lie evenly apart, and the numbers of "
-            "a slot side by side. Give keys and values a tensor each."
+            f"cache has shape {list(cache.shape)} and strides {list(cache.stride())}; its slots must be evenly spaced "
+            "and each slot contiguous. Use separate tensors for keys and values."
         )
     kernel[(len(new),)](
-        lines, cache, slot_mapping, numbers, lines.stride(0), cache.stride(1), NUMBERS=triton.next_power_of_2(numbers)
+        rows, cache, slot_mapping, n_elements, rows.stride(0), cache.stride(1), BLOCK=triton.next_power_of_2(n_elements)
     )
 
 
 def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=decode_heads_kernel) -> torch.Tensor:
-    """Attention of one new token for each sequence; the arguments are those of `decode_heads_kernel`. `kernel` may be yours.
+    """Attention of one new token per sequence.
+
+    Args:
+        q: [N, Hq, D].
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], with equal strides.
+        block_tables: int32 [N, M].
+        context_lens: int32 [N], tokens of each sequence, the new one included.
+        scale: factor of the scores.
+        kernel: `decode_heads_kernel`, or yours.
 
     Returns:
-        tensor [B, Hq, D].
+        tensor [N, Hq, D], of the dtype of q.
 
     Raises:
-        ValueError: the two caches are laid out differently, or head size or block size is no power of two.
+        ValueError: the two caches are laid out differently, or the head size or the block size isn't a power of two.
     """
     _check_caches(k_cache, v_cache)
     q = q.contiguous()
@@ -158,7 +180,8 @@ def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=
     (num_seqs, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
     if num_seqs:
         kernel[(num_seqs, q_heads)](
-            q, k_cache, v_cache, block_tables, context_lens, out, scale, *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
+            q, k_cache, v_cache, block_tables, context_lens, out, scale,
+            *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
             GROUP=q_heads // kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
         )  # fmt: skip
     return out
@@ -169,5 +192,6 @@ def _check_caches(k_cache, v_cache) -> None:
     _, block_size, _, head_dim = k_cache.shape
     if triton.next_power_of_2(head_dim) != head_dim or triton.next_power_of_2(block_size) != block_size:
         raise ValueError(
-            f"heads have the size {head_dim} and blocks {block_size}; this kernel takes powers of two. Lesson 08's take others."
+            f"the head size is {head_dim} and the block size {block_size}; this kernel needs powers of two. Lesson "
+            "08's kernels don't."
         )

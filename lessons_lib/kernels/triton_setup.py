@@ -1,4 +1,7 @@
-"""Lesson 07: whether Triton kernels run compiled on a GPU, or interpreted on the CPU. Imported by every module that defines kernels."""
+"""Lesson 07: decides whether Triton kernels run compiled on a GPU or interpreted on the CPU.
+
+Every module that defines kernels imports it.
+"""
 
 import importlib.util
 import os
@@ -9,16 +12,17 @@ INTERPRET = "TRITON_INTERPRET"
 
 
 def prepare_triton() -> None:
-    """Without a GPU, have Triton interpret all kernels that are defined from now on. With one, or if the user has decided it, as it is set.
+    """Without a GPU, make Triton interpret every kernel defined from now on.
 
-    `@triton.jit` looks at the environment when a kernel is defined.
+    With a GPU, or if TRITON_INTERPRET is set, nothing changes. `@triton.jit` reads the environment when it is applied.
 
     Raises:
         ImportError: Triton is not installed.
     """
     if importlib.util.find_spec("triton") is None:
         raise ImportError(
-            "Triton is not installed. It is made for Linux: on Windows use WSL, on macOS a container. Lessons 00 to 06 do without it."
+            "Triton is not installed. It supports Linux only: on Windows use WSL, on macOS a container. Lessons 00 to "
+            "06 don't need it."
         )
     if not torch.cuda.is_available():
         os.environ.setdefault(INTERPRET, "1")
@@ -27,12 +31,12 @@ def prepare_triton() -> None:
 
 
 def interpret_library() -> list[tuple[object, str, object]]:
-    """Have the functions of `triton.language` that are written in Triton themselves, such as `tl.max`, interpreted.
+    """Make the functions of `triton.language` that are themselves written in Triton, such as `tl.max`, interpreted.
 
-    They were defined when Triton was imported, and transformers may have imported it before us.
+    They were defined when Triton was imported, and transformers may have imported it first.
 
     Returns:
-        (module, name, what it was) of everything that was replaced.
+        (module, name, previous value) of everything that was replaced.
     """
     import triton.language as tl
 
@@ -40,7 +44,10 @@ def interpret_library() -> list[tuple[object, str, object]]:
 
 
 def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[object, str, object]]:
-    """Replace compiled functions among `names` by interpreted ones of the same source. Returns as `interpret_library`."""
+    """Replace the compiled functions among `names` with interpreted ones of the same source.
+
+    Returns what `interpret_library` does.
+    """
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
@@ -50,8 +57,11 @@ def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[ob
     return replaced
 
 
-def mend_old_interpreter() -> None:
-    """Have Triton 3.6 make an int of an array with one number in a way that NumPy 2.4 still allows. From 3.7 on it does so itself."""
+def patch_old_interpreter() -> None:
+    """Make Triton 3.6 convert one-element arrays to int in a way that NumPy 2.4 still allows.
+
+    Triton 3.7 does so by itself.
+    """
     import triton
     from triton.runtime import interpreter
 
@@ -59,11 +69,11 @@ def mend_old_interpreter() -> None:
         return
     patch = interpreter._patch_lang_tensor
 
-    def patch_and_mend(tensor, scope):
+    def patch_and_fix(tensor, scope):
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
 
-    interpreter._patch_lang_tensor = patch_and_mend
+    interpreter._patch_lang_tensor = patch_and_fix
 
 
 def is_interpreted() -> bool:
@@ -71,20 +81,26 @@ def is_interpreted() -> bool:
 
 
 def kernel_device() -> str:
-    """Where tensors for kernels must lie: "cuda", or "cpu" where kernels are interpreted."""
+    """The device for tensors that kernels use: "cuda", or "cpu" where kernels are interpreted."""
     return "cpu" if is_interpreted() or not torch.cuda.is_available() else "cuda"
 
 
 def how_kernels_run() -> str:
-    """One line for the reader: compiled or interpreted, and by what; or why neither."""
+    """One line for the reader: whether kernels are compiled or interpreted, and by which Triton; or why neither."""
     import triton
 
     if kernel_device() == "cuda":
         return f"Triton {triton.__version__}: kernels are compiled for {torch.cuda.get_device_name()}."
     if not is_interpreted():
-        return f"Triton {triton.__version__}: kernels can not run, for there is no GPU, and {INTERPRET}=0 forbids to interpret them. Unset it."
-    return f"Triton {triton.__version__}: kernels are interpreted on the CPU. That shows whether their results are right, and says nothing about speed."
+        return (
+            f"Triton {triton.__version__}: kernels can't run: there is no GPU, and {INTERPRET}=0 forbids interpreting "
+            "them. Unset it."
+        )
+    return (
+        f"Triton {triton.__version__}: kernels are interpreted on the CPU. That shows whether their results are right; "
+        "it says nothing about speed."
+    )
 
 
 prepare_triton()
-mend_old_interpreter()
+patch_old_interpreter()

@@ -1,4 +1,4 @@
-"""The cases that are timed: shapes as of Llama and Qwen2 models, blocks of 16 scattered over the pool."""
+"""The benchmark's cases: shapes of Llama and Qwen2 models, blocks of 16 slots scattered over the pool."""
 
 import random
 from dataclasses import dataclass, field
@@ -8,18 +8,19 @@ import torch
 from lessons_lib.attention.packing import PackedBatch, pack
 from lessons_lib.attention.paged_attention import attention_one_by_one
 
-L2_BYTES = 50 * 2**20  # of an H100 or H200; smaller elsewhere
+L2_BYTES = 50 * 2**20  # the L2 cache of an H100 or H200; others have less
 
 
 @dataclass(frozen=True)
 class Case:
-    """Attention of one layer in one pass.
+    """Attention of one layer in one forward pass.
 
     Attributes:
-        name: as in the tables.
+        name: as shown in tables.
         kind: "decode", "mixed" or "prefill".
-        q_heads, kv_heads, head_dim: of the model.
-        q_lens: new tokens of each sequence; context_lens: tokens of each, the new ones included.
+        q_heads, kv_heads, head_dim: the model's.
+        q_lens: new tokens of each sequence. context_lens: tokens of each sequence, the new ones included.
+        block_size: slots per block.
     """
 
     name: str
@@ -38,11 +39,12 @@ class Case:
 
     @property
     def kv_bytes(self) -> int:
+        """Bytes of all keys and values, in bfloat16."""
         return sum(self.context_lens) * self.token_bytes
 
     @property
     def is_even(self) -> bool:
-        """Whether all sequences are alike."""
+        """Whether all sequences have the same lengths."""
         return len(set(self.q_lens)) == len(set(self.context_lens)) == 1
 
 
@@ -86,10 +88,12 @@ class Inputs:
     """Tensors of a case, on a device.
 
     Attributes:
-        q, k_cache, v_cache: as in `triton_attention.varlen`.
-        cu_seqlens_q, context_lens: int32.
-        tables: several block tables [B, M] over blocks of their own, int32. Used in turn, they keep keys from being found in the GPU's cache.
-        packed: the row.
+        q: [T, Hq, D]. k_cache, v_cache: [num_blocks, block_size, Hkv, D].
+        cu_seqlens_q: int32 [N + 1]. context_lens: int32 [N].
+        tables: several block tables, each int32 [N, M] over its own blocks. Cycling through them keeps the keys out of
+            the GPU's L2 cache.
+        packed: the packed batch.
+        scale: factor of the scores.
     """
 
     case: Case
@@ -103,28 +107,34 @@ class Inputs:
     scale: float
 
     def reference(self) -> torch.Tensor:
-        """Attention over the first table, one sequence after the other, in float32."""
+        """Attention over the first block table, one sequence after another, in float32: [T, Hq, D]."""
         out = []
-        for index, pieces in enumerate(self.q.split(list(self.case.q_lens))):
-            one = pack([[0] * len(pieces)], [self.case.context_lens[index] - len(pieces)])
+        for index, queries in enumerate(self.q.split(list(self.case.q_lens))):
+            one = pack([[0] * len(queries)], [self.case.context_lens[index] - len(queries)])
             blocks = self.tables[0][index : index + 1].long()
             own = blocks[0, : -(-self.case.context_lens[index] // self.case.block_size)]
             keys, values = self.k_cache[own].float(), self.v_cache[own].float()
             in_order = torch.arange(len(own), device=self.q.device)[None]
-            out.append(attention_one_by_one(pieces.float(), keys, values, one, in_order, self.scale))
+            out.append(attention_one_by_one(queries.float(), keys, values, one, in_order, self.scale))
         return torch.cat(out)
 
 
 def make_inputs(case: Case, device="cuda", dtype=torch.bfloat16, rotations: int | None = None) -> Inputs:
-    """Random inputs. With enough tables that a key is read again only after four times the GPU's cache was read."""
+    """Random inputs of a case.
+
+    Args:
+        rotations: block tables; by default enough that a key is read again only after four times the L2 cache has been
+            read.
+    """
     generator = torch.Generator().manual_seed(0)
     counts = [-(-context // case.block_size) for context in case.context_lens]
     rotations = rotations or max(1, -(-4 * L2_BYTES // case.kv_bytes))
     order = torch.randperm(rotations * sum(counts), generator=generator).to(torch.int32)
     tables = []
-    for turn in range(rotations):
-        pieces = order[turn * sum(counts) : (turn + 1) * sum(counts)].split(counts)
-        tables.append(torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True).contiguous().to(device))
+    for blocks in order.split(sum(counts)):
+        tables.append(
+            torch.nn.utils.rnn.pad_sequence(list(blocks.split(counts)), batch_first=True).contiguous().to(device)
+        )
     shape = (len(order), case.block_size, case.kv_heads, case.head_dim)
     k_cache, v_cache = (torch.randn(shape, device=device, dtype=dtype) for _ in range(2))
     packed = pack(

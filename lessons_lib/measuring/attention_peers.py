@@ -1,4 +1,7 @@
-"""The same attention by other means: what PyTorch has. Each gives one call for each block table of the inputs, or None where it can't."""
+"""The same attention computed by other means: what PyTorch offers.
+
+Each function returns one call per block table, or None if it doesn't apply.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +19,7 @@ Calls = list[Callable[[], torch.Tensor]]  # each returns [T, q_heads, head_dim]
 
 
 def ours(inputs: Inputs) -> Calls:
-    """`decode` where every sequence has one new token, else `varlen`."""
+    """`decode` if every sequence has one new token, else `varlen`."""
     case = inputs.case
     caches = (inputs.k_cache, inputs.v_cache)
     if case.kind == "decode":
@@ -33,7 +36,7 @@ def ours(inputs: Inputs) -> Calls:
 
 
 def lesson_07(inputs: Inputs) -> Calls | None:
-    """The kernel of lesson 07: one program for each query head, one block a turn."""
+    """The kernel of lesson 07: one program per query head, one block per iteration."""
     if inputs.case.kind != "decode":
         return None
     caches = (inputs.k_cache, inputs.v_cache)
@@ -44,13 +47,13 @@ def lesson_07(inputs: Inputs) -> Calls | None:
 
 
 def gather_sdpa(inputs: Inputs) -> Calls | None:
-    """Gather the blocks into a dense copy, and PyTorch's own attention over it: without a mask where none is needed, else as in lesson 06."""
+    """Gather the blocks into a dense copy for PyTorch's SDPA: without a mask if possible, else as in lesson 06."""
     case = inputs.case
     caches = (inputs.k_cache, inputs.v_cache)
     if not case.is_even:
         bounds, lens = inputs.packed.cu_seqlens_q.to(inputs.q.device), inputs.packed.context_lens.to(inputs.q.device)
         plans = [plan_groups(bounds, lens, table, case.block_size) for table in inputs.tables]
-        # To find the places where a mask is true, the CPU would wait for the GPU, which no graph can hold. So they are looked up here.
+        # Indexing with a mask synchronizes, which can't be captured in a graph. So the indices are computed here.
         plans = [
             [replace(group, is_query=group.is_query.nonzero(as_tuple=True)) for group in groups] for groups in plans
         ]
@@ -68,7 +71,7 @@ def gather_sdpa(inputs: Inputs) -> Calls | None:
 
 
 def dense_sdpa(inputs: Inputs, backend: SDPBackend) -> Calls | None:
-    """PyTorch's own attention over keys and values that lie together, which a paged cache does not have."""
+    """PyTorch's SDPA over contiguous keys and values, which a paged cache doesn't have."""
     case = inputs.case
     if not case.is_even:
         return None
@@ -93,7 +96,7 @@ def dense_sdpa(inputs: Inputs, backend: SDPBackend) -> Calls | None:
 
 
 def packed_flash(inputs: Inputs) -> Calls:
-    """FlashAttention-2 for rows of unequal length, over keys and values packed one sequence behind the other."""
+    """PyTorch's FlashAttention-2 for sequences of different lengths, over packed keys and values."""
     case = inputs.case
     bounds_k = F.pad(inputs.context_lens.cumsum(0, dtype=torch.int32), (1, 0))
     packed = []
@@ -116,7 +119,7 @@ def packed_flash(inputs: Inputs) -> Calls:
 
 
 def flex(inputs: Inputs) -> Calls | None:
-    """FlexAttention over the whole pool, told by a block mask which blocks are whose. Decodes only."""
+    """FlexAttention over the whole pool; a block mask says which blocks belong to which sequence. Decodes only."""
     case, device = inputs.case, inputs.q.device
     if case.kind != "decode":
         return None

@@ -1,4 +1,4 @@
-"""How long work takes on a GPU, without what the CPU takes to start it: the work is captured in a CUDA graph and replayed."""
+"""How long work takes on a GPU, launch overhead excluded: the work is captured in a CUDA graph and replayed."""
 
 import statistics
 from collections.abc import Callable
@@ -12,14 +12,17 @@ import triton
 import triton.language as tl
 
 REPLAYS = 7
-LEAST_SECONDS = 2e-3  # of one replay: shorter ones are lost in the clock's own steps
+MIN_SECONDS = 2e-3  # per replay; shorter ones are too close to the clock's resolution
 
 
 def microseconds(calls: list[Callable[[], object]]) -> float:
-    """Time of one call: the calls in turn, captured in one graph as often as needed, and the median of seven replays.
+    """Microseconds per call: the calls in order, repeated in one captured graph; the median of seven replays.
+
+    Args:
+        calls: functions that launch the same work on different data, so that it isn't in the GPU's cache.
 
     Raises:
-        Whatever a call raises; RuntimeError if it can't be captured.
+        RuntimeError: a call can't be captured. Whatever a call raises passes through.
     """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -32,7 +35,7 @@ def microseconds(calls: list[Callable[[], object]]) -> float:
             call()
         end.record(stream)
         stream.synchronize()
-        rounds = max(1, round(LEAST_SECONDS * 1e3 / max(start.elapsed_time(end), 1e-3)))
+        rounds = max(1, round(MIN_SECONDS * 1e3 / max(start.elapsed_time(end), 1e-3)))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             for _ in range(rounds):
@@ -50,21 +53,29 @@ def microseconds(calls: list[Callable[[], object]]) -> float:
 
 
 @triton.jit
-def read_kernel(numbers, out, TILE: tl.constexpr):
-    """Read numbers and do next to nothing with them: one sum for each program."""
-    first = tl.program_id(0).to(tl.int64) * TILE
-    tl.store(out + tl.program_id(0), tl.sum(tl.load(numbers + first + tl.arange(0, TILE)), axis=0))
+def read_kernel(x, out, BLOCK: tl.constexpr):
+    """Read a tensor once and compute almost nothing: one sum per program.
+
+    Args:
+        x: pointer to int32 [programs * BLOCK].
+        out: pointer to int32 [programs].
+        BLOCK: elements per program, a power of two.
+    """
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    tl.store(out + tl.program_id(0), tl.sum(tl.load(x + first + tl.arange(0, BLOCK)), axis=0))
 
 
 def machine_limits() -> dict[str, float]:
-    """What this GPU does at best: bytes read a second (8 GB, once), and operations a second (a matrix product in bfloat16)."""
-    numbers, tile = torch.ones(2**31, dtype=torch.int32, device="cuda"), 8192
-    programs = len(numbers) // tile
-    out = torch.empty(programs, dtype=torch.int32, device="cuda")
-    read = microseconds([lambda: read_kernel[(programs,)](numbers, out, TILE=tile, num_warps=8)])
-    bytes_read = numbers.nbytes
-    del numbers
+    """This GPU's measured limits: bytes read per second, and operations per second of a large product in bfloat16."""
+    bytes_per_s = _read_rate(2**31, 8192)  # 8 GB; freed before the product
     size = 8192
     left, right = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     product = microseconds([lambda: left @ right])
-    return {"read_bytes_per_s": bytes_read / read * 1e6, "matmul_flop_per_s": 2 * size**3 / product * 1e6}
+    return {"read_bytes_per_s": bytes_per_s, "matmul_flop_per_s": 2 * size**3 / product * 1e6}
+
+
+def _read_rate(n_elements: int, block: int) -> float:
+    """Bytes per second of `read_kernel` over this many int32 elements, a multiple of `block`."""
+    x = torch.ones(n_elements, dtype=torch.int32, device="cuda")
+    out = torch.empty(n_elements // block, dtype=torch.int32, device="cuda")
+    return x.nbytes / microseconds([lambda: read_kernel[(len(out),)](x, out, BLOCK=block, num_warps=8)]) * 1e6

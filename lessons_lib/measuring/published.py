@@ -1,8 +1,8 @@
-"""Lesson 08: results that were measured on a GPU and ship with the course, for readers who have none."""
+"""Lessons 08 and 13: results recorded on a GPU, which ship with the course for readers without one."""
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from lessons_lib.measuring.roofline import Machine
@@ -16,11 +16,12 @@ class RecordedCase:
     """One case of the benchmark.
 
     Attributes:
-        name, kind: see `gpu_bench.cases.Case`.
-        kv_bytes: bytes of the keys and values of all sequences; flop: see `roofline.Work`.
+        name, kind: see `attention_cases.Case`.
+        kv_bytes: bytes of the keys and values of all sequences. flop: see `roofline.Work`.
         microseconds: way of computing it -> time of one layer's attention.
-        without: what is done in place of one idea -> the same time, with our kernels.
-        tiles: the sweep over tiles, if there was one: rows, keys, warps, stages and microseconds ("us") of each combination.
+        without: what replaces one idea of our kernels -> the same time.
+        tiles: the sweep over tiles, if the case has one: "rows", "keys", "warps", "stages" and microseconds "us" of
+            each combination.
     """
 
     name: str
@@ -34,13 +35,13 @@ class RecordedCase:
 
 @dataclass(frozen=True)
 class Recording:
-    """Everything that was measured in one run on one machine.
+    """Everything measured in one run on one machine.
 
     Attributes:
         machine: with its measured limits.
         processors: streaming multiprocessors of the GPU.
         provenance: machine, versions, command and date, in one line.
-        note: what does not hold for all cases.
+        note: exceptions, for single cases.
     """
 
     machine: Machine
@@ -50,7 +51,7 @@ class Recording:
     cases: tuple[RecordedCase, ...]
 
     def case(self, beginning: str) -> RecordedCase:
-        """The case whose name begins so.
+        """The case whose name starts with `beginning`.
 
         Raises:
             KeyError: none or several do.
@@ -58,14 +59,15 @@ class Recording:
         found = [case for case in self.cases if case.name.startswith(beginning)]
         if len(found) != 1:
             raise KeyError(
-                f"{len(found)} recorded cases begin with {beginning!r}; there are: {'; '.join(case.name for case in self.cases)}."
+                f"{len(found)} recorded cases start with {beginning!r}; the cases are: "
+                f"{'; '.join(case.name for case in self.cases)}."
             )
         return found[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def recorded_attention() -> Recording:
-    """Our kernels and what PyTorch has, on one H200: `python -m tools.gpu_bench --record FILE`."""
+    """Our kernels and PyTorch's on one H200, as recorded by `python -m tools.gpu_bench --record FILE`."""
     facts = json.loads((FOLDER / "h200_attention.json").read_text(encoding="utf-8"))
     return Recording(
         machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
@@ -104,23 +106,24 @@ class Production:
     microseconds: dict[str, dict[str, float]]
 
 
-@lru_cache(maxsize=None)
+@cache
 def recorded_production() -> Production:
+    """FlashAttention-3, FlashInfer and vLLM's Triton kernel on the same cases."""
     facts = json.loads((FOLDER / "h200_production.json").read_text(encoding="utf-8"))
     return Production(facts["provenance"], facts["microseconds"])
 
 
 @dataclass(frozen=True)
 class RecordedEngine:
-    """The engine's benchmark on a GPU, stage by stage.
+    """The engine's benchmark on a GPU, one mode after another.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
-        modes: for each stage its "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms": medians of the steps with most
-            sequences, see `gpu_bench.engine_run.StepTimes`.
-        swapping: for sequences of several lengths "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s".
-        peers: other engine -> output tokens a second.
-        peers_provenance: where these come from.
+        modes: per mode "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms": medians over the
+            steps with the most sequences, see `gpu_bench.engine_run.StepTimes`.
+        swapping: per sequence length "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s".
+        peers: other engine -> output tokens per second.
+        peers_provenance: how those were measured.
     """
 
     provenance: str
@@ -130,9 +133,9 @@ class RecordedEngine:
     peers_provenance: str
 
 
-@lru_cache(maxsize=None)
+@cache
 def recorded_engine() -> RecordedEngine:
-    """Lesson 13's engine on one H200: `python -m tools.gpu_bench.engine --record FILE`."""
+    """The engine on one H200, as recorded by `python -m tools.gpu_bench.engine --record FILE`."""
     facts, peers = (
         json.loads((FOLDER / name).read_text(encoding="utf-8"))
         for name in ("h200_engine.json", "h200_engine_peers.json")
@@ -144,20 +147,20 @@ def recorded_engine() -> RecordedEngine:
 
 @dataclass(frozen=True)
 class RecordedWays:
-    """Every way of serving on the same requests, on a CPU.
+    """Every way of serving the same requests, on a CPU.
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
-        results: see `bench_engines.measure_ways`.
+        results: see `tools.bench_engines.measure_ways`.
     """
 
     provenance: str
     results: dict
 
 
-@lru_cache(maxsize=None)
+@cache
 def recorded_ways() -> RecordedWays:
-    """Lesson 12's engine beside all others: `python -m tools.bench_engines --record FILE`."""
+    """Lesson 12's engine next to all other ways, as recorded by `python -m tools.bench_engines --record FILE`."""
     facts = json.loads((FOLDER / "cpu_engines.json").read_text(encoding="utf-8"))
     return RecordedWays(_provenance(facts), facts)
 
@@ -168,7 +171,7 @@ def _provenance(facts: dict) -> str:
 
 
 def summary_markdown() -> str:
-    """The recorded results as the README shows them. `tests/test_readme.py` compares."""
+    """The recorded attention results as a table for the README, which a test compares."""
     recording, production = recorded_attention(), recorded_production()
     others = list(next(iter(production.microseconds.values())))
     columns = ["µs for one layer (query heads, KV heads, head size)", OURS, "rate", *others, "gather + SDPA"]
@@ -187,7 +190,7 @@ def summary_markdown() -> str:
 
 
 def engine_markdown() -> str:
-    """The engine's recorded results as the README shows them, slowest first."""
+    """The engine's recorded results as a table for the README, slowest first."""
     recording = recorded_engine()
     rates = [(rate, name) for name, rate in recording.peers.items()]
     rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
@@ -196,7 +199,7 @@ def engine_markdown() -> str:
 
 
 def ways_markdown() -> str:
-    """The ways of serving on a CPU as the README shows them, slowest first: each at the batch size that suits it best."""
+    """The ways of serving on a CPU as a table for the README, slowest first; each at its fastest batch size."""
     results = recorded_ways().results
     fastest = {}
     for way in sorted(results["ways"], key=lambda way: way["seconds"], reverse=True):

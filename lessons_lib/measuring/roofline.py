@@ -1,15 +1,16 @@
-"""Lesson 08: how many bytes attention must read and how many operations it must do, and how fast a machine could be."""
+"""Lesson 08: the bytes that attention must move, the operations it must do, and a lower bound of the time."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an attention pass must do at least.
+    """The minimal work of an attention pass.
 
     Attributes:
         bytes: keys and values read once, queries read, outputs written.
-        flop: floating-point operations: additions and multiplications of scores and outputs. The softmax is not counted.
+        flop: floating-point operations: additions and multiplications of scores and outputs. The softmax is not
+            counted.
     """
 
     bytes: int
@@ -17,18 +18,18 @@ class Work:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Arithmetic intensity: operations per byte."""
         return self.flop / self.bytes
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine does at best, as measured on it.
+    """A machine's measured limits.
 
     Attributes:
         name: of the machine.
-        bytes_per_s: read from memory.
-        flop_per_s: of a large matrix product.
+        bytes_per_s: read bandwidth of its memory.
+        flop_per_s: rate of a large matrix product.
     """
 
     name: str
@@ -37,29 +38,31 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """The intensity, in operations a byte, at which both limits are reached together."""
+        """The intensity, in operations per byte, at which both limits are reached at once."""
         return self.flop_per_s / self.bytes_per_s
 
 
 def attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
-    """What attention of a packed row over one layer's cache must do.
+    """The minimal work of attention of a packed batch over one layer's KV cache.
 
-    A query at position p of its sequence sees p + 1 keys. For each of its heads and each key that it sees, the score takes
-    head_dim multiplications and as many additions, and the output the same once more. Each key and value is read once, by
-    whatever many queries it is used.
+    A query at position p of its sequence sees p + 1 keys. For each query head and each visible key, the score takes
+    head_dim multiplications and as many additions, and so does the output. Each key and value is read once, however
+    many queries use it.
 
     Args:
-        q_lens: new tokens of each sequence; context_lens: tokens of each, the new ones included.
+        q_lens: list of ints, new tokens of each sequence.
+        context_lens: list of ints, tokens of each sequence, the new ones included.
+        q_heads, kv_heads, head_dim: the model's.
         bytes_per_element: 2 for bfloat16 and float16, 4 for float32.
 
     Returns:
         Work.
     """
     pairs = sum(q_len * context - q_len * (q_len - 1) // 2 for q_len, context in zip(q_lens, context_lens))
-    numbers = 2 * sum(context_lens) * kv_heads * head_dim + 2 * sum(q_lens) * q_heads * head_dim
-    return Work(bytes=numbers * bytes_per_element, flop=4 * pairs * q_heads * head_dim)
+    elements = 2 * sum(context_lens) * kv_heads * head_dim + 2 * sum(q_lens) * q_heads * head_dim
+    return Work(bytes=elements * bytes_per_element, flop=4 * pairs * q_heads * head_dim)
 
 
 def attainable(work: Work, machine: Machine) -> float:
-    """Seconds that the work takes at least on this machine: the longer of reading its bytes and doing its operations."""
+    """A lower bound in seconds: the longer of moving the bytes and doing the operations."""
     return max(work.bytes / machine.bytes_per_s, work.flop / machine.flop_per_s)

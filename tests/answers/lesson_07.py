@@ -4,39 +4,17 @@ Most wrong kernels are the reference with a piece of its source replaced.
 """
 
 import inspect
-import itertools
-import linecache
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
 import triton
 import triton.language as tl
-from source_text import unwrapped
+from changed_kernels import changed, with_source
 
 from answers import Wrong
 from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
 from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, write_kernel
-
-numbers = itertools.count()
-
-
-def with_source(source, name):
-    """A kernel made from source text, which `inspect` finds as if it stood in a file."""
-    file = f"<kernel {next(numbers)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace = {"triton": triton, "tl": tl, "attend_blocks": attend_blocks, "__name__": __name__}
-    exec(compile(source, file, "exec"), namespace)  # noqa: S102
-    return namespace[name]
-
-
-def changed(kernel, *pairs):
-    """The kernel with pieces of its source replaced: (old, new), old must be there."""
-    source = unwrapped(inspect.getsource(kernel.fn))
-    for old, new in pairs:
-        assert old in source, f"{kernel.fn.__name__} has no {old!r} any more"
-        source = source.replace(old, new)
-    return with_source(source, kernel.fn.__name__)
 
 
 def stub(kernel):
@@ -47,80 +25,82 @@ def stub(kernel):
 # 07.1 add_kernel
 
 
-def plain_add(x, y, out, length, BLOCK):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + place, tl.load(x + place) + tl.load(y + place), mask=place < length)
+def plain_add(x, y, out, n_elements, BLOCK):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + offsets, tl.load(x + offsets) + tl.load(y + offsets), mask=offsets < n_elements)
 
 
 ADD = [
     Wrong(
         "a mask for ten numbers",
-        changed(add_kernel, ("place < length", "place < 10")),
-        "with the argument `length`, 2 here",
+        changed(add_kernel, ("offsets < n_elements", "offsets < 10")),
+        "with the argument `n_elements`, 2 here",
     ),
     Wrong(
         "no mask on the loads",
-        changed(add_kernel, ("place, mask=is_number) +", "place) +")),
-        "the tile of the last program does not",
+        changed(add_kernel, ("offsets, mask=mask) +", "offsets) +")),
+        "the last program's tile goes further",
     ),
     Wrong(
         "mask by the size of the tile",
-        changed(add_kernel, ("place < length", "tl.arange(0, BLOCK) < length")),
-        "number 10 of `x`",
+        changed(add_kernel, ("offsets < n_elements", "tl.arange(0, BLOCK) < n_elements")),
+        "element 10 of `x`",
     ),
     Wrong(
         "program id forgotten",
         changed(add_kernel, ("tl.program_id(0) * BLOCK + ", "")),
         "All programs do the same part",
     ),
-    Wrong("not multiplied by BLOCK", changed(add_kernel, ("* BLOCK +", "+")), "Each program begins one further"),
-    Wrong("multiplied by the length", changed(add_kernel, ("* BLOCK +", "* length +")), "yours stores none"),
-    Wrong("<= in the mask", changed(add_kernel, ("place < length", "place <= length")), "`place < length`, not `<=`"),
+    Wrong("not multiplied by BLOCK", changed(add_kernel, ("* BLOCK +", "+")), "Each program starts one element after"),
+    Wrong("multiplied by the n_elements", changed(add_kernel, ("* BLOCK +", "* n_elements +")), "yours stores none"),
+    Wrong("<= in the mask", changed(add_kernel, ("offsets < n_elements", "offsets <= n_elements")), "`offsets < n_elements`, not `<=`"),
     Wrong(
-        "the last number left out",
-        changed(add_kernel, ("place < length", "place < length - 1")),
-        "The last number is left out",
+        "the last element left out",
+        changed(add_kernel, ("offsets < n_elements", "offsets < n_elements - 1")),
+        "The last element is left out",
     ),
     Wrong("subtracts", changed(add_kernel, ("+ tl.load(y", "- tl.load(y")), "x − y"),
     Wrong("adds x twice", changed(add_kernel, ("tl.load(y +", "tl.load(x +")), "of `y`; yours loads none"),
     Wrong(
         "loads the same part of y each time",
-        changed(add_kernel, ("tl.load(y + place", "tl.load(y + tl.arange(0, BLOCK)")),
-        "is not moved on",
+        changed(add_kernel, ("tl.load(y + offsets", "tl.load(y + tl.arange(0, BLOCK)")),
+        "doesn't move to",
     ),
     Wrong("stores into x", changed(add_kernel, ("tl.store(out", "tl.store(x")), "stores to `x`"),
     Wrong(
         "returns the sum",
-        changed(add_kernel, ("tl.store(out + place, total, mask=is_number)", "return total")),
+        changed(add_kernel, ("tl.store(out + offsets, total, mask=mask)", "return total")),
         "A kernel returns nothing",
     ),
     Wrong(
         "adds addresses",
         changed(
-            add_kernel, ("tl.load(x + place, mask=is_number) + tl.load(y + place, mask=is_number)", "x + y + place")
+            add_kernel, ("tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)", "x + y + offsets")
         ),
-        "Two addresses",
+        "add two addresses",
     ),
     Wrong(
         "a tile as long as the tensor",
-        changed(add_kernel, ("tl.arange(0, BLOCK)", "tl.arange(0, length)")),
+        changed(add_kernel, ("tl.arange(0, BLOCK)", "tl.arange(0, n_elements)")),
         "known when the kernel is compiled",
     ),
-    Wrong("indexes a pointer", changed(add_kernel, ("tl.load(x + place, mask=is_number)", "x[place]")), "has no `[i]`"),
+    Wrong("indexes a pointer", changed(add_kernel, ("tl.load(x + offsets, mask=mask)", "x[offsets]")), "has no `[i]`"),
     Wrong(
         "stores all to one address",
-        changed(add_kernel, ("tl.store(out + place", "tl.store(out")),
-        "many numbers to one address",
+        changed(add_kernel, ("tl.store(out + offsets", "tl.store(out")),
+        "many values to one address",
     ),
     Wrong(
         "one program does everything",
         with_source(
             stub(add_kernel)
-            + "for first in range(0, length, BLOCK):\n"
-            + "        place = first + tl.arange(0, BLOCK)\n"
-            + "        is_number = place < length\n"
-            + "        tl.store(out + place, tl.load(x + place, mask=is_number) + tl.load(y + place, mask=is_number), mask=is_number)\n",
+            + "for first in range(0, n_elements, BLOCK):\n"
+            + "        offsets = first + tl.arange(0, BLOCK)\n"
+            + "        mask = offsets < n_elements\n"
+            + "        tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)\n",
             "add_kernel",
+            triton=triton,
+            tl=tl,
         ),
         "One program does everything",
     ),
@@ -129,40 +109,40 @@ ADD = [
         changed(
             add_kernel,
             (
-                "    tl.store(out + place, total, mask=is_number)",
-                "    if is_number:\n        tl.store(out + place, total)",
+                "    tl.store(out + offsets, total, mask=mask)",
+                "    if mask:\n        tl.store(out + offsets, total)",
             ),
         ),
-        "The interpreter takes the `if` for a yes",
+        "The interpreter takes the `if` for True",
     ),
     Wrong(
         "the shape of a pointer",
-        changed(add_kernel, ("place < length", "place < x.shape[0]")),
+        changed(add_kernel, ("offsets < n_elements", "offsets < x.shape[0]")),
         "A pointer has no shape",
     ),
     Wrong(
         "a print left behind",
-        changed(add_kernel, ("    tl.store", "    print(place)\n    tl.store")),
-        "Take it out when you are done",
+        changed(add_kernel, ("    tl.store", "    print(offsets)\n    tl.store")),
+        "Remove it when you're done",
     ),
     Wrong("not a kernel", plain_add, "@triton.jit"),
 ]
 
 
 @triton.jit
-def add_by_pointers(x, y, out, length, BLOCK: tl.constexpr):
+def add_by_pointers(x, y, out, n_elements, BLOCK: tl.constexpr):
     start = tl.program_id(axis=0) * BLOCK
     lanes = tl.arange(0, BLOCK)
-    left = length - start
+    left = n_elements - start
     a = tl.load(x + start + lanes, mask=lanes < left, other=0.0)
     b = tl.load(y + start + lanes, mask=lanes < left, other=0.0)
     tl.store(out + start + lanes, a + b, mask=lanes < left)
 
 
 @triton.jit
-def add_number_by_number(x, y, out, length, BLOCK: tl.constexpr):
+def add_one_by_one(x, y, out, n_elements, BLOCK: tl.constexpr):
     start = tl.program_id(0) * BLOCK
-    for i in range(start, min(start + BLOCK, length)):
+    for i in range(start, min(start + BLOCK, n_elements)):
         tl.store(out + i, tl.load(x + i) + tl.load(y + i))
 
 
@@ -171,12 +151,12 @@ def add_number_by_number(x, y, out, length, BLOCK: tl.constexpr):
 SOFTMAX = [
     Wrong(
         "no mask on the load",
-        changed(softmax_kernel, (', mask=is_column, other=float("-inf")', "")),
+        changed(softmax_kernel, (', mask=mask, other=float("-inf")', "")),
         "Give `tl.load` the mask",
     ),
     Wrong(
         "no mask on the store",
-        changed(softmax_kernel, ("axis=0), mask=is_column", "axis=0)")),
+        changed(softmax_kernel, ("axis=0), mask=mask", "axis=0)")),
         "Give `tl.store` the mask",
     ),
     Wrong("other=0", changed(softmax_kernel, ('other=float("-inf")', "other=0.0")), "counted as scores of 0"),
@@ -198,7 +178,7 @@ SOFTMAX = [
     Wrong(
         "minimum in place of maximum",
         changed(
-            softmax_kernel, ("tl.max(scores, axis=0)", 'tl.min(tl.where(is_column, scores, float("inf")), axis=0)')
+            softmax_kernel, ("tl.max(scores, axis=0)", 'tl.min(tl.where(mask, scores, float("inf")), axis=0)')
         ),
         "exp(200)",
     ),
@@ -214,7 +194,7 @@ SOFTMAX = [
     Wrong(
         "columns for the stride of out",
         changed(softmax_kernel, ("row * stride_out", "row * columns")),
-        "rows of out is `stride_out`",
+        "rows of out are `stride_out` apart",
     ),
     Wrong(
         "the stride of x for out",
@@ -233,15 +213,15 @@ SOFTMAX = [
         "exponential is missing",
     ),
     Wrong(
-        "stores one number",
+        "stores one element",
         changed(
             softmax_kernel,
             (
-                "out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=is_column",
+                "out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=mask",
                 "out + row, tl.sum(weights, axis=0)",
             ),
         ),
-        "not one number",
+        "not a scalar",
     ),
     Wrong(
         "torch in the kernel",
@@ -276,18 +256,18 @@ def softmax_in_base_two(x, out, columns, stride_x, stride_out, COLUMNS: tl.const
 GATHER = [
     Wrong(
         "copies row i",
-        changed(gather_kernel, ("wanted = tl.load(index + row)", "wanted = row")),
+        changed(gather_kernel, ("source_row = tl.load(index + row)", "source_row = row")),
         "The index was not read",
     ),
     Wrong(
         "reads the index and copies row i",
-        changed(gather_kernel, ("wanted * stride_source", "(wanted - wanted + row) * stride_source")),
+        changed(gather_kernel, ("source_row * stride_source", "(source_row - source_row + row) * stride_source")),
         "is the row to copy",
     ),
     Wrong(
         "scatters",
-        changed(gather_kernel, ("source + wanted", "source + row"), ("out + row", "out + wanted")),
-        "that is a scatter",
+        changed(gather_kernel, ("source + source_row", "source + row"), ("out + row", "out + source_row")),
+        "that's a scatter",
     ),
     Wrong(
         "entry 0 for all", changed(gather_kernel, ("tl.load(index + row)", "tl.load(index)")), "entry 0 of the index"
@@ -301,26 +281,26 @@ GATHER = [
                 "tl.load(index + column % 2 * 0 + row + column // 2 * 0 + column % 2 * (1 - row))",
             ),
         ),
-        "one number",
+        "`tl.load(index + row)`, a scalar",
     ),
     Wrong(
         "not multiplied by the stride",
-        changed(gather_kernel, ("wanted * stride_source", "wanted")),
+        changed(gather_kernel, ("source_row * stride_source", "source_row")),
         "multiply by `stride_source`",
     ),
     Wrong(
         "columns for the stride of source",
-        changed(gather_kernel, ("wanted * stride_source", "wanted * columns")),
-        "rows of source is `stride_source`",
+        changed(gather_kernel, ("source_row * stride_source", "source_row * columns")),
+        "rows of source are `stride_source` apart",
     ),
     Wrong(
         "columns for the stride of out",
         changed(gather_kernel, ("row * stride_out", "row * columns")),
-        "rows of out is `stride_out`",
+        "rows of out are `stride_out` apart",
     ),
     Wrong(
         "strides exchanged at the source",
-        changed(gather_kernel, ("wanted * stride_source", "wanted * stride_out")),
+        changed(gather_kernel, ("source_row * stride_source", "source_row * stride_out")),
         "source",
     ),
     Wrong(
@@ -333,28 +313,28 @@ GATHER = [
         changed(
             gather_kernel,
             (
-                "numbers = tl.load(source + wanted * stride_source + column, mask=is_column)",
-                "numbers = tl.load(source + wanted * stride_source + column)",
+                "values = tl.load(source + source_row * stride_source + column, mask=mask)",
+                "values = tl.load(source + source_row * stride_source + column)",
             ),
         ),
         "Give `tl.load` the mask",
     ),
     Wrong(
         "no mask on the store",
-        changed(gather_kernel, ("numbers, mask=is_column", "numbers")),
+        changed(gather_kernel, ("values, mask=mask", "values")),
         "Give `tl.store` the mask",
     ),
     Wrong(
         "program id forgotten", changed(gather_kernel, ("tl.program_id(0)", "0")), "Every program stores the same row"
     ),
-    Wrong("the address as a number", changed(gather_kernel, ("tl.load(index + row)", "index + row")), "Of an address"),
+    Wrong("the address as an index", changed(gather_kernel, ("tl.load(index + row)", "index + row")), "compute with the address itself"),
     Wrong(
         "stores the index",
         changed(
             gather_kernel,
-            ("out + row * stride_out + column, numbers", "out + row * stride_out + column, wanted + column * 0"),
+            ("out + row * stride_out + column, values", "out + row * stride_out + column, source_row + column * 0"),
         ),
-        "not the row",
+        "You stored the index itself",
     ),
 ]
 
@@ -369,7 +349,7 @@ def gather_by_moved_pointers(source, index, out, columns, stride_source, stride_
 
 
 @triton.jit
-def gather_number_by_number(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
+def gather_one_by_one(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
     row = tl.program_id(0)
     for column in range(columns):
         tl.store(out + row * stride_out + column, tl.load(source + tl.load(index + row) * stride_source + column))
@@ -381,37 +361,37 @@ WRITE = [
     Wrong(
         "ignores the mapping",
         changed(write_kernel, ("slot = tl.load(slot_mapping + token)", "slot = token")),
-        "you used the number of the token",
+        "you used the index of the token",
     ),
     Wrong(
         "slot taken for a block",
         changed(write_kernel, ("slot * stride_slot", "slot * 4 * stride_slot")),
-        "The slot is not a block",
+        "The slot isn't a block",
     ),
     Wrong(
         "the slot inside its block",
         changed(write_kernel, ("slot * stride_slot", "slot % 4 * stride_slot")),
-        "took the slot apart",
+        "You split the slot into block",
     ),
     Wrong(
-        "not multiplied by the stride", changed(write_kernel, ("slot * stride_slot", "slot")), "A slot has many numbers"
+        "not multiplied by the stride", changed(write_kernel, ("slot * stride_slot", "slot")), "A slot has many elements"
     ),
     Wrong(
-        "numbers for the stride of slots",
-        changed(write_kernel, ("slot * stride_slot", "slot * numbers")),
-        "two slots is `stride_slot`",
+        "n_elements for the stride of slots",
+        changed(write_kernel, ("slot * stride_slot", "slot * n_elements")),
+        "Two slots are `stride_slot` apart",
     ),
     Wrong(
-        "numbers for the stride of new",
-        changed(write_kernel, ("token * stride_new", "token * numbers")),
-        "two of them is `stride_new`",
+        "n_elements for the stride of new",
+        changed(write_kernel, ("token * stride_new", "token * n_elements")),
+        "Two tokens are `stride_new` apart",
     ),
     Wrong(
         "reads at the slot",
         changed(write_kernel, ("token * stride_new", "slot * stride_new")),
         "says where to write, not what to read",
     ),
-    Wrong("the first token for all", changed(write_kernel, ("token * stride_new", "0")), "numbers of token 0"),
+    Wrong("the first token for all", changed(write_kernel, ("token * stride_new", "0")), "elements of token 0"),
     Wrong(
         "program id forgotten", changed(write_kernel, ("tl.program_id(0)", "0")), "Every program stores the same token"
     ),
@@ -420,24 +400,24 @@ WRITE = [
         changed(
             write_kernel,
             (
-                "line = tl.load(new + token * stride_new + number, mask=is_number)",
-                "line = tl.load(new + token * stride_new + number)",
+                "values = tl.load(new + token * stride_new + offsets, mask=mask)",
+                "values = tl.load(new + token * stride_new + offsets)",
             ),
         ),
         "Give `tl.load` the mask",
     ),
-    Wrong("no mask on the store", changed(write_kernel, ("line, mask=is_number", "line")), "belongs to the next slot"),
+    Wrong("no mask on the store", changed(write_kernel, ("values, mask=mask", "values")), "belongs to the next slot"),
     Wrong(
         "every program writes all tokens",
         changed(
             write_kernel,
             ("    slot = ", "    for token in range(tl.num_programs(0)):\n      slot = "),
-            ("    line = ", "      line = "),
+            ("    values = ", "      values = "),
             ("    tl.store", "      tl.store"),
         ),
         "One program writes all tokens",
     ),
-    Wrong("one head only", changed(write_kernel, ("number < numbers", "number < 4")), "Part of the token is missing"),
+    Wrong("one head only", changed(write_kernel, ("offsets < n_elements", "offsets < 4")), "Part of the token is missing"),
     Wrong(
         "stores to new",
         changed(write_kernel, ("tl.store(cache + slot * stride_slot", "tl.store(new + token * stride_new")),
@@ -447,26 +427,26 @@ WRITE = [
 
 
 @triton.jit
-def write_by_moved_pointers(new, cache, slot_mapping, numbers, stride_new, stride_slot, NUMBERS: tl.constexpr):
+def write_by_moved_pointers(new, cache, slot_mapping, n_elements, stride_new, stride_slot, BLOCK: tl.constexpr):
     new += tl.program_id(0) * stride_new
     cache += tl.load(slot_mapping + tl.program_id(0)) * stride_slot
-    number = tl.arange(0, NUMBERS)
-    tl.store(cache + number, tl.load(new + number, number < numbers, 0.0), number < numbers)
+    offsets = tl.arange(0, BLOCK)
+    tl.store(cache + offsets, tl.load(new + offsets, offsets < n_elements, 0.0), offsets < n_elements)
 
 
 @triton.jit
-def write_number_by_number(new, cache, slot_mapping, numbers, stride_new, stride_slot, NUMBERS: tl.constexpr):
+def write_one_by_one(new, cache, slot_mapping, n_elements, stride_new, stride_slot, BLOCK: tl.constexpr):
     token = tl.program_id(0)
-    for number in range(numbers):
+    for i in range(n_elements):
         tl.store(
-            cache + tl.load(slot_mapping + token) * stride_slot + number, tl.load(new + token * stride_new + number)
+            cache + tl.load(slot_mapping + token) * stride_slot + i, tl.load(new + token * stride_new + i)
         )
 
 
 # 07.5 attend_blocks
 
-KEYS = "tl.load(keys + place, mask=is_key[:, None], other=0.0)"
-VALUES = "tl.load(values + place, mask=is_key[:, None], other=0.0)"
+KEYS = "tl.load(keys + offsets, mask=is_key[:, None], other=0.0)"
+VALUES = "tl.load(values + offsets, mask=is_key[:, None], other=0.0)"
 WHERE = 'scores = tl.where(is_key, scores, float("-inf"))'
 NEW_MAX = "new_max = tl.maximum(row_max, tl.max(scores, axis=0))"
 
@@ -482,42 +462,42 @@ def plain_attend(query, keys, values, table, num_tokens, scale, stride_block, st
 ATTEND = [
     Wrong(
         "no mask on the last block",
-        attending((KEYS, "tl.load(keys + place)"), (VALUES, "tl.load(values + place)"), (WHERE, "")),
-        "Keys beyond the last token took part",
+        attending((KEYS, "tl.load(keys + offsets)"), (VALUES, "tl.load(values + offsets)"), (WHERE, "")),
+        "Slots past the last token took part",
     ),
     Wrong(
         "loads without a mask, scores with one",
-        attending((KEYS, "tl.load(keys + place)"), (VALUES, "tl.load(values + place)")),
+        attending((KEYS, "tl.load(keys + offsets)"), (VALUES, "tl.load(values + offsets)")),
         "0 × NaN is NaN",
     ),
     Wrong(
         "no other for the values",
-        attending((VALUES, "tl.load(values + place, mask=is_key[:, None])")),
+        attending((VALUES, "tl.load(values + offsets, mask=is_key[:, None])")),
         "Without `other`",
     ),
     Wrong("masked scores stay 0", attending((WHERE, "")), "Slots without a token have a score of 0"),
     Wrong(
         "logical block for the physical one",
         attending(("tl.load(table + first // BLOCK_SIZE).to(tl.int64)", "first // BLOCK_SIZE")),
-        "Those are the logical blocks",
+        "Those are the sequence's logical blocks",
     ),
-    Wrong("the same entry each turn", attending(("table + first // BLOCK_SIZE", "table")), "the same entry"),
+    Wrong("the same entry each iteration", attending(("table + first // BLOCK_SIZE", "table")), "the same table entry"),
     Wrong(
         "the position for the entry",
         attending(("table + first // BLOCK_SIZE", "table + first")),
-        "position p stands in entry",
+        "position p is in entry",
     ),
     Wrong("scale forgotten", attending(("axis=1) * scale", "axis=1)")), "not multiplied by `scale`"),
     Wrong("scale applied twice", attending(("axis=1) * scale", "axis=1) * scale * scale")), "`scale` twice"),
     Wrong("divided by scale", attending(("axis=1) * scale", "axis=1) / scale")), "You divided by `scale`"),
-    Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "The maximum was not carried"),
+    Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "The maximum isn't carried"),
     Wrong(
         "maximum of this block only", attending((NEW_MAX, "new_max = tl.max(scores, axis=0)")), "The factor overflows"
     ),
     Wrong(
         "no maximum at all",
         attending((NEW_MAX, "new_max = 0.0"), ("rescale = tl.exp(row_max - new_max)", "rescale = 1.0")),
-        "exp(200) is infinite",
+        "exp(200) overflows",
     ),
     Wrong(
         "maximum begins at 0",
@@ -549,7 +529,7 @@ ATTEND = [
     ),
     Wrong("not divided", attending(("return acc / row_sum", "return acc")), "not divided by `row_sum`"),
     Wrong(
-        "divided in every turn",
+        "divided in every iteration",
         attending(
             ("        row_max = new_max", "        acc = acc / row_sum\n        row_max = new_max"),
             ("return acc / row_sum", "return acc"),
@@ -559,24 +539,24 @@ ATTEND = [
     Wrong("32-bit offset", attending((".to(tl.int64)", "")), "32 bits end at"),
     Wrong(
         "context one too long",
-        attending(("first + offset < num_tokens", "first + offset <= num_tokens")),
+        attending(("first + slot < num_tokens", "first + slot <= num_tokens")),
         "One key too many",
     ),
     Wrong(
         "context one too short",
-        attending(("first + offset < num_tokens", "first + offset < num_tokens - 1")),
+        attending(("first + slot < num_tokens", "first + slot < num_tokens - 1")),
         "The newest token is left out",
     ),
     Wrong(
         "only full blocks",
         attending(("range(0, num_tokens, BLOCK_SIZE)", "range(0, num_tokens // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE)")),
-        "the loop is not entered",
+        "the loop is never entered",
     ),
     Wrong(
         "one block too many",
         attending(
             ("range(0, num_tokens, BLOCK_SIZE)", "range(0, num_tokens + 1, BLOCK_SIZE)"),
-            ("mask=is_key[:, None], other=0.0", "mask=is_key[:, None] | (offset[:, None] < 0), other=0.0"),
+            ("mask=is_key[:, None], other=0.0", "mask=is_key[:, None] | (slot[:, None] < 0), other=0.0"),
             (WHERE, "scores = tl.where(is_key | (first >= num_tokens), scores, float('-inf'))"),
         ),
         "Compare line by line",
@@ -589,27 +569,27 @@ ATTEND = [
     Wrong(
         "block stride from slot stride",
         attending(("block * stride_block", "block * BLOCK_SIZE * stride_slot")),
-        "one does not follow from the other",
+        "one doesn't follow from the other",
     ),
     Wrong(
         "slots as if dense",
-        attending(("offset[:, None] * stride_slot", "offset[:, None] * HEAD_DIM")),
-        "slots lie `stride_slot` apart",
+        attending(("slot[:, None] * stride_slot", "slot[:, None] * HEAD_DIM")),
+        "slots are `stride_slot` apart",
     ),
     Wrong(
         "stride of blocks multiplied again",
         attending(("block * stride_block", "block * BLOCK_SIZE * stride_block")),
-        "has the slots of a block in it already",
+        "already includes the slots of a block",
     ),
-    Wrong("values read as keys", attending(("tl.load(values + place", "tl.load(keys + place")), "keys for values"),
+    Wrong("values read as keys", attending(("tl.load(values + offsets", "tl.load(keys + offsets")), "used the keys as values"),
     Wrong(
         "keys read as values",
-        attending(("tl.load(keys + place", "tl.load(values + place")),
-        "No key was read, but values were",
+        attending(("tl.load(keys + offsets", "tl.load(values + offsets")),
+        "You read values, but no keys",
     ),
     Wrong(
         "keys transposed",
-        attending(("offset[:, None] * stride_slot + dim[None, :]", "offset[None, :] * stride_slot + dim[:, None]")),
+        attending(("slot[:, None] * stride_slot + dim[None, :]", "slot[None, :] * stride_slot + dim[:, None]")),
         "at index 0: 8 and 4",
     ),
     Wrong(
@@ -617,12 +597,12 @@ ATTEND = [
     ),
     Wrong("fraction as entry", attending(("first // BLOCK_SIZE", "first / BLOCK_SIZE")), "use `//`"),
     Wrong(
-        "row_sum begins as a whole number",
+        "row_sum starts as an integer",
         attending(('float("-inf"), 0.0', 'float("-inf"), 0')),
         "row_sum has initial type int32",
     ),
     Wrong(
-        "acc begins as a number",
+        "acc starts as a scalar",
         attending(("acc = tl.zeros([HEAD_DIM], tl.float32)", "acc = 0.0")),
         "acc has initial type fp32",
     ),
@@ -634,16 +614,16 @@ ATTEND = [
         ),
         "so it becomes the maximum",
     ),
-    Wrong("zeros without brackets", attending(("tl.zeros([HEAD_DIM]", "tl.zeros(HEAD_DIM")), "with brackets"),
+    Wrong("zeros without brackets", attending(("tl.zeros([HEAD_DIM]", "tl.zeros(HEAD_DIM")), "with the brackets"),
     Wrong(
-        "zeros without a type",
+        "zeros without a dtype",
         attending(("tl.zeros([HEAD_DIM], tl.float32)", "tl.zeros([HEAD_DIM])")),
-        "takes the shape and the type",
+        "takes the shape and the dtype",
     ),
     Wrong(
         "returns inside the loop",
         attending(("    return acc / row_sum", "        return acc / row_sum")),
-        "`return` stands inside the loop",
+        "`return` is inside the loop",
     ),
     Wrong(
         "breaks out of the loop",
@@ -659,7 +639,7 @@ ATTEND = [
     Wrong(
         "matrix product of Python",
         attending(("tl.sum(query[None, :] * block_keys, axis=1)", "query @ block_keys")),
-        "is not `@` here",
+        "`@` isn't a matrix product here",
     ),
     Wrong("not a kernel", plain_attend, "@triton.jit"),
 ]
@@ -716,15 +696,15 @@ def attend_twice_over(
     stride_block = tl.full([], 1, tl.int64) * stride_block
     highest = float("-inf")
     for token in range(num_tokens):
-        place = tl.load(table + token // BLOCK_SIZE) * stride_block + token % BLOCK_SIZE * stride_slot + dim
-        highest = tl.maximum(highest, tl.sum(query * tl.load(keys + place), axis=0) * scale)
+        offsets = tl.load(table + token // BLOCK_SIZE) * stride_block + token % BLOCK_SIZE * stride_slot + dim
+        highest = tl.maximum(highest, tl.sum(query * tl.load(keys + offsets), axis=0) * scale)
     total = 0.0
     result = tl.zeros([HEAD_DIM], tl.float32)
     for token in range(num_tokens):
-        place = tl.load(table + token // BLOCK_SIZE) * stride_block + token % BLOCK_SIZE * stride_slot + dim
-        weight = tl.exp(tl.sum(query * tl.load(keys + place), axis=0) * scale - highest)
+        offsets = tl.load(table + token // BLOCK_SIZE) * stride_block + token % BLOCK_SIZE * stride_slot + dim
+        weight = tl.exp(tl.sum(query * tl.load(keys + offsets), axis=0) * scale - highest)
         total += weight
-        result += weight * tl.load(values + place)
+        result += weight * tl.load(values + offsets)
     return result / total
 
 
@@ -739,11 +719,11 @@ DECODE = [
     Wrong(
         "KV head = head % KV heads",
         decoding(("kv_head = head // GROUP", "kv_head = head % (tl.num_programs(1) // GROUP)")),
-        "deals heads out in turns",
+        "assigns heads round-robin",
     ),
-    Wrong("KV head = head % GROUP", decoding(("head // GROUP", "head % GROUP")), "counts inside a group"),
+    Wrong("KV head = head % GROUP", decoding(("head // GROUP", "head % GROUP")), "is the index inside the group"),
     Wrong("KV head = head", decoding(("head // GROUP", "head")), "its own is head // GROUP"),
-    Wrong("always KV head 0", decoding(("head // GROUP", "0")), "KV head h begins"),
+    Wrong("always KV head 0", decoding(("head // GROUP", "0")), "KV head h starts"),
     Wrong(
         "KV head of the keys only",
         decoding(("v_cache + kv_head * stride_head", "v_cache")),
@@ -757,7 +737,7 @@ DECODE = [
                 "k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM",
             )
         ),
-        "Look at where the keys begin",
+        "Look at where the keys start",
     ),
     Wrong(
         "slot and head strides exchanged",
@@ -765,12 +745,12 @@ DECODE = [
             ("kv_head * stride_head", "kv_head * stride_slot"),
             ("stride_block, stride_slot, HEAD_DIM", "stride_block, stride_head, HEAD_DIM"),
         ),
-        "no part of this head's keys",
+        "aren't part of this head's keys",
     ),
     Wrong(
         "block stride from slot stride",
         decoding(("scale, stride_block, stride_slot", "scale, BLOCK_SIZE * stride_slot, stride_slot")),
-        "one does not follow from the other",
+        "one doesn't follow from the other",
     ),
     Wrong(
         "multiplied before it is divided",
@@ -778,12 +758,12 @@ DECODE = [
         "Divide first, then multiply",
     ),
     Wrong(
-        "one number of the query",
-        decoding(("tl.load(q + place)", "tl.load(q + seq * stride_seq + head * stride_q_head)")),
-        "A query has 4 numbers; loaded: 1",
+        "one element of the query",
+        decoding(("tl.load(q + offsets)", "tl.load(q + seq * stride_seq + head * stride_q_head)")),
+        "A query has 4 elements; you loaded 1",
     ),
     Wrong(
-        "the query as a pointer", decoding(("tl.load(q + place).to(tl.float32)", "q + place")), "Load the numbers first"
+        "the query as a pointer", decoding(("tl.load(q + offsets).to(tl.float32)", "q + offsets")), "Load the values first"
     ),
     Wrong("query in float16", decoding((".to(tl.float32)", "")), "has three digits"),
     Wrong(
@@ -794,7 +774,7 @@ DECODE = [
     Wrong(
         "no constants handed on",
         decoding((", HEAD_DIM, BLOCK_SIZE)\n    tl.store", ")\n    tl.store")),
-        "is given all its arguments",
+        "Pass all arguments",
     ),
     Wrong(
         "the first table for all",
@@ -806,7 +786,7 @@ DECODE = [
         decoding(("seq * stride_table", "seq")),
         "an entry of the block table that is not in use",
     ),
-    Wrong("table of the head", decoding(("seq * stride_table", "head * stride_table")), "Row i of block_tables begins"),
+    Wrong("table of the head", decoding(("seq * stride_table", "head * stride_table")), "Row i of block_tables starts"),
     Wrong(
         "the first length for all",
         decoding(("tl.load(context_lens + seq)", "tl.load(context_lens)")),
@@ -815,17 +795,17 @@ DECODE = [
     Wrong(
         "length of the head",
         decoding(("tl.load(context_lens + seq)", "tl.load(context_lens + head)")),
-        "has one entry for each sequence",
+        "has one entry per sequence",
     ),
     Wrong(
         "length not loaded",
         decoding(("tl.load(context_lens + seq)", "context_lens + seq")),
-        "Of an address itself nothing",
+        "can't compute with the address itself",
     ),
     Wrong(
         "context one too long",
         decoding(("tl.load(context_lens + seq)", "tl.load(context_lens + seq) + 1")),
-        "Offset 3 of block 2 was read",
+        "You read slot 3 of block 2",
     ),
     Wrong(
         "context one too short",
@@ -841,19 +821,19 @@ DECODE = [
     ),
     Wrong(
         "the first query for all",
-        decoding(("tl.load(q + place)", "tl.load(q + dim)")),
+        decoding(("tl.load(q + offsets)", "tl.load(q + dim)")),
         "used the query of sequence 0, head 0",
     ),
     Wrong(
-        "query heads as if dense", decoding(("head * stride_q_head", "head * HEAD_DIM")), "lie `stride_q_head` apart"
+        "query heads as if dense", decoding(("head * stride_q_head", "head * HEAD_DIM")), "are `stride_q_head` apart"
     ),
     Wrong(
         "one result for all heads",
-        decoding(("tl.store(out + place", "tl.store(out + seq * stride_seq + dim")),
+        decoding(("tl.store(out + offsets", "tl.store(out + seq * stride_seq + dim")),
         "out[0, 0]",
     ),
-    Wrong("keys and values exchanged", decoding(("query, keys, values,", "query, values, keys,")), "exchanged"),
-    Wrong("nothing stored", decoding(("    tl.store(out + place, result)", "")), "nothing was stored"),
+    Wrong("keys and values exchanged", decoding(("query, keys, values,", "query, values, keys,")), "swapped"),
+    Wrong("nothing stored", decoding(("    tl.store(out + offsets, result)", "")), "nothing was stored"),
     Wrong("stores over the queries", decoding(("tl.store(out", "tl.store(q")), "stores to `q`"),
 ]
 
@@ -889,29 +869,29 @@ def decode_without_a_function(
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for token in range(tl.load(context_lens + seq)):
         block = tl.load(block_tables + seq * stride_table + token // BLOCK_SIZE).to(tl.int64)
-        place = block * stride_block + token % BLOCK_SIZE * stride_slot + base
-        score = tl.sum(query * tl.load(k_cache + place).to(tl.float32), axis=0) * scale
+        offsets = block * stride_block + token % BLOCK_SIZE * stride_slot + base
+        score = tl.sum(query * tl.load(k_cache + offsets).to(tl.float32), axis=0) * scale
         higher = tl.maximum(best, score)
         weight = tl.exp(score - higher)
         total = total * tl.exp(best - higher) + weight
-        acc = acc * tl.exp(best - higher) + weight * tl.load(v_cache + place).to(tl.float32)
+        acc = acc * tl.exp(best - higher) + weight * tl.load(v_cache + offsets).to(tl.float32)
         best = higher
     tl.store(out + seq * stride_seq + head * stride_q_head + dim, acc / total)
 
 
 for _attempt in (
-    add_by_pointers, add_number_by_number, softmax_by_library, softmax_in_base_two, gather_by_moved_pointers, gather_number_by_number,
-    write_by_moved_pointers, write_number_by_number, attend_by_count, attend_twice_over, decode_by_moved_pointers, decode_without_a_function,
+    add_by_pointers, add_one_by_one, softmax_by_library, softmax_in_base_two, gather_by_moved_pointers, gather_one_by_one,
+    write_by_moved_pointers, write_one_by_one, attend_by_count, attend_twice_over, decode_by_moved_pointers, decode_without_a_function,
 ):  # fmt: skip
     assert hasattr(_attempt, "fn")
 
 WRONG = {"07.1": ADD, "07.2": SOFTMAX, "07.3": GATHER, "07.4": WRITE, "07.5": ATTEND, "07.6": DECODE}
 
 RIGHT = {
-    "07.1": [add_by_pointers, add_number_by_number],
+    "07.1": [add_by_pointers, add_one_by_one],
     "07.2": [softmax_by_library, softmax_in_base_two],
-    "07.3": [gather_by_moved_pointers, gather_number_by_number],
-    "07.4": [write_by_moved_pointers, write_number_by_number],
+    "07.3": [gather_by_moved_pointers, gather_one_by_one],
+    "07.4": [write_by_moved_pointers, write_one_by_one],
     "07.5": [attend_by_count, attend_twice_over],
     "07.6": [decode_by_moved_pointers, decode_without_a_function],
 }

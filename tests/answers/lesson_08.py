@@ -6,14 +6,11 @@ import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides w
 import triton
 import triton.language as tl
 
+from changed_kernels import changed
+
 from answers import Wrong
-from lessons_lib.kernels.ablations import Variant
+from lessons_lib.kernels.paged_flash import find_seq_idx, merge_kernel, online_softmax
 from lessons_lib.measuring.roofline import Work
-
-
-def changed(kernel, *lines):
-    """A function of `kernels.py` with some of its text replaced: each of `lines` is (right, wrong)."""
-    return Variant(kernel, "", lines).build()
 
 
 # 08.1 attention_work: each mistake is the right count with one thing counted another way
@@ -24,9 +21,9 @@ def counting(kv=None, queries=None, pairs=None, per_pair=4, heads=None, size=Non
 
     def attempt(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
         shape = (q_lens, context_lens, q_heads, kv_heads, head_dim)
-        numbers = (kv or right_kv)(*shape) + (queries or right_queries)(*shape)
+        elements = (kv or right_kv)(*shape) + (queries or right_queries)(*shape)
         flop = per_pair * (pairs or right_pairs)(*shape) * (heads or right_heads)(*shape) * head_dim
-        return Work(bytes=numbers * (bytes_per_element if size is None else size), flop=flop)
+        return Work(bytes=elements * (bytes_per_element if size is None else size), flop=flop)
 
     return attempt
 
@@ -79,8 +76,8 @@ def work_by_tokens(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_
 
 def work_by_triangles(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
     pairs = sum((c * (c + 1) - (c - q) * (c - q + 1)) / 2 for q, c in zip(q_lens, context_lens))
-    numbers = right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim) + 2 * sum(q_lens) * q_heads * head_dim
-    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=numbers * bytes_per_element)
+    elements = right_kv(q_lens, context_lens, q_heads, kv_heads, head_dim) + 2 * sum(q_lens) * q_heads * head_dim
+    return Work(flop=4.0 * pairs * q_heads * head_dim, bytes=elements * bytes_per_element)
 
 
 WORK = [
@@ -101,7 +98,7 @@ WORK = [
         counting(queries=lambda q, c, hq, hkv, d: sum(q) * hq * d),
         "Queries are read, and outputs are written",
     ),
-    Wrong("numbers, not bytes", counting(size=1), "Those are numbers, not bytes"),
+    Wrong("elements, not bytes", counting(size=1), "Those are elements, not bytes"),
     Wrong("always two bytes", counting(size=2), "4 here; you counted with 2"),
     Wrong("always four bytes", counting(size=4), "2 here; you counted with 4"),
     Wrong(
@@ -112,30 +109,30 @@ WORK = [
     Wrong(
         "keys once for every query",
         counting(kv=lambda q, c, hq, hkv, d: 2 * sum(a * b for a, b in zip(q, c)) * hkv * d),
-        "anew for every new token. All new tokens",
+        "again for each new token. All new tokens",
     ),
     Wrong(
         "keys once for every query that sees them",
         counting(kv=lambda q, c, hq, hkv, d: 2 * right_pairs(q, c) * hkv * d),
-        "anew for every new token that sees",
+        "again for each new token that sees",
     ),
     Wrong(
         "as long as the longest",
         counting(kv=lambda q, c, hq, hkv, d: 2 * max(c, default=0) * len(c) * hkv * d),
         "as if all were as long as the longest",
     ),
-    Wrong("two operations", counting(per_pair=2), "So 4 for each number, not 2"),
+    Wrong("two operations", counting(per_pair=2), "So 4 per element, not 2"),
     Wrong("one operation", counting(per_pair=1), "takes 4 operations: a multiplication"),
-    Wrong("eight operations", counting(per_pair=8), "That is twice too much"),
+    Wrong("eight operations", counting(per_pair=8), "That's twice too much"),
     Wrong("operations of KV heads", counting(heads=lambda q, c, hq, hkv, d: hkv), "They share keys, not work"),
     Wrong("operations of one head", counting(heads=lambda *_: 1), "The heads are missing"),
     Wrong(
-        "no triangle", counting(pairs=lambda q, c, *_: sum(a * b for a, b in zip(q, c))), "That is the whole rectangle"
+        "no triangle", counting(pairs=lambda q, c, *_: sum(a * b for a, b in zip(q, c))), "That's the whole rectangle"
     ),
     Wrong(
         "does not see itself",
         counting(pairs=lambda q, c, *_: sum(a * b - a * (a + 1) // 2 for a, b in zip(q, c))),
-        "A token sees itself, too",
+        "A token also sees itself",
     ),
     Wrong(
         "sees one key too many",
@@ -150,18 +147,18 @@ WORK = [
     Wrong(
         "the triangle of the new tokens",
         counting(pairs=lambda q, c, *_: sum(a * (a + 1) // 2 for a in q)),
-        "They see the context before them, too",
+        "They also see the context before them",
     ),
     Wrong(
         "half of the rectangle",
         counting(pairs=lambda q, c, *_: sum(a * b / 2 if a > 1 else b for a, b in zip(q, c))),
         "Half of the rectangle is the triangle only",
     ),
-    Wrong("one query a sequence", counting(pairs=lambda q, c, *_: sum(c)), "You count one query a sequence"),
+    Wrong("one query a sequence", counting(pairs=lambda q, c, *_: sum(c)), "You count one query per sequence"),
     Wrong(
         "dense over the row",
         counting(pairs=lambda q, c, *_: sum(q) * sum(c) if len(q) > 1 else right_pairs(q, c)),
-        "dense attention over the row",
+        "dense attention over the batch",
     ),
     Wrong("bytes and operations swapped", swaps_the_counts, "They are swapped"),
     Wrong("a pair in place of a Work", returns_a_pair, "should return a `Work`"),
@@ -173,7 +170,7 @@ WORK = [
 
 
 def softmax(*lines):
-    return changed("online_softmax", *lines)
+    return changed(online_softmax, *lines)
 
 
 SUM = "row_sum * rescale + tl.sum(weights, axis=1)"
@@ -221,43 +218,43 @@ SOFTMAX = [
     Wrong(
         "the factor as a power of e", softmax((RESCALE, RESCALE.replace("exp2", "exp"))), "The factor is a power of e"
     ),
-    Wrong("acc not rescaled", softmax((f"{SUM}, {ACC}", f"{SUM}, acc")), "`acc` is not rescaled"),
-    Wrong("sum not rescaled", softmax((SUM, "row_sum + tl.sum(weights, axis=1)")), "The old sum is not rescaled"),
-    Wrong("sum starts anew", softmax((SUM, "tl.sum(weights, axis=1)")), "What was added up before is gone"),
+    Wrong("acc not rescaled", softmax((f"{SUM}, {ACC}", f"{SUM}, acc")), "`acc` isn't rescaled"),
+    Wrong("sum not rescaled", softmax((SUM, "row_sum + tl.sum(weights, axis=1)")), "The old sum isn't rescaled"),
+    Wrong("sum starts anew", softmax((SUM, "tl.sum(weights, axis=1)")), "The sum so far is lost"),
     Wrong(
         "the new weights rescaled too",
         softmax((SUM, "(row_sum + tl.sum(weights, axis=1)) * tl.where(row_max == float('-inf'), 1.0, rescale)")),
-        "Only what was there before is rescaled",
+        "Rescale only the old sum",
     ),
     Wrong(
         "factor upside down",
         softmax((RESCALE, "rescale = tl.where(row_max == float('-inf'), 0.0, tl.exp2(reference - row_max))")),
-        "The factor is upside down",
+        "The factor is inverted",
     ),
     Wrong(
         "the wrong axis",
         softmax((NEW_MAX, NEW_MAX.replace("axis=1", "axis=0"))),
-        "One number for each row comes of `axis=1`",
+        "`axis=1`, along the keys, gives one value per row",
     ),
     Wrong(
         "one maximum for all rows",
         softmax((NEW_MAX, "new_max = tl.maximum(row_max, tl.max(tl.max(scores, axis=1), axis=0))")),
-        "Each row has a maximum of its own",
+        "Each row has its own maximum",
     ),
     Wrong(
         "the maximum of this turn",
         softmax((NEW_MAX, "new_max = tl.max(scores, axis=1)")),
         "A larger one may have come before",
     ),
-    Wrong("the maximum stays", softmax((RETURN, RETURN.replace("new_max", "row_max"))), "The maximum did not move"),
+    Wrong("the maximum stays", softmax((RETURN, RETURN.replace("new_max", "row_max"))), "The maximum didn't change"),
     Wrong("NaN for rows without a key", softmax((REFERENCE, "reference = new_max")), "−∞ − (−∞) is NaN"),
     Wrong(
         "0 for the maximum of nothing",
         softmax((REFERENCE, f"{REFERENCE}; new_max = reference")),
         "keeps the maximum minus infinity",
     ),
-    Wrong("bare exponentials", softmax((WEIGHTS, "weights = tl.exp2(scores)")), "The maximum is not subtracted"),
-    Wrong("bare natural exponentials", softmax((WEIGHTS, "weights = tl.exp(scores)")), "and `tl.exp2` is wanted"),
+    Wrong("bare exponentials", softmax((WEIGHTS, "weights = tl.exp2(scores)")), "The maximum isn't subtracted"),
+    Wrong("bare natural exponentials", softmax((WEIGHTS, "weights = tl.exp(scores)")), "and you need `tl.exp2`"),
     Wrong(
         "weights by the old maximum",
         softmax(
@@ -268,15 +265,15 @@ SOFTMAX = [
     Wrong(
         "maximum and sum swapped",
         softmax((RETURN, f"return weights, {SUM}, new_max, {ACC}")),
-        "That is the sum. The order is",
+        "That's the sum. The order is",
     ),
-    Wrong("weights last", softmax((RETURN, f"return new_max, {SUM}, {ACC}, weights")), "stand in another order"),
+    Wrong("weights last", softmax((RETURN, f"return new_max, {SUM}, {ACC}, weights")), "but the order is wrong"),
     Wrong(
         "an `if` on a tile",
         softmax(
             (REFERENCE, 'reference = new_max\n    if new_max == float("-inf"):\n        reference = new_max * 0.0')
         ),
-        "An `if` needs one yes or no",
+        "An `if` takes one boolean",
     ),
     Wrong(
         "asks for the old maximum",
@@ -291,7 +288,7 @@ SOFTMAX = [
     Wrong(
         "divided at once",
         softmax((RETURN, f"return weights, new_max, {SUM}, {ACC} / ({SUM})[:, None]")),
-        "`acc` is not to be divided yet",
+        "Don't divide `acc` yet",
     ),
     Wrong("three results", softmax((RETURN, f"return weights, new_max, {SUM}")), "it returned 3 values"),
     Wrong("weights only", softmax((RETURN, "return weights")), "a single value"),
@@ -303,15 +300,15 @@ SOFTMAX = [
 
 
 def merge(*lines):
-    return changed("merge_kernel", *lines)
+    return changed(merge_kernel, *lines)
 
 
-USED = "split < tl.cdiv(tl.load(context_lens + seq), SPLIT)"
+USED = "split < tl.cdiv(tl.load(context_lens + seq), SPLIT_SIZE)"
 LINE = "partial = (token * tl.num_programs(0) + head) * NUM_SPLITS + split\n    lse"
 LSE = 'tl.load(partial_lse + partial, mask=is_used, other=float("-inf"))'
 SHARES = "weights = tl.exp2(lse - tl.max(lse, axis=0))"
-PIECES = "mask=is_used[:, None] & is_dim[None, :], other=0.0\n    )\n    result"
-RESULT = "tl.sum(pieces * weights[:, None], axis=0) / tl.sum(weights, axis=0)"
+OUTPUTS = "in_partial = is_used[:, None]"
+RESULT = "tl.sum(outputs * weights[:, None], axis=0) / tl.sum(weights, axis=0)"
 STORE = (
     "tl.store(out + token * stride_out + head * stride_out_head + dim, result.to(out.dtype.element_ty), mask=is_dim)"
 )
@@ -322,24 +319,24 @@ TOKEN = """    token = seq
         if tl.load(cu_seqlens_q + seq + 1) - token != 1:
             return
     token"""
-COUNT = "tl.cdiv(tl.load(context_lens + seq), SPLIT)"
+COUNT = "tl.cdiv(tl.load(context_lens + seq), SPLIT_SIZE)"
 
 
 @triton.jit
 def merge_one_by_one(
     partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
-    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
     """One split after the other, with a running maximum."""
-    head, seq, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, DIM)
+    head, seq, dim = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_D)
     token, count = seq, 1
     if RAGGED:
         token = tl.load(cu_seqlens_q + seq)
         count = tl.load(cu_seqlens_q + seq + 1) - token
     if count == 1:
         line = (token * tl.num_programs(0) + head) * NUM_SPLITS
-        top, total, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
-        for split in range(0, (tl.load(context_lens + seq) + SPLIT - 1) // SPLIT):
+        top, total, acc = float("-inf"), 0.0, tl.zeros([BLOCK_D], tl.float32)
+        for split in range(0, (tl.load(context_lens + seq) + SPLIT_SIZE - 1) // SPLIT_SIZE):
             lse = tl.load(partial_lse + line + split)
             piece = tl.load(partial_out + (line + split) * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
             new_top = tl.maximum(top, lse)
@@ -351,7 +348,7 @@ def merge_one_by_one(
 @triton.jit
 def merge_by_shares(
     partial_out, partial_lse, context_lens, cu_seqlens_q, out, stride_out, stride_out_head,
-    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr, NUM_SPLITS: tl.constexpr, SPLITS: tl.constexpr, RAGGED: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
 ):  # fmt: skip
     """The log-sum-exp of the whole first, then each split's share."""
     head, seq = tl.program_id(0), tl.program_id(1)
@@ -360,8 +357,8 @@ def merge_by_shares(
         token = tl.load(cu_seqlens_q + seq)
         if tl.load(cu_seqlens_q + seq + 1) - token > 1:
             return
-    split, dim = tl.arange(0, SPLITS), tl.arange(0, DIM)
-    is_used = split * SPLIT < tl.load(context_lens + seq)
+    split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
+    is_used = split * SPLIT_SIZE < tl.load(context_lens + seq)
     line = token * tl.num_programs(0) * NUM_SPLITS + head * NUM_SPLITS + split
     lse = tl.where(is_used, tl.load(partial_lse + line, mask=split < NUM_SPLITS, other=0.0), float("-inf"))
     top = tl.max(lse, axis=0)
@@ -375,39 +372,43 @@ def merge_by_shares(
 MERGE = [
     Wrong(
         "the plain mean",
-        merge((RESULT, f"tl.sum(pieces, axis=0) / {COUNT} + 0 * tl.sum(weights, axis=0)")),
+        merge((RESULT, f"tl.sum(outputs, axis=0) / {COUNT} + 0 * tl.sum(weights, axis=0)")),
         "This is the plain mean of the splits",
     ),
-    Wrong("no maximum subtracted", merge((SHARES, "weights = tl.exp2(lse)")), "exp2(300) is infinite in float32"),
+    Wrong("no maximum subtracted", merge((SHARES, "weights = tl.exp2(lse)")), "exp2(300) overflows float32"),
     Wrong("powers of e", merge((SHARES, SHARES.replace("exp2", "exp"))), "The log-sum-exps are in base 2"),
     Wrong("all splits used", merge((USED, "split < NUM_SPLITS")), "you use them, from `partial_lse`"),
     Wrong(
         "unused pieces read",
-        merge((PIECES, PIECES.replace("is_used", "(split < NUM_SPLITS)"))),
+        merge((OUTPUTS, OUTPUTS.replace("is_used", "(split < NUM_SPLITS)"))),
         "you use them, from `partial_out`",
     ),
     Wrong("hidden log-sum-exps are 0", merge((LSE, LSE.replace('float("-inf")', "0.0"))), "count as 0 here"),
     Wrong(
         "divided by the number of splits",
-        merge((RESULT, f"tl.sum(pieces * weights[:, None], axis=0) / {COUNT}")),
+        merge((RESULT, f"tl.sum(outputs * weights[:, None], axis=0) / {COUNT}")),
         "You divided by the number of splits",
     ),
     Wrong(
         "not divided",
-        merge((RESULT, "tl.sum(pieces * weights[:, None], axis=0)")),
-        "is not divided by the sum of the weights",
+        merge((RESULT, "tl.sum(outputs * weights[:, None], axis=0)")),
+        "isn't divided by the sum of the weights",
     ),
     Wrong(
         "head and split swapped",
         merge((LINE, "partial = (token * NUM_SPLITS + split) * tl.num_programs(0) + head\n    lse")),
         "Head and split are swapped",
     ),
-    Wrong("SPLITS for NUM_SPLITS", merge((LINE, LINE.replace("NUM_SPLITS", "SPLITS"))), "NUM_SPLITS + split"),
+    Wrong(
+        "BLOCK_SPLITS for NUM_SPLITS", merge((LINE, LINE.replace("NUM_SPLITS", "BLOCK_SPLITS"))), "NUM_SPLITS + split"
+    ),
     Wrong("one split too many", merge((USED, USED.replace("<", "<="))), "`<`, not `<=`"),
-    Wrong("no mask", merge((LSE, "tl.load(partial_lse + partial)")), "The tile has SPLITS places, a power of two"),
+    Wrong(
+        "no mask", merge((LSE, "tl.load(partial_lse + partial)")), "The tile has BLOCK_SPLITS elements, a power of two"
+    ),
     Wrong(
         "the number of splits rounded down",
-        merge((USED, "split < tl.load(context_lens + seq) // SPLIT")),
+        merge((USED, "split < tl.load(context_lens + seq) // SPLIT_SIZE")),
         "splits have keys, and all of them count",
     ),
     Wrong(
@@ -416,47 +417,47 @@ MERGE = [
         "Axis 0 of the grid counts query heads",
     ),
     Wrong("RAGGED not looked at", merge((TOKEN, "    token = seq\n    token")), "With RAGGED"),
-    Wrong("prefills written too", merge((TOKEN, TOKEN.replace("!= 1", "< 1"))), "those are another kernel's"),
+    Wrong("prefills written too", merge((TOKEN, TOKEN.replace("!= 1", "< 1"))), "those belong to another kernel"),
     Wrong(
         "no strides of out",
         merge((STORE, "tl.store(out + (token * tl.num_programs(0) + head) * HEAD_DIM + dim, result, mask=is_dim)")),
-        "the heads of `out` lay without gaps",
+        "no gaps between the heads of `out`",
     ),
     Wrong("nothing stored", merge((STORE, "pass")), "nothing was stored to `out`"),
     Wrong(
         "log-sum-exps as weights",
         merge((SHARES, "weights = tl.where(is_used, lse, 0.0)")),
-        "the log-sum-exps themselves for weights",
+        "the log-sum-exps themselves as weights",
     ),
 ]
 
-# 08.4 sequence_of
+# 08.4 find_seq_idx
 
 
 def sequence(*lines):
-    return changed("sequence_of", *lines)
+    return changed(find_seq_idx, *lines)
 
 
-FIRST = "tl.load(cu_seqlens_q + middle) // TOKENS + middle <= tile"
+FIRST = "tl.load(cu_seqlens_q + middle) // BLOCK_Q + middle <= tile"
 FOUND = "    return low\n"
 BOTH = "low, high = 0, num_seqs\n"
 
 
 @triton.jit
-def reads_beyond(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+def reads_beyond(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
     seq = 0
-    while tl.load(cu_seqlens_q + seq + 1) // TOKENS + seq + 1 <= tile + 1:
+    while tl.load(cu_seqlens_q + seq + 1) // BLOCK_Q + seq + 1 <= tile + 1:
         seq += 1
     return seq
 
 
 @triton.jit
-def returns_in_the_loop(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+def returns_in_the_loop(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
     """A search for the number itself, which stops where it is found."""
     low, high = 0, num_seqs
     while high - low > 1:
         middle = (low + high) // 2
-        first = tl.load(cu_seqlens_q + middle) // TOKENS + middle
+        first = tl.load(cu_seqlens_q + middle) // BLOCK_Q + middle
         if first == tile:
             return middle
         if first < tile:
@@ -467,21 +468,21 @@ def returns_in_the_loop(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
 
 
 @triton.jit
-def one_after_the_other(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+def one_after_the_other(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
     found = 0
     for seq in range(1, num_seqs):
-        if tl.load(cu_seqlens_q + seq) // TOKENS + seq <= tile:
+        if tl.load(cu_seqlens_q + seq) // BLOCK_Q + seq <= tile:
             found = seq
     return found
 
 
 @triton.jit
-def bounds_inside(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
+def bounds_inside(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
     """Both ends belong to the range that is searched."""
     first, last = 0, num_seqs - 1
     while first < last:
         middle = (first + last + 1) // 2
-        if tl.load(cu_seqlens_q + middle) // TOKENS > tile - middle:
+        if tl.load(cu_seqlens_q + middle) // BLOCK_Q > tile - middle:
             last = middle - 1
         else:
             first = middle
@@ -491,19 +492,19 @@ def bounds_inside(tile, cu_seqlens_q, num_seqs, TOKENS: tl.constexpr):
 SEQUENCE = [
     Wrong(
         "without + middle",
-        sequence((FIRST, "tl.load(cu_seqlens_q + middle) // TOKENS <= tile")),
+        sequence((FIRST, "tl.load(cu_seqlens_q + middle) // BLOCK_Q <= tile")),
         "You left out `+ middle`",
     ),
     Wrong("strictly before", sequence((FIRST, FIRST.replace("<=", "<"))), "`<= tile`, not `< tile`"),
-    Wrong("returns high", sequence((FOUND, "    return high\n")), "`high` is one further"),
-    Wrong("one too few", sequence((FOUND, "    return low - 1\n")), "This is one too few"),
+    Wrong("returns high", sequence((FOUND, "    return high\n")), "`high` is the next one"),
+    Wrong("one too few", sequence((FOUND, "    return low - 1\n")), "This is one too low"),
     Wrong("never the last", sequence((BOTH, "low, high = 0, num_seqs - 1\n")), "The last sequence is never found"),
     Wrong(
         "rounds up",
-        sequence((FIRST, "tl.cdiv(tl.load(cu_seqlens_q + middle), TOKENS) + middle <= tile")),
+        sequence((FIRST, "tl.cdiv(tl.load(cu_seqlens_q + middle), BLOCK_Q) + middle <= tile")),
         "You round up",
     ),
-    Wrong("compares with tokens", sequence((FIRST, "tl.load(cu_seqlens_q + middle) <= tile")), "numbers of tokens"),
+    Wrong("compares with tokens", sequence((FIRST, "tl.load(cu_seqlens_q + middle) <= tile")), "token counts"),
     Wrong(
         "looks at ends",
         sequence((FIRST, FIRST.replace("+ middle)", "+ middle + 1)"))),
@@ -511,23 +512,23 @@ SEQUENCE = [
     ),
     Wrong("always the first", sequence((FOUND, "    return 0 * low\n")), "always sequence 0"),
     Wrong("always the last", sequence((FOUND, "    return num_seqs - 1\n")), "always the last sequence"),
-    Wrong("the number of the tile", sequence((FOUND, "    return tile\n")), "the number of the tile"),
+    Wrong("the index of the tile", sequence((FOUND, "    return tile\n")), "the index of the tile"),
     Wrong(
         "the place in the row",
         sequence((FOUND, "    return tl.load(cu_seqlens_q + low)\n")),
-        "where the sequence begins in the row",
+        "where the sequence starts in the packed batch",
     ),
     Wrong(
         "never ends",
         sequence(("while high - low > 1", "while high > low")),
-        "the middle of them, rounded down, is `low` again",
+        "their middle, rounded down, is `low` again",
     ),
     Wrong(
         "goes on behind the middle",
         sequence(("low = middle\n", "low = middle + 1\n")),
-        "The middle is never to be skipped",
+        "Don't skip the middle",
     ),
-    Wrong("returns in the loop", returns_in_the_loop, "`return` can not stand inside a loop"),
+    Wrong("returns in the loop", returns_in_the_loop, "`return` isn't allowed inside a loop"),
     Wrong(
         "breaks out of the loop",
         sequence(
@@ -536,7 +537,7 @@ SEQUENCE = [
         "has no `break`",
     ),
     Wrong("nothing returned", sequence((FOUND, "    low = tile\n")), "must return its result"),
-    Wrong("reads beyond the end", reads_beyond, "look only at the entries 0 to"),
+    Wrong("reads beyond the end", reads_beyond, "read only entries 0 to"),
 ]
 
 WRONG = {"08.1": WORK, "08.2": SOFTMAX, "08.3": MERGE, "08.4": SEQUENCE}

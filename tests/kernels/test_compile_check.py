@@ -1,4 +1,4 @@
-"""What the compiler refuses, asked without a GPU; and that asking leaves Triton as it was."""
+"""What the compiler refuses, checked without a GPU; and the check leaves Triton as it was."""
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -12,11 +12,11 @@ import triton.language as tl
 
 from lessons_lib.kernels.basics import add_kernel
 from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
-from lessons_lib.kernels.simple_paged import attend_blocks, one_head_kernel
+from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
 from lessons_lib.recording.kernel_accesses import record_kernel
 
 pytestmark = pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
-NUMBERS = torch.zeros(8)
+X = torch.zeros(8)
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def sum_from(x, out, count, START: tl.constexpr):
 @triton.jit
 def grows(x, out, count):
     total = tl.zeros([4], tl.float32)
-    for i in range(count):
+    for _ in range(count):
         total = total + tl.arange(0, 4)[:, None]
     tl.store(out, tl.sum(total))
 
@@ -56,25 +56,25 @@ def calls(FUNCTION: tl.constexpr, x, out):
 
 
 def test_what_compiles():
-    assert why_not_compiled(add_kernel, NUMBERS, NUMBERS, NUMBERS, 8, BLOCK=4) is None
-    assert why_not_compiled(sum_from, NUMBERS, NUMBERS, 8, START=0.0) is None
+    assert why_not_compiled(add_kernel, X, X, X, 8, BLOCK=4) is None
+    assert why_not_compiled(sum_from, X, X, 8, START=0.0) is None
 
 
 @pytest.mark.parametrize(
     "kernel, arguments, text, line",
     [
         (sum_from, dict(START=0), "total has initial type int32 but is re-assigned to fp32", "for i in range(count):"),
-        (grows, {}, "total has initial type", "for i in range(count):"),
+        (grows, {}, "total has initial type", "for _ in range(count):"),
         (asks_a_tile, {}, "Boolean value", "if place < count:"),
     ],
 )
 def test_what_only_the_compiler_refuses_is_named_with_its_line(kernel, arguments, text, line):
-    refusal = why_not_compiled(kernel, NUMBERS, NUMBERS, 2, **arguments)
+    refusal = why_not_compiled(kernel, X, X, 2, **arguments)
     assert text in refusal.text and refusal.line == line
 
 
 def test_the_line_of_a_function_that_the_kernel_calls():
-    refusal = why_not_compiled(calls, doubled_in_a_loop, NUMBERS, NUMBERS, about=doubled_in_a_loop)
+    refusal = why_not_compiled(calls, doubled_in_a_loop, X, X, about=doubled_in_a_loop)
     assert refusal.line == "for _ in range(2):"
 
 
@@ -85,16 +85,18 @@ def attend():
 
 def test_all_stays_as_it_was_and_kernels_run_before_and_after():
     args, constants = attend()
-    one_head_kernel[(1,)](*args, **constants) if not torch.cuda.is_available() else None  # leaves the language changed
+    single_head_kernel[(1,)](
+        *args, **constants
+    ) if not torch.cuda.is_available() else None  # leaves the language changed
     before = [dict(vars(owner)) for owner in (*LANGUAGE, tl.standard)]
     own = dict(globals())
-    assert why_not_compiled(one_head_kernel, *args, **constants) is None
-    assert why_not_compiled(calls, doubled_in_a_loop, NUMBERS, NUMBERS) is not None
+    assert why_not_compiled(single_head_kernel, *args, **constants) is None
+    assert why_not_compiled(calls, doubled_in_a_loop, X, X) is not None
     assert [dict(vars(owner)) for owner in (*LANGUAGE, tl.standard)] == before
     assert dict(globals()) == own
-    record_kernel(one_head_kernel, (1,), *args, **constants)
+    record_kernel(single_head_kernel, (1,), *args, **constants)
     assert torch.allclose(args[5], torch.ones(8))
 
 
 def test_a_wrong_call_is_no_word_of_the_compiler():
-    assert why_not_compiled(add_kernel, NUMBERS) is None
+    assert why_not_compiled(add_kernel, X) is None

@@ -1,4 +1,4 @@
-"""The kernels compiled, on an NVIDIA GPU. Nothing here needs a notebook; without a GPU, all is skipped."""
+"""The kernels compiled, on an NVIDIA GPU. Nothing here needs a notebook; without a GPU, everything is skipped."""
 
 import random
 
@@ -93,7 +93,7 @@ def test_many_sequences_fill_the_gpu_several_times_over():
     check("varlen", case.varlen(**maxima_of(case)), case)
 
 
-# --- CUDA graphs, and nobody waits
+# --- CUDA graphs, and no synchronization
 
 
 def captured(call):
@@ -110,7 +110,7 @@ def captured(call):
 
 
 def rewrite(case, other):
-    """Put another case in the same tensors, which a graph goes on reading."""
+    """Copy another case into the same tensors, which a graph keeps reading."""
     for name in ("q", "k_cache", "v_cache", "cu_seqlens_q", "context_lens", "block_tables"):
         getattr(case, name).copy_(getattr(other, name))
 
@@ -143,7 +143,7 @@ def test_a_captured_decode_follows_what_is_written_into_its_tensors():
 
 
 def test_a_captured_row_follows_what_is_written_into_its_tensors():
-    """The same number of tokens and sequences, cut in other places: prefills become decodes and the other way round."""
+    """The same numbers of tokens and sequences, with other lengths: prefills become decodes and vice versa."""
     most = dict(max_seqlen_q=100, max_context_len=1900)
     case = fitting([60, 1, 40, 1], [60, 1300, 800, 16], seed=0)
     graph, out = captured(lambda: case.varlen(**most))
@@ -160,7 +160,7 @@ def test_a_captured_row_follows_what_is_written_into_its_tensors():
 
 
 @pytest.fixture
-def waiting_is_an_error():
+def synchronizing_is_an_error():
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     yield
@@ -169,20 +169,20 @@ def waiting_is_an_error():
 
 @pytest.fixture
 def rows():
-    """Their kernels are compiled: compiling may wait."""
+    """Cases whose kernels are compiled already: compiling may synchronize."""
     decodes, row = fitting([1] * 4, [1, 16, 17, 1500], seed=0), fitting([60, 1, 40, 1], [60, 1300, 800, 16], seed=0)
     decodes.decode(), row.varlen(max_seqlen_q=60, max_context_len=1300)
     return decodes, row
 
 
-def test_with_the_maxima_given_nothing_waits_for_the_gpu(rows, waiting_is_an_error):
+def test_with_the_maxima_given_nothing_synchronizes(rows, synchronizing_is_an_error):
     decodes, row = rows
     decodes.decode()
     row.varlen(max_seqlen_q=60, max_context_len=1300)
 
 
 @pytest.mark.parametrize("given", [{}, {"max_seqlen_q": 60}, {"max_context_len": 1300}])
-def test_without_one_of_them_a_call_does_wait(rows, waiting_is_an_error, given):
+def test_without_one_of_them_a_call_synchronizes(rows, synchronizing_is_an_error, given):
     with pytest.raises(RuntimeError, match="synchronizing"):
         rows[1].varlen(**given)
 
@@ -298,18 +298,18 @@ def test_decoding_with_the_kernel_of_lesson_07_equals_the_reference(dtype, q_hea
     )
 
 
-def one_head(device):
+def single_head(device):
     case = make_case([1], [17], q_heads=1, kv_heads=1, device=device)
     out = torch.zeros(32, device=device)
     caches = (case.k_cache, case.v_cache, case.block_tables)
     return case, out, (case.q, *caches, out, 17, case.scale, *case.k_cache.stride()[:2])
 
 
-def test_one_head_with_a_function_as_a_constant():
-    from lessons_lib.kernels.simple_paged import attend_blocks, one_head_kernel
+def test_a_single_head_with_a_function_as_a_constant():
+    from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
 
-    case, out, arguments = one_head("cuda")
-    one_head_kernel[(1,)](attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
+    case, out, arguments = single_head("cuda")
+    single_head_kernel[(1,)](attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
     assert error(out, case.reference().flatten()) < TOLERANCE[FULL]
 
 
@@ -319,7 +319,7 @@ def test_one_head_with_a_function_as_a_constant():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_recording_leaves_compiled_kernels_as_they_were(device):
     from lessons_lib.kernels.basics import add_kernel
-    from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads, one_head_kernel
+    from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads, single_head_kernel
     from lessons_lib.recording.kernel_accesses import OutOfBounds, record_kernel
 
     def compiled(head_dim):
@@ -333,8 +333,8 @@ def test_a_recording_leaves_compiled_kernels_as_they_were(device):
         )
 
     compiled(32)
-    case, out, arguments = one_head(device)
-    recording = record_kernel(one_head_kernel, (1,), attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
+    case, out, arguments = single_head(device)
+    recording = record_kernel(single_head_kernel, (1,), attend_blocks, *arguments, HEAD_DIM=32, BLOCK_SIZE=8)
     assert error(out, case.reference().flatten()) < TOLERANCE[FULL] and len(recording.programs[0].accesses) > 6
     numbers = torch.zeros(5, device=device)
     with pytest.raises(OutOfBounds):
@@ -359,7 +359,7 @@ def test_the_checks_of_kernels_accept_the_reference_where_kernels_are_compiled(e
     check("varlen, after a check", case.varlen(**maxima_of(case)), case)
 
 
-# --- the last tests of this file: who computes an address wrongly here may leave the GPU unusable for the process
+# --- the last tests of this file: a wrong address here may leave the GPU unusable for the process
 
 HEADS, SIZE, DIM = 8, 16, 128
 A_BLOCK = SIZE * HEADS * DIM
@@ -368,7 +368,7 @@ NUM_BLOCKS = 2**31 // A_BLOCK + 200
 
 @pytest.fixture(scope="module")
 def large_caches():
-    """More than 2**31 numbers in each cache: 4.3 GB. Where no sequence lies, there is NaN."""
+    """More than 2**31 elements in each cache: 4.3 GB. NaN wherever there is no sequence."""
     if torch.cuda.mem_get_info()[0] < 14 * 2**30:
         pytest.skip("needs 14 GB of free GPU memory")
     caches = [torch.full((NUM_BLOCKS, SIZE, HEADS, DIM), float("nan"), dtype=BRAIN, device="cuda") for _ in range(2)]
@@ -379,9 +379,9 @@ def large_caches():
 
 
 def at_the_end(caches, q_lens, context_lens, every):
-    """A case whose sequences lie in the last blocks.
+    """A case whose sequences are in the last blocks.
 
-    With `every` of 2, the cache is a view of every other block: fewer than 2**31 numbers, but as far apart.
+    With `every` of 2, the cache is a view of every other block: fewer than 2**31 elements, but the same offsets.
     """
     small = make_case(
         q_lens, context_lens, q_heads=32, kv_heads=HEADS, head_dim=DIM, block_size=SIZE, dtype=BRAIN, device="cuda"
@@ -394,17 +394,17 @@ def at_the_end(caches, q_lens, context_lens, every):
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_both_kernels_reach_places_beyond_32_bits(large_caches, every):
+def test_both_kernels_reach_offsets_beyond_32_bits(large_caches, every):
     case = at_the_end(large_caches, [1, 1, 1], [700, 16, 33], every)
     first = int(case.block_tables[case.block_tables >= 0].min())
-    assert first * case.k_cache.stride(0) > 2**31, "all blocks lie beyond"
+    assert first * case.k_cache.stride(0) > 2**31, "all blocks are beyond"
     check("decode", case.decode(), case)
     case = at_the_end(large_caches, [90, 1, 20], [400, 300, 20], every)
     check("varlen", case.varlen(**maxima_of(case)), case)
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_the_kernel_of_lesson_07_reaches_places_beyond_32_bits(large_caches, every):
+def test_the_kernel_of_lesson_07_reaches_offsets_beyond_32_bits(large_caches, every):
     from lessons_lib.kernels.simple_paged import decode_heads
 
     case = at_the_end(large_caches, [1, 1, 1], [300, 16, 33], every)
@@ -415,7 +415,7 @@ def test_the_kernel_of_lesson_07_reaches_places_beyond_32_bits(large_caches, eve
     )
 
 
-def test_writing_reaches_places_beyond_32_bits(large_caches):
+def test_writing_reaches_offsets_beyond_32_bits(large_caches):
     from lessons_lib.kernels.simple_paged import write_cache
 
     cache = large_caches[0]

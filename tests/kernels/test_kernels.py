@@ -1,4 +1,7 @@
-"""Both attention kernels and the PyTorch backend against a float32 reference that gathers the blocks. Without a GPU, through Triton's interpreter."""
+"""Both attention kernels and the PyTorch backend against a float32 reference that gathers the blocks.
+
+Without a GPU, through Triton's interpreter.
+"""
 
 import math
 
@@ -21,11 +24,11 @@ from lessons_lib.attention.paged_attention import paged_attention, plan_groups
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
 from lessons_lib.kernels.launch import (
-    FEWEST_KEYS_A_SPLIT,
-    MOST_KEYS_A_SPLIT,
+    MAX_KEYS_PER_SPLIT,
+    MIN_KEYS_PER_SPLIT,
     Tiles,
     _use_int64,
-    keys_a_split,
+    keys_per_split,
     launch_decode,
     launch_prefill,
     plan_triton,
@@ -48,8 +51,8 @@ CASES = {
     ),
     "prefills, chunks and decodes": dict(q_lens=[5, 1, 20, 1, 3], context_lens=[5, 17, 33, 1, 30]),
     "a chunk after a context that ends on a block": dict(q_lens=[7, 2], context_lens=[23, 18]),
-    "one prefill of one token beside another": dict(q_lens=[1, 2], context_lens=[1, 2]),
-    "a row longer than a tile": dict(q_lens=[150, 1, 70], context_lens=[150, 40, 133], block_size=16),
+    "one prefill of one token next to another": dict(q_lens=[1, 2], context_lens=[1, 2]),
+    "a batch longer than a tile": dict(q_lens=[150, 1, 70], context_lens=[150, 40, 133], block_size=16),
     "14 query heads over 2": dict(q_lens=[9, 1], context_lens=[9, 40], q_heads=14, head_dim=64, block_size=16),
     "as many KV heads as query heads": dict(q_lens=[3, 1], context_lens=[3, 20], q_heads=3, kv_heads=3),
     "one KV head for 20": dict(q_lens=[2, 1], context_lens=[12, 20], q_heads=20, kv_heads=1),
@@ -72,7 +75,7 @@ def by_pytorch(case):
 
 
 def by_launching(case, rows, keys, split):
-    """Both kernels with other tiles than those that are chosen, and short splits, so that small cases have many of them."""
+    """Both kernels with other tiles than the chosen ones, and short splits, so that small cases have many of them."""
     out = torch.full_like(case.q, float("nan"))
     lengths, longest = (case.block_tables, case.context_lens), case.block_tables.shape[1] * case.k_cache.shape[1]
     tiles = Tiles(rows=rows, keys=keys, warps=4, stages=2)
@@ -97,7 +100,7 @@ def by_launching(case, rows, keys, split):
         case.scale,
         longest,
         tiles=tiles,
-        split=split,
+        split_size=split,
     )
     return out
 
@@ -184,28 +187,30 @@ def test_views_of_one_tensor_are_views_and_equal():
 
 @triton.jit
 def softmax_kernel(
-    scores, values, out, lse, TURNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr
+    scores, values, out, lse, STEPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """Scores [BLOCK_M, TURNS x BLOCK_N] in turns of BLOCK_N keys."""
-    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, DIM)
+    """Scores [BLOCK_M, STEPS * BLOCK_N], BLOCK_N keys per iteration."""
+    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     row_max, row_sum = tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
-    for first in range(0, TURNS * BLOCK_N, BLOCK_N):
-        block = tl.load(scores + row[:, None] * TURNS * BLOCK_N + first + key[None, :])
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for first in range(0, STEPS * BLOCK_N, BLOCK_N):
+        block = tl.load(scores + row[:, None] * STEPS * BLOCK_N + first + key[None, :])
         weights, row_max, row_sum, acc = online_softmax(block, row_max, row_sum, acc)
-        acc += tl.sum(weights[:, :, None] * tl.load(values + (first + key)[:, None] * DIM + dim[None, :])[None], axis=1)
-    tl.store(out + row[:, None] * DIM + dim[None, :], acc / row_sum[:, None])
+        acc += tl.sum(
+            weights[:, :, None] * tl.load(values + (first + key)[:, None] * BLOCK_D + dim[None, :])[None], axis=1
+        )
+    tl.store(out + row[:, None] * BLOCK_D + dim[None, :], acc / row_sum[:, None])
     tl.store(lse + row, row_max + tl.log2(row_sum))
 
 
 @pytest.mark.parametrize("spread", [1.0, 300.0])
-def test_the_online_softmax_in_base_2_waits_for_the_first_key_of_a_row(spread):
-    """Row 0 sees its first key in the last turn, row 1 none between the first and the last; 300 is too much for bare exponentials."""
+def test_the_online_softmax_in_base_2_handles_rows_without_a_key_so_far(spread):
+    """Row 0 sees its first key in the last iteration, row 1 none between the first and last; exp2(300) overflows."""
     generator = torch.Generator().manual_seed(0)
     scores, values = spread * torch.randn(4, 32, generator=generator), torch.randn(32, 16, generator=generator)
     scores[0, :25] = scores[1, 3:30] = scores[2, 8:] = float("-inf")
     out, lse = torch.empty(4, 16, device=DEVICE), torch.empty(4, device=DEVICE)
-    softmax_kernel[(1,)](scores.to(DEVICE), values.to(DEVICE), out, lse, TURNS=4, BLOCK_M=4, BLOCK_N=8, DIM=16)
+    softmax_kernel[(1,)](scores.to(DEVICE), values.to(DEVICE), out, lse, STEPS=4, BLOCK_M=4, BLOCK_N=8, BLOCK_D=16)
     natural = scores.double() * math.log(2)
     torch.testing.assert_close(out.cpu(), (natural.softmax(1) @ values.double()).float(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(lse.cpu(), (natural.logsumexp(1) / math.log(2)).float(), rtol=1e-5, atol=1e-5)
@@ -215,7 +220,7 @@ def test_the_online_softmax_in_base_2_waits_for_the_first_key_of_a_row(spread):
 
 
 def cells_read(recording, tensor, head, programs):
-    """(block, slot) of every cell of one KV head that these programs read, as often as it was read: its first number stands for it."""
+    """(block, slot) of every slot of one KV head that these programs read, as often as its first element was read."""
     read = []
     for program in programs:
         for access in program.accesses:
@@ -235,7 +240,7 @@ def test_a_decode_program_reads_each_key_of_its_split_once_and_nothing_else():
     case = make_case([1, 1, 1], [1, 17, 40], q_heads=14, kv_heads=2)
     kernel, out, split = Recorder(decode_kernel), torch.full_like(case.q, float("nan")), 24
     pieces = (case.block_tables, case.context_lens, None)
-    options = dict(tiles=Tiles(16, 16, 4, 2), split=split, kernel=kernel, merge=Recorder(merge_kernel))
+    options = dict(tiles=Tiles(16, 16, 4, 2), split_size=split, kernel=kernel, merge=Recorder(merge_kernel))
     launch_decode(case.q, case.k_cache, case.v_cache, *pieces, out, case.scale, 40, **options)
     check("recorded", out, case.reference(), case.q.dtype)
     for program in kernel.recording.programs:
@@ -291,11 +296,11 @@ def put(*index, value):
 
 @pytest.fixture
 def no_kernel(monkeypatch):
-    """Whoever is refused reaches no kernel, so nothing is written anywhere."""
+    """A refused call launches no kernel, so nothing is written."""
     import lessons_lib.kernels.launch as module
 
     def launched(*args, **kwargs):
-        raise AssertionError("a kernel was started")
+        raise AssertionError("a kernel was launched")
 
     monkeypatch.setattr(module, "launch_decode", launched)
     monkeypatch.setattr(module, "launch_prefill", launched)
@@ -304,10 +309,10 @@ def no_kernel(monkeypatch):
 @pytest.mark.parametrize(
     "changes, says",
     [
-        (dict(q=lambda t: t[0]), r"q has the shape \[4, 32\]"),
+        (dict(q=lambda t: t[0]), r"q has shape \[4, 32\]"),
         (dict(k_cache=lambda t: t[0]), r"k_cache \[8, 2, 32\]; they must be"),
-        (dict(v_cache=lambda t: t[:1]), "both must be alike"),
-        (dict(v_cache=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "both must be alike"),
+        (dict(v_cache=lambda t: t[:1]), "both must be the same"),
+        (dict(v_cache=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "both must be the same"),
         (dict(q=lambda t: t[..., :16]), "4 heads of size 16, the cache 2 of size 32"),
         (dict(q=lambda t: t[:, :3]), "3 heads of size 32, the cache 2"),
         (
@@ -316,13 +321,13 @@ def no_kernel(monkeypatch):
                 k_cache=lambda t: t.repeat(1, 1, 1, 9),
                 v_cache=lambda t: t.repeat(1, 1, 1, 9),
             ),
-            "size 288; the kernels take up to 256",
+            "the head size is 288; the kernels take up to 256",
         ),
         (dict(q=lambda t: t.half()), "q is torch.float16, the caches torch.float32"),
         (dict(v_cache=lambda t: t.half()), "the caches torch.float32 and torch.float16"),
         (
             dict(q=lambda t: t.double(), k_cache=lambda t: t.double(), v_cache=lambda t: t.double()),
-            "must be one of float32",
+            "the same dtype, float32",
         ),
         (dict(q=lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)), "contiguous"),
         (
@@ -332,21 +337,22 @@ def no_kernel(monkeypatch):
             ),
             "contiguous",
         ),
-        (dict(block_tables=lambda t: t[:1]), "block_tables has the shape"),
+        (dict(block_tables=lambda t: t[:1]), "block_tables has shape"),
         (dict(context_lens=lambda t: t[:, None]), r"context_lens \[2, 1\]"),
         (dict(block_tables=lambda t: t.long()), "block_tables is torch.int64"),
         (dict(block_tables=lambda t: t.T.contiguous().T), "tables contiguous"),
         (dict(context_lens=lambda t: t.long()), "context_lens torch.int64"),
-        (dict(context_lens=lambda t: t.to("meta")), "the tensors lie on cp?u?.*meta; move them to one device"),
+        (dict(context_lens=lambda t: t.to("meta")), "the tensors are on cp?u?.*meta; move them to one device"),
         (
             dict(cu_seqlens_q=lambda t: t[:-1]),
-            r"cu_seqlens_q is torch.int32 of shape \[2\] on \w+(:0)?; for 2 sequences it must be torch.int32 of shape \[3\] on \w+",
+            r"cu_seqlens_q is torch.int32 of shape \[2\] on \w+(:0)?; "
+            r"for 2 sequences it must be torch.int32 of shape \[3\] on \w+",
         ),
         (dict(cu_seqlens_q=lambda t: t.long()), "cu_seqlens_q is torch.int64"),
         (dict(cu_seqlens_q=lambda t: t.to("meta")), r"of shape \[3\] on meta"),
     ],
 )
-def test_what_the_kernels_can_not_take_is_refused(no_kernel, changes, says):
+def test_what_the_kernels_do_not_support_is_refused(no_kernel, changes, says):
     with pytest.raises(ValueError, match=says):
         broken(**changes).varlen(max_seqlen_q=2, max_context_len=9)
     if "cu_seqlens_q" not in changes and "q" not in changes:
@@ -358,7 +364,7 @@ def test_what_the_kernels_can_not_take_is_refused(no_kernel, changes, says):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="compiled, bfloat16 is taken")
 def test_bfloat16_is_refused_where_kernels_are_interpreted(no_kernel):
-    with pytest.raises(ValueError, match="interpreter takes the bits of bfloat16"):
+    with pytest.raises(ValueError, match="interpreter reads the bits of bfloat16"):
         make_case([2, 1], [2, 9], dtype=torch.bfloat16).varlen()
 
 
@@ -368,7 +374,7 @@ def test_bfloat16_is_refused_where_kernels_are_interpreted(no_kernel):
     [
         (
             dict(context_lens=put(0, value=1)),
-            r"context_lens\[0\] is 1; sequence 0 has 2 new tokens, and its table has room for 24, so it must be 2 to 24",
+            r"context_lens\[0\] is 1; sequence 0 has 2 new tokens, .* room for 24, so it must be 2 to 24",
         ),
         (
             dict(context_lens=put(1, value=0)),
@@ -376,8 +382,8 @@ def test_bfloat16_is_refused_where_kernels_are_interpreted(no_kernel):
         ),
         (dict(context_lens=put(1, value=-9)), r"context_lens\[1\] is -9"),
         (dict(context_lens=put(1, value=25)), r"context_lens\[1\] is 25; .* room for 24"),
-        (dict(context_lens=put(1, value=24)), r"block_tables\[1, 2\] is -1000000; the cache has the blocks 0 to 5"),
-        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6; the cache has the blocks 0 to 5"),
+        (dict(context_lens=put(1, value=24)), r"block_tables\[1, 2\] is -1000000; the cache has blocks 0 to 5"),
+        (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6; the cache has blocks 0 to 5"),
         (dict(block_tables=put(0, 0, value=-1)), r"block_tables\[0, 0\] is -1; "),
         (dict(cu_seqlens_q=put(0, value=1)), r"cu_seqlens_q is \[1, 2, 3\]; it must rise from 0 to 3, the tokens in q"),
         (dict(cu_seqlens_q=put(2, value=4)), r"cu_seqlens_q is \[0, 2, 4\]"),
@@ -391,12 +397,12 @@ def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, changes, says):
     case = broken(**changes)
     with pytest.raises(ValueError, match=says):
         case.varlen()
-    if DEVICE == "cpu":  # on a GPU nobody looks, once the maxima are given
+    if DEVICE == "cpu":  # on a GPU contents aren't checked once the maxima are given
         with pytest.raises(ValueError, match=says):
             case.varlen(max_seqlen_q=2, max_context_len=9)
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a decode never waits, so nobody looks")
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU a decode never synchronizes, so contents aren't checked")
 @pytest.mark.parametrize(
     "changes, says",
     [
@@ -405,13 +411,13 @@ def test_lengths_and_blocks_out_of_bounds_are_refused(no_kernel, changes, says):
         (dict(block_tables=put(1, 1, value=6)), r"block_tables\[1, 1\] is 6"),
     ],
 )
-def test_a_decode_looks_at_lengths_and_blocks_too(no_kernel, changes, says):
+def test_a_decode_checks_lengths_and_blocks_too(no_kernel, changes, says):
     case = broken(**changes, q=lambda t: t[:2])
     with pytest.raises(ValueError, match=says):
         case.decode()
 
 
-def test_what_stands_beyond_a_sequence_in_its_table_is_not_looked_at():
+def test_table_entries_past_a_sequence_are_not_checked():
     case = make_case([1, 1], [8, 9], device=DEVICE)
     assert (case.block_tables[0, 1:] < 0).all()
     check("decode", case.decode(), case.reference(), case.q.dtype)
@@ -432,33 +438,35 @@ def test_nothing_in_nothing_out():
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 200_000), st.integers(1, 200))
-def test_splits_are_the_shortest_that_give_at_most_eight_programs_a_processor(num_seqs, kv_heads, longest, processors):
-    split = keys_a_split(num_seqs, kv_heads, longest, processors)
-    assert FEWEST_KEYS_A_SPLIT <= split <= MOST_KEYS_A_SPLIT and split % FEWEST_KEYS_A_SPLIT == 0
+def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
+    num_seqs, kv_heads, longest, processors
+):
+    split = keys_per_split(num_seqs, kv_heads, longest, processors)
+    assert MIN_KEYS_PER_SPLIT <= split <= MAX_KEYS_PER_SPLIT and split % MIN_KEYS_PER_SPLIT == 0
 
     def programs(keys):
         return num_seqs * kv_heads * -(-longest // keys)
 
     most = max(8 * processors, num_seqs * kv_heads)
-    assert programs(split) <= most or split == MOST_KEYS_A_SPLIT
-    assert split == FEWEST_KEYS_A_SPLIT or programs(split - FEWEST_KEYS_A_SPLIT) > 8 * processors
-    assert keys_a_split(num_seqs, kv_heads, longest + 1000, processors) >= split
+    assert programs(split) <= most or split == MAX_KEYS_PER_SPLIT
+    assert split == MIN_KEYS_PER_SPLIT or programs(split - MIN_KEYS_PER_SPLIT) > 8 * processors
+    assert keys_per_split(num_seqs, kv_heads, longest + 1000, processors) >= split
 
 
 @pytest.mark.parametrize(
     "num_seqs, kv_heads, longest", [(1, 8, 8192), (8, 8, 8192), (64, 2, 2048), (256, 8, 32768), (1, 1, 1), (3, 2, 100)]
 )
 def test_splits_fill_the_processors_of_a_gpu_where_the_keys_suffice(num_seqs, kv_heads, longest):
-    split = keys_a_split(num_seqs, kv_heads, longest, num_processors=132)
-    assert num_seqs * kv_heads * -(-longest // split) >= 120 or split == FEWEST_KEYS_A_SPLIT
+    split = keys_per_split(num_seqs, kv_heads, longest, num_processors=132)
+    assert num_seqs * kv_heads * -(-longest // split) >= 120 or split == MIN_KEYS_PER_SPLIT
 
 
 @pytest.mark.parametrize(
     "blocks, gap, use_int64",
     [(2**31 // 2048, 1, False), (2**31 // 2048 + 1, 1, True), (2**30 // 2048, 2, False), (2**30 // 2048 + 2, 2, True)],
 )
-def test_places_beyond_32_bits_are_noticed_in_views_too(blocks, gap, use_int64):
-    """Blocks of 2,048 numbers; with a gap of 2, every other block of a tensor twice as large. Nothing is allocated."""
+def test_offsets_beyond_32_bits_are_noticed_in_views_too(blocks, gap, use_int64):
+    """Blocks of 2,048 elements; with a gap of 2, every other block of a tensor twice as large. Nothing is allocated."""
     cache = torch.empty_strided((blocks, 16, 2, 64), (2048 * gap, 128, 64, 1), device="meta")
     assert _use_int64(cache) == use_int64
 
@@ -500,7 +508,7 @@ def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(fa
 
 
 class Compiled:
-    """Stands in for a kernel: the compiler is asked, and nothing is run."""
+    """Stands in for a kernel: asks the compiler, and runs nothing."""
 
     def __init__(self, kernel):
         self.kernel, self.refusals = kernel, []
@@ -516,15 +524,15 @@ class Compiled:
 @pytest.mark.parametrize("use_int64", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_kernels_compile_too(dtype, use_int64):
-    """The interpreter takes what the compiler refuses; this needs no GPU."""
+    """The interpreter accepts what the compiler refuses; this needs no GPU."""
     case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, dtype=dtype)
     kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
     cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
-    launch_decode(case.q, *cache, 40, split=24, kernel=kernels[0], merge=kernels[1])
+    launch_decode(case.q, *cache, 40, split_size=24, kernel=kernels[0], merge=kernels[1])
     launch_prefill(case.q, *cache, use_int64=use_int64, kernel=kernels[2])
     assert [kernel.refusals for kernel in kernels] == [[None]] * 3
     if not use_int64:
         ragged = list(cache)
-        ragged[4] = None  # without cu_seqlens_q: a decode of equal pieces
-        launch_decode(case.q, *ragged, 40, split=64, kernel=kernels[0], merge=kernels[1])
+        ragged[4] = None  # without cu_seqlens_q: one token per sequence
+        launch_decode(case.q, *ragged, 40, split_size=64, kernel=kernels[0], merge=kernels[1])
         assert kernels[0].refusals == [None, None]

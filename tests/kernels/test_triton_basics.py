@@ -1,4 +1,4 @@
-"""The kernels of lesson 07, plainly run, against PyTorch: compiled on a machine with a GPU, interpreted on others."""
+"""The kernels of lesson 07 against PyTorch: compiled on a machine with a GPU, interpreted on others."""
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -17,7 +17,7 @@ from lessons_lib.kernels.simple_paged import (
     attend_blocks,
     decode_heads,
     decode_heads_kernel,
-    one_head_kernel,
+    single_head_kernel,
     write_cache,
 )
 from lessons_lib.recording.kernel_accesses import record_kernel
@@ -28,7 +28,7 @@ INF = float("inf")
 
 
 def around(*shape, generator, before=1, behind=3):
-    """A tensor of random numbers between others that are NaN: it is a view, and whoever reads or writes beside it is seen."""
+    """(whole, view): random values in a view, NaN around them, so that reads and writes outside the view show."""
     whole = torch.full([size + before + behind for size in shape], float("nan"), device=DEVICE)
     view = whole[tuple(slice(before, before + size) for size in shape)]
     view.copy_(torch.randn(shape, generator=generator))
@@ -96,8 +96,9 @@ def cache_of(kind, num_blocks, block_size, kv_heads, head_dim, dtype):
 
 @SEVERAL
 @given(
-    data=st.data(), num_blocks=st.integers(1, 6), block_size=st.integers(1, 9), kv_heads=st.integers(1, 3), head_dim=st.sampled_from([1, 5, 16]),
-    kind=st.sampled_from(["dense", "slots apart"]), dtype=st.sampled_from([torch.float32, torch.float16]), transposed=st.booleans(),
+    data=st.data(), num_blocks=st.integers(1, 6), block_size=st.integers(1, 9), kv_heads=st.integers(1, 3),
+    head_dim=st.sampled_from([1, 5, 16]), kind=st.sampled_from(["dense", "slots apart"]),
+    dtype=st.sampled_from([torch.float32, torch.float16]), transposed=st.booleans(),
 )  # fmt: skip
 def test_new_keys_go_to_their_slots_and_nowhere_else(
     data, num_blocks, block_size, kv_heads, head_dim, kind, dtype, transposed
@@ -115,11 +116,11 @@ def test_new_keys_go_to_their_slots_and_nowhere_else(
     assert int((~whole.isnan()).sum()) == new.numel()
 
 
-def test_a_cache_whose_slots_are_not_evenly_apart_is_refused_and_stays_as_it_was():
-    """Slot 4 of blocks of 4 is not 4 times as far as slot 1: a write by slot alone would go to a wrong place."""
+def test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_was():
+    """Slot 4 of blocks of 4 isn't 4 times as far as slot 1: a write by slot alone would hit the wrong address."""
     both = torch.zeros(3, 2, 4, 2, 8, device=DEVICE)  # of each block keys, then values
     for cache in (both[:, 0], torch.zeros(3, 4, 8, 2, device=DEVICE).transpose(2, 3)):
-        with pytest.raises(ValueError, match="evenly apart"):
+        with pytest.raises(ValueError, match="evenly spaced"):
             write_cache(torch.ones(1, 2, 8, device=DEVICE), cache, torch.tensor([5], device=DEVICE))
         assert not cache.any()
 
@@ -128,13 +129,13 @@ def test_a_cache_whose_slots_are_not_evenly_apart_is_refused_and_stays_as_it_was
 
 
 @pytest.mark.parametrize("num_tokens", [1, 3, 4, 5, 8, 9])
-def test_one_head(num_tokens):
+def test_a_single_head(num_tokens):
     case = make_case(
         [1], [num_tokens], q_heads=1, kv_heads=1, head_dim=16, block_size=4, device=DEVICE, seed=num_tokens
     )
     out = torch.full((18,), float("nan"), device=DEVICE)
     strides, constants = case.k_cache.stride()[:2], dict(HEAD_DIM=16, BLOCK_SIZE=4)
-    one_head_kernel[(1,)](
+    single_head_kernel[(1,)](
         attend_blocks,
         case.q[0, 0],
         case.k_cache,
@@ -177,9 +178,11 @@ def laid_out(case, kind):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    context_lens=st.lists(st.integers(1, 33), min_size=1, max_size=2), group=st.integers(1, 4), kv_heads=st.integers(1, 2),
+    context_lens=st.lists(st.integers(1, 33), min_size=1, max_size=2), group=st.integers(1, 4),
+    kv_heads=st.integers(1, 2),
     head_dim=st.sampled_from([16, 32, 64]), block_size=st.sampled_from([1, 2, 4, 8, 16]), shared=st.integers(0, 3),
-    kind=st.sampled_from(["dense", "one storage", "heads first", "all apart"]), dtype=st.sampled_from([torch.float32, torch.float16]),
+    kind=st.sampled_from(["dense", "one storage", "heads first", "all apart"]),
+    dtype=st.sampled_from([torch.float32, torch.float16]),
     seed=st.integers(0, 999),
 )  # fmt: skip
 @example([1, 8, 9], 2, 2, 16, 8, 0, "dense", torch.float32, 0)
@@ -227,7 +230,7 @@ def test_queries_as_a_model_gives_them_and_no_sequence():
 
 
 class Recorder:
-    """Takes the place of a kernel in a function that launches it, and looks every address up."""
+    """Takes the place of a kernel in a function that launches it, and checks every address."""
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -236,12 +239,12 @@ class Recorder:
         return lambda *args, **kwargs: record_kernel(self.kernel, grid, *args, **kwargs)
 
 
-def large_cache(numbers):
-    """So many numbers in half precision. Memory of which nothing is written takes no place, where the system allows it."""
+def large_cache(n_elements):
+    """A cache in half precision. Memory that is never written isn't allocated, where the system allows it."""
     try:
-        return torch.empty(numbers // 2048, 16, 2, 64, dtype=torch.float16, device=DEVICE)
+        return torch.empty(n_elements // 2048, 16, 2, 64, dtype=torch.float16, device=DEVICE)
     except RuntimeError:
-        pytest.skip("a cache with more than 2**31 numbers can not be allocated here")
+        pytest.skip("a cache with more than 2**31 elements can't be allocated here")
 
 
 def test_a_block_beyond_what_32_bits_can_count():
@@ -249,7 +252,7 @@ def test_a_block_beyond_what_32_bits_can_count():
     last = len(cache) - 1
     assert last * cache.stride(0) > 2**31
     cache[last] = torch.randn(16, 2, 64, dtype=torch.float16)
-    cache[3] = 7.0  # where a product of 32 bits would not go either: the numbers below 0 do not exist
+    cache[3] = 7.0  # not where a truncated 32-bit product would lead either: negative offsets don't exist
     q = torch.randn(1, 4, 64).half().to(DEVICE)
     tables, lens = (
         torch.tensor([[last, -(10**6)]], dtype=torch.int32, device=DEVICE),
@@ -269,15 +272,15 @@ def test_a_block_beyond_what_32_bits_can_count():
 @pytest.mark.parametrize(
     "change, says",
     [
-        (dict(v_cache=lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)), "both must be alike"),
-        (dict(v_cache=lambda t: t[:-1]), "both must be alike"),
+        (dict(v_cache=lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)), "both must be the same"),
+        (dict(v_cache=lambda t: t[:-1]), "both must be the same"),
         (
             dict(q=lambda t: t[..., :24], k_cache=lambda t: t[..., :24], v_cache=lambda t: t[..., :24]),
-            "heads have the size 24 and blocks 8",
+            "the head size is 24 and the block size 8",
         ),
     ],
 )
-def test_what_decode_heads_can_not_take_is_refused(change, says):
+def test_what_decode_heads_does_not_support_is_refused(change, says):
     case = make_case([1, 1], [9, 3])
     for name, make in change.items():
         setattr(case, name, make(getattr(case, name)))

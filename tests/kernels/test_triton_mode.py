@@ -1,4 +1,4 @@
-"""Whether kernels are compiled or interpreted: decided once, before any is defined, and by the user if the user wants to.
+"""Whether kernels are compiled or interpreted: decided once, before any is defined; the user can override it.
 
 What is decided when a process starts is tried in processes of their own, all at once; they see no GPU.
 """
@@ -19,14 +19,18 @@ assert torch.allclose(out, x.softmax(1)), "not the softmax"
 print(type(tl.max).__name__, type(softmax_kernel).__name__, triton_mode.is_interpreted(), triton_mode.kernel_device())
 print(triton_mode.how_kernels_run())
 """
-IMPORTS = "import torch; from lessons_lib.kernels import triton_setup as triton_mode; from lessons_lib.kernels.basics import softmax_kernel"
+IMPORTS = (
+    "import torch; from lessons_lib.kernels import triton_setup as triton_mode; from lessons_lib.kernels.basics import "
+    "softmax_kernel"
+)
 
 # name -> TRITON_INTERPRET, code
 PROCESSES = {
     "undecided": (
         None,
-        f"import sys, time, torch, numpy, triton.language as tl\nstart = time.perf_counter()\n{IMPORTS}\nseconds = time.perf_counter() - start\n{SOFTMAX}"
-        "print(seconds)\nprint([n for n in ('transformers', 'matplotlib', 'ipywidgets', 'IPython') if n in sys.modules])",
+        f"import sys, time, torch, numpy, triton.language as tl\nstart = time.perf_counter()\n{IMPORTS}\nseconds = "
+        f"time.perf_counter() - start\n{SOFTMAX}print(seconds)\nprint([n for n in ('transformers', 'matplotlib', "
+        "'ipywidgets', 'IPython') if n in sys.modules])",
     ),
     "interpreted, by the user": ("1", f"import triton.language as tl; {IMPORTS}\n{SOFTMAX}"),
     "interpreted, by the user, after Triton": (
@@ -35,8 +39,8 @@ PROCESSES = {
     ),
     "compiled, by the user": (
         "0",
-        f"import triton.language as tl; {IMPORTS}\nprint(type(tl.max).__name__, type(softmax_kernel).__name__, triton_mode.is_interpreted(), "
-        "triton_mode.kernel_device())\nprint(triton_mode.how_kernels_run())",
+        f"import triton.language as tl; {IMPORTS}\nprint(type(tl.max).__name__, type(softmax_kernel).__name__, "
+        "triton_mode.is_interpreted(), triton_mode.kernel_device())\nprint(triton_mode.how_kernels_run())",
     ),
 }
 
@@ -61,13 +65,13 @@ def printed():
 
 
 @pytest.mark.parametrize("name", ["undecided", "interpreted, by the user", "interpreted, by the user, after Triton"])
-def test_without_a_gpu_kernels_are_interpreted_whoever_imported_triton_first(printed, name):
+def test_without_a_gpu_kernels_are_interpreted_whatever_imported_triton_first(printed, name):
     types, sentence = printed[name][:2]
     assert types == "InterpretedFunction InterpretedFunction True cpu"
     assert "interpreted on the CPU" in sentence and "nothing about speed" in sentence
 
 
-def test_who_wants_compiled_kernels_gets_them_or_hears_why_not(printed):
+def test_a_user_who_wants_compiled_kernels_gets_them_or_a_reason(printed):
     types, sentence = printed["compiled, by the user"]
     assert types == "JITFunction JITFunction False cpu"
     assert "interpreted on" not in sentence and "no GPU, and TRITON_INTERPRET=0" in sentence

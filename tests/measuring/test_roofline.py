@@ -128,7 +128,7 @@ def test_the_provenance_names_machine_versions_date_and_command():
 def test_a_case_is_found_by_the_beginning_of_its_name():
     recording = recorded_attention()
     assert recording.case("mixed").kind == "mixed"
-    with pytest.raises(KeyError, match="0 recorded cases begin with 'nothing'; there are: decode"):
+    with pytest.raises(KeyError, match="0 recorded cases start with 'nothing'; the cases are: decode"):
         recording.case("nothing")
-    with pytest.raises(KeyError, match="7 recorded cases begin with 'decode'"):
+    with pytest.raises(KeyError, match="7 recorded cases start with 'decode'"):
         recording.case("decode")

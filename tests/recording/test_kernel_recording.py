@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
-from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, one_head_kernel, write_kernel
+from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, single_head_kernel, write_kernel
 from lessons_lib.recording.kernel_accesses import Access, OutOfBounds, TensorLayout, record_kernel
 
 LIBRARY = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def test_gather():
 
 def test_write_in_half_precision():
     new, cache, slots = torch.randn(3, 6).half(), torch.zeros(2, 4, 2, 3).half(), torch.tensor([7, 0, 3])
-    recording = record_kernel(write_kernel, (3,), new, cache, slots, 6, 6, 6, NUMBERS=8)
+    recording = record_kernel(write_kernel, (3,), new, cache, slots, 6, 6, 6, BLOCK=8)
     for token, slot in enumerate(slots.tolist()):
         line = [token * 6 + n for n in range(6)]
         assert told(recording)[token,] == [
@@ -103,7 +103,7 @@ def test_one_head_is_read_block_by_block_through_the_table(num_tokens):
     q, out, keys, values = torch.randn(16), torch.empty(16), torch.randn(6, 4, 1, 16), torch.randn(6, 4, 1, 16)
     table = torch.tensor([5, 0, 3, -7], dtype=torch.int32)
     recording = record_kernel(
-        one_head_kernel,
+        single_head_kernel,
         (1,),
         attend_blocks,
         q,

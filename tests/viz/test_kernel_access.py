@@ -22,7 +22,7 @@ from lessons_lib.kernels.simple_paged import (
     attend_blocks,
     decode_heads,
     decode_heads_kernel,
-    one_head_kernel,
+    single_head_kernel,
     write_cache,
     write_kernel,
 )
@@ -134,7 +134,9 @@ def test_one_head():
         19,
         case.scale,
     )
-    recording = record_kernel(one_head_kernel, (1,), *arguments, *case.k_cache.stride()[:2], HEAD_DIM=16, BLOCK_SIZE=8)
+    recording = record_kernel(
+        single_head_kernel, (1,), *arguments, *case.k_cache.stride()[:2], HEAD_DIM=16, BLOCK_SIZE=8
+    )
     blocks = ", ".join(map(str, case.block_tables[0, :3].tolist()))
     shown = texts(draw_program(recording, 0))
     assert f"loads 3 blocks of k_cache: {blocks} (slots 0 to 7, 0 to 7, 0 to 2), the same of v_cache" in shown

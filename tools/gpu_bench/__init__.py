@@ -1,1 +1,1 @@
-"""The attention kernels on a GPU, compared with PyTorch's; `python -m tools.gpu_bench --record FILE` keeps the results."""
+"""Times attention kernels on a GPU, next to PyTorch's. `python -m tools.gpu_bench --record FILE` keeps the times."""

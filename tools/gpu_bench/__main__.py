@@ -1,4 +1,4 @@
-"""`python -m tools.gpu_bench`: times the attention kernels on this GPU. `make bench` does it too, where there is a GPU."""
+"""`python -m tools.gpu_bench`: times the attention kernels on this GPU. `make bench` runs it too if there is a GPU."""
 
 import argparse
 import datetime
@@ -18,12 +18,20 @@ from lessons_lib.viz.tables.table import Table
 from tools.gpu_bench.ablations import ablations
 from tools.gpu_bench.tuning import sweep
 
-LARGEST_ERROR = 2e-2  # relative; bfloat16 has 8 bits, and every result is rounded to them
+LARGEST_ERROR = 2e-2  # relative; bfloat16 has 8 significant bits, and every result is rounded to them
 SWEPT = ("decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
 
 
 def measured(way: Callable[[Inputs], Calls | None], inputs: Inputs, expected: torch.Tensor) -> dict | None:
-    """Microseconds of a call, and how far its result is from the float32 reference; or why there are none. None if the way does not apply."""
+    """Microseconds per call and the relative error against the float32 reference, or the reason why there are none.
+
+    Args:
+        way: builds one call per block table of the inputs; None if it doesn't apply to them.
+        expected: [T, Hq, D], float32.
+
+    Returns:
+        dict with "us" and "error", or with "why"; None if the way doesn't apply.
+    """
     try:
         calls = way(inputs)
         if calls is None:
@@ -32,13 +40,17 @@ def measured(way: Callable[[Inputs], Calls | None], inputs: Inputs, expected: to
         if not error < LARGEST_ERROR:
             return {"error": error, "why": f"wrong: relative error {error:.2g}"}
         return {"us": microseconds(calls), "error": error}
-    except Exception as error:  # a way that this machine or this version does not have
+    except Exception as error:  # this machine or version doesn't support it
         return {"why": f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"}
     finally:
         torch.cuda.empty_cache()
 
 
 def run_case(case: Case, say=lambda line: None) -> dict:
+    """Every way of computing one case, with the ablations and the sweep that belong to it.
+
+    `say` gets a line per result.
+    """
     inputs = make_inputs(case)
     expected = inputs.reference()
 
@@ -62,6 +74,7 @@ def run_case(case: Case, say=lambda line: None) -> dict:
 
 
 def results_table(results: list[dict]) -> Table:
+    """One row per case, one column per way that worked somewhere."""
     names = [name for name in PEERS if any("us" in result["peers"].get(name, {}) for result in results)]
     rows = []
     for result in results:
@@ -81,7 +94,7 @@ def results_table(results: list[dict]) -> Table:
 
 
 def gpu_tables(wanted: str = "", record: Path | None = None, say=lambda line: print(line, file=sys.stderr)) -> Table:
-    """Time all cases whose name contains `wanted`, and keep the results in the file `record`, if one is given."""
+    """Time all cases whose name contains `wanted`; write the results to the file `record` if given."""
     results = [run_case(case, say) for case in CASES if wanted in case.name]
     if record:
         facts = {
@@ -98,7 +111,7 @@ def gpu_tables(wanted: str = "", record: Path | None = None, say=lambda line: pr
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", default="", help="only those whose name contains this")
+    parser.add_argument("--cases", default="", help="only cases whose name contains this")
     parser.add_argument("--record", type=Path, help="a JSON file for the results")
     options = parser.parse_args()
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What each idea of the fast kernels buys: the case in which it matters most, timed with the idea and without it."""
+"""What each idea of the fast kernels buys: the case in which it matters most, timed without the idea."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ class Ablation:
     """One idea taken out.
 
     Attributes:
-        without: what is done in place of the idea; where a kernel is changed, a name of `VARIANTS`.
-        case: the name of the case in which it is timed begins so.
-        calls: inputs -> one call for each block table.
+        without: what is done in place of the idea; if that takes another kernel, its name in `VARIANTS`.
+        case: how the name of the case starts in which it is timed.
+        calls: inputs -> one call per block table.
     """
 
     without: str
@@ -26,18 +26,18 @@ class Ablation:
 
 
 def _decode_without(name: str) -> Callable[[Inputs], Calls]:
-    kernel = VARIANTS[name].build()
+    kernel = VARIANTS[name].kernel
     return lambda inputs: each_table(inputs, lambda i, table: decode_with(i, table, kernel=kernel))
 
 
 def _prefill_without(name: str, **options) -> Callable[[Inputs], Calls]:
-    kernel = VARIANTS[name].build()
+    kernel = VARIANTS[name].kernel
     return lambda inputs: each_table(inputs, lambda i, table: prefill_with(i, table, kernel=kernel, **options))
 
 
 def _one_program_per_query_head(inputs: Inputs) -> Calls:
-    """The kernel sees as many KV heads as query heads: four neighbours lie at the same place (written into the variant)."""
-    kernel = VARIANTS["one program per query head"].build()
+    """Cache views with one KV head per query head; the variant finds four neighboring heads at the same address."""
+    kernel = VARIANTS["one program per query head"].kernel
 
     def repeated(cache):
         return cache.as_strided((*cache.shape[:2], inputs.case.q_heads, cache.shape[3]), (*cache.stride()[:2], 0, 1))
@@ -47,19 +47,19 @@ def _one_program_per_query_head(inputs: Inputs) -> Calls:
 
 
 def _without_tensor_cores(inputs: Inputs) -> Calls:
-    """One block a turn: with larger tiles, all these products at once do not fit into the registers."""
-    kernel = VARIANTS["no tensor cores"].build()
+    """One block per iteration: with larger tiles, the products wouldn't fit into the registers."""
+    kernel = VARIANTS["no tensor cores"].kernel
     tiles = replace(_decode_tiles(inputs), keys=16)
     return each_table(inputs, lambda i, table: decode_with(i, table, kernel=kernel, tiles=tiles))
 
 
-def _one_block_a_turn(inputs: Inputs) -> Calls:
+def _one_block_per_iteration(inputs: Inputs) -> Calls:
     tiles = replace(_decode_tiles(inputs), keys=inputs.case.block_size)
     return each_table(inputs, lambda i, table: decode_with(i, table, tiles=tiles))
 
 
 def _unsplit(inputs: Inputs) -> Calls:
-    return each_table(inputs, lambda i, table: decode_with(i, table, split=max(i.case.context_lens)))
+    return each_table(inputs, lambda i, table: decode_with(i, table, split_size=max(i.case.context_lens)))
 
 
 def _wide_offsets(inputs: Inputs) -> Calls:
@@ -80,16 +80,18 @@ def ablations() -> list[Ablation]:
     return [
         Ablation("one program per query head", even, _one_program_per_query_head),
         Ablation("no tensor cores", even, _without_tensor_cores),
-        Ablation("one block a turn", even, _one_block_a_turn),
-        Ablation("table read one turn early", even, _decode_without("table read one turn early")),
+        Ablation("one block per iteration", even, _one_block_per_iteration),
+        Ablation("table read one iteration early", even, _decode_without("table read one iteration early")),
         Ablation(
-            "table read one turn early", "decode 14,2,64; batch 256", _decode_without("table read one turn early")
+            "table read one iteration early",
+            "decode 14,2,64; batch 256",
+            _decode_without("table read one iteration early"),
         ),
         Ablation("sequences not split", long, _unsplit),
         Ablation("sequences not split", "decode 32,8,128; batch 64, ragged", _unsplit),
-        # The host hands the kernel scale x log2(e); for natural exponentials it must be the scale alone.
+        # The launcher multiplies the scale by log2(e); natural exponentials need the bare scale.
         Ablation("natural exponentials", prefill, _prefill_without("natural exponentials", scale=1 / LOG2_E)),
-        Ablation("a mask in every turn", prefill, _prefill_without("a mask in every turn")),
+        Ablation("a mask in every iteration", prefill, _prefill_without("a mask in every iteration")),
         Ablation("first tokens first", prefill, _prefill_without("first tokens first")),
         Ablation("64-bit offsets", prefill, _wide_offsets),
         Ablation("one kernel for prefills and decodes", mixed, _prefill_without("one kernel for prefills and decodes")),

@@ -1,4 +1,4 @@
-"""Our kernels on the inputs of a case, with other tiles, splits or kernels than `triton_attention` would choose."""
+"""Our kernels on the inputs of a case, with other tiles, splits or kernels than `decode` and `varlen` would choose."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,21 @@ from lessons_lib.measuring.attention_peers import Calls
 
 
 def decode_with(inputs: Inputs, table, kv=None, **options) -> torch.Tensor:
-    """A decode over one of the tables. `kv`: other caches; `options`: of `launch_decode`."""
+    """A decode over one of the block tables. `kv`: other caches; `options`: those of `launch_decode`."""
     out = torch.empty_like(inputs.q)
     keys, values = kv or (inputs.k_cache, inputs.v_cache)
-    longest = table.shape[1] * inputs.case.block_size
-    launch_decode(inputs.q, keys, values, table, inputs.context_lens, None, out, inputs.scale, longest, **options)
+    max_context_len = table.shape[1] * inputs.case.block_size
+    launch_decode(
+        inputs.q, keys, values, table, inputs.context_lens, None, out, inputs.scale, max_context_len, **options
+    )
     return out
 
 
 def prefill_with(inputs: Inputs, table, scale=1.0, **options) -> torch.Tensor:
-    """The sequences with several new tokens. `scale`: a factor of the scale; `options`: of `launch_prefill`."""
+    """The sequences with several new tokens.
+
+    `scale`: multiplies the scale of the inputs; `options`: those of `launch_prefill`.
+    """
     out = torch.empty_like(inputs.q)
     lengths = (inputs.context_lens, inputs.cu_seqlens_q)
     launch_prefill(inputs.q, inputs.k_cache, inputs.v_cache, table, *lengths, out, inputs.scale * scale, **options)
@@ -27,5 +32,5 @@ def prefill_with(inputs: Inputs, table, scale=1.0, **options) -> torch.Tensor:
 
 
 def each_table(inputs: Inputs, call: Callable[[Inputs, torch.Tensor], torch.Tensor]) -> Calls:
-    """One call for each block table of the inputs."""
+    """One call per block table of the inputs."""
     return [lambda table=table: call(inputs, table) for table in inputs.tables]

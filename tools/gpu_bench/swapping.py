@@ -1,4 +1,4 @@
-"""What it costs to take a preempted sequence back: its cache copied to the memory of the CPU and back, or computed again."""
+"""The cost of resuming a preempted sequence: its blocks swapped out and back in, or its prefill computed again."""
 
 import time
 
@@ -13,7 +13,7 @@ LENGTHS = (128, 512, 2048, 8192)
 
 
 def seconds(work, repeat: int = 5) -> float:
-    """Shortest of several times, after one to warm up: copies of a few hundred microseconds are easily disturbed."""
+    """Shortest of several times, after a warm-up: copies of a few hundred microseconds are easily disturbed."""
     times = []
     for _ in range(repeat + 1):
         torch.cuda.synchronize()
@@ -26,9 +26,13 @@ def seconds(work, repeat: int = 5) -> float:
 
 @torch.inference_mode()
 def swap_against_recompute(runner: GPUModelRunner, lengths=LENGTHS) -> list[dict]:
-    """For sequences of several lengths, seconds to copy their blocks out of all layers and back in, and to prefill them.
+    """For several lengths, the seconds to copy a sequence's blocks of all layers out and back in, and to prefill it.
 
-    The copies go through page-locked memory. A prefill is compiled and not captured, so a short one takes as long as it takes to launch it.
+    The copies use pinned host memory. A prefill is compiled but not captured, so a short one is dominated by launch
+    overhead.
+
+    Returns:
+        one dict per length: "tokens", "bytes" of the sequence's blocks, "swap_out_s", "swap_in_s", "recompute_s".
     """
     results = []
     caches = [*runner.cache.keys, *runner.cache.values]
@@ -37,12 +41,12 @@ def swap_against_recompute(runner: GPUModelRunner, lengths=LENGTHS) -> list[dict
         on_host = torch.empty(len(caches), len(blocks), *caches[0].shape[1:], dtype=caches[0].dtype, pin_memory=True)
 
         def swap_out():
-            for place, cache in zip(on_host, caches):
-                place.copy_(cache[blocks], non_blocking=True)
+            for buffer, cache in zip(on_host, caches):
+                buffer.copy_(cache[blocks], non_blocking=True)
 
         def swap_in():
-            for place, cache in zip(on_host, caches):
-                cache[blocks] = place.to(cache.device, non_blocking=True)
+            for buffer, cache in zip(on_host, caches):
+                cache[blocks] = buffer.to(cache.device, non_blocking=True)
 
         def recompute():
             runner.forward(SchedulerOutput({Sequence("again", range(length), 1, blocks=blocks.tolist()): length}))

@@ -1,4 +1,4 @@
-"""A sweep over tiles, done once and on purpose: its winners are written into `decode_tiles` and `prefill_tiles`."""
+"""A sweep over tiles, run once by hand: its results are written into `decode_tiles` and `prefill_tiles`."""
 
 from itertools import product
 
@@ -19,7 +19,7 @@ def sweep(inputs: Inputs) -> list[dict]:
         tiles = Tiles(**{"rows": 16, **dict(zip(choices, values))})
         try:
             us = microseconds(each_table(inputs, lambda i, table: call(i, table, tiles=tiles)))
-        except Exception:  # too much shared memory, or more threads than the tile has work for: no candidate
+        except Exception:  # too much shared memory, or more threads than the tile has work for: not a candidate
             us = None
         rows.append({"rows": tiles.rows, "keys": tiles.keys, "warps": tiles.warps, "stages": tiles.stages, "us": us})
     return rows

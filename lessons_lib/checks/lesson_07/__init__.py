@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 07: three small kernels, the cache write, and decode attention over block tables."""
+"""Exercises and quiz of lesson 07: three small kernels, the cache write, and decode attention over block tables."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_07.add import check_add_kernel
@@ -14,15 +14,17 @@ __all__ = ["EXERCISES", "QUIZ"]
 EXERCISES = [
     Exercise(
         id="07.1",
-        title="addition, a tile for each program",
+        title="addition, one tile per program",
         reference="lessons_lib.kernels.basics:add_kernel",
         test=check_add_kernel,
         hints=(
-            "All programs run the same lines. A program finds out by its number which part is its own, and the last one leaves out what is beyond the end.",
-            "Four steps: the places of this program's tile, a mask that is True where a place is below `length`, the sum of two loads, a store. All loads "
-            "and stores have the same places and the same mask.",
-            "`place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)` and `is_number = place < length`. Then `tl.load(x + place, mask=is_number)`, the same for y, "
-            "and `tl.store(out + place, ..., mask=is_number)`.",
+            "All programs run the same code. A program's id tells it which part is its own, and the last program "
+            "leaves out what is past the end.",
+            "Four steps: the offsets of this program's tile, a mask that is True where an offset is below "
+            "`n_elements`, the sum of two loads, a store. All loads and stores use the same offsets and the same "
+            "mask.",
+            "`offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)` and `mask = offsets < n_elements`. Then "
+            "`tl.load(x + offsets, mask=mask)`, the same for y, and `tl.store(out + offsets, ..., mask=mask)`.",
         ),
         points=1,
     ),
@@ -32,23 +34,28 @@ EXERCISES = [
         reference="lessons_lib.kernels.basics:softmax_kernel",
         test=check_softmax_kernel,
         hints=(
-            "A program has one row, as a tile. The softmax of a tile is three lines. What remains is where the row lies, and what the places beyond its end hold.",
-            '`column` goes from 0 to COLUMNS − 1; mask those below `columns`. The row begins `row * stride_x` behind x. Load with `other=float("-inf")`, subtract the '
-            "largest score, take exponentials, divide by their sum, store at `row * stride_out`.",
-            '`scores = tl.load(x + row * stride_x + column, mask=is_column, other=float("-inf"))`, then `weights = tl.exp(scores - tl.max(scores, axis=0))`, and store '
-            "`weights / tl.sum(weights, axis=0)` with the same mask.",
+            "A program has one row, as a tile. The softmax of a tile takes three lines. The rest is where the row "
+            "starts, and what the elements past its end should be.",
+            "`column` goes from 0 to COLUMNS − 1; mask those below `columns`. The row starts at `x + row * stride_x`. "
+            'Load with `other=float("-inf")`, subtract the largest score, take exponentials, divide by their sum, '
+            "store at `out + row * stride_out`.",
+            '`scores = tl.load(x + row * stride_x + column, mask=mask, other=float("-inf"))`, then '
+            "`weights = tl.exp(scores - tl.max(scores, axis=0))`, and store `weights / tl.sum(weights, axis=0)` "
+            "with the same mask.",
         ),
     ),
     Exercise(
         id="07.3",
-        title="gather: an address that is looked up",
+        title="gather: an address from a table",
         reference="lessons_lib.kernels.basics:gather_kernel",
         test=check_gather_kernel,
         hints=(
-            "Two loads, one after the other. The first gets a number from `index`. The second gets the row of that number.",
-            "`tl.load(index + row)` is one number, no tile. With it you have where the wanted row of `source` begins. The row of `out` is still that of the program.",
-            "`wanted = tl.load(index + row)`, then `tl.load(source + wanted * stride_source + column, mask=is_column)`, and store it at `out + row * stride_out + column` "
-            "with the same mask.",
+            "Two loads, one after the other. The first gets a row index from `index`. The second gets that row.",
+            "`tl.load(index + row)` is a scalar, not a tile. It tells you where the row of `source` starts. The row of "
+            "`out` is still the program's own.",
+            "`source_row = tl.load(index + row)`, then "
+            "`tl.load(source + source_row * stride_source + column, mask=mask)`, and store it at "
+            "`out + row * stride_out + column` with the same mask.",
         ),
         points=1,
     ),
@@ -58,11 +65,12 @@ EXERCISES = [
         reference="lessons_lib.kernels.simple_paged:write_kernel",
         test=check_write_kernel,
         hints=(
-            "The gather of 07.3, turned round: read in order, write where the table says.",
-            "The program's token is its number. Load its slot from `slot_mapping`, load its line from `new`, store the line where the slot begins. A slot is counted "
-            "through the whole pool, so it needs one stride.",
-            "`slot = tl.load(slot_mapping + token)`; `line = tl.load(new + token * stride_new + number, mask=is_number)`; "
-            "`tl.store(cache + slot * stride_slot + number, line, mask=is_number)`.",
+            "The gather of 07.3, reversed: read in order, write where the table says.",
+            "The program id is the token. Load its slot from `slot_mapping`, load its elements from `new`, store them "
+            "where the slot starts. Slots are counted through the whole pool, so one stride is enough.",
+            "`slot = tl.load(slot_mapping + token)`; "
+            "`values = tl.load(new + token * stride_new + offsets, mask=mask)`; "
+            "`tl.store(cache + slot * stride_slot + offsets, values, mask=mask)`.",
         ),
         points=1,
     ),
@@ -72,13 +80,19 @@ EXERCISES = [
         reference="lessons_lib.kernels.simple_paged:attend_blocks",
         test=check_attend_blocks,
         hints=(
-            "`add_block` of lesson 06 in a loop, with tiles in place of tensors. New are only the addresses: the block from the table, the mask of the last block.",
-            "Before the loop: row_max is minus infinity, row_sum 0.0, acc a tile of zeros: what a loop changes keeps its type and shape. In a turn: load the block's number and make it 64 bits wide; the places of its keys, a rectangle "
-            "[BLOCK_SIZE, HEAD_DIM]; keys and values, masked, other=0.0; scores, minus infinity where there is no key; new maximum, weights, factor; sum and acc, each "
-            "rescaled, and added to; the maximum carried. After the loop: acc / row_sum.",
-            "`block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)`, `is_key = first + offset < num_tokens`, `place = block * stride_block + offset[:, None] * stride_slot + "
-            "dim[None, :]`. Keys: `tl.load(keys + place, mask=is_key[:, None], other=0.0)`. Scores: `tl.sum(query[None, :] * block_keys, axis=1) * scale`, then "
-            '`tl.where(is_key, scores, float("-inf"))`. The block\'s part of acc: `tl.sum(weights[:, None] * block_values, axis=0)`.',
+            "`add_block` of lesson 06 in a loop, with tiles instead of tensors. Only the addresses are new: the block "
+            "from the table, the mask of the last block.",
+            "Before the loop: row_max is minus infinity, row_sum 0.0, acc a tile of zeros; what a loop updates keeps "
+            "its dtype and shape. In an iteration: load the block's index and convert it to 64 bits; compute the "
+            "offsets of its keys, a rectangle [BLOCK_SIZE, HEAD_DIM]; load keys and values, masked, other=0.0; "
+            "scores, minus infinity where there is no key; new maximum, weights, factor; rescale sum and acc, and "
+            "add to them; carry the maximum. After the loop: acc / row_sum.",
+            "`block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)`, `is_key = first + slot < num_tokens`, "
+            "`offsets = block * stride_block + slot[:, None] * stride_slot + dim[None, :]`. Keys: "
+            "`tl.load(keys + offsets, mask=is_key[:, None], other=0.0)`. Scores: "
+            "`tl.sum(query[None, :] * block_keys, axis=1) * scale`, then "
+            '`tl.where(is_key, scores, float("-inf"))`. The block\'s part of acc: '
+            "`tl.sum(weights[:, None] * block_values, axis=0)`.",
         ),
         points=4,
     ),
@@ -88,10 +102,13 @@ EXERCISES = [
         reference="lessons_lib.kernels.simple_paged:decode_heads_kernel",
         test=check_decode_heads_kernel,
         hints=(
-            "`one_head_kernel` with more pointers moved. Program (i, h) needs its query, its KV head, its row of the block tables, its length, and its place in out.",
-            "Axis 0 of the grid is the sequence, axis 1 the query head. The KV head is head // GROUP; move the pointers of both caches by it. Move block_tables by the sequence. Load the "
-            "length. Then call attend_blocks, and store.",
-            "`place = seq * stride_seq + head * stride_q_head + dim` serves q and out. `keys = k_cache + head // GROUP * stride_head`, the same for the values; "
+            "`single_head_kernel` with more pointers moved. Program (i, h) needs its query, its KV head, its row of "
+            "the block tables, its context length, and the start of its output.",
+            "Axis 0 of the grid is the sequence, axis 1 the query head. The KV head is head // GROUP; move the "
+            "pointers of both caches by it. Move block_tables by the sequence. Load the length. Then call "
+            "attend_blocks, and store.",
+            "`offsets = seq * stride_seq + head * stride_q_head + dim` serves q and out. "
+            "`keys = k_cache + head // GROUP * stride_head`, the same for the values; "
             "`table = block_tables + seq * stride_table`; `num_tokens = tl.load(context_lens + seq)`.",
         ),
         points=3,

@@ -1,86 +1,101 @@
-"""Judges 07.1, `add_kernel`: each program adds its own numbers, and none beyond the last."""
+"""Judges 07.1, `add_kernel`: each program adds its own elements, and none past the last."""
 
 from random import Random
 
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.kernels import close, compiled_too, numbers_text, places, refuse_wrong_tensors, run, touched
+from lessons_lib.checks.kernels import close, compiled_too, ranges, refuse_wrong_tensors, run, touched, values_text
 
-# (length, numbers in the tensors, BLOCK), smallest first.
+# (n_elements, elements in the tensors, BLOCK), smallest first.
 CASES = ((4, 4, 4), (8, 8, 4), (2, 6, 4), (3, 3, 4), (10, 10, 4), (10, 13, 4), (1, 1, 8))
 UNTOUCHED = -7.0
 
 
 def check_add_kernel(attempt) -> None:
-    numbers = torch.zeros(8)
-    compiled_too(lambda: _check_results(attempt), attempt, ((numbers, numbers, numbers, 8), dict(BLOCK=4)))
+    x = torch.zeros(8)
+    compiled_too(lambda: _check_results(attempt), attempt, ((x, x, x, 8), dict(BLOCK=4)))
 
 
 def _check_results(attempt) -> None:
-    for length, size, block in CASES:
-        _check_case(attempt, length, size, block)
+    for n_elements, size, block in CASES:
+        _check_case(attempt, n_elements, size, block)
     rng = Random(1)
     for _ in range(4):
-        length = rng.randint(1, 70)
-        _check_case(attempt, length, length + rng.choice((0, 5)), rng.choice((1, 8, 16)))
+        n_elements = rng.randint(1, 70)
+        _check_case(attempt, n_elements, n_elements + rng.choice((0, 5)), rng.choice((1, 8, 16)))
 
 
-def _check_case(attempt, length: int, size: int, block: int) -> None:
-    programs = -(-length // block)
-    more = f" of tensors with {size}" if size > length else ""
-    case = f"{length} numbers{more}, BLOCK = {block}: {programs} program{'s' if programs > 1 else ''}."
+def _check_case(attempt, n_elements: int, size: int, block: int) -> None:
+    programs = -(-n_elements // block)
+    more = f" of tensors with {size}" if size > n_elements else ""
+    case = f"{n_elements} elements{more}, BLOCK = {block}: {programs} program{'s' if programs > 1 else ''}."
     x = torch.arange(1.0, size + 1)
     y = 10 * torch.arange(1.0, size + 1) + 0.5
     out = torch.full((size,), UNTOUCHED)
-    recording = run(
-        attempt, (programs,), x, y, out, length, BLOCK=block, case=case, wild=lambda error: _wild(error, length, block)
-    )
+    explain = lambda error: _out_of_bounds(error, n_elements, block)  # noqa: E731
+    recording = run(attempt, (programs,), x, y, out, n_elements, BLOCK=block, case=case, explain=explain)
     refuse_wrong_tensors(recording, "out", case)
-    for number, program in enumerate(recording.programs):
-        want = list(range(number * block, min((number + 1) * block, length)))
+    for index, program in enumerate(recording.programs):
+        want = list(range(index * block, min((index + 1) * block, n_elements)))
         stored = touched(recording, program, "store", "out")
         if stored != want:
-            raise _wrong_places(number, want, stored, length, block, case)
+            raise _wrong_offsets(index, want, stored, n_elements, block, case)
         for name in ("x", "y"):
             loaded = touched(recording, program, "load", name)
             if not set(want) <= set(loaded):
-                what = f"program {number} should load the numbers {places(want)} of `{name}`; yours loads {places(loaded)}."
-                idea = f"The same `place` serves three times: `x + place`, `y + place`, `out + place`. Here one of them is not moved on to program {number}'s part."
+                what = f"program {index} should load elements {ranges(want)} of `{name}`; yours loads {ranges(loaded)}."
+                idea = (
+                    "Use the same offsets three times: `x + offsets`, `y + offsets`, `out + offsets`. Here one of them "
+                    f"doesn't move to program {index}'s part."
+                )
                 if not loaded:
-                    idea = f"`tl.load({name} + place, mask=...)` fetches the numbers; `{name}` alone is an address."
+                    idea = f"`tl.load({name} + offsets, mask=...)` gets the elements; `{name}` alone is an address."
                 raise Mistake(what, case=case, idea=idea)
-    _check_sums(out[:length], x[:length], y[:length], case)
+    _check_sums(out[:n_elements], x[:n_elements], y[:n_elements], case)
 
 
-def _wild(error, length: int, block: int) -> str:
+def _out_of_bounds(error, n_elements: int, block: int) -> str:
     if error.kind == "store":
         return (
-            f"The last program has places up to {-(-length // block) * block - 1}, and there are only {length} numbers. Without a mask `tl.store` writes "
-            "all places of the tile. Give it `mask=place < length`."
+            f"The last program's tile goes up to offset {-(-n_elements // block) * block - 1}, and there are only "
+            f"{n_elements} elements. Without a mask `tl.store` writes the whole tile. Give it "
+            "`mask=offsets < n_elements`."
         )
     if error.number < error.count + block:
-        return f"The numbers end at {length - 1}, the tile of the last program does not. `tl.load(x + place, mask=place < length)` leaves out what is too much."
-    return "`place` grew too large. Program i begins at number i × BLOCK: `tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)`."
+        return (
+            f"The last element is {n_elements - 1}, and the last program's tile goes further. "
+            "`tl.load(x + offsets, mask=offsets < n_elements)` leaves out the rest."
+        )
+    return "The offsets are too large. Program i starts at i × BLOCK: `tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)`."
 
 
-def _wrong_places(number: int, want, stored, length: int, block: int, case: str) -> Mistake:
-    what = f"program {number} should store the numbers {places(want)}; yours stores {places(stored)}."
-    idea = "Program i has the numbers from i × BLOCK up to (i + 1) × BLOCK − 1, as far as there are any."
-    if number and stored == list(range(min(block, length))):
-        idea = "All programs do the same part. They differ in their number alone: begin at `tl.program_id(0) * BLOCK`."
-    elif number and stored == list(range(number, min(number + block, length))):
-        idea = "Each program begins one further than the one before, so they overlap. A program has BLOCK numbers: multiply `tl.program_id(0)` by BLOCK."
-    elif set(stored) > set(want) and len(stored) == length:
-        idea = "One program does everything. The others then do it all again, at the same time. Each does its own part, and no loop is needed."
-    elif stored and stored[-1] == length:
-        idea = f"The places count from 0, so the last number is number {length - 1}: `place < length`, not `<=`."
+def _wrong_offsets(index: int, want, stored, n_elements: int, block: int, case: str) -> Mistake:
+    what = f"program {index} should store elements {ranges(want)}; yours stores {ranges(stored)}."
+    idea = "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, as far as they exist."
+    if index and stored == list(range(min(block, n_elements))):
+        idea = "All programs do the same part. They differ only in their id: start at `tl.program_id(0) * BLOCK`."
+    elif index and stored == list(range(index, min(index + block, n_elements))):
+        idea = (
+            "Each program starts one element after the previous one, so they overlap. A program has BLOCK elements: "
+            "multiply `tl.program_id(0)` by BLOCK."
+        )
+    elif set(stored) > set(want) and len(stored) == n_elements:
+        idea = (
+            "One program does everything, and the others do it all again at the same time. Each program does only its "
+            "own part; no loop is needed."
+        )
+    elif stored and stored[-1] == n_elements:
+        idea = f"Offsets count from 0, so the last element is {n_elements - 1}: `offsets < n_elements`, not `<=`."
     elif set(stored) > set(want):
-        idea = f"Numbers behind `length` belong to somebody else. The mask of `tl.store` is `place < length`, with the argument `length`, {length} here; and the mask of a load holds for that load only."
+        idea = (
+            "Elements from `n_elements` on aren't yours to write. The mask of `tl.store` is `offsets < n_elements`, "
+            f"with the argument `n_elements`, {n_elements} here; and the mask of a load applies to that load only."
+        )
     elif stored == want[:-1]:
-        idea = "The last number is left out. The mask should be `place < length`."
+        idea = "The last element is left out. The mask should be `offsets < n_elements`."
     elif not stored:
-        idea = "Its mask is False everywhere, or it never gets to `tl.store`."
+        idea = "Its mask is False everywhere, or it never reaches `tl.store`."
     return Mistake(what, case=case, idea=idea)
 
 
@@ -98,4 +113,4 @@ def _check_sums(got, x, y, case: str) -> None:
     ):
         if close(got, formed):
             idea = f"What you stored is {name}."
-    raise Mistake(f"out should be {numbers_text(x + y)}; yours is {numbers_text(got)}.", case=case, idea=idea)
+    raise Mistake(f"out should be {values_text(x + y)}; yours is {values_text(got)}.", case=case, idea=idea)

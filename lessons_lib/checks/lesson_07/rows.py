@@ -1,20 +1,21 @@
-"""What is wrong where a program should store one row of a matrix and stores elsewhere; for the kernels of 07.2 and 07.3."""
+"""What is wrong if a program stores elsewhere than in its row of a matrix; for the kernels of 07.2 and 07.3."""
 
-from lessons_lib.checks.kernels import places, touched
+from lessons_lib.checks.kernels import ranges, touched
 
 
 def misplaced_row(recording, row: int, want, stored) -> tuple[str, str]:
-    """(what happened, the idea that is violated or "" if it is none of these).
+    """(what happened, the violated idea, or "" if it is none of these).
 
     Args:
-        want, stored: numbers of out that program `row` should store, and that it stores.
+        want, stored: offsets in out that program `row` should store, and that it stores.
     """
-    what = f"program {row} should store row {row} of out, the numbers {places(want)}; yours stores {places(stored)}."
+    what = f"program {row} should store row {row} of out, elements {ranges(want)}; yours stores {ranges(stored)}."
     if row and stored == touched(recording, recording.programs[0], "store", "out"):
-        return what, "Every program stores the same row. `tl.program_id(0)` is the number of its own."
+        return what, "Every program stores the same row. `tl.program_id(0)` is the index of its own."
     if set(stored) > set(want):
         return (
             what,
-            "What lies behind the last column belongs to another row, or to somebody else. Give `tl.store` the mask `column < columns` too.",
+            "What follows the last column belongs to another row, or to another tensor. Give `tl.store` the mask "
+            "`column < columns` too.",
         )
     return what, ""

@@ -1,4 +1,4 @@
-"""Judges 08.2, `online_softmax`: one turn for several rows at once, in base 2."""
+"""Judges 08.2, `online_softmax`: one step for several rows at once, in base 2."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,17 @@ import triton
 import triton.language as tl
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.kernels import close, compiled_too, numbers_text, run_through
+from lessons_lib.checks.kernels import close, compiled_too, run_through, values_text
 
 NONE = float("-inf")
 PARTS = ("weights", "new_max", "row_sum", "acc")
 
 
 class WrongResult(Exception):
-    """The attempt did not return four tiles of the right kinds. `is_swapped`: their shapes are right, but in another order."""
+    """The attempt didn't return four tiles of the right shapes.
+
+    `is_swapped`: the shapes are right, but in another order.
+    """
 
     def __init__(self, words: str, is_swapped: bool = False):
         super().__init__(words)
@@ -26,10 +29,10 @@ class WrongResult(Exception):
 
 
 def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
-    """Called inside the kernel below, which only ever runs interpreted: there a tile is a Python object.
+    """Called inside the kernel below, which only runs interpreted, where a tile is a Python object.
 
     Raises:
-        WrongResult: with words for the learner.
+        WrongResult: with a message for the learner.
     """
     if not isinstance(result, tuple) and not hasattr(result, "__len__"):
         raise WrongResult(f"it returned {'nothing' if result is None else 'a single value'}")
@@ -43,12 +46,13 @@ def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
 
 
 @triton.jit
-def one_turn_kernel(
-    ONLINE: tl.constexpr, scores, row_max, row_sum, acc, weights_out, max_out, sum_out, acc_out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr
+def one_step_kernel(
+    ONLINE: tl.constexpr, scores, row_max, row_sum, acc, weights_out, max_out, sum_out, acc_out,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
 ):  # fmt: skip
-    """One turn of the attempt, all four results stored."""
-    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, DIM)
-    score_at, acc_at = row[:, None] * BLOCK_N + key[None, :], row[:, None] * DIM + dim[None, :]
+    """One call of the attempt; all four results are stored."""
+    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
+    score_at, acc_at = row[:, None] * BLOCK_N + key[None, :], row[:, None] * BLOCK_D + dim[None, :]
     result = ONLINE(tl.load(scores + score_at), tl.load(row_max + row), tl.load(row_sum + row), tl.load(acc + acc_at))
     refuse_wrong_result(result, len(row.handle.data), len(key.handle.data), len(dim.handle.data))
     tl.store(weights_out + score_at, result[0])
@@ -58,27 +62,29 @@ def one_turn_kernel(
 
 
 @triton.jit
-def turns_kernel(
-    ONLINE: tl.constexpr, scores, state, out, turns, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr
+def loop_kernel(
+    ONLINE: tl.constexpr, scores, state, out, steps, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """Several turns of the attempt in a loop, as in the decode kernel. Only compiled, and never run."""
-    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, DIM)
+    """Calls the attempt in a loop, as the decode kernel does. Only compiled, never run."""
+    row, key, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     row_max, row_sum = tl.load(state + row), tl.load(state + row)
-    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
-    for turn in range(turns):
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for step in range(steps):
         weights, row_max, row_sum, acc = ONLINE(
-            tl.load(scores + turn + row[:, None] * BLOCK_N + key[None, :]), row_max, row_sum, acc
+            tl.load(scores + step + row[:, None] * BLOCK_N + key[None, :]), row_max, row_sum, acc
         )
         acc += tl.sum(weights, axis=1)[:, None]
-    tl.store(out + row[:, None] * DIM + dim[None, :], acc / row_sum[:, None])
+    tl.store(out + row[:, None] * BLOCK_D + dim[None, :], acc / row_sum[:, None])
 
 
 @dataclass
-class Turn:
-    """What a turn is given: scores [R, K], and the state before it.
+class Step:
+    """The arguments of one call.
 
     Attributes:
-        row_max, row_sum: [R]; acc: [R, D].
+        scores: [rows, keys].
+        row_max, row_sum: [rows].
+        acc: [rows, D].
     """
 
     scores: torch.Tensor
@@ -87,8 +93,8 @@ class Turn:
     acc: torch.Tensor
 
     @classmethod
-    def of(cls, scores, row_max=None, row_sum=None, acc=None) -> "Turn":
-        """From lists; without a state, nothing has been seen."""
+    def of(cls, scores, row_max=None, row_sum=None, acc=None) -> "Step":
+        """From lists; without a state, no key has been seen."""
         rows = len(scores)
         state = (row_max or [NONE] * rows, row_sum or [0.0] * rows, acc or [[0.0]] * rows)
         return cls(*(torch.tensor(part, dtype=torch.float32) for part in (scores, *state)))
@@ -102,82 +108,89 @@ class Turn:
         return weights, new_max, row_sum * rescale + weights.sum(dim=1), acc * rescale[:, None]
 
 
-# (words, turn), smallest first.
+# (description, step), smallest first.
 CASES = (
-    ("the first turn: scores [1, 3].", Turn.of([[1, 3]])),
-    ("seen before: maximum 2, sum 1.5, acc 20; then a larger score, [3, 1].", Turn.of([[3, 1]], [2], [1.5], [[20]])),
-    ("seen before: maximum 2, sum 1.5, acc 20; then smaller scores, [1, 0].", Turn.of([[1, 0]], [2], [1.5], [[20]])),
+    ("the first step: scores [1, 3].", Step.of([[1, 3]])),
+    ("state: maximum 2, sum 1.5, acc 20; then a larger score, [3, 1].", Step.of([[3, 1]], [2], [1.5], [[20]])),
+    ("state: maximum 2, sum 1.5, acc 20; then smaller scores, [1, 0].", Step.of([[1, 0]], [2], [1.5], [[20]])),
     (
         "two rows with the maxima 2 and 5; scores [4, 3] and [1, 2].",
-        Turn.of([[4, 3], [1, 2]], [2, 5], [1.5, 1], [[20, 1, 5, 4], [7, 3, 2, 2]]),
+        Step.of([[4, 3], [1, 2]], [2, 5], [1.5, 1], [[20, 1, 5, 4], [7, 3, 2, 2]]),
     ),
     (
-        "four rows, two keys, the first turn: scores [4, 3], [1, 2], [0, 5] and [6, 6].",
-        Turn.of([[4, 3], [1, 2], [0, 5], [6, 6]]),
+        "four rows, two keys, the first step: scores [4, 3], [1, 2], [0, 5] and [6, 6].",
+        Step.of([[4, 3], [1, 2], [0, 5], [6, 6]]),
     ),
     (
-        "seen before: maximum 2, sum 1.5, acc 20; the second key is masked: scores [3, -inf].",
-        Turn.of([[3, NONE]], [2], [1.5], [[20]]),
+        "state: maximum 2, sum 1.5, acc 20; the second key is masked: scores [3, -inf].",
+        Step.of([[3, NONE]], [2], [1.5], [[20]]),
     ),
     (
-        "seen before: maximum 2, sum 1.5, acc 20; both keys are masked: scores [-inf, -inf].",
-        Turn.of([[NONE, NONE]], [2], [1.5], [[20]]),
+        "state: maximum 2, sum 1.5, acc 20; both keys are masked: scores [-inf, -inf].",
+        Step.of([[NONE, NONE]], [2], [1.5], [[20]]),
     ),
-    ("nothing seen before, and both keys are masked: scores [-inf, -inf].", Turn.of([[NONE, NONE]])),
+    ("no key seen before, and both keys are masked: scores [-inf, -inf].", Step.of([[NONE, NONE]])),
     (
-        "nothing seen before; the first of two rows may see no key, the second has the scores [1, 2].",
-        Turn.of([[NONE, NONE], [1, 2]]),
+        "no key seen before; the first of two rows may see no key, the second has the scores [1, 2].",
+        Step.of([[NONE, NONE], [1, 2]]),
     ),
-    ("large scores: seen maximum 300, sum 1, acc 10; scores [400, 399].", Turn.of([[400, 399]], [300], [1], [[10]])),
-    ("scores far below zero, nothing seen before: [-400, -401].", Turn.of([[-400, -401]])),
+    ("large scores: state maximum 300, sum 1, acc 10; scores [400, 399].", Step.of([[400, 399]], [300], [1], [[10]])),
+    ("scores far below zero, no key seen before: [-400, -401].", Step.of([[-400, -401]])),
 )
 
 
 def check_online_softmax(attempt) -> None:
-    numbers = torch.zeros(4)
+    x = torch.zeros(4)
     compiled_too(
         lambda: _check_results(attempt),
         attempt,
-        ((attempt, numbers, numbers, numbers, 3), dict(BLOCK_M=2, BLOCK_N=4, DIM=8)),
-        kernel=turns_kernel,
+        ((attempt, x, x, x, 3), dict(BLOCK_M=2, BLOCK_N=4, BLOCK_D=8)),
+        kernel=loop_kernel,
     )
 
 
 def _check_results(attempt) -> None:
-    for case, turn in CASES:
-        _check_turn(attempt, turn, case)
+    for case, step in CASES:
+        _check_step(attempt, step, case)
     generator = torch.Generator().manual_seed(8)
     for rows, keys, dim in ((16, 8, 4), (2, 16, 8)):
-        _check_many_turns(attempt, rows, keys, dim, generator)
+        _check_many_steps(attempt, rows, keys, dim, generator)
 
 
-def _turn(attempt, turn: Turn, case: str) -> tuple[torch.Tensor, ...]:
-    (rows, keys), dim = turn.scores.shape, turn.acc.shape[1]
+def _step(attempt, step: Step, case: str) -> tuple[torch.Tensor, ...]:
+    (rows, keys), dim = step.scores.shape, step.acc.shape[1]
     out = tuple(torch.full(shape, 7.25) for shape in ((rows, keys), (rows,), (rows,), (rows, dim)))
     try:
         run_through(
-            attempt, one_turn_kernel, (1,), attempt, turn.scores, turn.row_max, turn.row_sum, turn.acc, *out, BLOCK_M=rows, BLOCK_N=keys, DIM=dim, case=case
+            attempt, one_step_kernel, (1,), attempt, step.scores, step.row_max, step.row_sum, step.acc, *out,
+            BLOCK_M=rows, BLOCK_N=keys, BLOCK_D=dim, case=case
         )  # fmt: skip
     except WrongResult as error:
-        idea = "Return four tiles in this order: the weights [rows, keys], the new maximum [rows], the new sum [rows], and acc [rows, numbers], rescaled."
+        idea = (
+            "Return four tiles in this order: the weights [rows, keys], the new maximum [rows], the new sum [rows], "
+            "and acc [rows, head size], rescaled."
+        )
         if error.is_swapped:
-            idea = f"All four have the right shapes, and stand in another order. {idea}"
+            idea = f"All four have the right shapes, but the order is wrong. {idea}"
         elif "should be" in str(error):
-            idea = "One number for each row comes of `axis=1`, along the keys: `tl.max(scores, axis=1)`. Beside a tile it is a column: `new_max[:, None]`."
+            idea = (
+                "`axis=1`, along the keys, gives one value per row: `tl.max(scores, axis=1)`. To combine it with a "
+                "tile, make it a column: `new_max[:, None]`."
+            )
         raise Mistake(f"{error}.", case=case, idea=idea) from None
     return out
 
 
-def _check_turn(attempt, turn: Turn, case: str) -> None:
-    got, want = _turn(attempt, turn, case), turn.want()
+def _check_step(attempt, step: Step, case: str) -> None:
+    got, want = _step(attempt, step, case), step.want()
     # The maximum first: all the others follow from it.
     for index in (1, 0, 2, 3):
         if _same(got[index], want[index]):
             continue
         name = PARTS[index]
-        idea = _why_nothing_seen(attempt, name, got, turn) or _why(name, got, turn)
+        idea = _why_nothing_seen(attempt, name, got, step) or _why(name, got, step)
         raise Mistake(
-            f"`{name}` should be {numbers_text(want[index])}; yours is {numbers_text(got[index])}.",
+            f"`{name}` should be {values_text(want[index])}; yours is {values_text(got[index])}.",
             case=case,
             idea=idea,
         )
@@ -189,32 +202,38 @@ def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
     )
 
 
-# All right ideas and wrong ones differ here: a larger score than before.
-SEEN = Turn.of([[3, 1]], [2], [1.5], [[20]])
+# Right and wrong ideas all differ here: a larger score than before.
+SEEN = Step.of([[3, 1]], [2], [1.5], [[20]])
 
 
-def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
-    """Where no row has seen a key, several wrong ideas look the same: what does the attempt do where keys were seen?"""
-    if name == "new_max" or bool((turn.row_max != NONE).any()) or bool((turn.want()[1] == NONE).any()):
+def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
+    """If no row has seen a key, several wrong ideas look the same; so see what the attempt does if keys were seen."""
+    if name == "new_max" or bool((step.row_max != NONE).any()) or bool((step.want()[1] == NONE).any()):
         return ""
     try:
-        there = _turn(attempt, SEEN, "")
+        there = _step(attempt, SEEN, "")
     except Exception:  # noqa: BLE001 - it fails in another way there
         return ""
-    if name == "weights" and _same(got[0], turn.scores.exp2()) and _same(there[0], SEEN.want()[0]):
-        return 'You subtract 0 where the *old* maximum is −∞. In the first turn it always is. Ask for the new one: `tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+    if name == "weights" and _same(got[0], step.scores.exp2()) and _same(there[0], SEEN.want()[0]):
+        return (
+            "You subtract 0 where the *old* maximum is −∞. In the first step it always is. Test the new one: "
+            '`tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+        )
     up = (SEEN.want()[1] - SEEN.row_max.double()).exp2()
     if _same(there[2], SEEN.row_sum.double() * up + SEEN.want()[0].sum(dim=1)) or _same(
         there[3], SEEN.acc.double() * up[:, None]
     ):
-        return "The factor is upside down: exp2(old maximum − new maximum), at most 1, and 0 before the first key. Yours is exp2(new − old), which is infinite there."
+        return (
+            "The factor is inverted: exp2(old maximum − new maximum), at most 1, and 0 before the first key. Yours is "
+            "exp2(new − old), which is infinite there."
+        )
     return ""
 
 
-def _why(name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
+def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
     found = got[PARTS.index(name)].double()
-    scores, row_max, row_sum, acc = (part.double() for part in (turn.scores, turn.row_max, turn.row_sum, turn.acc))
-    weights, new_max, total, rescaled = turn.want()
+    scores, row_max, row_sum, acc = (part.double() for part in (step.scores, step.row_max, step.row_sum, step.acc))
+    weights, new_max, total, rescaled = step.want()
     if name == "new_max":
         return _why_maximum(found, scores, row_max, new_max, row_sum, total)
     reference = new_max.masked_fill(new_max == NONE, 0.0)
@@ -222,49 +241,54 @@ def _why(name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
     if bool(found.isnan().any()):
         if bool((new_max == NONE).any()):
             return (
-                "A row that has seen no key has the maximum −∞, and −∞ − (−∞) is NaN. Where the new maximum is minus infinity, subtract 0 instead: "
-                '`tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+                "A row that hasn't seen a key has the maximum −∞, and −∞ − (−∞) is NaN. Where the new maximum is minus "
+                'infinity, subtract 0 instead: `tl.where(new_max == float("-inf"), 0.0, new_max)`.'
             )
-        return "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Exponents are a score minus the new maximum, and the old maximum minus the new one."
+        return (
+            "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Exponents are a score minus the new maximum, and the old maximum "
+            "minus the new one."
+        )
     if bool(found.isinf().any()):
-        return "An exponential overflowed. Every exponent is something minus the new maximum, so it is never above 0."
+        return "An exponential overflowed. Every exponent is something minus the new maximum, so it's never above 0."
     rescale = (row_max - reference).exp2()
     up = rescale.reciprocal()
     natural = (row_max - reference).exp()
+    guesses: tuple[tuple[torch.Tensor, str], ...]
     if name == "weights":
         guesses = (
             ((scores - reference[:, None]).exp(), "These are powers of e. The scores are in base 2 here: `tl.exp2`."),
-            (scores.exp2(), "The maximum is not subtracted from the scores."),
-            (scores.exp(), "The maximum is not subtracted from the scores, and `tl.exp2` is wanted, not `tl.exp`."),
+            (scores.exp2(), "The maximum isn't subtracted from the scores."),
+            (scores.exp(), "The maximum isn't subtracted from the scores, and you need `tl.exp2`, not `tl.exp`."),
             (
                 (scores - row_max.masked_fill(row_max == NONE, 0.0)[:, None]).exp2(),
                 "You subtract the old maximum. The weights are relative to the new one.",
             ),
             (
                 (scores - own_max.masked_fill(own_max == NONE, 0.0)[:, None]).exp2(),
-                "You subtract the largest score of this turn. The weights are relative to the largest of all keys so far, `new_max`.",
+                "You subtract the largest score of these keys. The weights are relative to the largest of all keys so "
+                "far, `new_max`.",
             ),
-            ((reference[:, None] - scores).exp2(), "The exponent is upside down: score minus maximum."),
+            ((reference[:, None] - scores).exp2(), "The exponent has the wrong sign: score minus maximum."),
             (
                 weights / weights.sum(dim=1, keepdim=True),
-                "The weights are not to be divided yet. What is added up is divided once, behind the loop.",
+                "Don't divide the weights yet. The kernel divides once, after the loop.",
             ),
-            (torch.ones_like(scores), "All weights are 1. Is something subtracted from itself?"),
+            (torch.ones_like(scores), "All weights are 1. Do you subtract something from itself?"),
         )
     elif name == "row_sum":
         guesses = (
             (
                 row_sum + weights.sum(dim=1),
-                "The old sum is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max).",
+                "The old sum isn't rescaled. It's relative to the old maximum: multiply it by exp2(row_max − new_max).",
             ),
             (
                 weights.sum(dim=1),
-                "What was added up before is gone. The new sum is the old one, rescaled, plus that of the weights.",
+                "The sum so far is lost. The new sum is the old one, rescaled, plus that of the weights.",
             ),
-            (row_sum * rescale, "The weights of this turn are missing."),
+            (row_sum * rescale, "The weights of these keys are missing."),
             (
                 row_sum * up + weights.sum(dim=1),
-                "The factor is upside down: exp2(old maximum − new maximum), at most 1.",
+                "The factor is inverted: exp2(old maximum − new maximum), at most 1.",
             ),
             (
                 row_sum * natural + weights.sum(dim=1),
@@ -272,40 +296,45 @@ def _why(name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
             ),
             (
                 (row_sum + weights.sum(dim=1)) * rescale,
-                "Only what was there before is rescaled. The weights are relative to the new maximum already.",
+                "Rescale only the old sum. The weights are relative to the new maximum already.",
             ),
             (
                 row_sum * rescale + weights.sum(),
-                "You added up the whole tile. Each row has a sum of its own: `axis=1`.",
+                "You summed the whole tile. Each row has its own sum: `axis=1`.",
             ),
             (
                 row_sum * rescale + weights.max(dim=1).values,
-                "You added the largest weight. The sum is wanted: `tl.sum(weights, axis=1)`.",
+                "You added the largest weight instead of the sum: `tl.sum(weights, axis=1)`.",
             ),
-            (rescaled[:, 0], "That is `acc`. The order is weights, new_max, row_sum, acc."),
+            (rescaled[:, 0], "That's `acc`. The order is weights, new_max, row_sum, acc."),
         )
     else:
         column = torch.ones_like(acc)
         guesses = (
             (
                 acc,
-                "`acc` is not rescaled. It is relative to the old maximum: multiply it by exp2(row_max − new_max), like the sum.",
+                "`acc` isn't rescaled. It's relative to the old maximum: multiply it by exp2(row_max − new_max), like "
+                "the sum.",
             ),
-            (acc * up[:, None], "The factor is upside down: exp2(old maximum − new maximum), at most 1."),
+            (acc * up[:, None], "The factor is inverted: exp2(old maximum − new maximum), at most 1."),
             (
                 acc * natural[:, None],
                 "The factor is a power of e. Everything is in base 2: `tl.exp2(row_max - new_max)`.",
             ),
-            (rescaled / total[:, None], "`acc` is not to be divided yet. That is done once, behind the loop."),
+            (rescaled / total[:, None], "Don't divide `acc` yet. The kernel divides once, after the loop."),
             (
                 rescaled + weights.sum(dim=1, keepdim=True),
-                "Only rescale `acc` here. The values are not known to this function; the kernel adds weights · values afterwards.",
+                "Only rescale `acc` here. This function doesn't know the values; the kernel adds weights · values "
+                "afterwards.",
             ),
-            (column * rescale[:, None], "That is the factor. Multiply `acc` by it."),
+            (column * rescale[:, None], "That's the factor. Multiply `acc` by it."),
         )
         if acc.shape[0] == acc.shape[1]:
             guesses += (
-                (acc * rescale[None, :], "You multiplied the columns. Each row has a factor: `rescale[:, None]`."),
+                (
+                    acc * rescale[None, :],
+                    "You multiplied the columns. Each row has its own factor: `rescale[:, None]`.",
+                ),
             )
     for guess, idea in guesses:
         if guess.shape == found.shape and _same(found, guess):
@@ -319,45 +348,54 @@ def _why(name: str, got: tuple[torch.Tensor, ...], turn: Turn) -> str:
 
 def _why_maximum(found, scores, row_max, new_max, row_sum, total) -> str:
     if bool((new_max == NONE).any()) and _same(found, new_max.masked_fill(new_max == NONE, 0.0)):
-        return "A row that has seen no key keeps the maximum minus infinity. The 0 is only what is subtracted in its place; returned, later scores below 0 would lie under it."
+        return (
+            "A row that hasn't seen a key keeps the maximum minus infinity. The 0 is only what you subtract instead; "
+            "if you return it, later scores below 0 are compared with it."
+        )
     own = scores.max(dim=1).values
     for guess, idea in (
-        (own, "That is the largest score of this turn. A larger one may have come before: `tl.maximum(row_max, ...)`."),
-        (row_max, "The maximum did not move. It is the largest score of all keys so far, this turn's included."),
+        (own, "That's the largest score of these keys. A larger one may have come before: `tl.maximum(row_max, ...)`."),
+        (row_max, "The maximum didn't change. It's the largest score of all keys so far, these included."),
         (
             torch.maximum(row_max, scores.max()),
-            "Each row has a maximum of its own: `tl.max(scores, axis=1)`, along the keys.",
+            "Each row has its own maximum: `tl.max(scores, axis=1)`, along the keys.",
         ),
-        (scores.max().expand_as(found), "Each row has a maximum of its own: `tl.max(scores, axis=1)`, along the keys."),
-        (total, "That is the sum. The order is weights, new_max, row_sum, acc."),
-        (scores.min(dim=1).values, "That is the smallest score."),
-        (row_max + own, "Those are two maxima added. The larger of the two is wanted: `tl.maximum`."),
+        (scores.max().expand_as(found), "Each row has its own maximum: `tl.max(scores, axis=1)`, along the keys."),
+        (total, "That's the sum. The order is weights, new_max, row_sum, acc."),
+        (scores.min(dim=1).values, "That's the smallest score."),
+        (row_max + own, "You added the two maxima. Take the larger one: `tl.maximum`."),
     ):
         if _same(found, guess):
             return idea
     if scores.shape[0] == scores.shape[1] and _same(found, torch.maximum(row_max, scores.max(dim=0).values)):
-        return "That is the largest of each column. A row's scores lie along axis 1: `tl.max(scores, axis=1)`."
-    return "For each row: the larger one of the old maximum and the largest score of this turn, `tl.maximum(row_max, tl.max(scores, axis=1))`."
+        return "That's the largest of each column. A row's scores are along axis 1: `tl.max(scores, axis=1)`."
+    return (
+        "For each row: the larger of the old maximum and the largest of these scores, "
+        "`tl.maximum(row_max, tl.max(scores, axis=1))`."
+    )
 
 
-def _check_many_turns(attempt, rows: int, keys: int, dim: int, generator) -> None:
-    """Several turns, some keys masked, against a softmax over all keys at once."""
-    turns = 5
-    scores = 40 * torch.randn(rows, turns * keys, generator=generator)
+def _check_many_steps(attempt, rows: int, keys: int, dim: int, generator) -> None:
+    """Several steps, some keys masked, against a softmax over all keys at once."""
+    steps = 5
+    scores = 40 * torch.randn(rows, steps * keys, generator=generator)
     hidden = torch.rand(scores.shape, generator=generator) < 0.4
     hidden[0, :keys] = True
     hidden[:, -1] = False
     scores = scores.masked_fill(hidden, NONE)
-    values = torch.randn(turns * keys, dim, generator=generator)
-    case = f"{rows} rows, {turns} turns of {keys} keys, some masked, scores up to {scores.max():.0f}; after the last turn, acc / row_sum."
+    values = torch.randn(steps * keys, dim, generator=generator)
+    case = (
+        f"{rows} rows, {steps} steps of {keys} keys, some masked, scores up to {scores.max():.0f}; after the last "
+        "step, acc / row_sum."
+    )
     row_max, row_sum, acc = torch.full((rows,), NONE), torch.zeros(rows), torch.zeros(rows, dim)
     for own, own_values in zip(scores.split(keys, dim=1), values.split(keys)):
-        weights, row_max, row_sum, acc = _turn(attempt, Turn(own.contiguous(), row_max, row_sum, acc), case)
+        weights, row_max, row_sum, acc = _step(attempt, Step(own.contiguous(), row_max, row_sum, acc), case)
         acc = acc + weights @ own_values
     want = (scores.double() * torch.tensor(2.0).double().log()).softmax(dim=1) @ values.double()
     if not close(acc / row_sum[:, None], want, 1e-3):
         raise Mistake(
-            "after several turns the attention is wrong, though each turn by itself was right.",
+            "after several steps the attention is wrong, though each step by itself was right.",
             case=case,
-            idea="Does a turn return something that a later one can not go on from?",
+            idea="Does a step return a state that a later step can't continue from?",
         )

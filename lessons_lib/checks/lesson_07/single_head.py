@@ -1,4 +1,4 @@
-"""One query over a block table: what attention should give, and what each wrong idea gives instead."""
+"""One query over a block table: the right attention output, and what each wrong idea gives instead."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,16 +7,17 @@ import torch
 
 from lessons_lib.checks.kernels import close
 
-NOWHERE = -(10**6)  # what stands in a block table beyond the blocks in use
+NOWHERE = -(10**6)  # the block table's entries past the blocks in use
 
 
 @dataclass
-class OneHead:
+class SingleHead:
     """One query head of one sequence.
 
     Attributes:
-        query: [D]; keys, values: of its KV head, [num_blocks, block_size, D].
-        table: the blocks of the sequence, in the order of its tokens, and nothing beyond.
+        query: [D].
+        keys, values: [num_blocks, block_size, D], of its KV head.
+        table: the blocks of the sequence, in the order of its tokens, and nothing past them.
     """
 
     query: torch.Tensor
@@ -50,7 +51,7 @@ class OneHead:
     def _online(
         self, carry=True, rescale_sum=True, rescale_acc=True, divide_each=False, divide=True, empty_weight=False
     ) -> torch.Tensor:
-        """Block by block, with one thing left out. `empty_weight`: a masked key has a score of 0 and a value of 0."""
+        """Block by block, with one step left out. `empty_weight`: a masked key has a score of 0 and a value of 0."""
         row_max, row_sum, acc = -torch.inf, 0.0, torch.zeros(self.keys.shape[2], dtype=torch.float64)
         cells = self.cells()
         for start in range(0, self.num_tokens, self.block_size):
@@ -71,7 +72,7 @@ class OneHead:
         return acc / row_sum if divide and not divide_each else acc
 
     def _own_maxima(self) -> torch.Tensor:
-        """Each block relative to its own maximum, and all added up."""
+        """Each block relative to its own maximum, all added up."""
         row_sum, acc, cells = 0.0, 0.0, self.cells()
         for start in range(0, self.num_tokens, self.block_size):
             scores, values = self._parts(cells[start : start + self.block_size])
@@ -80,34 +81,34 @@ class OneHead:
         return acc / row_sum
 
     def wrong_ideas(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(what is wrong, what it gives). All cells of the caches must hold numbers."""
+        """(what is wrong, what it gives). All slots of the caches must hold finite values."""
         cells, size = self.cells(), self.block_size
         scores, values = self._parts(cells)
         in_order = [(token // size, token % size) for token in range(self.num_tokens)]
         whole_blocks = [(block, slot) for block in self.table for slot in range(size)]
         yield "The scores are not multiplied by `scale`.", self._over(cells, 1.0)
         yield (
-            "The scores are multiplied by `scale` twice. Once: either the query or the scores.",
+            "The scores are multiplied by `scale` twice. Scale either the query or the scores.",
             self._over(cells, self.scale**2),
         )
-        yield "You divided by `scale`. It is 1 / sqrt(head size) already: multiply.", self._over(cells, 1 / self.scale)
+        yield "You divided by `scale`. It already is 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
-            "Keys beyond the last token took part. In the last block only the slots with `first + offset < num_tokens` hold keys: their scores must be "
-            "minus infinity, so that their weights are 0.",
+            "Slots past the last token took part. In the last block only the slots with `first + slot < num_tokens` "
+            "hold keys: the scores of the others must be minus infinity, so that their weights are 0.",
             self._over(whole_blocks),
         )
         if self.num_tokens > 1:
             yield NEWEST, self._over(cells[:-1])
         if self.num_tokens < len(whole_blocks):
             yield (
-                "One key too many took part. Positions count from 0: `first + offset < num_tokens`, not `<=`.",
+                "One key too many took part. Positions count from 0: `first + slot < num_tokens`, not `<=`.",
                 self._over(whole_blocks[: self.num_tokens + 1]),
             )
         if self.num_tokens > size:
             last = (self.num_tokens - 1) // size * size
             yield (
-                "Only the last block counts. The maximum was not carried: `row_max` must become the new maximum at the end of each turn, else the factor "
-                "exp(row_max − new_max) is 0 every time.",
+                "Only the last block counts. The maximum isn't carried: `row_max` must become the new maximum at the "
+                "end of each iteration, else the factor exp(row_max − new_max) is 0 every time.",
                 self._over(cells[last:]),
             )
             yield (
@@ -115,55 +116,62 @@ class OneHead:
                 self._over(cells[:size]),
             )
             yield (
-                "`acc` is not rescaled. What was added up before belongs to the old maximum; multiply it by exp(row_max − new_max), as `row_sum`.",
+                "`acc` is not rescaled. The sum so far is relative to the old maximum; multiply it by exp(row_max − "
+                "new_max), like `row_sum`.",
                 self._online(rescale_acc=False),
             )
             yield (
-                "`row_sum` is not rescaled. What was added up before belongs to the old maximum; multiply it by exp(row_max − new_max), as `acc`.",
+                "`row_sum` is not rescaled. The sum so far is relative to the old maximum; multiply it by exp(row_max "
+                "− new_max), like `acc`.",
                 self._online(rescale_sum=False),
             )
             yield (
-                "Neither `row_sum` nor `acc` is rescaled. What was added up before belongs to the old maximum; multiply both by exp(row_max − new_max).",
+                "Neither `row_sum` nor `acc` is rescaled. Both are relative to the old maximum; multiply them by "
+                "exp(row_max − new_max).",
                 self._online(rescale_sum=False, rescale_acc=False),
             )
             yield (
-                "Each block's weights are relative to its own maximum, and they are added as if they were of one kind. Carry a maximum from block to block, "
-                "and rescale what was added up before.",
+                "Each block's weights are relative to its own maximum, so they can't be added. Carry a maximum from "
+                "block to block, and rescale the sums so far.",
                 self._own_maxima(),
             )
-            yield "You divide by `row_sum` in every turn. Divide once, behind the loop.", self._online(divide_each=True)
+            yield (
+                "You divide by `row_sum` in every iteration. Divide once, after the loop.",
+                self._online(divide_each=True),
+            )
         if self.num_tokens % size:
             if self.num_tokens > size:
                 yield (
-                    "The last block, which is not full, is left out. Count the blocks upwards, or go over the tokens in steps of BLOCK_SIZE.",
+                    "The last block, which isn't full, is left out. Round the number of blocks up, or go over the "
+                    "tokens in steps of BLOCK_SIZE.",
                     self._over(cells[: self.num_tokens // size * size]),
                 )
             yield (
-                "Slots without a token have a score of 0, and exp(0 − maximum) is a weight like others. Their score must be minus infinity: "
-                '`tl.where(is_key, scores, float("-inf"))`.',
+                "Slots without a token have a score of 0, and exp(0 − maximum) is a weight like any other. Their "
+                'score must be minus infinity: `tl.where(is_key, scores, float("-inf"))`.',
                 self._online(empty_weight=True),
             )
         yield "The result is not divided by `row_sum`, the sum of the weights.", self._online(divide=False)
         if max(block for block, _ in in_order) < len(self.keys):
             yield (
-                "You read the blocks 0, 1, ... of the cache. Those are the logical blocks of the sequence; where each of them lies, its physical block, stands in "
-                "the table.",
+                "You read blocks 0, 1, ... of the cache. Those are the sequence's logical blocks; the table says in "
+                "which physical block each of them is.",
                 self._over(in_order),
             )
         yield (
-            "You took the keys for values: the weights multiply the values.",
+            "You used the keys as values: the weights multiply the values.",
             (scores * self.scale).softmax(dim=0) @ self._parts_of(self.keys, cells),
         )
         value_scores = self._parts_of(self.values, cells) @ self.query.double() * self.scale
-        yield "You took the values for keys: the scores are query · key.", value_scores.softmax(dim=0) @ values
-        yield "Keys and values are exchanged.", value_scores.softmax(dim=0) @ self._parts_of(self.keys, cells)
+        yield "You used the values as keys: the scores are query · key.", value_scores.softmax(dim=0) @ values
+        yield "Keys and values are swapped.", value_scores.softmax(dim=0) @ self._parts_of(self.keys, cells)
         yield "This is the plain mean of the values. The weights are exp(score − maximum).", values.mean(dim=0)
 
     def _parts_of(self, cache, cells) -> torch.Tensor:
         return torch.stack([cache[block, slot] for block, slot in cells]).double()
 
-    def recognise(self, got: torch.Tensor) -> str:
-        """The wrong idea that comes closest to this result, or "" if none gives it."""
+    def recognize(self, got: torch.Tensor) -> str:
+        """The wrong idea whose result is closest to this single, or "" if none gives it."""
         want = self.want()
         near = [
             (float((got.double() - formed).abs().max()), idea)
@@ -178,41 +186,50 @@ class Reads:
     """What a program read, in the order of its loads.
 
     Attributes:
-        keys: (block, slot) of every key of which something was read; key_numbers: how many numbers of keys.
-        values: (block, slot) of every value of which something was read.
-        entries: of the block table of this sequence, those that were looked up; turns: how many loads of keys there were.
+        keys: (block, slot) of every key of which at least one element was read.
+        key_elements: how many elements of keys were read.
+        values: (block, slot) of every value of which at least one element was read.
+        entries: entries of this sequence's block table that were read.
+        iterations: how many loads of keys there were.
     """
 
-    keys: list[tuple[int, int]]
-    key_numbers: int
-    values: list[tuple[int, int]]
+    keys: list[tuple[int, ...]]
+    key_elements: int
+    values: list[tuple[int, ...]]
     entries: list[int]
-    turns: int
+    iterations: int
 
-    def explain(self, one: OneHead) -> str:
-        """Why these cells are not enough, or "" if all that are needed were read."""
-        wanted, size = one.cells(), one.block_size
+    def explain(self, single: SingleHead) -> str:
+        """Why these slots aren't enough, or "" if all that are needed were read."""
+        wanted, size = single.cells(), single.block_size
         missing = [cell for cell in wanted if cell not in set(self.keys)]
         if not missing:
-            if self.key_numbers < len(wanted) * one.query.shape[0]:
-                return "Of the keys only a part was read. The places are a rectangle: offsets go down, `[:, None]`, and dims along, `[None, :]`."
+            if self.key_elements < len(wanted) * single.query.shape[0]:
+                return (
+                    "Only part of each key was read. The offsets form a rectangle: one row per slot, `[:, None]`, one "
+                    "column per dimension, `[None, :]`."
+                )
             return ""
         if not self.keys:
             return self._why_none()
         blocks, needed = sorted({block for block, _ in self.keys}), sorted({block for block, _ in wanted})
-        said = f"Read were the blocks {blocks}; the sequence lies in {needed}. "
-        if self.turns >= len(needed) > len(blocks) and len(set(self.entries)) <= 1:
+        prefix = f"You read the blocks {blocks}; the sequence is in {needed}. "
+        if self.iterations >= len(needed) > len(blocks) and len(set(self.entries)) <= 1:
             return (
-                said
-                + "Every turn reads the same entry of the table. The block of position p stands in entry p // BLOCK_SIZE."
+                prefix
+                + "Every iteration reads the same table entry. The block of position p is in entry p // BLOCK_SIZE."
             )
-        if blocks == sorted({token // size for token in range(one.num_tokens)}) and blocks != needed:
+        if blocks == sorted({token // size for token in range(single.num_tokens)}) and blocks != needed:
             return (
-                said
-                + "Those are the logical blocks of the sequence, 0, 1, ... Where each of them lies, its physical block, stands in the table."
+                prefix
+                + "Those are the sequence's logical blocks, 0, 1, ... The table says in which physical block each of "
+                "them is."
             )
-        if self.key_numbers > len(set(self.keys)) * one.query.shape[0]:
-            return "Numbers were read that are no part of this head's keys: slots lie `stride_slot` apart, KV heads `stride_head`, whatever lies between them."
+        if self.key_elements > len(set(self.keys)) * single.query.shape[0]:
+            return (
+                "You read elements that aren't part of this head's keys: slots are `stride_slot` apart, KV heads "
+                "`stride_head`, with or without gaps between them."
+            )
         extra = set(self.keys) - set(wanted)
         if set(blocks) <= set(needed):
             if missing == wanted[-1:] and not extra:
@@ -222,25 +239,32 @@ class Reads:
                 and len(wanted) % size
                 and not extra
             ):
-                return "The last block is left out. It counts although it is not full: go over the tokens in steps of BLOCK_SIZE until all `num_tokens` are seen."
-            if blocks == [one.table[0]]:
-                return said + "Go on in steps of BLOCK_SIZE until all `num_tokens` are seen."
+                return (
+                    "The last block is left out. It counts even though it isn't full: go over the tokens in steps of "
+                    "BLOCK_SIZE until all `num_tokens` are done."
+                )
+            if blocks == [single.table[0]]:
+                return prefix + "Go on in steps of BLOCK_SIZE until all `num_tokens` are done."
             return (
-                f"The keys of {len(missing)} of {len(wanted)} tokens were not read, such as that at offset {missing[0][1]} of block {missing[0][0]}"
-                + (f", and {len(extra)} cells that hold no token of the sequence were. " if extra else ". ")
-                + "Slots lie `stride_slot` apart. Look at where the keys begin, and at the mask, too."
+                f"The keys of {len(missing)} of {len(wanted)} tokens weren't read, such as the one in slot "
+                f"{missing[0][1]} of block {missing[0][0]}"
+                + (f", and {len(extra)} slots that hold no token of the sequence were. " if extra else ". ")
+                + "Slots are `stride_slot` apart. Look at where the keys start, and at the mask."
             )
-        return said + (
-            "A block begins block × stride_block behind the first number of the cache, and slots lie `stride_slot` apart. Both strides are given, "
-            "because a cache may be part of a larger tensor: one does not follow from the other."
+        return prefix + (
+            "A block starts at block × stride_block, and slots are `stride_slot` apart. Use both strides: a cache may "
+            "be a view of a larger tensor, so one doesn't follow from the other."
         )
 
     def _why_none(self) -> str:
         if self.values:
-            return "No key was read, but values were. The scores are query · key; each load has its own pointer, `keys` and `values`."
+            return (
+                "You read values, but no keys. The scores are query · key; each load has its own pointer, `keys` or "
+                "`values`."
+            )
         if self.entries:
             return NEWEST
-        return "No key was read, and no entry of the table: the loop is not entered. A block that is not full is a block, too."
+        return "You read no key, and no table entry: the loop is never entered. A block that isn't full counts too."
 
 
-NEWEST = "The newest token is left out. `num_tokens` counts it: its key attends too, `first + offset < num_tokens`."
+NEWEST = "The newest token is left out. `num_tokens` includes it, and its key counts: `first + slot < num_tokens`."

@@ -1,4 +1,4 @@
-"""Judges 08.4, `sequence_of`: whose tokens a tile of the packed row has."""
+"""Judges 08.4, `find_seq_idx`: the sequence that a tile of the packed batch belongs to."""
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
@@ -16,7 +16,7 @@ from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.checks.kernels import compiled_too, run_through
 from lessons_lib.checks.sandbox import TimeLimit
 
-# (new tokens of each sequence, TOKENS), smallest first.
+# (new tokens of each sequence, BLOCK_Q), smallest first.
 CASES = (
     ([1], 4),
     ([9], 4),
@@ -30,39 +30,42 @@ CASES = (
 
 
 @triton.jit
-def each_tile_kernel(SEQUENCE_OF: tl.constexpr, cu_seqlens_q, out, num_seqs, TOKENS: tl.constexpr):
-    """The attempt for every tile; what it returns is stored."""
+def each_tile_kernel(FIND_SEQ_IDX: tl.constexpr, cu_seqlens_q, out, num_seqs, BLOCK_Q: tl.constexpr):
+    """Calls the attempt for every tile and stores what it returns."""
     tile = tl.program_id(0)
-    tl.store(out + tile, SEQUENCE_OF(tile, cu_seqlens_q, num_seqs, TOKENS))
+    tl.store(out + tile, FIND_SEQ_IDX(tile, cu_seqlens_q, num_seqs, BLOCK_Q))
 
 
-def check_sequence_of(attempt) -> None:
+def check_find_seq_idx(attempt) -> None:
     entries = torch.zeros(4, dtype=torch.int32)
     compiled_too(
         lambda: _check_results(attempt),
         attempt,
-        ((attempt, entries, entries, 3), dict(TOKENS=4)),
+        ((attempt, entries, entries, 3), dict(BLOCK_Q=4)),
         kernel=each_tile_kernel,
     )
 
 
 def _check_results(attempt) -> None:
     for new, tokens in CASES:
-        _check_row(attempt, new, tokens)
+        _check_batch(attempt, new, tokens)
     rng = Random(8)
     for _ in range(8):
         new = [rng.choice((1, 1, rng.randint(1, 40))) for _ in range(rng.randint(1, 12))]
-        _check_row(attempt, new, rng.choice((1, 4, 16)))
+        _check_batch(attempt, new, rng.choice((1, 4, 16)))
 
 
-# Whatever a wrong idea gives in a small row, here hardly two give the same.
+# Different wrong ideas may give the same in a small batch; here they hardly do.
 TELLING = ([5, 1, 20, 1, 1, 3, 17, 9], 8)
 
 
-def _check_row(attempt, new: list[int], tokens: int) -> None:
+def _check_batch(attempt, new: list[int], tokens: int) -> None:
     bounds = [0, *accumulate(new)]
     first = [bounds[seq] // tokens + seq for seq in range(len(new))]
-    case = f"cu_seqlens_q {bounds}, {len(new)} sequence{'s' if len(new) > 1 else ''}, TOKENS = {tokens}; the sequences have their tiles from {first} on."
+    case = (
+        f"cu_seqlens_q {bounds}, {len(new)} sequence{'s' if len(new) > 1 else ''}, BLOCK_Q = {tokens}; the first tiles "
+        f"of the sequences are {first}."
+    )
     got = _of_all_tiles(attempt, bounds, tokens, case)
     want = [max(seq for seq in range(len(new)) if first[seq] <= tile) for tile in range(len(got))]
     if got == want:
@@ -77,17 +80,21 @@ def _of_all_tiles(attempt, bounds: list[int], tokens: int, case: str) -> list[in
     out = torch.full((tiles,), -1, dtype=torch.int32)
     try:
         run_through(
-            attempt, each_tile_kernel, (tiles,), attempt, torch.tensor(bounds, dtype=torch.int32), out, len(bounds) - 1, TOKENS=tokens, case=case,
-            wild=lambda error: _wild(error, bounds),
+            attempt, each_tile_kernel, (tiles,), attempt, torch.tensor(bounds, dtype=torch.int32), out, len(bounds) - 1,
+            BLOCK_Q=tokens, case=case,
+            explain=lambda error: _out_of_bounds(error, bounds),
         )  # fmt: skip
     except TimeLimit:
-        current_case.text = f"{case} When `low` and `high` are neighbours, the middle of them, rounded down, is `low` again, and nothing moves any more. Search while they are more than 1 apart."
+        current_case.text = (
+            f"{case} If `low` and `high` are neighbors, their middle, rounded down, is `low` again, and neither moves "
+            "any more. Search while they are more than 1 apart."
+        )
         raise
     return out.tolist()
 
 
 def _why(attempt, bounds: list[int], tokens: int, got: list[int]) -> str:
-    """The wrong idea that gives these numbers, and gives what the attempt says of a row in which all wrong ideas differ."""
+    """The wrong idea that gives these results, here and for a batch in which all wrong ideas differ."""
     others = [0, *accumulate(TELLING[0])]
     try:
         there = _of_all_tiles(attempt, others, TELLING[1], "")
@@ -100,9 +107,12 @@ def _why(attempt, bounds: list[int], tokens: int, got: list[int]) -> str:
     return ""
 
 
-def _wild(error, bounds: list[int]) -> str:
+def _out_of_bounds(error, bounds: list[int]) -> str:
     if error.tensor == "cu_seqlens_q":
-        return f"cu_seqlens_q has {len(bounds)} entries here, one for each sequence and the end: look only at the entries 0 to {len(bounds) - 1}."
+        return (
+            f"cu_seqlens_q has {len(bounds)} entries here, one per sequence and the end: read only entries 0 to "
+            f"{len(bounds) - 1}."
+        )
     return ""
 
 
@@ -110,69 +120,76 @@ def _otherwise(tile: int, got, want, count: int) -> str:
     if not 0 <= got[tile] < count:
         return f"There are {count} sequences, 0 to {count - 1}."
     if got[tile] < want[tile]:
-        return "The sequence is the last one whose first tile, cu_seqlens_q[i] // TOKENS + i, is at most this tile. Yours stops too early."
-    return "The sequence is the last one whose first tile, cu_seqlens_q[i] // TOKENS + i, is at most this tile. Yours goes too far."
+        return (
+            "The sequence is the last one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at most this tile. "
+            "Yours stops too early."
+        )
+    return (
+        "The sequence is the last one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at most this tile. Yours "
+        "goes too far."
+    )
 
 
 def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable[[int], int]]]:
     count = len(bounds) - 1
 
     def last(first: Callable[[int], int], most: int = count, strict: bool = False) -> Callable[[int], int]:
-        """tile -> the last sequence that begins at or before it."""
+        """tile -> the last sequence that starts at or before it."""
         return lambda tile: max(
             [seq for seq in range(most) if (first(seq) < tile if strict else first(seq) <= tile)], default=0
         )
 
     right = [bounds[seq] // tokens + seq for seq in range(count)]
     yield (
-        "Each sequence before this one may have a tile that it does not fill: sequence i begins one tile later for each of them, so + i. "
-        "You left out `+ middle`.",
+        "Each sequence before this one may have a tile that it doesn't fill: sequence i starts one tile later for "
+        "each of them, so + i. You left out `+ middle`.",
         last(lambda seq: bounds[seq] // tokens),
     )
-    yield "A sequence's first tile is its own: `<= tile`, not `< tile`.", last(lambda seq: right[seq], strict=True)
+    yield "A sequence owns its first tile: `<= tile`, not `< tile`.", last(lambda seq: right[seq], strict=True)
     yield (
-        "`low` is the sequence that is sought: the last one whose first tile is at most this tile. `high` is one further.",
+        "`low` is the result: the last sequence whose first tile is at most this tile. `high` is the next one.",
         lambda tile: last(lambda seq: right[seq])(tile) + 1,
     )
     yield (
-        "This is one too few. After the loop, `low` is the answer.",
+        "This is one too low. After the loop, `low` is the result.",
         lambda tile: last(lambda seq: right[seq])(tile) - 1,
     )
     yield (
-        "The last sequence is never found: the search must begin with high = num_seqs, not num_seqs − 1.",
+        "The last sequence is never found: start with high = num_seqs, not num_seqs − 1.",
         last(lambda seq: right[seq], most=max(count - 1, 1)),
     )
     yield (
-        "The first tile is rounded down: cu_seqlens_q[i] // TOKENS + i. You round up.",
+        "The first tile is rounded down: cu_seqlens_q[i] // BLOCK_Q + i. You round up.",
         last(lambda seq: -(-bounds[seq] // tokens) + seq),
     )
     yield (
-        "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.",
+        "You compare the tile with token counts. A tile has BLOCK_Q tokens: cu_seqlens_q[i] // BLOCK_Q.",
         last(lambda seq: bounds[seq]),
     )
     yield (
-        "You compare the tile with numbers of tokens. A tile has TOKENS of them: cu_seqlens_q[i] // TOKENS.",
+        "You compare the tile with token counts. A tile has BLOCK_Q tokens: cu_seqlens_q[i] // BLOCK_Q.",
         last(lambda seq: bounds[seq] + seq),
     )
     yield (
-        "You search for the end of the sequence, not for its beginning: entry i + 1 is where sequence i ends.",
+        "You search for the end of the sequence, not for its start: entry i + 1 is where sequence i ends.",
         last(lambda seq: bounds[seq + 1] // tokens + seq),
     )
     yield (
-        "The middle is never to be skipped: if its first tile is at most this tile, the middle may be the answer itself. So it becomes `low`, not `middle + 1`.",
+        "Don't skip the middle: if its first tile is at most this tile, the middle may be the result. So `low` "
+        "becomes `middle`, not `middle + 1`.",
         lambda tile: _skipping(right, tile),
     )
-    yield "That is always sequence 0.", lambda tile: 0
-    yield "That is always the last sequence.", lambda tile: count - 1
-    yield "That is the number of the tile. A sequence may have several tiles.", lambda tile: tile
+    yield "That's always sequence 0.", lambda tile: 0
+    yield "That's always the last sequence.", lambda tile: count - 1
+    yield "That's the index of the tile. A sequence may have several tiles.", lambda tile: tile
     yield (
-        "That is where the sequence begins in the row. Its number is wanted.",
+        "That's where the sequence starts in the packed batch. Return the index of the sequence.",
         lambda tile: bounds[last(lambda seq: right[seq])(tile)],
     )
 
 
 def _skipping(first: list[int], tile: int) -> int:
-    """A bisection that goes on behind the middle, as one does in a list in which the number itself is sought."""
+    """A binary search that goes on after the middle, as in a search for an exact match."""
     low, high = 0, len(first)
     while high - low > 1:
         middle = (low + high) // 2
