@@ -1,7 +1,7 @@
 """`python -m tools.code_size`: how many lines of code the engine is, without docstrings, comments and blank lines.
 
-A row counts every module of `lessons_lib` that an import pulls in: what is imported at the top of a module, of the modules named there,
-and of those that they name. A package's `__init__` only passes names on and is left out.
+A row counts every module of `lessons_lib` that an import pulls in: what is imported at the top of a module, of the
+modules named there, and of those that they name. A package's `__init__` only passes names on and is left out.
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""Random workloads for both engines: whatever the scheduler does, each greedy answer is the one that its prompt gets alone.
+"""Random workloads for both engines: whatever the scheduler does, each greedy answer is the one that its prompt gets
+alone.
 
     python -m tools.random_workloads --count 5000 --seed 0
 
-Every workload draws an engine (LLMEngine or OverlappedEngine), a policy, an admission rule, a pool that is too small, a swap space, a block
-size, and a few requests, some with several completions and some that are aborted. Tiny random models answer on the CPU. The pool is audited
-after every step, and must be empty at the end. `--seed N --count 1` plays one workload again.
+Every workload draws an engine (LLMEngine or OverlappedEngine), a policy, an admission rule, a pool that is too small, a
+swap space, a block size, and a few requests, some with several completions and some that are aborted. Tiny random
+models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count 1` plays
+one workload again.
 """
 
 import argparse
@@ -68,7 +70,8 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 @functools.cache
 @torch.inference_mode()
 def generated_alone(family: str, prompt: tuple[int, ...]) -> list[int]:
-    """The greedy answer of `LONGEST_ANSWER` tokens that Hugging Face `generate` gives; it does not stop at the end token."""
+    """The greedy answer of `LONGEST_ANSWER` tokens that Hugging Face `generate` gives; it does not stop at the end
+    token."""
     ids = torch.tensor([prompt])
     model = tiny_model(family, seed=3)
     options = dict(max_new_tokens=LONGEST_ANSWER, do_sample=False, eos_token_id=None, pad_token_id=0)

@@ -1,9 +1,10 @@
-"""`make soak`: thousands of requests through one engine, with aborts, faults and too little memory; and at the end nothing is lost.
+"""`make soak`: thousands of requests through one engine, with aborts, faults and too little memory; and at the end
+nothing is lost.
 
     python -m tools.soak --requests 10000 --seed 0
 
-A tiny random model answers. The books of the pool are audited after every step, and every greedy answer of a sample of the requests is
-compared with the one that `generate` gives alone.
+A tiny random model answers. The books of the pool are audited after every step, and every greedy answer of a sample of
+the requests is compared with the one that `generate` gives alone.
 """
 
 import argparse
@@ -181,7 +182,8 @@ class Soak:
 
     @torch.inference_mode()
     def compare(self) -> None:
-        """Each answer of the sample, also one that was cut short, is the beginning of the one that its prompt gets alone."""
+        """Each answer of the sample, also one that was cut short, is the beginning of the one that its prompt gets
+        alone."""
         for prompt, params, answer in self.to_compare:
             ids = torch.tensor([prompt])
             options = dict(max_new_tokens=params.max_tokens, do_sample=False, eos_token_id=END, pad_token_id=0)

@@ -1,6 +1,6 @@
 """Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
 
-Read in this order: masks (lesson 04), packing (05), online_softmax, paged_attention, forward_batch, hf_backend (06), custom_op (13).
+Read in this order: masks (lesson 04), packing (05), online_softmax, plain_attention, paged_attention, forward_batch, hf_backend (06), custom_op (13).
 hf_backend is the one entry into a Hugging Face model.
 """
 
@@ -40,7 +40,8 @@ from lessons_lib.attention.packing import (
     scatter_cache,
     unpack,
 )
-from lessons_lib.attention.paged_attention import attention_in_place, attention_one_by_one, paged_attention, plan_groups
+from lessons_lib.attention.paged_attention import paged_attention, plan_groups
+from lessons_lib.attention.plain_attention import attention_in_place, attention_one_by_one
 
 __all__ = [
     "PADDING",

@@ -1,22 +1,19 @@
-"""Lesson 13: the paged cache and its attention as operators, so that a compiler can take the whole model and leave attention as it is.
+"""Lesson 13: the paged cache and its attention as operators, so that a compiler can take the whole model and leave
+attention as it is.
 
-`torch.compile` follows Python code down to single operations and fuses them anew. Our Triton kernels are fused already, and their launch
-looks at lengths that change from step to step. An operator says what it reads, what it writes and what shape comes out; the compiler
-doesn't look inside.
+`torch.compile` follows Python code down to single operations and fuses them anew. Our Triton kernels are fused already,
+and their launch looks at lengths that change from step to step. An operator says what it reads, what it writes and what
+shape comes out; the compiler doesn't look inside.
 """
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import PagedPass, logits_of
 from lessons_lib.attention.paged_attention import paged_attention, plan_groups
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @torch.library.custom_op("lessons_lib::write_kv", mutates_args=("k_cache", "v_cache"))
@@ -46,7 +43,8 @@ def attend_paged(
 
     Args:
         query: [T, q_heads, head_dim].
-        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them already.
+        k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them
+            already.
         scale: what the scores are multiplied by.
         The others: see ForwardBatch.
 
@@ -56,18 +54,12 @@ def attend_paged(
     if query.is_cuda:
         from lessons_lib.kernels.launch import varlen
 
-        max_seqlen_q, max_context_len = max_lens.tolist()
-        return varlen(
-            query.contiguous(),
-            k_cache,
-            v_cache,
-            cu_seqlens_q,
-            context_lens,
-            block_tables,
-            scale,
-            max_seqlen_q=max_seqlen_q,
-            max_context_len=max_context_len,
+        most_new, longest = max_lens.tolist()
+        batch = (cu_seqlens_q, context_lens, block_tables)
+        out: Tensor = varlen(
+            query.contiguous(), k_cache, v_cache, *batch, scale, max_seqlen_q=most_new, max_context_len=longest
         )
+        return out
     groups = plan_groups(cu_seqlens_q, context_lens, block_tables, k_cache.shape[1])
     return paged_attention(query.contiguous(), k_cache, v_cache, groups, scale)
 
@@ -89,9 +81,10 @@ class OperatorCache(PagedKVCache):
 
 
 def operator_logits(
-    model: "PreTrainedModel", cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
+    model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
 ) -> Tensor:
-    """One forward pass inside `paged_attention_in`. Nothing in it reads a value on the GPU, so it can be compiled and captured.
+    """One forward pass inside `paged_attention_in`. Nothing in it reads a value on the GPU, so it can be compiled and
+    captured.
 
     Args:
         batch: on the device of the model.
@@ -103,7 +96,8 @@ def operator_logits(
 
     def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)
-        return attend_paged(query, keys, values, *where, scale)
+        attended: Tensor = attend_paged(query, keys, values, *where, scale)
+        return attended
 
     index = (-1 - batch.input_ids).clamp(min=0)
     input_ids = torch.where(batch.input_ids < 0, previous_tokens[index], batch.input_ids)

@@ -1,4 +1,5 @@
-"""Lesson 06: what one forward pass gets: the packed batch of lesson 05, where its keys and values are written, and where they are read."""
+"""Lesson 06: what one forward pass gets: the packed batch of lesson 05, where its keys and values are written, and
+where they are read."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -14,15 +15,17 @@ class ForwardBatch:
     """T new tokens of N sequences in one packed row, with the block tables of the sequences.
 
     Attributes:
-        input_ids: the new tokens, int64 [T]. A negative id, -1 - i, stands for token i of the step in flight (lesson 13).
+        input_ids: the new tokens, int64 [T]. A negative id, -1 - i, stands for token i of the step in flight (lesson
+            13).
         positions: position of each token in its own sequence, int64 [T].
         slot_mapping: the cache slot of each new token, block x block_size + offset, int64 [T].
         cu_seqlens_q: where each sequence begins in the row, and T at the end: cumulative lengths, int32 [N + 1].
         context_lens: tokens of each sequence after this pass, those in the cache and the new ones, int32 [N].
-        block_tables: the blocks of each sequence, those of the new tokens included, int32 [N, M]; what follows its last block is never read.
+        block_tables: the blocks of each sequence, those of the new tokens included, int32 [N, M]; what follows its last
+            block is never read.
         logits_index: index in the row of each sequence's last token, int64 [N].
-        max_lens: upper bounds of the new tokens and of the context of any sequence, int64 [2]. Always on the CPU: reading them doesn't
-            synchronize with a GPU.
+        max_lens: upper bounds of the new tokens and of the context of any sequence, int64 [2]. Always on the CPU:
+            reading them doesn't synchronize with a GPU.
     """
 
     input_ids: torch.Tensor
@@ -65,7 +68,8 @@ class ForwardBatch:
     def to(self, device: torch.device) -> "ForwardBatch":
         """The same batch on another device, behind all work that was started there. The host doesn't wait.
 
-        Copies from page-locked memory run while the CPU goes on. That memory isn't reused before they are done, so nothing is overwritten.
+        Copies from page-locked memory run while the CPU goes on. That memory isn't reused before they are done, so
+        nothing is overwritten.
         """
         if device.type == "cpu":
             return self

@@ -1,19 +1,17 @@
-"""Lesson 06: a Hugging Face model that computes its attention over a paged cache: the one entry into the model, for every runner."""
+"""Lesson 06: a Hugging Face model that computes its attention over a paged cache: the one entry into the model, for
+every runner."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 PAGED = "paged"
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -27,8 +25,8 @@ class PagedPass:
     Attributes:
         cache: the cache of the whole model.
         slot_mapping: the cache slot of each new token, int64 [T].
-        attend: function (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim], with the keys and values of one
-            layer as they are in the cache. It knows the block tables.
+        attend: function (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim], with the keys
+            and values of one layer as they are in the cache. It knows the block tables.
     """
 
     cache: PagedKVCache
@@ -37,17 +35,11 @@ class PagedPass:
 
 
 def paged_attention_forward(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: None,
-    scaling: float | None = None,
-    *,
-    paged: "PagedPass",
-    **kwargs: object,
-) -> tuple[torch.Tensor, None]:
-    """What a Hugging Face layer calls in place of its own attention: write the new keys and values, then read by block table.
+    module: "Any", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
+    scaling: float | None = None, *, paged: "PagedPass", **kwargs: object,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """What a Hugging Face layer calls in place of its own attention: write the new keys and values, then read by block
+    table.
 
     Args:
         module: the layer; `module.layer_idx` is its index.
@@ -70,9 +62,11 @@ AttentionInterface.register(PAGED, paged_attention_forward)
 
 
 @contextmanager
-def paged_attention_in(model: "PreTrainedModel") -> Iterator[None]:
-    """Inside, the model calls the function registered as "paged" for its attention; afterwards, what it called before."""
-    # `model.set_attn_implementation` sets the same after a walk through all layers, which takes a tenth of a small model's pass.
+def paged_attention_in(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the model calls the function registered as "paged" for its attention; afterwards, what it called
+    before."""
+    # `model.set_attn_implementation` sets the same after a walk through all layers, which takes a tenth of a small
+    # model's pass.
     before = model.config._attn_implementation
     model.config._attn_implementation = PAGED
     try:
@@ -85,7 +79,8 @@ def plan_attention(backend: str | Backend | None, device: torch.device) -> Backe
     """The function (batch, block_tables, block_size) -> attend of a backend.
 
     Args:
-        backend: "torch", "triton" (lesson 08), or such a function. If None, Triton if the model is on a GPU, and PyTorch elsewhere.
+        backend: "torch", "triton" (lesson 08), or such a function. If None, Triton if the model is on a GPU, and
+            PyTorch elsewhere.
 
     Raises:
         ValueError: there is no such backend.
@@ -104,7 +99,7 @@ def plan_attention(backend: str | Backend | None, device: torch.device) -> Backe
 
 @torch.inference_mode()
 def paged_forward(
-    model: "PreTrainedModel", batch: ForwardBatch, cache: PagedKVCache, backend: str | Backend | None = None
+    model: PreTrainedModel, batch: ForwardBatch, cache: PagedKVCache, backend: str | Backend | None = None
 ) -> torch.Tensor:
     """One forward pass over a packed batch.
 
@@ -121,18 +116,17 @@ def paged_forward(
         return logits_of(model, batch, batch.input_ids, PagedPass(cache, batch.slot_mapping, attend))
 
 
-def logits_of(model: "PreTrainedModel", batch: ForwardBatch, input_ids: torch.Tensor, paged: PagedPass) -> torch.Tensor:
+def logits_of(model: PreTrainedModel, batch: ForwardBatch, input_ids: torch.Tensor, paged: PagedPass) -> torch.Tensor:
     """Call the model, inside `paged_attention_in`. `input_ids` are those of the batch, without negative ones.
 
     Returns:
         tensor [N, vocabulary].
     """
-    output = model(
+    logits: torch.Tensor = model(
         input_ids=input_ids[None],
         position_ids=batch.positions[None],
         use_cache=False,
         logits_to_keep=batch.logits_index,
         paged=paged,
-    )
-    logits: torch.Tensor = output.logits[0]
+    ).logits[0]
     return logits

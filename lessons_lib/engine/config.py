@@ -16,7 +16,8 @@ class EngineConfig:
     Attributes:
         max_num_seqs: the most sequences that run at a time: the number of batch slots.
         max_num_batched_tokens: the most tokens of a step.
-        max_model_len: the most tokens of a sequence, prompt and completion together; if None, as many as the model has positions for.
+        max_model_len: the most tokens of a sequence, prompt and completion together; if None, as many as the model has
+            positions for.
         block_size: tokens of a block.
         num_blocks: size of the pool; if None, as many blocks as fit in `cache_bytes`.
         cache_bytes: memory of the KV cache, in bytes.

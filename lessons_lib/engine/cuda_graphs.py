@@ -30,18 +30,20 @@ def next_size(num_seqs: int, sizes: list[int]) -> int:
         if num_seqs <= size:
             return size
     raise ValueError(
-        f"{num_seqs} sequences, and the largest captured size is {sizes[-1]}; give the runner the scheduler's max_num_seqs."
+        f"{num_seqs} sequences, and the largest captured size is {sizes[-1]}; give the runner the scheduler's "
+        "max_num_seqs."
     )
 
 
 @dataclass(frozen=True)
 class GraphKey:
-    """What a graph was captured with. It launches the same kernels on the same addresses forever, whatever is stored there now.
+    """What a graph was captured with. It launches the same kernels on the same addresses forever, whatever is stored
+    there now.
 
     Attributes:
         addresses: of each tensor that the step reads or writes: inputs, caches and weights.
-        identities: the `id` of each input and cache. The same tensor keeps its shape, strides and dtype. No other can get its `id` while the
-            graph keeps it alive.
+        identities: the `id` of each input and cache. The same tensor keeps its shape, strides and dtype. No other can
+            get its `id` while the graph keeps it alive.
         settings: whatever else decides which kernels run.
     """
 
@@ -62,8 +64,8 @@ class Graph:
 
     Attributes:
         key: what it was captured with.
-        keeps: the tensors of the key: of weights, the memory; inputs and caches themselves. They aren't freed while the graph exists, so an
-            address or an `id` can't come to mean something else.
+        keeps: the tensors of the key: of weights, the memory; inputs and caches themselves. They aren't freed while the
+            graph exists, so an address or an `id` can't come to mean something else.
         replay: starts it.
         output: holds its result afterwards, until the next graph is replayed: all graphs share their memory.
     """
@@ -91,7 +93,8 @@ class GraphStore:
     def run(
         self, num_seqs: int, key: GraphKey, step: Step, keeps: Callable[[], tuple[Any, ...]] = tuple
     ) -> torch.Tensor:
-        """Replay the graph of this size. If there is none, or if anything it was captured with has changed, capture `step` first.
+        """Replay the graph of this size. If there is none, or if anything it was captured with has changed, capture
+        `step` first.
 
         Args:
             key: of what `step` reads, looked up for this call.
@@ -117,7 +120,7 @@ class CudaCapture:
 
     def __call__(self, step: Step) -> tuple[Callable[[], Any], torch.Tensor]:
         # What is compiled or allocated at a first call can't be captured.
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):

@@ -1,9 +1,6 @@
 """Lesson 12: text as it grows token by token, and the strings that end it."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for the first bytes of a character whose rest is missing
 
@@ -35,7 +32,7 @@ class IncrementalDetokenizer:
         stopped: whether a stop string has ended it.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", stop: tuple[str, ...] = ()):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...] = ()):
         self.tokenizer = tokenizer
         self.stop = stop
         self.text = ""
@@ -52,7 +49,8 @@ class IncrementalDetokenizer:
             the text that can be shown now and could not before: often a word, sometimes nothing.
         """
         self._token_ids.append(token)
-        # A token's text depends on its neighbors, so new ones are decoded after the last few, and the text of those is cut off.
+        # A token's text depends on its neighbors, so new ones are decoded after the last few, and the text of those is
+        # cut off.
         before, now = self._decode(self._context, self._new), self._decode(self._context, None)
         if len(now) > len(before) and not now.endswith(HALF_A_CHARACTER):
             self._decoded += now[len(before) :]
@@ -69,8 +67,7 @@ class IncrementalDetokenizer:
         return self._show(length if stopped else len(rest), stopped)
 
     def _decode(self, start: int, end: int | None) -> str:
-        text: str = self.tokenizer.decode(self._token_ids[start:end], skip_special_tokens=True)
-        return text
+        return str(self.tokenizer.decode(self._token_ids[start:end], skip_special_tokens=True))
 
     def _show(self, length: int, stopped: bool) -> str:
         if self.stopped:

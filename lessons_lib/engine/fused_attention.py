@@ -10,10 +10,11 @@ from lessons_lib.attention.paged_attention import plan_groups
 
 
 def plan_fused(batch: ForwardBatch, block_tables: torch.Tensor, block_size: int) -> Attend:
-    """What computes attention in every layer of one pass, as `paged_attention.plan_torch` does, in fewer operations per layer.
+    """What computes attention in every layer of one pass, as `paged_attention.plan_torch` does, in fewer operations per
+    layer.
 
-    Masks are made additive here; otherwise every layer would do that again. The results of all groups are joined and sorted in one step
-    at the end of a layer; where each token's result is in them is computed here too.
+    Masks are made additive here; otherwise every layer would do that again. The results of all groups are joined and
+    sorted in one step at the end of a layer; where each token's result is in them is computed here too.
 
     Args:
         batch: of at least one sequence.
@@ -31,7 +32,9 @@ def plan_fused(batch: ForwardBatch, block_tables: torch.Tensor, block_size: int)
         results = []
         for rows, slots, mask in planned:
             own_query, own_keys, own_values = (
-                source.index_select(0, index).unflatten(0, (len(mask), -1)).transpose(1, 2)
+                source.index_select(0, index)
+                .unflatten(0, (len(mask), -1))  # type: ignore[no-untyped-call]
+                .transpose(1, 2)
                 for source, index in ((query, rows), (keys.flatten(0, 1), slots), (values.flatten(0, 1), slots))
             )
             attended = F.scaled_dot_product_attention(

@@ -1,10 +1,12 @@
-"""Lesson 12: the same model in fewer operations. On a CPU, a small model's step is dominated by the overhead of small operations."""
+"""Lesson 12: the same model in fewer operations. On a CPU, a small model's step is dominated by the overhead of small
+operations."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from transformers import PreTrainedModel
 
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import Attend, Backend, plan_attention
@@ -16,9 +18,6 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import kv_head_size
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 FEW_TOKENS = 16  # with more, transposing the result costs what the product gains
 
 
@@ -28,10 +27,12 @@ class NotFusible(ValueError):
 
 @dataclass(frozen=True)
 class FusedLayer:
-    """The weights of one layer; projections of the same input are joined in one matrix, so that one product computes them all.
+    """The weights of one layer; projections of the same input are joined in one matrix, so that one product computes
+    them all.
 
     Attributes:
-        qkv, qkv_bias: queries, keys and values; gate_up: gate and up projections of the MLP; the others as in the model.
+        qkv, qkv_bias: queries, keys and values; gate_up: gate and up projections of the MLP; the others as in the
+            model.
     """
 
     input_norm: torch.nn.Module
@@ -46,21 +47,22 @@ class FusedLayer:
 class FusedModel:
     """The forward pass of a Hugging Face model of the Llama or Qwen2 family over a packed batch.
 
-    It uses the model's own weights: where they are joined, the model's become views of the joined ones until `close`, so nothing is in
-    memory twice.
+    It uses the model's own weights: where they are joined, the model's become views of the joined ones until `close`,
+    so nothing is in memory twice.
 
     Raises:
         NotFusible: a part of the model differs from Llama and Qwen2.
     """
 
-    def __init__(self, model: "PreTrainedModel"):
+    def __init__(self, model: PreTrainedModel):
         if (
             model.config.model_type not in ("llama", "qwen2")
             or model.config.hidden_act != "silu"
             or getattr(model.config, "use_sliding_window", False)
         ):
             raise NotFusible(
-                f"this is for Llama and Qwen2 with full attention; the model is {model.config.model_type!r}. Use it as it is."
+                f"this is for Llama and Qwen2 with full attention; the model is {model.config.model_type!r}. Use it "
+                "as it is."
             )
         self.model = model
         self.kv_heads, self.head_dim = kv_head_size(model.config)
@@ -87,9 +89,8 @@ class FusedModel:
             half[0, :, None, : self.head_dim // 2] for half in core.rotary_emb(hidden[None], batch.positions[None])
         )
         for index, layer in enumerate(self.layers):
-            heads = product(_norm(layer.input_norm, hidden), layer.qkv, layer.qkv_bias).unflatten(
-                -1, (-1, self.head_dim)
-            )
+            heads = product(_norm(layer.input_norm, hidden), layer.qkv, layer.qkv_bias)
+            heads = heads.unflatten(-1, (-1, self.head_dim))  # type: ignore[no-untyped-call]
             rotated = rotate(heads[:, : -self.kv_heads], cos, sin)
             query, key = rotated[:, : -self.kv_heads], rotated[:, -self.kv_heads :]
             cache.write(index, key, heads[:, -self.kv_heads :], batch.slot_mapping)
@@ -103,7 +104,8 @@ class FusedModel:
 def product(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`F.linear`; for few tokens on a CPU transposed: the weights times the tokens.
 
-    Both compute the same from the same memory. The library that PyTorch calls takes longer if the first of two matrices has few rows.
+    Both compute the same from the same memory. The library that PyTorch calls takes longer if the first of two matrices
+    has few rows.
 
     Args:
         hidden: [T, inputs]; weight: [outputs, inputs]; bias: [outputs].
@@ -152,7 +154,8 @@ def _fuse(layer: Any) -> FusedLayer:
 def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Their weights and biases, one below the other. The projections keep working, on views of these."""
     weight = torch.cat([projection.weight.data for projection in projections])
-    for projection, own in zip(projections, weight.split([projection.out_features for projection in projections])):
+    sizes = [projection.out_features for projection in projections]
+    for projection, own in zip(projections, torch.split(weight, sizes)):
         projection.weight.data = own
     has_bias = projections[0].bias is not None
     return weight, torch.cat([projection.bias.data for projection in projections]) if has_bias else None
@@ -161,9 +164,7 @@ def _join(*projections: torch.nn.Linear) -> tuple[torch.Tensor, torch.Tensor | N
 class FusedRunner(ModelRunner):
     """A ModelRunner that computes with a FusedModel."""
 
-    def __init__(
-        self, model: "PreTrainedModel", num_blocks: int, block_size: int, backend: str | Backend | None = None
-    ):
+    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None):
         super().__init__(model, num_blocks, block_size, backend)
         self.fused = FusedModel(model)
         on_cpu = backend is None and model.device.type == "cpu"
@@ -179,6 +180,6 @@ class FusedRunner(ModelRunner):
         self.fused.close()
 
 
-def fused_runner(model: "PreTrainedModel", num_blocks: int, config: EngineConfig) -> FusedRunner:
+def fused_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> FusedRunner:
     """For `EngineConfig.make_runner`."""
     return FusedRunner(model, num_blocks, config.block_size, config.backend)

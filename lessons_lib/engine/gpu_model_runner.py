@@ -1,22 +1,17 @@
-"""Lesson 13: computes a scheduled step on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept on the device."""
+"""Lesson 13: computes a scheduled step on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept
+on the device."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx.experimental._config as shape_config
+from transformers import PreTrainedModel
 
 from lessons_lib.attention.custom_op import OperatorCache, operator_logits
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_attention_in
-from lessons_lib.engine.cuda_graphs import (
-    Capture,
-    CudaCapture,
-    GraphKey,
-    GraphStore,
-    captured_batch_sizes,
-    next_size,
-)
+from lessons_lib.engine.cuda_graphs import Capture, CudaCapture, GraphKey, GraphStore, captured_batch_sizes, next_size
 from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
 from lessons_lib.engine.input_buffers import InputBuffers
@@ -25,9 +20,6 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.loading import context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class GPUModelRunner(ModelRunner):
@@ -44,17 +36,9 @@ class GPUModelRunner(ModelRunner):
     cache_type = OperatorCache
 
     def __init__(
-        self,
-        model: "PreTrainedModel",
-        num_blocks: int,
-        block_size: int,
-        *,
-        max_num_seqs: int,
-        max_model_len: int | None = None,
-        compiled: bool = True,
-        graphs: bool = True,
-        capture: Capture | None = None,
-    ):
+        self, model: PreTrainedModel, num_blocks: int, block_size: int, *, max_num_seqs: int,
+        max_model_len: int | None = None, compiled: bool = True, graphs: bool = True, capture: Capture | None = None,
+    ):  # fmt: skip
         """
         Args:
             max_num_seqs: as the scheduler's.
@@ -77,7 +61,8 @@ class GPUModelRunner(ModelRunner):
         self._parameters = [module._parameters for module in model.modules() if module._parameters]
 
     def warm_up(self) -> None:
-        """Compile and capture everything that will be needed, on sequences without a request, so that no request waits for it."""
+        """Compile and capture everything that will be needed, on sequences without a request, so that no request waits
+        for it."""
         size, max_num_seqs = self.cache.block_size, self.tables.max_num_seqs or 1
         room = self.tables.width * size
 
@@ -98,7 +83,8 @@ class GPUModelRunner(ModelRunner):
         """Compute the tokens of a scheduled step.
 
         Returns:
-            tensor [N, vocabulary]: for each scheduled sequence, the logits after its last token; valid until the next step is launched.
+            tensor [N, vocabulary]: for each scheduled sequence, the logits after its last token; valid until the next
+            step is launched.
         """
         batch = self.prepare(scheduler_output)
         if self.store and len(batch.input_ids) == len(batch.context_lens):  # one token of each
@@ -122,8 +108,9 @@ class GPUModelRunner(ModelRunner):
         """Start a step, and return at once. The next one may be launched before its tokens are waited for.
 
         Args:
-            choose: function from logits [N, vocabulary] to tokens, int64 [N], on the device. A negative one is no token: the host sees it, and
-                the next step, if it was launched by then, computes something that nothing reads.
+            choose: function from logits [N, vocabulary] to tokens, int64 [N], on the device. A negative one is no
+                token: the host sees it, and the next step, if it was launched by then, computes something that nothing
+                    reads.
         """
         tokens = choose(self.forward(scheduler_output))
         torch.clamp(tokens, min=0, out=self.previous_tokens[: len(tokens)])
@@ -132,7 +119,7 @@ class GPUModelRunner(ModelRunner):
             return InFlightTokens(tokens)
         on_host = torch.empty(len(tokens), dtype=torch.int64, pin_memory=True)
         on_host.copy_(tokens, non_blocking=True)
-        arrived = torch.cuda.Event()
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
         return InFlightTokens(on_host, arrived)
 
@@ -151,19 +138,13 @@ class GPUModelRunner(ModelRunner):
     def key(self, inputs: ForwardBatch) -> GraphKey:
         """Everything that a graph of this batch depends on, looked up now."""
         tensors = [*vars(inputs).values(), self.previous_tokens, *self.cache.keys, *self.cache.values]
-        settings = (self.compiled, inputs.max_lens.tolist(), self.cache.block_size)
-        return GraphKey.of(tensors, self.weights(), settings)
+        return GraphKey.of(tensors, self.weights(), (self.compiled, inputs.max_lens.tolist(), self.cache.block_size))
 
     def read_by_graph(self, inputs: ForwardBatch) -> tuple[Any, ...]:
         """What a graph reads, to be kept alive with it."""
         # `detach`: a parameter may get other memory, and this must hold on to what it has now.
-        return (
-            inputs,
-            self.previous_tokens,
-            *self.cache.keys,
-            *self.cache.values,
-            *(weight.detach() for weight in self.weights()),
-        )
+        weights = [weight.detach() for weight in self.weights()]
+        return inputs, self.previous_tokens, *self.cache.keys, *self.cache.values, *weights
 
     def weights(self) -> list[torch.Tensor]:
         """All weights of the model, as they are now."""
@@ -172,29 +153,27 @@ class GPUModelRunner(ModelRunner):
 
     def close(self) -> None:
         """Drop the graphs, and with them what they keep of the model."""
-        self._previous_rows = {}
         if self.store:
             self.store.graphs.clear()
 
 
-# What several layers use, such as the cosines of the positions, is computed once and kept; the compiler would compute it again in each of them.
+# What several layers use, such as the cosines of the positions, is computed once and kept; the compiler would compute
+# it again in each of them.
 KEEP_WHAT_IS_SHARED: dict[str, Any] = {"realize_opcount_threshold": 0, "realize_reads_threshold": 0}
-Logits = Callable[["PreTrainedModel", OperatorCache, ForwardBatch, torch.Tensor], torch.Tensor]
 
 
 def compiled_logits(
     cache: OperatorCache, backend: str = "inductor", options: dict[str, Any] | None = KEEP_WHAT_IS_SHARED
-) -> Logits:
-    """`operator_logits`, compiled at its first call: once for all lengths and numbers of sequences from 2 on, and for the shape of this cache."""
+) -> Callable[..., torch.Tensor]:
+    """`operator_logits`, compiled at its first call: once for all lengths and numbers of sequences from 2 on, and for
+    the shape of this cache."""
     for tensor in (*cache.keys, *cache.values):
         torch._dynamo.mark_static(tensor)
     compiled = torch.compile(operator_logits, dynamic=True, fullgraph=True, backend=backend, options=options)
 
-    def call(
-        model: "PreTrainedModel", cache: OperatorCache, batch: ForwardBatch, previous_tokens: torch.Tensor
-    ) -> torch.Tensor:
+    def call(*inputs: Any) -> torch.Tensor:
         # Otherwise two sizes that happen to be equal at the first call are taken to be equal always.
-        with shape_config.patch(use_duck_shape=False):
-            return compiled(model, cache, batch, previous_tokens)
+        with shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+            return compiled(*inputs)
 
     return call

@@ -1,4 +1,5 @@
-"""Lesson 12: a step between its launch and the moment its results are processed. LLMEngine does both at once, lesson 13 one step apart."""
+"""Lesson 12: a step between its launch and the moment its results are processed. LLMEngine does both at once, lesson 13
+one step apart."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +25,7 @@ class InFlightTokens:
         """Wait for the step, and return a token for each of its sequences."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        tokens: list[int] = self.tokens.tolist()
-        return tokens
+        return self.tokens.tolist()
 
 
 @dataclass
@@ -35,7 +35,8 @@ class InFlightStep:
     Attributes:
         scheduler_output: what it computes.
         tokens: `tokens.wait()` returns a token for each of its sequences.
-        gets_token: for each scheduled sequence, whether all its tokens are computed by this step, so that it gets a new one.
+        gets_token: for each scheduled sequence, whether all its tokens are computed by this step, so that it gets a new
+            one.
     """
 
     scheduler_output: SchedulerOutput

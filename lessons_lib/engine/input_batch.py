@@ -11,7 +11,8 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 class BlockTables:
-    """The block tables of the running sequences as rows of one array, so that a step rewrites only the tables that have changed.
+    """The block tables of the running sequences as rows of one array, so that a step rewrites only the tables that have
+    changed.
 
     Attributes:
         array: int32 [rows, width]. Row 0 is all null blocks, for padding.
@@ -43,7 +44,8 @@ class BlockTables:
         """
         if self.max_num_seqs is not None and len(sequences) > self.max_num_seqs:
             raise ValueError(
-                f"{len(sequences)} sequences, and room for {self.max_num_seqs}; give the runner the scheduler's max_num_seqs."
+                f"{len(sequences)} sequences, and room for {self.max_num_seqs}; give the runner the scheduler's "
+                "max_num_seqs."
             )
         rows = []
         for sequence in sequences:
@@ -68,7 +70,8 @@ class BlockTables:
         blocks = sequence.blocks
         if self.max_blocks is not None and len(blocks) > self.max_blocks:
             raise ValueError(
-                f"sequence {sequence.id!r} has {len(blocks)} blocks, and a table has room for {self.max_blocks}; raise max_model_len."
+                f"sequence {sequence.id!r} has {len(blocks)} blocks, and a table has room for {self.max_blocks}; "
+                "raise max_model_len."
             )
         if len(blocks) > self.width:
             self._grow(len(self.array), max(2 * self.width, len(blocks)))
@@ -121,7 +124,8 @@ def forward_batch(
 
 
 def next_tokens(scheduler_output: SchedulerOutput, previous_rows: Mapping[Sequence, int]) -> list[int]:
-    """The tokens to compute, sequence after sequence. For a placeholder: -1 - i, where i is the sequence's index in the step in flight."""
+    """The tokens to compute, sequence after sequence. For a placeholder: -1 - i, where i is the sequence's index in the
+    step in flight."""
     tokens: list[int] = []
     for sequence, count in scheduler_output.num_scheduled_tokens.items():
         index = sequence.num_computed_tokens - len(sequence.prompt_ids)

@@ -15,7 +15,8 @@ class InputBuffers:
         batch: ForwardBatch of the largest size; smaller graphs read the beginning of each tensor.
     """
 
-    @torch.inference_mode()  # as the batches that aren't captured: for other tensors, the model would be compiled once more
+    # As the batches that aren't captured: for other tensors, the model would be compiled once more.
+    @torch.inference_mode()
     def __init__(self, max_num_seqs: int, table_width: int, block_size: int, device: torch.device):
         columns = {"input_ids": np.int64, "positions": np.int64, "slot_mapping": np.int64, "context_lens": np.int32}
         shapes = {name: (dtype, (max_num_seqs,)) for name, dtype in columns.items()} | {
@@ -41,7 +42,8 @@ class InputBuffers:
         return self._sizes[num_seqs]
 
     def fill(self, batch: ForwardBatch) -> None:
-        """Copy a batch of decodes there, behind all work that was started. One token of each: `cu_seqlens_q` never changes.
+        """Copy a batch of decodes there, behind all work that was started. One token of each: `cu_seqlens_q` never
+        changes.
 
         Args:
             batch: on the CPU.

@@ -1,13 +1,15 @@
-"""Lesson 12: the engine. A step schedules, computes, samples and passes tokens on; the rest is adding requests and returning their outputs."""
+"""Lesson 12: the engine. A step schedules, computes, samples and passes tokens on; the rest is adding requests and
+returning their outputs."""
 
 import random
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine import generate as engine_calls
 from lessons_lib.engine.config import EngineConfig
@@ -25,9 +27,6 @@ from lessons_lib.models.prompts import BadRequest, encode_prompt
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, fork
 from lessons_lib.scheduling.sequence import Sequence
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 EngineT = TypeVar("EngineT", bound="LLMEngine")
 Update = Callable[[InFlightStep, list[int]], object]
 
@@ -37,7 +36,6 @@ class LaunchedStep(InFlightStep):
     """A step of the engine that was launched.
 
     Attributes:
-        scheduler_output: what it computes, without sequences whose request has ended meanwhile.
         watch: its laps so far.
         logits: [N, vocabulary], until the next step is launched.
     """
@@ -48,9 +46,11 @@ class LaunchedStep(InFlightStep):
 
 
 class LLMEngine:
-    """Serves requests with one model: continuous batching over a paged cache, with preemption, prefix sharing and sampling.
+    """Serves requests with one model: continuous batching over a paged cache, with preemption, prefix sharing and
+    sampling.
 
-    The model belongs to the engine until `close`, which leaves it as it was before: `with LLMEngine(model, tokenizer) as engine:`.
+    The model belongs to the engine until `close`, which leaves it as it was before: `with LLMEngine(model, tokenizer)
+    as engine:`.
 
     Attributes:
         scheduler: a PreemptiveScheduler.
@@ -62,8 +62,8 @@ class LLMEngine:
 
     def __init__(
         self,
-        model: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerBase",
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
         config: EngineConfig | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -95,7 +95,7 @@ class LLMEngine:
         self._is_in_callback = self._is_closed = False
 
     @staticmethod
-    def new_runner(model: "PreTrainedModel", num_blocks: int, config: EngineConfig) -> ModelRunner:
+    def new_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
         """The runner of an engine whose config names none."""
         return ModelRunner(model, num_blocks, config.block_size, config.backend)
 
@@ -122,7 +122,8 @@ class LLMEngine:
             the request's id.
 
         Raises:
-            BadRequest: the id is taken, or the prompt is empty, has a token outside the vocabulary, or is too long for the context.
+            BadRequest: the id is taken, or the prompt is empty, has a token outside the vocabulary, or is too long for
+                the context.
             OutOfBlocks: the pool could not hold it, even alone. In both cases nothing has changed.
             RuntimeError: the engine is closed.
         """
@@ -156,7 +157,8 @@ class LLMEngine:
         return bool(self.requests or self._unclaimed)
 
     def abort(self, request_id: str) -> RequestOutput | None:
-        """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any more."""
+        """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any
+        more."""
         request = self.requests.get(request_id)
         return self._end(request, "abort") if request else None
 
@@ -221,17 +223,11 @@ class LLMEngine:
         except BaseException as error:
             return self._fail(step.scheduler_output, step.watch, error)
         step.watch.lap("forward")
-        scheduler_output = step.scheduler_output
-        work = dict(
-            tokens=scheduler_output.num_tokens,
-            prefill_tokens=scheduler_output.num_tokens - sum(step.gets_token),
-            running=len(scheduler_output.num_scheduled_tokens),
-        )
         completions = self._completions_with_token(step, tokens)
         update(step, tokens)
         self._pass_on(completions)
         step.watch.lap("update")
-        self._record_step(scheduler_output, step.watch, new_tokens=len(completions), **work)
+        self._record_step(step, len(completions))
 
     def copy_blocks(self, block_copies: list[BlockCopy]) -> None:
         """Carry out the block copies of a scheduled step."""
@@ -246,7 +242,8 @@ class LLMEngine:
         self._unclaimed = [other for other in self._unclaimed if other is not output]
 
     def close(self) -> None:
-        """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests any more."""
+        """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests
+        any more."""
         for name in list(self.requests):
             self.abort(name)
         self._finish_in_flight()
@@ -275,7 +272,8 @@ class LLMEngine:
     def _refuse_inside_a_step(self) -> None:
         if self._is_in_callback:
             raise RuntimeError(
-                "step() was called by an on_token, in the middle of a step; note what you want to do, and do it after the step."
+                "step() was called by an on_token, in the middle of a step; note what you want to do, and do it "
+                "after the step."
             )
 
     def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
@@ -308,14 +306,15 @@ class LLMEngine:
             raise error  # someone pressed Ctrl-C
 
     def _completions_with_token(self, step: LaunchedStep, tokens: list[int]) -> list[CompletionOutput]:
-        """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that begin with it."""
+        """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that
+        begin with it."""
         completions = []
         for row, (sequence, token, gets_token) in enumerate(
             zip(step.scheduler_output.num_scheduled_tokens, tokens, step.gets_token)
         ):
             completion = self._completions.get(sequence) if gets_token else None
             if completion is None:
-                continue  # also if its request has ended meanwhile, or if another sequence of it has failed in this loop
+                continue  # also if its request has ended meanwhile, or has failed in this loop
             request = completion.request
             if token == NO_TOKEN:
                 error = FloatingPointError(
@@ -334,9 +333,8 @@ class LLMEngine:
     def _update(self, step: InFlightStep, tokens: list[int]) -> None:
         scheduled = step.scheduler_output.num_scheduled_tokens
         served = {sequence: token for sequence, token in zip(scheduled, tokens) if sequence in self._completions}
-        step.scheduler_output.num_scheduled_tokens = {sequence: scheduled[sequence] for sequence in served}
-        assert isinstance(step, LaunchedStep)
-        self.scheduler.update(step.scheduler_output, served.values())
+        counts = {sequence: scheduled[sequence] for sequence in served}
+        self.scheduler.update(PreemptiveSchedulerOutput(counts), served.values())
 
     def _fork(
         self, request: EngineRequest, sequence: Sequence, count: int, logits: torch.Tensor
@@ -376,7 +374,8 @@ class LLMEngine:
         self.metrics.itl.add_all(gaps)
 
     def _pass_on_one(self, completion: CompletionOutput, now: float) -> None:
-        """Append the newest token of a completion to its text, call back, and see whether the completion has finished, and its request."""
+        """Append the newest token of a completion to its text, call back, and see whether the completion has finished,
+        and its request."""
         request, sequence = completion.request, completion.sequence
         is_running = not sequence.finish_reason
         text = completion.add_text()
@@ -424,17 +423,21 @@ class LLMEngine:
                 request.is_admitted = True
                 self.metrics.queue_time.add(now - request.arrival)
 
-    def _record_step(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, **work: Any) -> None:
-        step = EngineStep(
-            **work,
-            start=watch.start,
-            seconds=watch.laps,
+    def _record_step(self, step: LaunchedStep, new_tokens: int) -> None:
+        scheduler_output = step.scheduler_output
+        recorded = EngineStep(
+            start=step.watch.start,
+            seconds=step.watch.laps,
+            tokens=scheduler_output.num_tokens,
+            prefill_tokens=scheduler_output.num_tokens - sum(step.gets_token),
+            new_tokens=new_tokens,
+            running=len(scheduler_output.num_scheduled_tokens),
             waiting=len(self.scheduler.waiting),
             used_blocks=len(self.scheduler.pool.used),
             named_blocks=len(self.scheduler.pool.block_to_hash),
             preempted=len(scheduler_output.preempted),
             cached_tokens=sum(scheduler_output.cached.values()),
         )
-        self.metrics.add_step(step)
+        self.metrics.add_step(recorded)
         for listener in self.listeners:
-            listener(step)
+            listener(recorded)

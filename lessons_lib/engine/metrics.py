@@ -1,21 +1,22 @@
-"""Lesson 12: what an engine writes down about itself while it serves, as plain data."""
+"""Lesson 12: what an engine records about itself while it serves, as plain data."""
 
 from bisect import bisect_left
 from collections import Counter, deque
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from typing import Any
 
-# Upper bounds in seconds, each about twice the one before.
+# Upper bounds in seconds, each about twice the previous one.
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
 @dataclass
 class Histogram:
-    """How often a value fell between which bounds: the distribution of any number of values in a few numbers.
+    """How many values fell between each two bounds: a distribution in constant memory.
 
     Attributes:
-        counts: values up to each of BOUNDS, and one more place for those above all.
+        counts: values up to each of BOUNDS, and one more count for those above all.
         total: sum of the values.
     """
 
@@ -27,7 +28,7 @@ class Histogram:
         self.total += value
 
     def add_all(self, values: list[float]) -> None:
-        """Many values, of which most are alike."""
+        """Add many values, most of which are equal."""
         for value, times in Counter(values).items():
             self.counts[bisect_left(BOUNDS, value)] += times
             self.total += value * times
@@ -41,7 +42,8 @@ class Histogram:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """The bound that at least `share` (0 to 1) of the values do not exceed; infinity if they lie above all bounds."""
+        """The bound that at least `share` (0 to 1) of the values do not exceed; infinity if they are above all
+        bounds."""
         seen = 0
         for bound, count in zip((*BOUNDS, float("inf")), self.counts):
             seen += count
@@ -57,11 +59,11 @@ class EngineStep:
     Attributes:
         start: seconds on the engine's clock.
         seconds: part of the step -> how long it took: "schedule", "move", "forward", "sample", "update".
-        tokens, prefill_tokens: computed in all, and of those, tokens before the last known one of their sequence.
-        new_tokens: handed out.
-        running, waiting: sequences after the step was planned.
-        used_blocks, named_blocks: blocks that somebody holds, and those that can be found by what they hold.
-        preempted: sequences that lost their place.
+        tokens, prefill_tokens: computed in all, and of those, tokens before the last one of their sequence.
+        new_tokens: generated.
+        running, waiting: sequences after the step was scheduled.
+        used_blocks, named_blocks: blocks in use, and blocks that can be found by their hash.
+        preempted: sequences that were preempted.
         cached_tokens: tokens of admitted sequences that were in the cache already.
     """
 
@@ -79,21 +81,22 @@ class EngineStep:
 
     @property
     def total_seconds(self) -> float:
+        """Of all parts."""
         return sum(self.seconds.values())
 
 
 @dataclass
 class EngineMetrics:
-    """Sums over the life of an engine, and its last steps.
+    """Sums over the lifetime of an engine, and its last steps.
 
     Attributes:
-        max_num_seqs, max_num_batched_tokens, num_blocks: the engine's limits, which utilisation is computed against.
-        requests: reason for which they ended -> how many: "stop", "length", "abort", "error".
+        max_num_seqs, max_num_batched_tokens, num_blocks: the engine's limits, which utilization is relative to.
+        requests: finish reason -> how many requests ended with it: "stop", "length", "abort", "error".
         steps, busy_seconds: how many steps, and how long they took together.
         tokens, prefill_tokens, new_tokens, cached_tokens, preemptions: sums of what EngineStep has.
         part_seconds: part of a step -> its sum.
-        queue_time, ttft, tpot, itl, latency: histograms in seconds: from arrival to the first step; to the first token; between two
-            tokens, averaged over a request, and each gap on its own; from arrival to the end.
+        queue_time, ttft, tpot, itl, latency: histograms in seconds: from arrival to the first step; to the first token;
+            between two tokens, averaged over a completion, and each gap on its own; from arrival to the end.
         recent: the last steps.
     """
 
@@ -119,6 +122,7 @@ class EngineMetrics:
     _blocks_used: int = 0
 
     def add_step(self, step: EngineStep) -> None:
+        """Add a step to the sums."""
         self.recent.append(step)
         self.steps += 1
         self.busy_seconds += step.total_seconds
@@ -133,49 +137,52 @@ class EngineMetrics:
             self.part_seconds[part] = self.part_seconds.get(part, 0.0) + seconds
 
     def add_request(self, reason: str, latency: float) -> None:
-        """A request has ended. Latency counts where it got its answer."""
+        """A request has ended. Its latency in seconds counts only if it was completed."""
         self.requests[reason] = self.requests.get(reason, 0) + 1
         if reason in ("stop", "length"):
             self.latency.add(latency)
 
     @property
     def throughput(self) -> float:
-        """New tokens a second of the time in which there was work."""
+        """New tokens per second of the time in which there was work."""
         return self.new_tokens / self.busy_seconds if self.busy_seconds else 0.0
 
     @property
     def own_share(self) -> float:
-        """Share of the time that is not the model's: planning, sampling, book-keeping; 0 to 1."""
+        """Share of the time outside the model: scheduling, sampling, bookkeeping; 0 to 1."""
         return 1 - self.part_seconds.get("forward", 0.0) / self.busy_seconds if self.busy_seconds else 0.0
 
     @property
     def slot_utilisation(self) -> float:
-        """Places taken, of all there are, averaged over the steps."""
+        """Share of the batch slots in use, averaged over the steps."""
         return self._batch_slots_used / (self.steps * self.max_num_seqs) if self.steps else 0.0
 
     @property
     def token_utilisation(self) -> float:
-        """Tokens computed, of all that the budget allows, averaged over the steps."""
+        """Share of the token budget in use, averaged over the steps."""
         return self.tokens / (self.steps * self.max_num_batched_tokens) if self.steps else 0.0
 
     @property
     def block_utilisation(self) -> float:
-        """Blocks held, of all in the pool, averaged over the steps."""
+        """Share of the blocks in use, averaged over the steps."""
         return self._blocks_used / (self.steps * self.num_blocks) if self.steps else 0.0
 
     @property
     def prefix_hit_rate(self) -> float:
-        """Tokens found in the cache, of all prefill tokens that were computed or found; 0 to 1."""
+        """Share of the prefill tokens that were found in the cache; 0 to 1."""
         asked = self.cached_tokens + self.prefill_tokens
         return self.cached_tokens / asked if asked else 0.0
 
-    def snapshot(self) -> dict:
-        """Everything as numbers, texts, lists and dicts, ready for JSON. A quantile above all bounds is None: JSON has no infinity."""
+    def snapshot(self) -> dict[str, Any]:
+        """Everything as plain values, lists and dicts, ready for JSON. A quantile above all bounds is None: JSON has no
+        infinity."""
         names = (
-            "max_num_seqs max_num_batched_tokens num_blocks requests steps busy_seconds tokens prefill_tokens new_tokens cached_tokens "
-            "preemptions part_seconds throughput own_share slot_utilisation token_utilisation block_utilisation prefix_hit_rate"
+            "max_num_seqs max_num_batched_tokens num_blocks requests steps busy_seconds tokens prefill_tokens "
+            "new_tokens cached_tokens "
+            "preemptions part_seconds throughput own_share slot_utilisation token_utilisation block_utilisation "
+            "prefix_hit_rate"
         ).split()
-        plain = {name: copy(getattr(self, name)) for name in names}  # the engine goes on, and they stay
+        plain: dict[str, Any] = {name: copy(getattr(self, name)) for name in names}  # copies: the engine goes on
         for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
             histogram = getattr(self, name)
             plain[name] = asdict(histogram) | {"count": histogram.count, "mean": histogram.mean}

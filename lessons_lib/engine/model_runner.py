@@ -1,9 +1,11 @@
-"""Lesson 09: computes a scheduled step: one packed batch of all its tokens, one forward pass, logits for every sequence."""
+"""Lesson 09: computes a scheduled step: one packed batch of all its tokens, one forward pass, logits for every
+sequence."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend, paged_forward
 from lessons_lib.engine.in_flight import InFlightTokens
@@ -11,9 +13,6 @@ from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
@@ -32,9 +31,7 @@ class ModelRunner:
 
     cache_type = PagedKVCache
 
-    def __init__(
-        self, model: "PreTrainedModel", num_blocks: int, block_size: int, backend: str | Backend | None = None
-    ):
+    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None):
         self.model = model
         self.cache = self.cache_type(model.config, num_blocks, block_size, model.dtype, model.device)
         self.backend = backend

@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.sampling import SamplingParams, TokenLogprobs, token_logprobs
 from lessons_lib.scheduling.sequence import Sequence
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,12 @@ class CompletionOutput:
         index: which completion of the request it is.
         token_ids: its tokens.
         text: its text. While it grows, only if someone reads along.
-        finish_reason: "stop" after a stop token or stop string, "length" at `max_tokens`, "abort", or "error". None while it grows.
+        finish_reason: "stop" after a stop token or stop string, "length" at `max_tokens`, "abort", or "error". None
+            while it grows.
         logprobs: one for each token, if they were asked for.
-        request, sequence, seed, detokenizer, first_token_time, last_token_time: the engine's own. The detokenizer is None if nobody reads along;
-            times are on the engine's clock, when the first and the last token were passed on.
+        request, sequence, seed, detokenizer, first_token_time, last_token_time: the engine's own. The detokenizer is
+            None if nobody reads along; times are on the engine's clock, when the first and the last token were passed
+            on.
     """
 
     index: int
@@ -78,12 +77,12 @@ class CompletionOutput:
         self.text = self.detokenizer.text
         return text
 
-    def finish(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+    def finish(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Nothing follows: take over the reason, and the whole text. A stop token is not part of the text."""
         self.finish_reason = self.sequence.finish_reason
         if self.detokenizer is None:
             shown = self.token_ids[:-1] if self._ends_with_stop_token() else self.token_ids
-            self.text = tokenizer.decode(shown, skip_special_tokens=True)
+            self.text = str(tokenizer.decode(shown, skip_special_tokens=True))
 
     def _ends_with_stop_token(self) -> bool:
         return bool(self.token_ids) and self.token_ids[-1] in self.sequence.stop_token_ids
@@ -140,7 +139,7 @@ class EngineRequest:
     is_admitted: bool = False
     result: RequestOutput | None = None
 
-    def new_completion(self, sequence: Sequence, seed: int, tokenizer: "PreTrainedTokenizerBase") -> CompletionOutput:
+    def new_completion(self, sequence: Sequence, seed: int, tokenizer: PreTrainedTokenizerBase) -> CompletionOutput:
         """One more completion, which grows with a sequence."""
         is_watched = self.on_token or self.params.stop
         completion = CompletionOutput(

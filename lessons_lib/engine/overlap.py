@@ -1,8 +1,9 @@
-"""Lesson 13: the next step is scheduled and launched while this one runs, so that the GPU never waits for the scheduler.
+"""Lesson 13: the next step is scheduled and launched while this one runs, so that the GPU never waits for the
+scheduler.
 
-Scheduling a sequence's next step doesn't take its new token, only the fact that there will be one. So the sequence gets a placeholder, the
-next step is launched, and then the token arrives and replaces the placeholder. Only now can the host see that it was a stop token. By then
-the sequence has computed one token too many, which is thrown away.
+Scheduling a sequence's next step doesn't take its new token, only the fact that there will be one. So the sequence gets
+a placeholder, the next step is launched, and then the token arrives and replaces the placeholder. Only now can the host
+see that it was a stop token. By then the sequence has computed one token too many, which is thrown away.
 """
 
 from collections.abc import Callable
@@ -20,16 +21,15 @@ class OverlappedSteps:
     Attributes:
         scheduler: a Scheduler or PreemptiveScheduler.
         runner: has `launch(scheduler_output)`, which returns at once.
-        copy_blocks: function (scheduler_output): carries out its block copies before the step is launched.
+        copy_blocks: function (scheduler_output): carries out its block copies before the step is launched; None if
+            there are none.
         in_flight: the InFlightStep whose results haven't been processed, or None.
-        leaving: sequences whose last token is in flight. They don't run any more, and keep their blocks until it arrives.
+        leaving: sequences whose last token is in flight. They don't run any more, and keep their blocks until it
+            arrives.
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler[Any],
-        runner: ModelRunner,
-        copy_blocks: Callable[[Any], None] = lambda scheduler_output: None,
+        self, scheduler: Scheduler[Any], runner: ModelRunner, copy_blocks: Callable[[Any], None] | None = None
     ):
         self.scheduler, self.runner, self.copy_blocks = scheduler, runner, copy_blocks
         self.in_flight: InFlightStep | None = None
@@ -43,8 +43,8 @@ class OverlappedSteps:
         """Schedule and launch step N+1, then process the results of step N.
 
         Returns:
-            the sequences that have finished. Their blocks are free again. A step in flight may still write to them, but the GPU works in the
-            order of the launches, so whatever the next owner writes comes later.
+            the sequences that have finished. Their blocks are free again. A step in flight may still write to them, but
+            the GPU works in the order of the launches, so whatever the next owner writes comes later.
         """
         finished = self.finish_in_flight() if self.may_lack_blocks() else []
         launched = self.launch()
@@ -65,11 +65,12 @@ class OverlappedSteps:
         """
         scheduler_output = self.scheduler.schedule()
         if preempted := self.preempted_in_flight(scheduler_output):
-            names = [sequence.id for sequence in preempted]
             raise RuntimeError(
-                f"{names} were preempted with tokens in flight; admission must not take blocks from running sequences."
+                f"{[sequence.id for sequence in preempted]} were preempted with tokens in flight; "
+                "admission must not take blocks from running sequences."
             )
-        self.copy_blocks(scheduler_output)
+        if self.copy_blocks:
+            self.copy_blocks(scheduler_output)
         if not scheduler_output.num_scheduled_tokens:
             return None
         return InFlightStep(scheduler_output, self.runner.launch(scheduler_output))
@@ -84,7 +85,8 @@ class OverlappedSteps:
         return self.process_results(previous) if previous else []
 
     def may_lack_blocks(self) -> bool:
-        """Whether the next step may have to preempt a sequence: all its tokens must be known then, since they are computed again."""
+        """Whether the next step may have to preempt a sequence: all its tokens must be known then, since they are
+        computed again."""
         scheduler = self.scheduler
         size, running = scheduler.pool.block_size, len(scheduler.running)
         # For each sequence a new block and a copy of one, and the blocks that the tokens of the step fill.
@@ -99,7 +101,8 @@ class OverlappedSteps:
         return [sequence for sequence in preempted if sequence in in_flight]
 
     def append_placeholders(self, step: InFlightStep) -> None:
-        """Let the sequences look as they will after the step: its tokens computed, and a placeholder for each new token."""
+        """Let the sequences look as they will after the step: its tokens computed, and a placeholder for each new
+        token."""
         for (sequence, count), gets_token in zip(step.scheduler_output.num_scheduled_tokens.items(), step.gets_token):
             if sequence.finish_reason:
                 continue
@@ -123,15 +126,16 @@ class OverlappedSteps:
             if sequence.finish_reason:  # it had finished by the step before, or was aborted
                 continue
             if gets_token:
-                if sequence.num_placeholders and token not in sequence.stop_token_ids:
-                    sequence.num_placeholders = 0
+                goes_on = sequence.num_placeholders and token not in sequence.stop_token_ids
+                sequence.num_placeholders = 0
+                if goes_on:
                     sequence.output_ids.append(token)
                 else:  # a stop token, or the last one that `max_new_tokens` allows
-                    sequence.num_placeholders = 0
                     sequence.append_token(token)
                     finished.append(sequence)
             if sequence.num_computed_tokens % block_size < count:
-                # A block is full. Its hash needs its tokens, so the scheduler could not count them before they were known.
+                # A block is full. Its hash needs its tokens, so the scheduler could not count them before they were
+                # known.
                 sequence.num_computed_tokens -= count
                 self.scheduler.computed(sequence, count)
         for sequence in finished:
@@ -155,7 +159,7 @@ def serve_overlapped(
     runner: ModelRunner,
     scheduler: Scheduler[Any],
     sequences: list[Sequence],
-    copy_blocks: Callable[[Any], None] = lambda scheduler_output: None,
+    copy_blocks: Callable[[Any], None] | None = None,
 ) -> list[list[int]]:
     """Generate the completions of all sequences; see `model_runner.serve_greedily`.
 

@@ -1,28 +1,30 @@
-"""Lesson 13: the engine for a GPU: the next step is launched before the tokens of the last one are read, so results arrive one step later.
+"""Lesson 13: the engine for a GPU: the next step is launched before the tokens of the last one are read, so results
+arrive one step later.
 
-A step does what a step of LLMEngine does, in two halves: one call launches it, the next call processes its results. In between, its
-sequences have placeholders; see `overlap`.
+A step does what a step of LLMEngine does, in two halves: one call launches it, the next call processes its results. In
+between, its sequences have placeholders; see `overlap`.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import PreTrainedModel
+
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.in_flight import InFlightStep
-from lessons_lib.engine.llm_engine import EngineConfig, LaunchedStep, LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
-
-def gpu_model_runner(**options: Any) -> Callable[["PreTrainedModel", int, EngineConfig], GPUModelRunner]:
+def gpu_model_runner(**options: Any) -> Callable[[PreTrainedModel, int, EngineConfig], GPUModelRunner]:
     """For `EngineConfig.make_runner`: a GPUModelRunner with these options, and the sizes of the engine."""
 
-    def make(model: "PreTrainedModel", num_blocks: int, config: EngineConfig) -> GPUModelRunner:
+    def make(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> GPUModelRunner:
         sizes: dict[str, Any] = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
         return GPUModelRunner(model, num_blocks, config.block_size, **sizes, **options)
 
@@ -42,21 +44,24 @@ class EngineSteps(OverlappedSteps):
             launched.logits = None  # they are not needed, and the next launch may overwrite them
         return launched
 
-    def process_results(self, step: InFlightStep) -> list[Sequence]:
-        assert isinstance(step, LaunchedStep)
+    def process_results(self, step: Any) -> list[Sequence]:
         self.engine.process_results(step, self.fill_placeholders)
         return []
 
 
 class OverlappedEngine(LLMEngine):
-    """An LLMEngine that gives the same answers and keeps a GPU busy. Without a GPU: `gpu_model_runner(compiled=False, capture=rerun)`.
+    """An LLMEngine that gives the same answers and keeps a GPU busy. Without a GPU: `gpu_model_runner(compiled=False,
+    capture=rerun)`.
 
     Attributes:
         runner: a GPUModelRunner. Call `runner.warm_up()` before the first request, so that none waits for the compiler.
         overlap: EngineSteps: the step in flight, and the protocol.
     """
 
-    new_runner = staticmethod(gpu_model_runner())
+    @staticmethod
+    def new_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
+        """See `LLMEngine.new_runner`."""
+        return gpu_model_runner()(model, num_blocks, config)
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -79,7 +84,8 @@ class OverlappedEngine(LLMEngine):
     def step(self) -> list[RequestOutput]:
         """Schedule and launch the next step, then process the results of the one before. See `LLMEngine.step`.
 
-        If the host must see logits, or if blocks may run out (all tokens of a preempted sequence must be known), one step waits for the other.
+        If the host must see logits, or if blocks may run out (all tokens of a preempted sequence must be known), one
+        step waits for the other.
         """
         self._refuse_inside_a_step()
         if self.overlap.may_lack_blocks() or self._next_needs_logits():
@@ -96,11 +102,13 @@ class OverlappedEngine(LLMEngine):
         return any(request.is_admitted or has_batch_slot for request in self._needs_logits)
 
     def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
-        """An admission rule of the user's may take blocks from running sequences: one with a token in flight can't be recomputed without it."""
+        """An admission rule of the user's may take blocks from running sequences: one with a token in flight can't be
+        recomputed without it."""
         victims = self.overlap.preempted_in_flight(scheduler_output)
         for request in dict.fromkeys(self._completions[sequence].request for sequence in victims):
             error = RuntimeError(
-                f"{request.id!r} was preempted with a token in flight; admission must not take blocks from running sequences."
+                f"{request.id!r} was preempted with a token in flight; admission must not take blocks from running "
+                "sequences."
             )
             self._unclaimed.append(self._end(request, "error", error))
         if victims:

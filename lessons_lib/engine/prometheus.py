@@ -1,4 +1,5 @@
-"""Lesson 12: an engine's metrics in the text form that Prometheus reads (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
+"""Lesson 12: an engine's metrics in the text format that Prometheus reads
+(https://prometheus.io/docs/instrumenting/exposition_formats/)."""
 
 from collections.abc import Iterator
 
@@ -9,34 +10,35 @@ from lessons_lib.engine.metrics import BOUNDS, EngineMetrics, Histogram
 
 PREFIX = "lessons_engine_"
 COUNTERS = {
-    "steps": "Steps done.",
+    "steps": "Steps.",
     "tokens": "Tokens computed.",
-    "new_tokens": "Tokens handed out.",
+    "new_tokens": "Tokens generated.",
     "cached_tokens": "Prompt tokens found in the cache.",
-    "preemptions": "Sequences that lost their place.",
+    "preemptions": "Sequences preempted.",
 }
 GAUGES = {
-    "slot_utilisation": "Places taken, of all there are, averaged over the steps.",
-    "token_utilisation": "Tokens computed, of all that the budget allows, averaged over the steps.",
-    "block_utilisation": "Blocks held, of all in the pool, averaged over the steps.",
-    "prefix_hit_rate": "Tokens found in the cache, of all prefill tokens.",
+    "slot_utilisation": "Share of the batch slots in use, averaged over the steps.",
+    "token_utilisation": "Share of the token budget in use, averaged over the steps.",
+    "block_utilisation": "Share of the blocks in use, averaged over the steps.",
+    "prefix_hit_rate": "Share of the prefill tokens that were found in the cache.",
 }
 HISTOGRAMS = {
     "queue_time": "From arrival to the first step.",
     "ttft": "Time to first token.",
-    "tpot": "Time per output token after the first, averaged over a request.",
-    "itl": "Time between two tokens of an answer.",
+    "tpot": "Time per output token after the first, averaged over a completion.",
+    "itl": "Time between two tokens of a completion.",
     "latency": "From arrival to the last token.",
 }
 
 
 class EngineCollector:
-    """What prometheus_client asks for the numbers whenever somebody wants to read them. The engine itself knows nothing of it."""
+    """What prometheus_client asks for the values when they are scraped. The engine itself doesn't know about it."""
 
     def __init__(self, metrics: EngineMetrics):
         self.metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
+        """Every metric once."""
         for name, help_text in COUNTERS.items():
             yield CounterMetricFamily(PREFIX + name, help_text, value=getattr(self.metrics, name))
         for name, help_text in GAUGES.items():
@@ -57,13 +59,13 @@ class EngineCollector:
 
 
 def prometheus_text(metrics: EngineMetrics) -> str:
-    """All metrics, a line each, as a server would hand them out under /metrics."""
+    """All metrics, one per line, as a server returns them under /metrics."""
     registry = CollectorRegistry()
     registry.register(EngineCollector(metrics))
     return generate_latest(registry).decode()
 
 
 def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
-    """Prometheus counts in each bucket all values up to its bound."""
+    """In Prometheus, a bucket counts all values up to its bound."""
     bounds = [*map(str, BOUNDS), "+Inf"]
     return [(bound, sum(histogram.counts[: index + 1])) for index, bound in enumerate(bounds)]

@@ -25,7 +25,8 @@ class SamplingParams:
         stop: strings that end the completion; they are not part of it.
         stop_token_ids: tokens that end the completion, besides the model's end token.
         ignore_eos: go on after the end token.
-        logprobs: None, or for how many of the likeliest tokens log-probabilities are returned, besides those of the chosen ones.
+        logprobs: None, or for how many of the likeliest tokens log-probabilities are returned, besides those of the
+            chosen ones.
         n: how many completions are drawn for the prompt.
 
     Raises:
@@ -49,7 +50,8 @@ class SamplingParams:
         self._must(
             self.max_tokens is None or _is_whole(self.max_tokens, 1), "max_tokens", "a whole number from 1 on, or None"
         )
-        # NaN fails every comparison, so each rule is written as what must hold. A logit divided by less than 1e-5 might overflow.
+        # NaN fails every comparison, so each rule is written as what must hold. A logit divided by less than 1e-5 might
+        # overflow.
         self._must(
             self.temperature == 0 or 1e-5 <= self.temperature < float("inf"),
             "temperature",
@@ -72,7 +74,7 @@ class SamplingParams:
 
 
 def _is_whole(value: object, least: float = float("-inf")) -> bool:
-    return isinstance(value, Integral) and value >= least
+    return isinstance(value, Integral) and int(value) >= least
 
 
 def token_probabilities(
@@ -84,7 +86,8 @@ def token_probabilities(
         logits: [N, vocabulary].
         temperature: [N], above 0.
         top_k: int [N], 1 or more: only the `top_k` likeliest may be drawn.
-        top_p: [N], above 0: of these, only the likeliest that together have this probability. The one that reaches it is included.
+        top_p: [N], above 0: of these, only the likeliest that together have this probability. The one that reaches it
+            is included.
 
     Returns:
         (probabilities, tokens), each [N, vocabulary], likeliest first: tokens[i, j] is drawn with probabilities[i, j].
@@ -100,7 +103,8 @@ def token_probabilities(
 def random_number(seed: int, position: int) -> float:
     """A pseudo-random number in [0, 1), the same for the same seed and position.
 
-    There is no state between draws. So it doesn't matter what else is in the batch, or whether the sequence was preempted and came back.
+    There is no state between draws. So it doesn't matter what else is in the batch, or whether the sequence was
+    preempted and came back.
 
     Args:
         position: how many tokens the completion has so far.

@@ -23,7 +23,8 @@ class BlockCopy:
 
 
 def copy_blocks(block_copies: list[BlockCopy], cache: PagedKVCache, swap_cache: PagedKVCache | None) -> None:
-    """Copy the contents of blocks, in the given order, in all layers. Neighbors of one kind are copied together, unless one needs another.
+    """Copy the contents of blocks, in the given order, in all layers. Neighbors of one kind are copied together, unless
+    one needs another.
 
     Args:
         cache: the cache of the pool.

@@ -1,14 +1,12 @@
 """Lesson 03: a pool of blocks, and the block table that lists a request's blocks."""
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PretrainedConfig
 
 from lessons_lib.models.loading import cache_bytes_per_token
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 
 class OutOfBlocks(RuntimeError):

@@ -1,4 +1,5 @@
-"""Lesson 10: what always holds of the pool. Every block is free, or used by exactly as many sequences as its reference count says."""
+"""Lesson 10: what always holds of the pool. Every block is free, or used by exactly as many sequences as its reference
+count says."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any

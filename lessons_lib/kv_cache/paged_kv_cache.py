@@ -1,13 +1,10 @@
-"""Lesson 06: keys and values of all layers in the blocks of one pool, written by slot mapping and read by block table."""
-
-from typing import TYPE_CHECKING
+"""Lesson 06: keys and values of all layers in the blocks of one pool, written by slot mapping and read by block
+table."""
 
 import torch
+from transformers import PretrainedConfig
 
 from lessons_lib.models.loading import kv_head_size
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 
 class PagedKVCache:
@@ -39,7 +36,8 @@ class PagedKVCache:
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in layers]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-        """Write the new tokens' keys and values of one layer to their cache slots, for all sequences at once. Nothing else changes.
+        """Write the new tokens' keys and values of one layer to their cache slots, for all sequences at once. Nothing
+        else changes.
 
         Args:
             layer: index of the layer, from 0.

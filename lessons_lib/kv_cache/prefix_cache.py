@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
     """The hash of a full block: of its tokens, and of the hash of the block before it.
 
-    Keys and values depend on all tokens before them, so the same tokens behind another beginning are another block. The chain makes one
-    hash stand for everything up to the end of the block.
+    Keys and values depend on all tokens before them, so the same tokens behind another beginning are another block. The
+    chain makes one hash stand for everything up to the end of the block.
 
     Args:
         parent: the hash of the block before; b"" for the first.
@@ -64,8 +64,8 @@ class LruQueue(OrderedDict[int, None]):
 class PrefixCache(BlockPool):
     """A block pool whose blocks may have several owners, and can be found by the hash of their contents.
 
-    A block that no sequence uses any more keeps its contents and its hash until it is allocated again. The front of the free queue is the
-    least recently used block, so what hasn't been used for longest is lost first.
+    A block that no sequence uses any more keeps its contents and its hash until it is allocated again. The front of the
+    free queue is the least recently used block, so what hasn't been used for longest is lost first.
 
     Attributes:
         ref_count: block -> how many sequences use it, for blocks in use.
@@ -121,7 +121,8 @@ class PrefixCache(BlockPool):
         for block in blocks:
             if block not in self.ref_count and block not in self.block_to_hash:
                 raise ValueError(
-                    f"block {block} is free and has no hash; touch blocks in use, or those that `match_prefix` returned. Nothing changed."
+                    f"block {block} is free and has no hash; touch blocks in use, or those that `match_prefix` "
+                    "returned. Nothing changed."
                 )
         for block in blocks:
             self.ref_count[block] = self.ref_count.get(block, 0) + 1
@@ -129,7 +130,8 @@ class PrefixCache(BlockPool):
         self.used.update(blocks)
 
     def free(self, blocks: list[int]) -> None:
-        """One sequence no longer uses its blocks, given in the order of its tokens. Those it used alone join the free queue.
+        """One sequence no longer uses its blocks, given in the order of its tokens. Those it used alone join the free
+        queue.
 
         Raises:
             ValueError: a block is not in use, or is given twice; nothing changes.
@@ -145,7 +147,8 @@ class PrefixCache(BlockPool):
                 del self.ref_count[block]
 
     def cache_full_block(self, block: int, block_hash: bytes) -> None:
-        """A block in use is full and computed: from now on it can be found by its hash. If another block has that hash, nothing changes.
+        """A block in use is full and computed: from now on it can be found by its hash. If another block has that hash,
+        nothing changes.
 
         Raises:
             ValueError: the block is not in use; nothing changes.

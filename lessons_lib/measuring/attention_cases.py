@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lessons_lib.attention.packing import PackedBatch, pack
-from lessons_lib.attention.paged_attention import attention_one_by_one
+from lessons_lib.attention.plain_attention import attention_one_by_one
 
 L2_BYTES = 50 * 2**20  # the L2 cache of an H100 or H200; others have less
 

@@ -1,7 +1,7 @@
 """Which tokens of which sequences each step computes.
 
 Read in this order: sequence, policies, scheduler (lesson 09), preemption (10). simulator runs a scheduler without a model on
-the requests of arrivals; statistics and swap_cost say what a run was like.
+the requests of arrivals; statistics says how the run went, and swap_cost what preemption costs (10).
 """
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy

@@ -1,7 +1,9 @@
-"""Lesson 09: requests as they come to a server: when they arrive, and how long they are. Random, and the same for the same seed."""
+"""Lesson 09: requests as they arrive at a server: when, and how long they are. Random, and the same for the same
+seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -10,15 +12,15 @@ from lessons_lib.scheduling.sequence import Sequence
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request before it is served, and what only a simulation can know of it: how long its answer will be.
+    """A request before it is served, and what only a simulation knows about it: how long its completion will be.
 
     Attributes:
         arrival_time: seconds from the start.
         prompt_tokens, answer_tokens: its lengths, 1 or more each.
-        max_new_tokens: its cap, at least `answer_tokens`; that is all that a server knows.
-        tier: rank of its customer, 0 is the best.
-        expected_tokens: a guess of `answer_tokens`.
-        is_interactive: whether somebody reads the answer as it grows.
+        max_new_tokens: its limit, at least `answer_tokens`; that is all a server knows.
+        tier: priority class of its user, 0 is the best.
+        expected_tokens: an estimate of `answer_tokens`.
+        is_interactive: whether a reader is watching the completion grow.
     """
 
     id: str
@@ -31,7 +33,7 @@ class Arrival:
     is_interactive: bool = False
 
     def sequence(self) -> Sequence:
-        """What the scheduler is given. Its tokens are only counted, so a range stands for them."""
+        """What the scheduler gets. Its tokens are only counted, so a range stands for them."""
         return Sequence(
             self.id,
             range(self.prompt_tokens),
@@ -45,10 +47,11 @@ class Arrival:
 
 
 END_TOKEN = frozenset({-1})  # no model has it
+Seed = int | list[int]
 
 
-def poisson_arrivals(rate, count, seed=0):
-    """Times of `count` independent arrivals, `rate` a second on average: the gaps are exponentially distributed.
+def poisson_arrivals(rate: float, count: int, seed: Seed = 0) -> "np.ndarray[Any, Any]":
+    """Times of `count` independent arrivals, `rate` per second on average: the gaps are exponentially distributed.
 
     Returns:
         float array [count], rising.
@@ -56,8 +59,11 @@ def poisson_arrivals(rate, count, seed=0):
     return np.random.default_rng(seed).exponential(1 / rate, count).cumsum()
 
 
-def bursty_arrivals(rate, count, seed=0, burst=20, speedup=10):
-    """Arrivals in bursts: on average `rate` a second, but `burst` at a time come `speedup` times as fast, and then there is a pause.
+def bursty_arrivals(
+    rate: float, count: int, seed: Seed = 0, burst: int = 20, speedup: float = 10
+) -> "np.ndarray[Any, Any]":
+    """Arrivals in bursts: on average `rate` per second, but `burst` at a time come `speedup` times as fast, followed by
+    a pause.
 
     Returns:
         float array [count], rising.
@@ -69,26 +75,28 @@ def bursty_arrivals(rate, count, seed=0, burst=20, speedup=10):
     return gaps.cumsum()
 
 
-def heavy_tailed(median, spread, count, most, seed=0):
-    """Lengths of which most are short and a few very long: log-normally distributed, as those of real prompts and answers are.
+def heavy_tailed(median: float, spread: float, count: int, most: int, seed: Seed = 0) -> "np.ndarray[Any, Any]":
+    """Lengths of which most are short and a few very long: log-normally distributed, as those of real prompts and
+    completions.
 
     Args:
         median: half of them are shorter.
-        spread: standard deviation of the logarithm; 0 makes all alike, 1 gives a mean of 1.6 medians.
-        most: longer ones are cut here.
+        spread: standard deviation of the logarithm; 0 makes all equal, 1 gives a mean of 1.6 medians.
+        most: longer ones are cut to this length.
 
     Returns:
         int array [count], 1 to `most`.
     """
     lengths = np.random.default_rng(seed).lognormal(np.log(median), spread, count)
-    return np.clip(lengths.round(), 1, most).astype(int)
+    clipped: np.ndarray[Any, Any] = np.clip(lengths.round(), 1, most).astype(int)
+    return clipped
 
 
 def traffic(
     count: int,
     rate: float,
     *,
-    arrivals: Callable = poisson_arrivals,
+    arrivals: Callable[..., "np.ndarray[Any, Any]"] = poisson_arrivals,
     prompt_median: float = 32,
     answer_median: float = 16,
     spread: float = 1.0,
@@ -100,14 +108,16 @@ def traffic(
     """`count` requests in the order of arrival.
 
     Args:
-        rate: arrivals a second.
+        rate: arrivals per second.
         arrivals: `poisson_arrivals` or `bursty_arrivals`.
         prompt_median, answer_median, spread, most: of the lengths, see `heavy_tailed`; every max_tokens is `most`.
         urgent_share: share of requests of tier 0; the others are of tier 1.
-        estimate_error: by what factor the expected lengths are wrong: standard deviation of its logarithm; 0 if they are right.
-        seed: another one gives other requests in every respect.
+        estimate_error: by what factor the expected lengths are wrong: standard deviation of its logarithm; 0 if they
+            are right.
+        seed: another seed gives entirely different requests.
     """
-    # A stream for each property: were they seed, seed + 1, ..., the answers of one seed would be the prompts of the next.
+    # One random stream per property: with seed, seed + 1, ..., the completions of one seed would be the prompts of the
+    # next.
     times = arrivals(rate, count, [seed, 0])
     prompts = heavy_tailed(prompt_median, spread, count, most, [seed, 1])
     answers = heavy_tailed(answer_median, spread, count, most, [seed, 2])
@@ -121,7 +131,7 @@ def traffic(
 
 
 def reversed_estimates(requests: list[Arrival]) -> list[Arrival]:
-    """The same requests with estimates as wrong as can be: the longest answer is expected to be the shortest."""
+    """The same requests with the worst estimates possible: the longest completion is expected to be the shortest."""
     guesses = iter(sorted((request.answer_tokens for request in requests), reverse=True))
     guess_of = {request.id: next(guesses) for request in sorted(requests, key=lambda request: request.answer_tokens)}
     return [replace(request, expected_tokens=guess_of[request.id]) for request in requests]

@@ -53,12 +53,15 @@ class StrictPriority:
 class PriorityWithAgeing:
     """The best tier first, and interactive requests before the others; but waiting counts too, in seconds.
 
-    All waiting sequences age alike, so the order of two sequences never changes once both have arrived: a sequence ranks as if it had
-    arrived `patience` seconds later for each tier below the best, and `head_start` seconds earlier if it is interactive.
+    All waiting sequences age alike, so the order of two sequences never changes once both have arrived: a sequence
+        ranks as if it had
+    arrived `patience` seconds later for each tier below the best, and `head_start` seconds earlier if it is
+    interactive.
 
     Attributes:
         patience: seconds of waiting that a tier is worth, 0 or more.
-        head_start: seconds of waiting that being interactive is worth, 0 or more. With 0 for both this is the order of arrival.
+        head_start: seconds of waiting that being interactive is worth, 0 or more. With 0 for both this is the order of
+            arrival.
 
     Raises:
         ValueError: `patience` or `head_start` is negative.
@@ -78,10 +81,11 @@ class PriorityWithAgeing:
 
 
 class BalancedLengths:
-    """Among the first few waiting sequences, the one that brings the mean length of the running ones closest to a target.
+    """Among the first few waiting sequences, the one that brings the mean length of the running ones closest to a
+    target.
 
-    A batch of long sequences alone reads a large cache in every step, and one of short sequences alone leaves memory idle. Mixing them
-    keeps steps alike.
+    A batch of long sequences alone reads a large cache in every step, and one of short sequences alone leaves memory
+    idle. Mixing them keeps steps alike.
 
     Attributes:
         target: the mean length to aim at, in tokens of prompt and expected completion together.
@@ -138,8 +142,8 @@ class WaitingQueue:
         window: int = getattr(self.policy, "window", 1)
         if window == 1 or not self._entries:
             return self._entries[0][-1]
-        chosen: Sequence = self.policy.choose([sequence for *_, sequence in self._entries[:window]], running)  # type: ignore[attr-defined]
-        return chosen
+        first_waiting = [sequence for *_, sequence in self._entries[:window]]
+        return self.policy.choose(first_waiting, running)  # type: ignore[attr-defined, no-any-return]
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out.

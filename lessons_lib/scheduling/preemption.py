@@ -1,4 +1,5 @@
-"""Lesson 10: a scheduler that takes blocks back when there are too few. Lesson 11: and shares blocks with the same contents."""
+"""Lesson 10: a scheduler that takes blocks back when there are too few. Lesson 11: and shares blocks with the same
+contents."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,8 @@ def take_cached(pool: "PrefixCache", sequence: Sequence, blocks: list[int]) -> N
 def if_blocks_are_free(admission: Admission) -> Admission:
     """The same admission rule, but never without free blocks for the tokens that a sequence has now.
 
-    Waiting forks, and sequences whose last token is in flight, use blocks that a rule which looks at running sequences doesn't count.
+    Waiting forks, and sequences whose last token is in flight, use blocks that a rule which looks at running sequences
+    doesn't count.
     """
 
     def admits(scheduler: Scheduler[Any], sequence: Sequence) -> bool:
@@ -80,7 +82,8 @@ def if_blocks_are_free(admission: Admission) -> Admission:
 
 
 class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
-    """A Scheduler over a PrefixCache. No sequence stalls: if a block is missing, a victim loses its blocks and waits again.
+    """A Scheduler over a PrefixCache. No sequence stalls: if a block is missing, a victim loses its blocks and waits
+    again.
 
     Attributes:
         pool: a PrefixCache.
@@ -153,13 +156,15 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         scheduler_output.num_scheduled_tokens[sequence] = count
 
     def candidates(self) -> list[Sequence]:
-        """Sequences whose blocks may be taken: the running ones, then the forks that have blocks while they wait for a batch slot."""
+        """Sequences whose blocks may be taken: the running ones, then the forks that have blocks while they wait for a
+        batch slot."""
         forks = self.waiting_forks()
         # The only running sequence never gives way to waiting forks: it might be admitted again before them, forever.
         return forks if forks and len(self.running) == 1 else [*self.running, *forks]
 
     def make_room(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> bool:
-        """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not write to it.
+        """Allocate blocks for `count` more tokens, and a copy of the block that they begin in if the sequence may not
+        write to it.
 
         Returns:
             whether enough blocks were free; if not, nothing changes.
@@ -205,7 +210,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         sequence.num_computed_tokens = 0
 
     def admit(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence) -> None:
-        """Give a waiting sequence a batch slot, and the blocks that hold its tokens: swapped in, or found in the cache."""
+        """Give a waiting sequence a batch slot, and the blocks that hold its tokens: swapped in, or found in the
+        cache."""
         if sequence.swapped:
             sequence.blocks = self.pool.allocate(len(sequence.swapped))  # if this raises, nothing has changed
             scheduler_output.block_copies += [
@@ -230,7 +236,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
     def missing_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence lacks for the tokens that it has now, those to be copied included."""
-        # Cached blocks in use cost nothing. But the last token is always computed, in a copy of its block or in a new one.
+        # Cached blocks in use cost nothing. But the last token is always computed, in a copy of its block or in a new
+        # one.
         prefix = self.cached_blocks(sequence)[: (sequence.num_tokens - 1) // self.pool.block_size]
         in_use = sum(block in self.pool.ref_count for block in prefix)
         return super().missing_blocks(sequence) - in_use + self.needs_copy(sequence)
@@ -240,7 +247,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         return [sequence for sequence in self.waiting if sequence.blocks]
 
     def computed(self, sequence: Sequence, count: int) -> None:
-        """The keys and values of `count` more of its tokens are in the cache; blocks that are full now can be found by their hash."""
+        """The keys and values of `count` more of its tokens are in the cache; blocks that are full now can be found by
+        their hash."""
         before = sequence.num_computed_tokens // self.pool.block_size
         super().computed(sequence, count)
         full = sequence.num_computed_tokens // self.pool.block_size
@@ -250,7 +258,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
                 self.pool.cache_full_block(sequence.blocks[index], hashes[index])
 
     def discard(self, sequence: Sequence) -> None:
-        """Take out a sequence whose keys and values may be wrong: its blocks can't be found by their hashes any more."""
+        """Take out a sequence whose keys and values may be wrong: its blocks can't be found by their hashes any
+        more."""
         for block in sequence.blocks:
             if block in self.pool.block_to_hash:
                 del self.pool.hash_to_block[self.pool.block_to_hash.pop(block)]

@@ -19,7 +19,8 @@ class SchedulerOutput:
     """What one step computes.
 
     Attributes:
-        num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed batch.
+        num_scheduled_tokens: sequence -> how many of its tokens are computed, 1 or more; in the order of the packed
+            batch.
         admitted: sequences that run from this step on.
         stalled: running sequences that get no token because no block is free for it.
     """
@@ -41,8 +42,9 @@ Admission = Callable[[Any, Sequence], bool]
 def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
     """How many tokens of each running sequence the next step computes.
 
-    A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute. Decodes come first:
-    they cost little, and skipping one would delay its completion by a step. What is left of the budget goes to the others in order, as much
+    A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute.
+    Decodes come first: they cost little, and skipping one would delay its completion by a step. What is left of the
+        budget goes to the others in order, as much
     as each wants while there is any.
 
     Args:
@@ -69,7 +71,8 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
 
 
 def conservative(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
-    """Admission by worst case: whether the pool is large enough even if all running sequences and this one reach `max_new_tokens`.
+    """Admission by worst case: whether the pool is large enough even if all running sequences and this one reach
+    `max_new_tokens`.
 
     No running sequence ever lacks a block. But most completions end earlier, so much of the pool stays unused.
     """
@@ -78,7 +81,8 @@ def conservative(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
 
 
 def optimistic(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
-    """Admission by present need: whether enough blocks are free for the tokens that the sequence has now, and a reserve.
+    """Admission by present need: whether enough blocks are free for the tokens that the sequence has now, and a
+    reserve.
 
     The reserve, `scheduler.watermark` blocks, is for the running sequences: they will need blocks soon.
     """
@@ -115,7 +119,8 @@ class Scheduler(Generic[OutputT]):
     ):
         if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
             raise ValueError(
-                f"max_num_seqs is {max_num_seqs} and max_num_batched_tokens {max_num_batched_tokens}; there must be room for 1 sequence or "
+                f"max_num_seqs is {max_num_seqs} and max_num_batched_tokens {max_num_batched_tokens}; there must be "
+                "room for 1 sequence or "
                 "more, and for a token of each."
             )
         if watermark < 0:
@@ -139,13 +144,15 @@ class Scheduler(Generic[OutputT]):
         """
         if not len(sequence.prompt_ids) or sequence.max_new_tokens < 1:
             raise BadRequest(
-                f"sequence {sequence.id!r} has {len(sequence.prompt_ids)} prompt tokens and max_new_tokens {sequence.max_new_tokens}; "
+                f"sequence {sequence.id!r} has {len(sequence.prompt_ids)} prompt tokens and max_new_tokens "
+                f"{sequence.max_new_tokens}; "
                 "both must be at least 1."
             )
         needed = blocks_for(sequence.most_tokens, self.pool.block_size)
         if needed > self.pool.num_blocks:
             raise OutOfBlocks(
-                f"sequence {sequence.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has {self.pool.num_blocks}. "
+                f"sequence {sequence.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has "
+                f"{self.pool.num_blocks}. "
                 "Lower its max_new_tokens, or make the pool larger. Nothing was added."
             )
         self.waiting.add(sequence)
@@ -157,8 +164,8 @@ class Scheduler(Generic[OutputT]):
     def schedule(self) -> OutputT:
         """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
 
-        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one forever. While a
-        sequence stalls, none is admitted.
+        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one
+        forever. While a sequence stalls, none is admitted.
 
         Returns:
             SchedulerOutput. Its sequences have blocks for their new tokens.
@@ -171,7 +178,8 @@ class Scheduler(Generic[OutputT]):
         self.schedule_waiting(scheduler_output)
         if self.running and not scheduler_output.num_scheduled_tokens:
             raise Deadlock(
-                f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. Admit more "
+                f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. "
+                "Admit more "
                 "carefully, or preempt one of them (lesson 10)."
             )
         return scheduler_output
@@ -218,8 +226,8 @@ class Scheduler(Generic[OutputT]):
         """After the pass: count what was computed, and append the new tokens.
 
         Args:
-            next_tokens: a token for each scheduled sequence, in order. It counts only where all tokens are computed: logits in the middle
-                of a prompt predict a token that is known already.
+            next_tokens: a token for each scheduled sequence, in order. It counts only where all tokens are computed:
+                logits in the middle of a prompt predict a token that is known already.
 
         Returns:
             the sequences that have finished. Their blocks are free again.

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 class Sequence:
     """A prompt and the completion that grows behind it.
 
-    There are no phases. A prompt that isn't computed yet, a prompt computed halfway, a completion whose last token isn't computed yet, and
-    a sequence that lost its cache and recomputes everything differ in two numbers only: `num_tokens` and `num_computed_tokens`.
+    There are no phases. A prompt that isn't computed yet, a prompt computed halfway, a completion whose last token
+    isn't computed yet, and
+    a sequence that lost its cache and recomputes everything differ in two numbers only: `num_tokens` and
+        `num_computed_tokens`.
 
     Attributes:
         id: unique among the sequences of a scheduler.
@@ -26,7 +28,8 @@ class Sequence:
         finish_reason: "stop" after a stop token, "length" at `max_new_tokens`, None while it is unfinished.
         block_hashes: hashes of its full blocks, as far as they have been computed (lesson 11).
         swapped: blocks of the swap space that hold its tokens while it is swapped out (lesson 10).
-        num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet (lesson 13).
+        num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet
+            (lesson 13).
     """
 
     id: str
@@ -57,11 +60,13 @@ class Sequence:
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens it can ever have in the cache. The last token of the completion is returned and never computed."""
+        """The most tokens it can ever have in the cache. The last token of the completion is returned and never
+        computed."""
         return len(self.prompt_ids) + self.max_new_tokens - 1
 
     def append_token(self, token: int) -> None:
-        """Append a token to the completion. It finishes with a stop token, or with the last token that `max_new_tokens` allows."""
+        """Append a token to the completion. It finishes with a stop token, or with the last token that `max_new_tokens`
+        allows."""
         self.output_ids.append(token)
         if token in self.stop_token_ids:
             self.finish_reason = "stop"

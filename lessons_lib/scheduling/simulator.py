@@ -1,34 +1,35 @@
-"""Lesson 09: the scheduler at work without a model: what a step takes is computed, and the clock is set forward by it."""
+"""Lesson 09: the scheduler without a model: the duration of a step is computed, and the clock advances by it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
-from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """Seconds of a step, as a straight line: so much to begin, so much for each token computed, so much for each token attended to."""
+    """Seconds of a step, as a linear function: a fixed part, a part per computed token, and a part per token attended
+    to."""
 
     base: float
     per_token: float
     per_context_token: float
 
     def seconds(self, tokens: int, context_tokens: int) -> float:
+        """Of a step that computes `tokens` and attends to `context_tokens`."""
         return self.base + self.per_token * tokens + self.per_context_token * context_tokens
 
 
-def fit_cost(tokens, context_tokens, seconds):
-    """The line that fits measured steps best: the sum of the squared errors is the smallest.
+def fit_cost(tokens: list[int], context_tokens: list[int], seconds: list[float]) -> StepCost:
+    """The linear function that fits measured steps best, by least squares.
 
     Args:
         tokens, context_tokens, seconds: of each measured step, lists of the same length, 3 or more.
 
-    Returns:
-        StepCost.
     """
     columns = np.stack([np.ones(len(tokens)), tokens, context_tokens], axis=1)
     base, per_token, per_context_token = np.linalg.lstsq(columns, np.asarray(seconds), rcond=None)[0]
@@ -37,11 +38,12 @@ def fit_cost(tokens, context_tokens, seconds):
 
 @dataclass
 class SequenceTimes:
-    """When things happened to one sequence, in seconds from the start.
+    """When things happened to one sequence, in seconds from the start of the run.
 
     Attributes:
-        arrival, admitted, first_token, finished: it came; its first step began; its first and its last token were handed out.
-        answer_tokens: tokens of its answer.
+        arrival, admitted, first_token, finished: it arrived; its first step began; its first and its last token were
+            generated.
+        answer_tokens: tokens of its completion.
     """
 
     arrival: float
@@ -52,6 +54,7 @@ class SequenceTimes:
 
     @property
     def queue_time(self) -> float:
+        """From arrival to its first step."""
         return self.admitted - self.arrival
 
     @property
@@ -72,14 +75,14 @@ class SequenceTimes:
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """One step, for pictures.
+    """One step, to be drawn.
 
     Attributes:
         start, seconds: on the clock of the simulation.
         prefill, decode: sequence -> tokens computed in this step.
         waiting: sequences in the queue, the next one first.
         stalled: running sequences that got no block.
-        free_blocks: after the step was planned.
+        free_blocks: after the step was scheduled.
     """
 
     start: float
@@ -93,13 +96,13 @@ class SimulatedStep:
 
 @dataclass
 class Simulation:
-    """What a simulated run gave.
+    """The result of a simulated run.
 
     Attributes:
         times: sequence -> its times, for all that have finished.
         seconds: end of the last step.
         num_steps, computed_tokens: of the whole run.
-        steps: one SimulatedStep each, if they were asked for.
+        steps: one SimulatedStep each, if they are kept.
     """
 
     times: dict[str, SequenceTimes] = field(default_factory=dict)
@@ -110,33 +113,33 @@ class Simulation:
 
 
 def simulate(
-    scheduler: Scheduler,
+    scheduler: Scheduler[Any],
     requests: Iterable[Arrival],
     cost: StepCost,
     *,
     keep_steps: bool = False,
     until: float = float("inf"),
 ) -> Simulation:
-    """Serve requests on a clock that is only computed.
+    """Serve requests on a simulated clock.
 
     Args:
         scheduler: the one that would serve a real model; empty.
         requests: in the order of arrival.
-        keep_steps: keep what every step did.
-        until: begin no step from this time on.
+        keep_steps: record what every step did.
+        until: no step begins at this time or later, in seconds.
     """
     run = Simulation()
     (end_token,) = END_TOKEN
     arrivals = iter(requests)
     coming = next(arrivals, None)
-    answer_lengths = {}
-    never_ran = set()
+    answer_lengths: dict[str, int] = {}
+    never_ran: set[str] = set()
     clock = 0.0
     while (coming or scheduler.has_unfinished()) and clock < until:
-        if not scheduler.has_unfinished():
+        if coming and not scheduler.has_unfinished():
             if coming.arrival_time >= until:
                 break
-            clock = max(clock, coming.arrival_time)  # nothing to do until somebody comes
+            clock = max(clock, coming.arrival_time)  # nothing to do until the next request arrives
         while coming and coming.arrival_time <= clock:
             answer_lengths[coming.id] = coming.answer_tokens
             run.times[coming.id] = SequenceTimes(coming.arrival_time)
@@ -146,7 +149,7 @@ def simulate(
 
         scheduler_output = scheduler.schedule()
         for sequence in scheduler_output.admitted:
-            if sequence.id in never_ran:  # whoever was preempted is admitted again
+            if sequence.id in never_ran:  # a preempted sequence is admitted again
                 never_ran.remove(sequence.id)
                 run.times[sequence.id].admitted = clock
         counts = scheduler_output.num_scheduled_tokens
@@ -164,7 +167,7 @@ def simulate(
         ]
         finished = scheduler.update(scheduler_output, tokens)
         for sequence, length in zip(counts, lengths):
-            if length == 1:  # in the middle of a prompt a later step says it again
+            if length == 1:  # in the middle of a prompt, a later step sets it again
                 run.times[sequence.id].first_token = clock
         for sequence in finished:
             run.times[sequence.id].finished = clock
@@ -175,7 +178,9 @@ def simulate(
     return run
 
 
-def _step_of(scheduler_output, scheduler, clock, seconds) -> SimulatedStep:
+def _step_of(
+    scheduler_output: SchedulerOutput, scheduler: Scheduler[Any], clock: float, seconds: float
+) -> SimulatedStep:
     is_decode = {
         sequence: sequence.num_computed_tokens >= len(sequence.prompt_ids)
         for sequence in scheduler_output.num_scheduled_tokens
@@ -200,7 +205,8 @@ def _step_of(scheduler_output, scheduler, clock, seconds) -> SimulatedStep:
 
 
 def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int) -> Simulation:
-    """The static batching of lesson 01 on the same clock: whoever has come by then forms a wave, and it leaves together.
+    """The static batching of lesson 01 on the same clock: the requests that have arrived form a wave, which ends
+    together.
 
     Raises:
         ValueError: `batch_size` is below 1.
@@ -224,7 +230,7 @@ def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int
             width += 1
             clock += cost.seconds(len(wave), len(wave) * width)
         for own in times.values():
-            own.finished = clock  # an answer is handed over, and its place given up, when the wave is over
+            own.finished = clock  # completions are returned, and batch slots freed, when the wave has finished
         run.times |= times
         run.num_steps += longest
         run.computed_tokens += len(wave) * width

@@ -1,4 +1,4 @@
-"""Lesson 09: what a run was like for those who were served: means, the slow end, and how evenly it was shared."""
+"""Lesson 09: how a run went for its requests: means, the slow end, and how fairly the machine was shared."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TIMES = ("ttft", "tpot", "latency", "queue_time")
 
 @dataclass(frozen=True)
 class Spread:
-    """Many numbers in three: mean, 99th percentile, and the largest."""
+    """Many values in three: mean, 99th percentile, and the largest."""
 
     mean: float
     p99: float
@@ -21,7 +21,7 @@ class Spread:
 
 
 def times_of(run: Simulation, what: str) -> list[float]:
-    """One number for each finished request, in seconds, in the order of arrival.
+    """One time for each finished request, in seconds, in the order of arrival.
 
     Args:
         what: "ttft", "tpot", "latency" or "queue_time".
@@ -40,10 +40,10 @@ def spread(values: Iterable[float]) -> Spread:
     Raises:
         ValueError: there are no values.
     """
-    values = np.asarray(list(values), dtype=float)
-    if not len(values):
+    array = np.asarray(list(values), dtype=float)
+    if not len(array):
         raise ValueError("there are 0 values; a mean needs at least 1. Has any request finished?")
-    return Spread(float(values.mean()), float(np.percentile(values, 99)), float(values.max()))
+    return Spread(float(array.mean()), float(np.percentile(array, 99)), float(array.max()))
 
 
 def summary(run: Simulation) -> dict[str, Spread]:
@@ -52,7 +52,7 @@ def summary(run: Simulation) -> dict[str, Spread]:
 
 
 def seconds_alone(request: Arrival, cost: StepCost) -> float:
-    """Its latency on an empty machine: the whole prompt in one step, then a step for each further token."""
+    """Its latency on an idle machine, in seconds: the whole prompt in one step, then a step for each further token."""
     steps = request.answer_tokens
     # The prefill attends to its prompt, and each step after it to one token more than the step before.
     context = steps * request.prompt_tokens + steps * (steps - 1) // 2
@@ -60,22 +60,22 @@ def seconds_alone(request: Arrival, cost: StepCost) -> float:
 
 
 def slowdowns(run: Simulation, requests: Iterable[Arrival], cost: StepCost) -> list[float]:
-    """How many times as long each finished request took as it would have alone, in the order of `requests`."""
+    """How many times longer each finished request took than alone, in the order of `requests`."""
     return [
         run.times[request.id].latency / seconds_alone(request, cost) for request in requests if request.id in run.times
     ]
 
 
 def jain_index(values: Iterable[float]) -> float:
-    """How even a distribution is: (sum)² / (count × sum of squares).
+    """How fair a distribution is: (sum)² / (count × sum of squares).
 
-    1 if all have the same; 1 / count if one has everything.
+    1 if all values are equal; 1 / count if one has everything.
 
     Raises:
         ValueError: there are no values, or all are 0.
     """
-    values = np.asarray(list(values), dtype=float)
-    squares = float((values**2).sum())
+    array = np.asarray(list(values), dtype=float)
+    squares = float((array**2).sum())
     if not squares:
-        raise ValueError(f"{len(values)} values with a sum of squares of 0; Jain's index needs a value other than 0.")
-    return float(values.sum()) ** 2 / (len(values) * squares)
+        raise ValueError(f"{len(array)} values with a sum of squares of 0; Jain's index needs a value other than 0.")
+    return float(array.sum()) ** 2 / (len(array) * squares)

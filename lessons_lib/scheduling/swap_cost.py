@@ -1,8 +1,11 @@
-"""Lesson 10: what it takes to bring a victim back, by moving its cache out and in, or by computing it again."""
+"""Lesson 10: what it costs to bring a victim back, by swapping its cache out and in, or by recomputing it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost
 
 
@@ -15,6 +18,9 @@ class PreemptionCost:
         block_bytes: bytes of one block, keys and values of all layers.
         bandwidth: bytes per second between the two memories.
         per_move: seconds that each block copy takes on top of its bytes.
+
+    Raises:
+        ValueError: the bandwidth is not above 0, or another value is negative.
     """
 
     step: StepCost
@@ -22,10 +28,11 @@ class PreemptionCost:
     bandwidth: float
     per_move: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.bandwidth <= 0 or self.block_bytes < 0 or self.per_move < 0:
             raise ValueError(
-                f"bandwidth is {self.bandwidth}, block_bytes {self.block_bytes} and per_move {self.per_move}; the bandwidth must be above 0, "
+                f"bandwidth is {self.bandwidth}, block_bytes {self.block_bytes} and per_move {self.per_move}; the "
+                "bandwidth must be above 0, "
                 "the others 0 or more."
             )
 
@@ -41,7 +48,7 @@ class PreemptionCost:
         """Seconds that this many tokens add to a step. The step runs anyway, so its fixed part isn't counted."""
         return self.step.seconds(num_tokens, num_tokens) - self.step.base
 
-    def cheaper(self, scheduler, victim) -> bool:
+    def cheaper(self, scheduler: Scheduler[Any], victim: Sequence) -> bool:
         """Whether swapping is cheaper than recomputing. Can be passed to a PreemptiveScheduler as `should_swap`."""
         tokens = victim.num_computed_tokens
         return self.swap_seconds(blocks_for(tokens, scheduler.pool.block_size)) < self.recompute_seconds(tokens)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
 
-from lessons_lib.attention.paged_attention import attention_one_by_one
+from lessons_lib.attention.plain_attention import attention_one_by_one
 from lessons_lib.batching.paged_batching import PagedBatch, blocks_at_most, padded_tables, paged_generate, paged_step
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState

@@ -1,4 +1,5 @@
-"""Everything about captured steps that needs no GPU: what a graph is found by, and the rows that are put in its places."""
+"""Everything about captured steps that needs no GPU: what a graph is found by, and the rows that are put in its
+places."""
 
 import random
 

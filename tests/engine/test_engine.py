@@ -1,4 +1,5 @@
-"""The engine: whatever it does with requests, each gets the answer that it gets alone, once, and nothing is left behind."""
+"""The engine: whatever it does with requests, each gets the answer that it gets alone, once, and nothing is left
+behind."""
 
 import random
 from collections import Counter
@@ -482,7 +483,8 @@ def test_generate_ends_though_somebody_aborts_one_of_its_requests():
 
 
 def engine_in_state(where):
-    """An engine, and the name of a request that is there: waiting, half a prompt computed, decoding, preempted, swapped, forks waiting."""
+    """An engine, and the name of a request that is there: waiting, half a prompt computed, decoding, preempted,
+    swapped, forks waiting."""
     engine = an_engine(
         num_blocks=16, max_num_seqs=3, max_num_batched_tokens=6, num_swap_blocks=20 if where == "swapped" else 0
     )

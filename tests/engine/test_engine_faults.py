@@ -1,4 +1,5 @@
-"""Faults of the model and of callbacks: whoever is concerned fails with the error, everybody else gets the right tokens, nothing is lost."""
+"""Faults of the model and of callbacks: whoever is concerned fails with the error, everybody else gets the right
+tokens, nothing is lost."""
 
 import pytest
 from engine_cases import (

@@ -1,4 +1,5 @@
-"""Text that grows token by token: it adds up to the text that all tokens have together, and nothing of a stop string is ever shown."""
+"""Text that grows token by token: it adds up to the text that all tokens have together, and nothing of a stop string is
+ever shown."""
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +34,8 @@ def at_once(token_ids):
 
 @st.composite
 def cut_into_tokens(draw):
-    """A text, cut at any places, its pieces made tokens one by one: few tokenizers would choose these, but models may write them."""
+    """A text, cut at any places, its pieces made tokens one by one: few tokenizers would choose these, but models may
+    write them."""
     text = draw(texts)
     cuts = sorted(draw(st.sets(st.integers(0, len(text)), max_size=6)) | {0, len(text)})
     return [token for start, end in zip(cuts, cuts[1:]) for token in tokenizer(text[start:end]).input_ids]

@@ -1,4 +1,5 @@
-"""The block pool and the block table against a simple model: no block lost, none owned twice, a refused call changes nothing."""
+"""The block pool and the block table against a simple model: no block lost, none owned twice, a refused call changes
+nothing."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""The prefix cache against a simple model: who holds what, what is found again, what is lost first; a refused call changes nothing."""
+"""The prefix cache against a simple model: who holds what, what is found again, what is lost first; a refused call
+changes nothing."""
 
 import copy
 import os

@@ -58,7 +58,8 @@ class Machine:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("num_blocks, prompt", [(12, 8), (12, 4), (12, 16), (3, 8), (2, 8), (1, 4)])
 def test_a_prompt_wholly_in_the_prefix_cache_left_nothing_to_compute(family, num_blocks, prompt):
-    """The last token is computed again: its logits are what the first new token is chosen from. In a pool without a block for the copy, too."""
+    """The last token is computed again: its logits are what the first new token is chosen from. In a pool without a
+    block for the copy, too."""
     machine = Machine(family, num_blocks)
     prompt = list(range(20, 20 + prompt))
     max_tokens = min(6, num_blocks * 4 - len(prompt) + 1)
@@ -135,7 +136,8 @@ def test_a_decode_read_blocks_already_freed(family, share_prefixes, should_swap)
 @pytest.mark.parametrize("block_size", [1, 2, 4])
 @pytest.mark.parametrize("prompt", [1, 3, 4, 5, 7, 8])
 def test_can_append_looked_at_the_wrong_token_at_a_block_boundary(prompt, block_size):
-    """A step takes a block if, and only if, the token that it computes is the first of a block; with none free, only then is anybody preempted."""
+    """A step takes a block if, and only if, the token that it computes is the first of a block; with none free, only
+    then is anybody preempted."""
     pool = PrefixCache(2 * blocks_for(prompt + 9, block_size), block_size)
     scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=False)
     early, late = Sequence("A", list(range(prompt)), 10), Sequence("B", list(range(prompt)), 10, arrival_time=1.0)
@@ -158,7 +160,8 @@ def test_can_append_looked_at_the_wrong_token_at_a_block_boundary(prompt, block_
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_paged_attention_function_called_without_its_cache_ran_without_the_causal_mask(family):
-    """Without the pass it is refused: the model has no mask under that name, so that any answer would look into the future."""
+    """Without the pass it is refused: the model has no mask under that name, so that any answer would look into the
+    future."""
     model = tiny_model(family, seed=3)
     row = torch.arange(20, 26)[None]
     before = model(input_ids=row).logits
@@ -173,7 +176,8 @@ def test_a_paged_attention_function_called_without_its_cache_ran_without_the_cau
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_decoding_was_impossible(family):
-    """Temperature 0 divides by nothing: it takes the likeliest token, beside others who draw theirs, and whatever the seed."""
+    """Temperature 0 divides by nothing: it takes the likeliest token, beside others who draw theirs, and whatever the
+    seed."""
     prompts = [[20, 21, 22], [30, 31], [40, 41, 42, 43]]
     greedy, hot = (
         SamplingParams(max_tokens=10, temperature=temperature, seed=4, ignore_eos=True) for temperature in (0.0, 2.0)
@@ -188,7 +192,8 @@ def test_greedy_decoding_was_impossible(family):
 @pytest.mark.parametrize("max_tokens, samples", [(1, 1), (8, 1), (8, 3), (None, 1)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_immediate_end_of_text_lost_the_request(family, max_tokens, samples):
-    """A request whose first token is the end is answered, with that token and no text; and so is everybody beside it."""
+    """A request whose first token is the end is answered, with that token and no text; and so is everybody beside
+    it."""
     engine, told = an_engine(family), []
     prompt = next([token, 50] for token in range(97) if END in alone(family, (token, 50), 12))
     answer = alone(family, tuple(prompt), 12)

@@ -85,7 +85,8 @@ SECONDS = st.sampled_from([0, 1, 2, 4, 8])
 @settings(max_examples=200, deadline=None)
 @given(customers, SECONDS, SECONDS, st.integers(12, 60))
 def test_ageing_is_sorting_by_tier_reader_and_wait_at_every_moment(sequences, patience, head_start, now):
-    """`patience` seconds are worth a tier, and `head_start` seconds a reader, whenever one looks: the queue never has to be sorted again."""
+    """`patience` seconds are worth a tier, and `head_start` seconds a reader, whenever one looks: the queue never has
+    to be sorted again."""
 
     def urgency(sequence):
         waited = now - sequence.arrival_time + (head_start if sequence.is_interactive else 0)

@@ -1,4 +1,5 @@
-"""The parts of lesson 10 one by one: victims, swaps, what is taken from the cache, copies before writes, forks, block_copies, the books."""
+"""The parts of lesson 10 one by one: victims, swaps, what is taken from the cache, copies before writes, forks,
+block_copies, the books."""
 
 import random
 
@@ -620,7 +621,8 @@ def test_serving_greedily_needs_nothing_else_where_nothing_is_moved(limits):
 
 
 def test_a_swapped_sequence_is_admitted_only_once_its_blocks_are_free():
-    """`conservative` doesn't count the blocks of waiting forks: the swap-in raised OutOfBlocks, with the sequence in `running` already."""
+    """`conservative` doesn't count the blocks of waiting forks: the swap-in raised OutOfBlocks, with the sequence in
+    `running` already."""
     scheduler = make(5, swap_blocks=4, admission=conservative, share_prefixes=False)
     parent, swapped = (
         sequence("A", prompt=5, max_tokens=4),
@@ -643,7 +645,8 @@ def test_a_swapped_sequence_is_admitted_only_once_its_blocks_are_free():
 
 
 def test_nothing_is_admitted_while_a_sequence_that_leaves_has_the_blocks():
-    """Its last token was in flight: it no longer ran, but had the only block. The next sequence was admitted and preempted itself: Deadlock."""
+    """Its last token was in flight: it no longer ran, but had the only block. The next sequence was admitted and
+    preempted itself: Deadlock."""
     scheduler = make(1, admission=conservative, share_prefixes=False)
     of_the_leaving = scheduler.pool.allocate(1)
     waiting = sequence("B", prompt=2, max_tokens=2)

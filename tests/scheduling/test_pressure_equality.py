@@ -1,7 +1,7 @@
 """The proof of lesson 10: whatever happens to a sequence's blocks, its answer is the one that it gets alone.
 
-Random workloads in pools that are too small for them. Cells that nobody may read are NaN in every step, so that reading one cannot go
-unseen, and the books of the pool are checked after every step.
+Random workloads in pools that are too small for them. Cells that nobody may read are NaN in every step, so that reading
+one cannot go unseen, and the books of the pool are checked after every step.
 """
 
 import functools
@@ -61,7 +61,8 @@ def expected(family, prompt, max_tokens):
 
 
 def poison(scheduler, cache, swap_cache):
-    """NaN in every cell that holds nothing: in free blocks without a name, behind the last computed token, in free swap blocks."""
+    """NaN in every cell that holds nothing: in free blocks without a name, behind the last computed token, in free swap
+    blocks."""
     pool, size = scheduler.pool, scheduler.pool.block_size
     valid = dict.fromkeys(pool.block_to_hash, size)
     for sequence in [*scheduler.running, *scheduler.waiting]:
@@ -229,7 +230,8 @@ def play(family, seed):
     return workload.happened
 
 
-# About half of what happens, so that a change of the random numbers is no failure, and workloads that prove nothing are one.
+# About half of what happens, so that a change of the random numbers is no failure, and workloads that prove nothing are
+# one.
 LEAST = {
     "preemptions": 90,
     "swaps": 25,

@@ -549,7 +549,8 @@ def poisoned_runner(family, pool):
 
 
 def serve_with_deadlocks(runner, scheduler, sequences):
-    """Serve all; out of a deadlock by taking the last one out, to begin again from its first token. Returns how often."""
+    """Serve all; out of a deadlock by taking the last one out, to begin again from its first token. Returns how
+    often."""
     to_come, restarts = list(sequences), 0
     while to_come or scheduler.has_unfinished():
         if to_come:

@@ -75,7 +75,8 @@ class Broken(RuntimeError):
 
 
 def run_out_with_a_listener_that_raises(engine, check):
-    """Steps until nobody is left, `check()` after each, while a listener raises after every other step. Returns (id -> output, how often it raised)."""
+    """Steps until nobody is left, `check()` after each, while a listener raises after every other step. Returns (id ->
+    output, how often it raised)."""
     outputs, errors = {}, 0
 
     def listener(step):

@@ -20,7 +20,8 @@ def test_every_answer_is_the_one_that_the_prompt_gets_alone():
     assert {what: happened[what] for what, least in few.items() if happened[what] < least} == {}
 
 
-# Conservative admission with waiting forks, or with sequences whose last token was in flight, admitted what had no blocks.
+# Conservative admission with waiting forks, or with sequences whose last token was in flight, admitted what had no
+# blocks.
 @pytest.mark.parametrize("seed", [326, 539, 1396, 1750, 1930, 2421, 2459])
 def test_workloads_that_failed_once(seed):
     assert random_workloads.run(1, seed)[1] == []

@@ -1,7 +1,7 @@
 """`python -m tools.gpu_bench.engine`: what each idea of the engine's GPU part buys, on the benchmark of nano-vllm.
 
-256 requests at once, greedy, by a model of the shape of Qwen2.5-0.5B. The tokens of the answers are counted; compiling and capturing
-are left out.
+256 requests at once, greedy, by a model of the shape of Qwen2.5-0.5B. The tokens of the answers are counted; compiling
+and capturing are left out.
 """
 
 import argparse
@@ -27,7 +27,8 @@ NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 
 @dataclass(frozen=True)
 class Mode:
-    """One stage of the engine: which of the ideas are in it. In the last one, a whole `OverlappedEngine` drives it; before, a bare scheduler."""
+    """One stage of the engine: which of the ideas are in it. In the last one, a whole `OverlappedEngine` drives it;
+    before, a bare scheduler."""
 
     name: str
     graphs: bool

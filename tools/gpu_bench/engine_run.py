@@ -1,4 +1,5 @@
-"""One run of the engine's benchmark: the model, the requests of nano-vllm's benchmark, and where the time of each step goes."""
+"""One run of the engine's benchmark: the model, the requests of nano-vllm's benchmark, and where the time of each step
+goes."""
 
 import random
 import statistics
@@ -41,7 +42,8 @@ def qwen_half_billion(max_positions: int = 32768, device: str = "cuda"):
 
 
 def benchmark_requests(count: int = 256, longest: int = 1024) -> list[Sequence]:
-    """The requests of nano-vllm's benchmark: 100 to 1,024 random tokens each, and then, drawn after all prompts, the lengths of the answers."""
+    """The requests of nano-vllm's benchmark: 100 to 1,024 random tokens each, and then, drawn after all prompts, the
+    lengths of the answers."""
     rng = random.Random(0)
     prompts = [[rng.randint(0, 10000) for _ in range(rng.randint(100, longest))] for _ in range(count)]
     return [Sequence(str(number), prompt, rng.randint(100, longest)) for number, prompt in enumerate(prompts)]
@@ -52,8 +54,9 @@ class StepTimes:
     """Where the time of each step went.
 
     Attributes:
-        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the row is computed; the rest sends it and launches the
-            model), "wait" (for the GPU) and "all"; "running", how many sequences it computes; "is_decode", whether one token of each.
+        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the row is computed; the rest
+            sends it and launches the model), "wait" (for the GPU) and "all"; "running", how many sequences it computes;
+            "is_decode", whether one token of each.
     """
 
     steps: list[dict] = field(default_factory=list)
@@ -78,7 +81,8 @@ class StepTimes:
         return call
 
     def of_full_decodes(self) -> dict[str, float]:
-        """Median milliseconds of the steps in which most sequences run and all decode; "update" is what is left over, "own" all but "wait"."""
+        """Median milliseconds of the steps in which most sequences run and all decode; "update" is what is left over,
+        "own" all but "wait"."""
         decodes = [step for step in self.steps if step.get("is_decode") and "wait" in step]
         most = max(step["running"] for step in decodes)
         full = [step for step in decodes if step["running"] == most]

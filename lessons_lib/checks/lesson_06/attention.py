@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lessons_lib.attention.packing import unpack
-from lessons_lib.attention.paged_attention import attention_one_by_one
+from lessons_lib.attention.plain_attention import attention_one_by_one
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_06.operators import CountOperators
 from lessons_lib.measuring.random_batches import RandomRow, random_row
