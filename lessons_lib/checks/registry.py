@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from pathlib import Path
+import sys
 
 from lessons_lib.checks.exercise import Exercise, Question
 
@@ -13,7 +13,7 @@ class UnknownExercise(LookupError):
 
 def lesson_numbers() -> list[str]:
     """Every lesson that has exercises, such as ["00", "01"], in order."""
-    names = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    names = (module.name for module in pkgutil.iter_modules(sys.modules[__package__].__path__))
     return sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
 
 
