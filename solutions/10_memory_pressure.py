@@ -134,7 +134,7 @@ When a sequence needs a block and none is free, the scheduler makes room:
 3. **Put it back in the waiting queue**, with the same rank as before. The tokens it has generated so far are kept: they have already been sent.
 
 The third point is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes
-every token that is known and not computed yet, whether it belongs to the prompt or to the answer.
+every known token that hasn't been computed yet, whether it belongs to the prompt or to the answer.
 
 ## Build: the victim
 
@@ -260,7 +260,7 @@ The alternative is to keep the victim's keys and values somewhere else.
 > **swap space**: that other memory, divided into blocks of the same size, with a block pool of its own.
 
 Then nothing has to be recomputed. The price is two copies, out and in. The scheduler itself copies nothing: it adds `BlockCopy`s to its output, and
-`copy_blocks` carries them out before the forward pass. If the swap space is full, the victim's cache is dropped after all.
+`copy_blocks` carries them out before the forward pass. If the swap space is full, the victim's cache is dropped instead.
 """
 
 # %%
@@ -329,7 +329,7 @@ estimate.)
 
 The method `cheaper(scheduler, victim)` compares the two costs and can be passed as `should_swap`.
 
-Here is a measurement: the bundled model on this machine, blocks of 16. Both memories are the same memory here, so the copies are quick.
+Here is a measurement: the bundled model on this machine, blocks of 16. The pool and the swap space are both in CPU memory, so the copies are quick.
 """
 
 # %% tags=["measured"]
@@ -374,8 +374,8 @@ Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "pr
 
 # %% [markdown]
 """
-Gathering solves the problem: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because swapping takes
-at least about a millisecond, however few bytes it moves.
+Gathering solves the problem: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because a swap takes
+a millisecond or so, however few bytes it moves.
 
 As a separate step, recomputing is slower at each of these lengths. But look at the first rows: a prefill of 2,048 tokens takes about as long as one
 of 128. The CPU launches the operations of this small model one by one, and that takes longer than computing them (lesson 13 comes back to this). In a
@@ -390,8 +390,8 @@ So the rule is:
 ## Watermarks
 
 A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a running sequence needs
-a block. Under first come, first served the newcomer ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become free, it is
-admitted again, and so on.
+a block. Under first come, first served the new sequence ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become
+free, it is admitted again, and so on.
 
 > **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
 
@@ -434,7 +434,7 @@ def row_of_watermark(watermark):
 
 
 Table(
-    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s", "the same, tokens 10 × as expensive"],
+    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s", "answer tokens/s at 10 × the time per token"],
     rows=[row_of_watermark(watermark) for watermark in (0, 1, 2, 4, 8, 16, 32)],
     caption=f"200 requests in 80 blocks; {needed:,} tokens are needed anyway",
 )
@@ -497,7 +497,7 @@ def row_of_size(i):
 Table(
     columns=["blocks", "recompute, tokens/s", "watermark n / 8", "swap", "conservative", "computed twice", "computed twice, watermark"],
     rows=[row_of_size(i) for i in range(len(sizes))],
-    caption="Rates relative to recompute, and tokens that recompute computes twice",
+    caption="Rates relative to recompute, and tokens computed twice",
 )
 
 # %% [markdown]
@@ -563,9 +563,9 @@ print(", ".join(f"{name} {count}" for name, count in total.items()))
 
 # %% [markdown]
 """
-The course's own tests do the same on hundreds of workloads. Two faults reported for other engines, and what prevents them in ours:
+The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them in ours:
 
-| fault | reported for | here |
+| bug | reported in | here |
 |---|---|---|
 | A step read blocks that had already been freed. | [vLLM on Ascend][1] | A block in use is never in the free queue; `audit` checks this after every step. |
 | At a block boundary, the check for free blocks looked at the wrong token. | [MinivLLM][2] | `make_room` counts the blocks for all tokens that the step computes. |

@@ -54,8 +54,8 @@ def six_stories(before=""):
 """
 ## The problem: the same beginning, six times
 
-Real requests often begin alike: with the instructions that come before every question, with the same examples, with the conversation so far. Let all six
-stories begin with the same text.
+Real requests often begin the same way: with the instructions that come before every question, with the same examples, with the conversation so far.
+Let all six stories begin with the same text.
 """
 
 # %%
@@ -82,7 +82,7 @@ contain the same block.
 B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that differ from their first token on. Each
 of them now has 70 tokens, 69 of them computed. If each had its own blocks, they would use 4 × 5 = 20 blocks of 16.
 
-**11.a** How many blocks do the four use together, if nothing is stored twice that could be stored once?
+**11.a** How many blocks do the four use together, if everything that can be shared is stored only once?
 """
 
 # %%
@@ -127,10 +127,11 @@ Only full blocks have a hash. The contents of a block that is still being filled
 
 ## Build 1: block hashes
 
-A hash function maps any number of bytes to a few. `hashlib.sha256(data).digest()` returns 32 bytes, and there is no known way to find two inputs with
-the same result. That matters: anyone who could write a prompt with the same block hash as another user's prompt would read from that user's cache.
+A hash function maps any number of bytes to a small, fixed number of them. `hashlib.sha256(data).digest()` returns 32 bytes, and there is no known way
+to find two inputs with the same result. That matters: anyone who could write a prompt with the same block hash as another user's prompt would read
+from that user's cache.
 
-**Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the block before, 32 bytes, or `b""` for the first block. `token_ids` is a
+**Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the previous block, 32 bytes, or `b""` for the first block. `token_ids` is a
 list of ints, the tokens of one full block. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position, and on
 nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
@@ -195,7 +196,7 @@ A `PrefixCache` is a `BlockPool` with these attributes:
 | `ref_count` | block → how many sequences use it; no entry if none does |
 | `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
 
-`allocate` (new blocks get the count 1 and lose their old hashes), `cache_full_block` (a block in use is full and computed, so it gets its hash) and
+`allocate` (new blocks get a count of 1 and lose their old hashes), `cache_full_block` (a block in use is full and computed, so it gets its hash) and
 `is_writable` are given.
 
 **Your task: `match_prefix`, `touch` and `free`.**
@@ -414,10 +415,10 @@ whole prompt again, and the beginning of its answer. That's one reason why an en
 
 ## Fork: several samples of one prompt
 
-> **fork**: creating a second sequence with all tokens of a first one. Both use the same blocks, including the last one, which may not be full.
+> **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the last one, which may not be full.
 
 Nothing is copied at that moment. A copy is made when one of them writes to the last block. The last sequence that still uses that block is its only user
-and needs no copy.
+and needs no copy. A fork that is waiting for a batch slot already has blocks, so it can be chosen as a victim too.
 """
 
 # %%
@@ -526,9 +527,9 @@ print(", ".join(f"{name} {count}" for name, count in total.items()))
 
 # %% [markdown]
 """
-The course's own tests do the same on hundreds of workloads. Two faults reported for other engines, and what prevents them in ours:
+The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them in ours:
 
-| fault | reported for | here |
+| bug | reported in | here |
 |---|---|---|
 | A prompt that was entirely in the prefix cache left nothing to compute. | [vLLM][1] | `take_cached` never counts the last known token as computed. |
 | A preempted sequence that found cached blocks read past the end of its block table. | [nano-vllm][2] | An admitted sequence takes its cached blocks before its new tokens are counted. |

@@ -145,7 +145,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
                 self.allocate_slots(scheduler_output, sequence, count)
 
     def allocate_slots(self, scheduler_output: PreemptiveSchedulerOutput, sequence: Sequence, count: int) -> None:
-        """Schedule `count` tokens of a sequence, and preempt others as long as blocks are missing."""
+        """Schedule `count` tokens of a sequence, preempting victims until there are enough free blocks."""
         if sequence in scheduler_output.preempted:
             return
         while not self.make_room(scheduler_output, sequence, count):
@@ -187,7 +187,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         return index < len(sequence.blocks) and not self.pool.is_writable(sequence.blocks[index])
 
     def preempt(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
-        """Take a victim's blocks and let it wait again, with the rank it had. Its tokens stay known."""
+        """Take a victim's blocks and put the victim back in the waiting queue, with the same rank. Its tokens are kept."""
         scheduler_output.num_scheduled_tokens.pop(victim, None)
         scheduler_output.preempted.append(victim)
         self.num_preempted += 1
@@ -273,7 +273,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
 
 def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
-    """Copy-on-write: replace a block that others use, or can find, by one that belongs to the sequence alone.
+    """Copy-on-write: replace a block that others use, or can find, with one that belongs to the sequence alone.
 
     Args:
         pool: has a free block.
@@ -290,10 +290,10 @@ def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> Bloc
 
 
 def fork(pool: PrefixCache, sequence: Sequence, id: str) -> Sequence:
-    """A second sequence with all tokens of a first one. They share every block until one of them writes.
+    """A second sequence with all the tokens of an existing one. They share every block until one of them writes.
 
     Args:
-        pool: where the blocks are from.
+        pool: the pool that the sequence's blocks belong to.
         sequence: any sequence that is not swapped out.
         id: of the new sequence.
 

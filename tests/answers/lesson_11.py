@@ -486,7 +486,7 @@ WRONG = {
         Wrong("nothing returned", returns_nothing, "NoneType"),
         Wrong("one byte per token", one_byte_a_token, "A byte holds 0 to 255"),
         Wrong("a token modulo 256", one_wrapped_byte_a_token, "token 1 and token 257"),
-        Wrong("parent and tokens combined with xor", combines_by_xor, "loses which came first"),
+        Wrong("parent and tokens combined with xor", combines_by_xor, "loses their order"),
         Wrong("the address of the list", depends_on_the_list, "which list object it gets"),
         Wrong("MD5 in hex", md5_in_hex, "only hexadecimal digits"),
         Wrong("part of the parent", part_of_the_parent, "All 32 bytes of the parent"),

@@ -29,8 +29,8 @@ QUIZ = [
         text="First come, first served. A, B and C arrived in this order and are running. B needs a block, and none is free. Which sequence is preempted?",
         choices=(
             Choice(
-                "A, because it has held its blocks for the longest time.",
-                "A is first in rank. If it could be preempted while others run, no sequence would be sure to finish.",
+                "A, because it has held its blocks the longest.",
+                "A ranks first. If it could be preempted while others run, no sequence would be sure to finish.",
             ),
             Choice(
                 "B, because it is the one that needs a block.",
@@ -52,7 +52,7 @@ QUIZ = [
         choices=(
             Choice(
                 "The step's token budget is used up, because the victim had its share of it.",
-                "A preempted sequence returns its share of the budget. The shortage is in blocks.",
+                "A preempted sequence returns its share of the budget. Blocks are what ran out, not tokens.",
             ),
             Choice(
                 "The victim must get its own blocks back before another sequence can take them.",

@@ -178,7 +178,7 @@ def _check_random(attempt) -> None:
             candidates,
             policy,
             candidates[want],
-            f"random case {index}, {policy.name}; ranks in the order of the list: {ranks}.",
+            f"random case {index}, {policy.name}; ranks in list order: {ranks}.",
             {},
             LAST,
         )

@@ -15,7 +15,7 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.prefix_cache:block_hash",
         test=check_block_hash,
         hints=(
-            "One hash over two things: the hash of the block before, and the tokens of this block. Turn both into bytes and concatenate them.",
+            "One hash over two things: the hash of the previous block, and the tokens of this block. Turn both into bytes and concatenate them.",
             '`array("q", token_ids).tobytes()` turns the tokens into bytes, eight per token. `hashlib.sha256(data).digest()` hashes bytes.',
             '`return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()`.',
         ),
@@ -27,8 +27,8 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.prefix_cache:PrefixCache",
         test=check_prefix_cache,
         hints=(
-            "`match_prefix` goes through the hashes and stops at the first unknown one. `touch` and `free` change the count of each block by one. Everything else they do concerns blocks that no "
-            "sequence used before, or uses any more.",
+            "`match_prefix` goes through the hashes and stops at the first unknown one. `touch` and `free` change the count of each block by one. The rest is about blocks that "
+            "weren't in use before, or no longer are.",
             "`touch`: start with a loop that only checks and refuses. Then, for each block, raise the count (from 0 if it has no entry) and take it out of the free queue; finally add all blocks to "
             "`used`. `free`: refuse a block that appears twice; pass the blocks with count 1 to `super().free` before you change any count, since it may refuse too; then lower every count, and "
             "delete those that drop to 0.",

@@ -167,7 +167,7 @@ def _check_answer_counts(attempt) -> None:
 
 def _check_no_block_for_the_copy(attempt) -> None:
     copied = (
-        "All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those found* must be free. There is none. Take one block fewer,  "
+        "All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those found* must be free. There is none. Leave out the last block "
         "and compute its 16 tokens again."
     )
     prompt = list(range(32))

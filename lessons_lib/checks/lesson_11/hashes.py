@@ -19,7 +19,7 @@ def check_block_hash(attempt) -> None:
 
 
 def _hash(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes:
-    case = case or f"block_hash({'b' + repr('') if not parent else '<hash of a block before>'}, {short(token_ids)})"
+    case = case or f"block_hash({'b' + repr('') if not parent else '<parent>'}, {short(token_ids)})"
     try:
         got = call(attempt, parent, list(token_ids), case=case)
     except OverflowError as error:
@@ -74,11 +74,11 @@ def _differ(attempt, one: tuple, other: tuple, idea: str, what: str) -> None:
 
 def _in_words(arguments: tuple) -> str:
     parent, tokens = arguments
-    return f"block_hash({ {b'': 'b' + repr(''), PARENT: 'P', OTHER_PARENT: 'Q'}.get(parent, '…') }, {short(tokens)})"
+    return f"block_hash({ {b'': 'b' + repr(''), PARENT: '<parent>', OTHER_PARENT: '<other parent>'}.get(parent, '…') }, {short(tokens)})"
 
 
 def _check_same_again(attempt) -> None:
-    case = "block_hash(P, [5, 6, 7, 8]), called twice, with two equal lists."
+    case = "block_hash(<parent>, [5, 6, 7, 8]), called twice, with two equal lists."
     one = [_hash(attempt, PARENT, [5, 6, 7, 8], case) for _ in range(2)]
     first = [5, 6, 7, 8]  # kept alive, so that another list can't get its address
     second = [*first]
@@ -138,7 +138,7 @@ def _chain(attempt, blocks: list[list[int]]) -> bytes:
 
 def _check_chain(attempt) -> None:
     x, y, z = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
-    idea = "Combining two hashes with + or ^ loses which came first, and equal ones cancel out. Hash both at once: `hashlib.sha256(parent + ...)`."
+    idea = "Combining two hashes with + or ^ loses their order, and with ^ equal ones cancel out. Hash both at once: `hashlib.sha256(parent + ...)`."
     for one, other in (([x, y], [y, x]), ([x, x], [y, y]), ([x, y, z], [y, x, z]), ([x, x, z], [z])):
         if _chain(attempt, one) == _chain(attempt, other):
             what = "two different beginnings should end with different hashes; yours end with the same one."

@@ -108,7 +108,7 @@ def _check_match(attempt) -> None:
         pool,
         {0: 1, 1: 1, 2: 1},
         [3, 4, 5],
-        begin + "after some calls of `match_prefix`.",
+        begin + "after some calls to `match_prefix`.",
         "`match_prefix` only looks blocks up. To use them, the caller calls `touch`.",
     )
     pool = attempt(6, 16)
@@ -314,7 +314,7 @@ def _check_free_refused(attempt) -> None:
         ),
         (
             [1, 1],
-            "listing block 1 twice, which two sequences use,",
+            "listing block 1 twice, even though two sequences use it,",
             "A sequence uses a block once. Here both references would be gone although a second sequence still reads the block: compare `len(set(blocks))` with `len(blocks)`.",
         ),
         ([0, 1, 0], "listing block 0 twice", "A sequence uses a block once."),
