@@ -8,8 +8,8 @@
 01 (positions, padding)
 
 In lesson 01 every request had its own row, filled up with padding. In this lesson all requests share a single row. An
-attention mask keeps them apart, and it needs only two integers per token. At the end, the six stories run in one row
-without padding, and each gets the same tokens as if it ran alone.
+attention mask keeps them apart, and it needs only two integers per token. By the end, the six stories run in one row
+without padding, and each gets the same tokens as it would alone.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. If you skip one, the next cell gives you a working
 version.
@@ -51,8 +51,8 @@ def show_text(label, name, answer):
 """
 ## The problem: a rectangle has padding
 
-We want to run the six prompts through the model together. As a rectangular batch they look like this, `#` for a token
-and `.` for padding:
+We want to run the six prompts through the model together. As a rectangular batch they look like this, with `#` for a
+token and `.` for padding:
 """
 
 # %%
@@ -90,12 +90,12 @@ Each story should get what it would get in a row of its own: every token attends
 of its own story, and to nothing else. A mask can express that. It has one cell for each pair of tokens, True where
 the first may attend to the second.
 
-Put all six prompts in one row, 144 tokens. What percentage of the 144 × 144 cells of the mask is True?
+Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True?
 """
 
 # %%
 print("prompt tokens:", {name: len(ids) for name, ids in prompt_ids.items()}, "sum:", total)
-predict("04.a", ...)  # the True cells of the mask, in percent
+predict("04.a", ...)  # percentage of the mask's cells that are True
 
 # %% [markdown]
 """
@@ -114,7 +114,7 @@ predict("04.b", ...)  # how many of the six answers change
 > **packed row**: a row that holds the tokens of several sequences one after another, with no padding in between. A
 > *sequence* is everything a request has so far, prompt and answer.
 
-> **sequence id**: an integer on each token of a packed row that says which sequence the token belongs to.
+> **sequence id**: an integer, attached to each token of a packed row, that says which sequence the token belongs to.
 
 Every token carries its sequence id and its position in its own sequence. In attention, a token's *query* is compared
 with the *keys* of all tokens (lesson 00). So each cell of the mask belongs to one query and one key, and three rules
@@ -144,9 +144,9 @@ has in the row, and `i` is its sequence id. For example:
     tag_tokens([3, 2])                 →   seq_ids [0, 0, 0, 1, 1],   positions [0, 1, 2, 0, 1]
     tag_tokens([1, 4], starts=[3, 0])  →   seq_ids [0, 1, 1, 1, 1],   positions [3, 0, 1, 2, 3]
 
-`starts` is for sequences whose first tokens are in the KV cache instead of this row. In the second example, sequence
-0 has three tokens in the cache, at positions 0, 1 and 2, and adds one new token at position 3. Sequence 1 is new.
-Without `starts`, all sequences start at position 0.
+`starts` is for sequences whose first tokens are in the KV cache instead of in this row. In the second example,
+sequence 0 has three tokens in the cache, at positions 0, 1 and 2, and adds one new token at position 3. Sequence 1 is
+new. Without `starts`, all sequences start at position 0.
 
 A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
 ids `[0, 0, 2]`. Both tensors are one-dimensional and int64, even when there are no tokens at all. (`torch.tensor([])`
@@ -283,8 +283,8 @@ it. With `tag_tokens([3, 2])` for both, it is
     ...##
 
 Queries and keys don't have to be the same tokens. For one query, C at position 3, and the five keys C 0, C 1, C 2, C
-3, E 0, the mask is `####.`. The keys can come in any order, so the index in the row tells you nothing. The row of a
-padding query is all False.
+3, E 0, the mask is `####.`. The keys can come in any order, so a key's index tells you nothing. The row of a padding
+query is all False.
 """
 
 # %% exercise="04.2"
@@ -321,10 +321,10 @@ draw_mask(mask, queries, keys, "CED", title="Two decodes and a prefill in one pa
 
 # %% [markdown]
 """
-We don't need another rule for this. These rows are the new tokens' rows of the square mask over *all* tokens; the
-cached tokens' rows are missing, because earlier passes computed those. The order of the keys doesn't matter either.
-The next cell checks both, and it checks that attention gives the same output if you shuffle the keys, the values and
-the columns of the mask in the same way.
+We don't need another rule for this. This mask is just the new tokens' rows of the square mask over *all* tokens. The
+cached tokens' rows aren't needed, because earlier passes already computed those tokens. The order of the keys doesn't
+matter either. The next cell checks both, and it checks that attention gives the same output if you shuffle the keys,
+the values and the columns of the mask in the same way.
 """
 
 # %%
@@ -377,11 +377,11 @@ for may in ([True, True, False], [False, False, False]):
 """
 > **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
 
-For the first query both work. For the second, minus infinity leaves 0 / 0, and all weights are NaN. With the minimum,
+For the first query both work. For the second, minus infinity gives 0 / 0, and all weights are NaN. With the minimum,
 all scores round to the same value, because any ordinary score is tiny compared with it. Equal scores give equal
 weights. That's useless, but it's finite, and nothing reads it.
 
-A query with nothing to attend to is exactly what the empty row of a padding token is.
+The empty row of a padding token is exactly this case: a query with nothing to attend to.
 
 **Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. It returns a tensor with the mask's shape and the
 given dtype: 0 where `mask` is True, and the minimum of that dtype, `torch.finfo(dtype).min`, where it's False. For
@@ -404,9 +404,9 @@ from lessons_lib.attention.masks import additive_mask
 ### Why a row that nothing reads still matters
 
 Does NaN in the row of a padding token do any harm? The next cell runs C and E plus four padding tokens through the
-bundled model, and counts after each layer how many of the 12 tokens contain a NaN. For this, the model switches to
-its plain attention, which Hugging Face calls `eager`: it adds the mask to the scores and takes an ordinary softmax.
-(By default the model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short.)
+bundled model, and counts after each layer how many of the 12 tokens have a NaN in their vector. To do so, we switch
+the model to its plain attention, which Hugging Face calls `eager`: it adds the mask to the scores and takes an
+ordinary softmax. (By default the model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short.)
 """
 
 # %%
@@ -453,7 +453,7 @@ Now for the forward pass over a packed row of `T` tokens. A Hugging Face model t
   single row.
 - `position_ids`, `[1, T]`: the positions from the tags. (`tensor[None]` adds an axis of size 1 in front.)
 - `attention_mask`, `[1, 1, T, T]`: batch, heads (all share one mask), queries, keys. A mask with four axes is used as
-  it is. A mask with two axes would be taken for the padding mask of lesson 01.
+  is. A mask with two axes would be taken for the padding mask of lesson 01.
 
 The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]`.
 
@@ -521,8 +521,8 @@ print(f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / tor
 The result of a sum depends on the order of its terms, because every step rounds to the nearest float. The packed row
 sums the same products but groups them differently: there are more keys (the forbidden ones with weight 0), and larger
 matrices are split into different tiles. So the last digits differ. A wrong key, on the other hand, changes the scores
-themselves. The table below shows how far apart rounding and a bug are. It uses random mixes of two to eight sequences
-with 1 to 40 tokens each, on the bundled model and three tiny random models.
+themselves. The table below shows how different the effects of rounding and of a bug are. It uses random mixes of two
+to eight sequences with 1 to 40 tokens each, on the bundled model and three tiny random models.
 """
 
 # %%
@@ -576,8 +576,8 @@ them.
 
 Rounding can change a token only if the top two logits are closer together than twice such a difference, since each of
 them may be off. So the stories should get the same tokens as from Hugging Face `generate`, run one at a time.
-`generate_packed` calls your `packed_logits` in a loop. Each iteration appends one token to each story and
-recomputes the whole row; a story that ends leaves the row.
+`generate_packed` calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes
+the whole row; a story that ends leaves the row.
 """
 
 # %%
@@ -608,8 +608,8 @@ way, and "equal token for token" has to become "equal up to rounding".
 
 ### Without the sequence rule
 
-Two pairs of stories, each pair in its own row. The other two rules still apply, and every token has its correct
-position.
+We run two pairs of stories, each pair in its own row. The other two rules still apply, and every token has its
+correct position.
 """
 
 # %%
@@ -650,8 +650,8 @@ show_without(not_in_the_future, "AD", "no causal rule")
 # %% [markdown]
 """
 You might not notice anything wrong here, but these aren't the model's answers: compare each with the answer above it,
-which uses all rules. Tokens have looked ahead, so their keys and values aren't like those in training. The prompt's
-tokens see the answer as well, since every step recomputes the whole row.
+which uses all rules. Tokens have attended to later ones, so their keys and values are unlike those in training. The
+prompt's tokens attend to the answer as well, since every step recomputes the whole row.
 
 ### With positions that run on
 
@@ -712,9 +712,9 @@ up to rounding, *as long as all tokens are shifted alike*. Look at the last colu
 shifted differently from the rest, distances are wrong, and the logits change in every model.
 
 That's not a far-fetched case. With a cache, a key is rotated by its position when it's computed, and it keeps that
-rotation. In the next pass the row is different and the story starts at another index in it, so a new token whose
-position is counted through the row gets a different shift. The next cell imitates this without a cache: the prompts
-have correct positions, and each new token uses its index in the row as its position.
+rotation. In the next pass the row is different, and the story starts at a different index. If a new token's position
+is its index in the row, it's shifted differently from the cached keys. The next cell imitates this without a cache:
+the prompts have correct positions, and each new token uses its index in the row as its position.
 """
 
 # %%
@@ -734,9 +734,9 @@ for names in ("FC", "BD"):
 
 # %% [markdown]
 """
-The first story in each row is right, because its index in the row is its position. The second loses touch with its
-prompt: C's old dog becomes a little girl; D keeps Mia and Ben but forgets their box. This isn't cross-talk, and no
-name comes from the other story. To the model, the prompt is simply far away.
+The first story in each row is right, because its tokens' indices in the row are their positions. The second loses
+touch with its prompt: C's old dog becomes a little girl; D keeps Mia and Ben but forgets their box. This isn't
+cross-talk, and no name comes from the other story. To the model, the prompt is simply far away.
 
 ## What the mask costs
 
@@ -813,19 +813,19 @@ ledger(model, tokenizer, "04")
 Compare the last row with the first, "alone, no cache". Both compute the same tokens, and both compute all of them
 again in every step. But the last row needs fewer forward calls, because each call serves every story that's still
 running. It has no padding, yet only a small share of its tokens is useful, because nothing is kept from one step to
-the next. That's why it's still slower than "alone, KV cache", which makes more calls with far fewer tokens.
+the next. That's why it's still slower than "alone, KV cache", which makes more calls, but with far fewer tokens each.
 
 ## What production does
 
 - **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
-  each request begins in it. Together with the lengths (`seq_lens`) and the block tables, it goes to FlashAttention's
-  `flash_attn_varlen_func`, a fast attention kernel whose argument for it is `cu_seqlens_q`: see
+  each request begins in it. vLLM passes `query_start_loc` to `flash_attn_varlen_func`, FlashAttention's fast
+  attention kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables: see
   `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
   FlexAttention backend, `flex_attention.py` in the same folder. It does what the FlexAttention cell above does, and
   calls its sequence ids `doc_ids`.
-- **Hugging Face transformers** has both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For `sdpa`
-  and `eager` it fills in a block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask` in
-  `generation/continuous_batching/utils.py`.
+- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For
+  `sdpa` and `eager` it fills in a block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask`
+  in `generation/continuous_batching/utils.py`.
 - **Training** commonly uses the same packing. `DataCollatorWithFlattening` puts samples into one row and provides
   `position_ids` that restart. `find_packed_sequence_indices` in `masking_utils.py` then finds the sequences from the
   positions alone, and `packed_sequence_mask_function` is our sequence rule. The next cell shows it at work:

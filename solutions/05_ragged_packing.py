@@ -92,8 +92,9 @@ print(f"{slots.trace.forward_calls} forward passes in {len(slots.trace.steps)} s
 """
 Look at step 2. One pass covers all four slots with one token each, because a decode pass is a rectangle, but only A
 needs it. B's prompt of 62 tokens doesn't fit into a rectangle one token wide, so a second pass computes it. (B's 63
-are those 62 plus its one cell in the rectangle.) The model's weights are read twice. C and D have slots but have to
-wait, because a step computes only one prompt. In step 80, two slots have no request and are computed anyway.
+in the table are those 62 plus its one cell in the rectangle.) The model's weights are read twice. C and D have slots
+but have to wait, because a step computes only one prompt. In step 80, two slots have no request and are computed
+anyway.
 
 All of this comes from the shape: the rows of a tensor all have the same length. With a single row, that constraint is
 gone.
@@ -115,9 +116,9 @@ predict("05.a", ...)  # forward passes
 # %% [markdown]
 """
 This has a price. A request may leave at any time, so each one has its own KV cache, but a pass takes a single cache.
-So before every pass, we join the caches of the running requests into one: that copies everything cached. During the
-pass, the model appends the new tokens; a `DynamicCache` does this by allocating a larger tensor and copies everything
-again. After the pass, we split the cache by request: a third copy.
+So before every pass, we join the caches of the running requests into one, which copies everything that's cached.
+During the pass, the model appends the new tokens; a `DynamicCache` does this by allocating larger tensors and copying
+everything again. After the pass, we split the cache by request: a third copy.
 
 Take the whole run of the six stories and count all three copies. Per computed token, how many tokens' keys and values
 are copied?
@@ -149,10 +150,10 @@ Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len
 
 # %% [markdown]
 """
-At the top are the tokens of the packed row, each with its tag: request and position. Above the last token of each
-request is the new token that comes out of it. Below is the mask of the pass, which says which token may attend to
-which key. It has one row per token of the packed row and one column per key: first the cached keys of all requests,
-then the new ones.
+At the top are the tokens of the packed row, each with its tag: request and position. The new token that each request
+gets is shown above its last token. Below is the mask of the pass, which says which token may attend to which key. It
+has one row per token of the packed row and one column per key: first the cached keys of all requests, then the new
+ones.
 
 Here is the fourth step on its own, and again as text, for terminals and screen readers. `#` means that the token of
 this row attends to the key of this column. The bar `|` separates the cached keys from the new ones.
@@ -181,7 +182,7 @@ A `PackedBatch` has six tensors. T is the number of tokens in the row, and N is 
 | `positions` | [T] | each token's position in its own sequence |
 | `seq_ids` | [T] | each token's sequence id, 0 to N − 1 |
 | `cu_seqlens_q` | [N + 1] | the index in the row where each sequence begins, and finally T |
-| `context_lens` | [N] | each sequence's tokens after this pass, cached and new |
+| `context_lens` | [N] | each sequence's number of tokens after this pass, cached and new |
 | `logits_index` | [N] | the index in the row of each sequence's last token |
 
 > **cumulative lengths**: the running sum of the lengths of a row's parts, starting with 0. Part *i* begins at the
@@ -208,11 +209,12 @@ from lessons_lib.attention.packing import pack
 
 # %% [markdown]
 """
-Your packed row with real stories. D has left, and E has just arrived with its prompt. A, B and C have 20 answer
-tokens each. The newest of these 20 isn't computed yet: it's the one that goes into the row. So each cache holds the
-prompt and 19 answer tokens.
+Here is your packed row with real stories. D has left, and E has just arrived with its prompt. A, B and C have 20
+answer tokens each. The newest of these 20 isn't computed yet: it's the one that goes into the row. So each cache
+holds the prompt and 19 answer tokens.
 
-`unpack` splits a row again. It's provided, and does `row[start:end]` for each pair of neighbors in `cu_seqlens_q`.
+`unpack` splits a row again. It's provided, and takes `row[start:end]` for each pair of adjacent entries in
+`cu_seqlens_q`.
 """
 
 # %%
@@ -230,9 +232,9 @@ print("round trip:  ", [part.tolist() for part in parts] == new_tokens)
 ## Build 2: splitting the cache
 
 For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request
-has its own, with a single row. To join them, concatenate the tokens of all requests in every layer. The function for
-that is provided, and so is `cache_of`, which makes a cache from existing keys and values. Read both. A `DynamicLayer`
-is one layer of a `DynamicCache`; `lazy_initialization` tells it the dtype and device.
+has its own cache, with a single row. To join them, we concatenate the tokens of all requests in every layer. The
+function for that is provided, and so is `cache_of`, which makes a cache from existing keys and values. Read both. A
+`DynamicLayer` is one layer of a `DynamicCache`; `lazy_initialization` tells it the dtype and device.
 """
 
 # %%
@@ -274,8 +276,8 @@ its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a 
 row.
 
 `packed.cached_lens` and `packed.new_lens` are lists of N ints, here [3, 5] and [1, 2]. A cached length may be 0.
-`tensor.split(sizes, dim=2)` splits a tensor along its tokens into parts of these sizes. `joined.layers[i].keys` and
-`.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per layer.
+`tensor.split(sizes, dim=2)` splits a tensor along its token axis into parts of these sizes. `joined.layers[i].keys`
+and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per layer.
 """
 
 # %% exercise="05.2"
@@ -309,8 +311,8 @@ from lessons_lib.attention.packing import packed_forward
 
 # %% [markdown]
 """
-Now your pass, with your caches. C and E have their prompts in a joined cache. C gets one more token, E gets two. Then
-each goes through the model alone, so that we can compare the logits.
+Now let's run your pass and split the cache. The prompts of C and E are in a joined cache. C gets one more token, E
+gets two. Then each goes through the model alone, so that we can compare the logits.
 """
 
 # %%
@@ -329,18 +331,18 @@ for name, packed_logits, cache in zip(more, logits, scatter_cache(joined, packed
 
 # %% [markdown]
 """
-The logits agree up to rounding. They don't have to agree in the last bit: with different shapes, sums may be added in
-a different order.
+The logits agree up to rounding. They don't have to agree in the last bit: with different shapes, the terms of a sum
+may be added in a different order.
 
 ## Build 4: the step
 
-All state of the loop is in one object, `batch`:
+The loop keeps all its state in one object, `batch`:
 
 | field | meaning |
 |---|---|
 | `batch.waiting` | queue (`deque`) of requests that haven't been admitted yet |
 | `batch.running` | list of the requests in the next row, in the order of admission |
-| `batch.max_num_seqs` | the maximum number of requests in a row |
+| `batch.max_num_seqs` | the maximum number of requests in one row |
 | `batch.caches` | dict: request id → the cache of that request |
 
 Three functions are provided. `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your
@@ -446,7 +448,7 @@ C's 100 tokens take 100 passes however we batch, so fewer aren't possible. C is 
 finishes, no other request is left.
 
 Compare this table with the first one. The prompts of A, B, C and D are all in the first row. No step makes a second
-pass, and no token in a row is wasted. D leaves in step 20, and E's prompt is already in the row of step 21:
+pass, and no computed token is wasted. D leaves in step 20, and E's prompt is already in the row of step 21:
 """
 
 # %%
@@ -485,7 +487,7 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 """
 Six requests in one order are weak evidence. So here are forty requests with prompts of 1 to 40 random tokens and
 limits of 1 to 20 tokens. They run on three small random models (a GPT-2, a Llama and a Qwen2), with at most three and
-at most eight requests in a row. The models write nonsense, but a bug in a mask or a position is likely to change it.
+at most eight requests per row. The models write nonsense, but a bug in a mask or a position is likely to change it.
 The requests arrive in shuffled order and at random moments, so each one has different neighbors in every run. Some
 answers end with the end token.
 """
@@ -513,7 +515,7 @@ for family in ("gpt2", "llama", "qwen2"):
         serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
         same = sum(request.output_ids == answer for request, answer in zip(requests, expected))
         stopped = sum(request.finish_reason == "stop" for request in requests)
-        print(f"{family:>6}, at most {max_num_seqs} in a row: {same} of {len(requests)} equal `generate`; {stopped} of them ended with the end token")
+        print(f"{family:>6}, at most {max_num_seqs} per row: {same} of {len(requests)} equal `generate`; {stopped} of them ended with the end token")
 
 # %% [markdown]
 """
@@ -577,7 +579,7 @@ def counted_pass(*args):
 batch.packed_forward = counted_pass
 ragged_step(batch)
 around = counts["one row"][1] - inside.count
-print(f"In the packed row's step, {inside.count} operators are the pass. The other {around} are around it, most of them for the caches.")
+print(f"In the packed row's step, {inside.count} operators belong to the pass. The other {around} run before or after it, most of them to join and split the caches.")
 
 # %% [markdown]
 """
@@ -590,7 +592,7 @@ Now let's measure time: how long a step takes, depending on how many requests de
 
 # %% tags=["measured"]
 def step_seconds(counts, rounds=7):
-    """Median seconds per decode step, for each way and each count. The ways alternate, so a slow moment hits them all equally."""
+    """Median seconds per decode step, for each way and each count. The ways alternate, so a temporary slowdown affects them all equally."""
     batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in counts for name in WAYS}
     for (_, count), batch in batches.items():
         for i in range(count):
@@ -736,18 +738,18 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 # %% [markdown]
 """
 Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful.
-Between two steps, no cache is reserved without being used. No row has fewer forward calls. But "copied a step" is the
-largest of all.
+Between steps, all the cache it reserves is in use. No other row has fewer forward calls. But its "copied a step" is
+the largest of all.
 
 Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any speed may be off by as much
 as those two differ, or more.
 
 ## What production does
 
-- **vLLM** packs in just this way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds
+- **vLLM** packs in exactly this way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds
   the flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
   `logits_indices`, which are `query_start_loc[1:] - 1`. The newer runner in `vllm/v1/worker/gpu/` has a dataclass
-  `InputBatch` in `input_batch.py` with the same names. Instead of our joined cache, it has two tensors: the
+  `InputBatch` in `input_batch.py` with the same names. Instead of a joined cache, vLLM has two tensors: the
   `slot_mapping` of lesson 03 says where to write each new key, and the block table says where to read the old ones.
   So nothing is ever joined.
 - vLLM's scheduler doesn't distinguish prefill from decode either: each request gets tokens from `num_computed_tokens`
@@ -757,8 +759,8 @@ as those two differ, or more.
   gets a token in this step. If attention isn't computed by FlashAttention (next point), it builds a block-diagonal
   mask from the cumulative lengths; ours comes from the tags.
 - **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-  ...)`. It takes the packed row and the cumulative lengths, and no mask tensor. The kernel goes through the sequences
-  one by one; `causal=True` hides the future. PyTorch has its own version, `torch.nn.attention.varlen.varlen_attn`.
+  ...)`. It takes the packed row and the cumulative lengths, and no mask tensor. The kernel computes each sequence
+  separately; `causal=True` hides the future. PyTorch has its own version, `torch.nn.attention.varlen.varlen_attn`.
 
 ## What is still wrong
 """
@@ -774,7 +776,7 @@ print(f"tokens in a row: typically {typical:.0f}, at most {longest}")
 
 # %% [markdown]
 """
-**Copies.** Every step moves everything that's cached three times, and meanwhile two or three copies of the same keys
+**Copies.** Every step copies the whole cache three times, and in the meantime two or three copies of the same keys
 are in memory. Lesson 06 leaves keys and values where they are, in the blocks of lesson 03, and attention finds them
 through the block table.
 
@@ -784,7 +786,7 @@ scores anyway.
 **A long prompt goes in whole.** That makes the row long, and every request in it waits longer for its next token.
 Lesson 02 split prompts into chunks. A row could hold a chunk as well, since it takes any number of new tokens after
 any number of cached ones, and `pack` already supports that. Two things are missing: something has to decide how many
-tokens a step may have, and a step must not produce a token after only part of a prompt. That's the scheduler of
+tokens a step may compute, and a step must not produce a token after only part of a prompt. That's the scheduler of
 lesson 09, with its token budget.
 
 **Nothing tracks memory.** `admit` checks whether the batch has room for one more request, not whether the request's

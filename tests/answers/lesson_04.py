@@ -578,7 +578,7 @@ WRONG = {
         Wrong("-1 added to the scores", packed(attention=lambda mask: -(~mask).float()), says="-1"),
         Wrong("the mask as integers", packed(attention=lambda mask: mask.long()), says="yours is int64"),
         Wrong("its own mask instead of the given one", ignores_the_given_mask, says="not with `block_diagonal_mask`"),
-        Wrong("calls the mask and ignores it", calls_the_mask_and_ignores_it, says="not those of that mask"),
+        Wrong("calls the mask and ignores it", calls_the_mask_and_ignores_it, says="don't match that mask"),
         Wrong("a loop over the sequences", a_loop, says="A loop over the sequences"),
         Wrong("a padded rectangle", a_rectangle, says="the padded rectangle of lesson 01"),
         Wrong("the last sequence first", back_to_front, says="in the order of the list"),

@@ -701,7 +701,7 @@ WRONG = {
         Wrong(
             "every cached key is visible",
             passing(attention_mask=diagonal_of_new_tokens),
-            says="the mask isn't the one of this pass",
+            says="the mask isn't right for this pass",
         ),
         Wrong(
             "a mask for the new tokens only",
@@ -802,7 +802,7 @@ WRONG = {
         Wrong(
             "only the requests that prefill",
             stepping(members=prefills_or_decodes),
-            says="2 requests are running; your row has parts of 1",
+            says="2 requests are running; your row has parts for 1",
         ),
         Wrong(
             "the first only",

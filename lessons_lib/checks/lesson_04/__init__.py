@@ -19,7 +19,7 @@ EXERCISES = [
             "Build two plain lists with one entry per token, and turn each into a tensor at the end. Go sequence by "
             "sequence: sequence i appends its id and its positions, one of each per token.",
             "If `starts` is None, use a list of zeros. For sequence i, append i to the first list `length` times, and "
-            "append start, start + 1, ... to the second, `length` values as well.",
+            "append start, start + 1, ... to the second, also `length` values.",
             "`for i, (length, start) in enumerate(zip(lengths, starts)):` then `seq_ids += [i] * length` and "
             "`positions += range(start, start + length)`. At the end, return "
             "`Tags(torch.tensor(seq_ids, dtype=torch.int64), torch.tensor(positions, dtype=torch.int64))`.",

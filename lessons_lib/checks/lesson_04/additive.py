@@ -92,14 +92,14 @@ def _name_wrong_values(got, mask, want, case: str) -> Mistake:
         return Mistake(
             f"it should be {short(want)}; yours is {short(got)}.",
             case,
-            "It is inverted. True means allowed, and an allowed score stays as it is: add 0.",
+            "It is inverted. True means allowed, and an allowed score stays unchanged: add 0.",
         )
     allowed, forbidden = set(got[mask].tolist()), set(got[~mask].tolist())
     if allowed - {0.0}:
         return Mistake(
             f"where the mask is True, the value should be 0; yours is {allowed.pop():g}.",
             case,
-            "An allowed score should stay as it is, so add 0.",
+            "An allowed score should stay unchanged, so add 0.",
         )
     value = forbidden.pop()
     what = (

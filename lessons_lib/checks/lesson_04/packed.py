@@ -170,7 +170,7 @@ def _check_own_mask(attempt) -> None:
     want = packed_logits(model, sequences, only_itself)
     if not all(_close(part, right) for part, right in zip(parts, want)):
         raise Mistake(
-            "your code calls `mask`, but the logits are not those of that mask.",
+            "your code calls `mask`, but the logits don't match that mask.",
             case=case,
             idea="Pass the result of `mask(tags, tags)` to the model as `attention_mask`, with two axes in front: "
             "`[None, None]`.",

@@ -138,7 +138,7 @@ def _wrong_mask(mask, sequences: list[list[int]], total: int):
         )
         return what, (
             "A float mask is added to the scores, and 1 or 0 hardly changes them. The form of the mask must match the "
-            "attention function: pass the bool mask as it is, or `additive_mask` of it."
+            "attention function: pass the bool mask unchanged, or convert it with `additive_mask`."
         )
     return _wrong_cells(got if mask.dtype == torch.bool else got > _HIDES, want, tags)
 

@@ -9,7 +9,7 @@ QUIZ = [
         choices=(
             Choice(
                 "Only the sequence rule.",
-                "To the causal rule, this looks like any token and an earlier one. Only the sequence ids differ.",
+                "To the causal rule, position 0 is simply before position 1. Only the sequence ids tell A from B.",
                 right=True,
             ),
             Choice(
@@ -42,8 +42,7 @@ QUIZ = [
         choices=(
             Choice(
                 "They change, because the stories attend to padding.",
-                "They can't. The padding's sequence id isn't that of any story, so the sequence rule already blocks "
-                "it.",
+                "They can't. The padding's sequence id matches no story's, so the sequence rule already blocks it.",
             ),
             Choice(
                 "Nothing. Padding now attends to padding, and nothing reads the result.",
@@ -83,7 +82,7 @@ QUIZ = [
         "answers stay the same. Why restart the positions anyway?",
         choices=(
             Choice(
-                "With a cache, a sequence's older keys may have a different shift from its new tokens.",
+                "With a cache, a sequence's older keys may be shifted differently from its new tokens.",
                 "Rotary attention depends on distances. If a query and a cached key are shifted differently, their "
                 "distance is wrong. And models with absolute positions break right away.",
                 right=True,
@@ -107,11 +106,11 @@ QUIZ = [
                 "The mask has one cell per pair of tokens. Twice the tokens means four times the pairs.",
             ),
             Choice(
-                "All cells: four times. Allowed cells: twice.",
+                "The cells quadruple, and the allowed cells double.",
                 "Each new sequence adds its own triangle of allowed cells. Every other cell that it adds is forbidden.",
                 right=True,
             ),
-            Choice("Both four times.", "A sequence gains no allowed cells from its neighbors."),
+            Choice("Both quadruple.", "A sequence gains no allowed cells from its neighbors."),
         ),
     ),
 ]

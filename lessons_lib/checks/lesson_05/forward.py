@@ -1,4 +1,4 @@
-"""Judges 05.3, `packed_forward`: one pass over the row; the logits after each sequence's last token are as alone."""
+"""Judges 05.3, `packed_forward`: one pass over the row; each sequence's logits match those it gets alone."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -184,9 +184,7 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             what, case=case, idea="Pass `past_key_values=cache`. The mask has a column for each of its tokens."
         )
     if positions is None:
-        what = (
-            "the model wasn't given positions. Without them it counts on through the row, as if it were one sequence."
-        )
+        what = "the model wasn't given positions. Without them it counts through the row, as if it were one sequence."
         raise Mistake(what, case=case, idea="Pass `position_ids=packed.positions[None]`.")
     if positions.flatten().tolist() != packed.positions.tolist():
         raise Mistake(
@@ -223,9 +221,9 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
         raise Mistake(f"the mask should be bool; the model was given {mask.dtype}.", case=case, idea=idea)
     if not torch.equal(allowed.cpu(), want):
         raise Mistake(
-            "the mask isn't the one of this pass: each token attends to its own sequence up to its own position.",
+            "the mask isn't right for this pass: each token attends to its own sequence up to its own position.",
             case=case,
-            idea="Use `packed_mask(packed)`; that's the mask of this pass.",
+            idea="Use `packed_mask(packed)`; it builds the mask for this pass.",
         )
 
 

@@ -250,11 +250,11 @@ def _shortened(words: list[str], limit: int = 16) -> str:
 
 
 def _check_in_use(attempt) -> None:
-    """The model must be able to continue with these caches, which their contents alone don't show."""
+    """Check that the model can continue with these caches; comparing their contents doesn't show that."""
     prompts, max_tokens_each = ragged_requests(5, seed=3)
     case = (
         f"five requests with prompts of {[len(prompt) for prompt in prompts]} tokens and max_tokens "
-        f"{max_tokens_each}, at most three in a row, through `ragged_generate`."
+        f"{max_tokens_each}, at most three per row, through `ragged_generate`."
     )
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=None)
     got = call(

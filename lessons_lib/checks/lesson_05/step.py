@@ -63,11 +63,11 @@ def _run_step(
             )
         if len(packed.new_lens) != len(batch.running):
             idea = (
-                "`forward` joins the caches of all running requests, so the row needs a part for each of them: the "
-                "whole prompt of one, a single token of another."
+                "`forward` joins the caches of all running requests, so the row needs a part for each of them: a "
+                "whole prompt for one, a single token for another."
             )
             raise Mistake(
-                f"{len(batch.running)} requests are running; your row has parts of {len(packed.new_lens)}.",
+                f"{len(batch.running)} requests are running; your row has parts for {len(packed.new_lens)}.",
                 case=case,
                 idea=idea,
             )
@@ -373,7 +373,7 @@ def _check_answers(attempt) -> None:
     ragged_generate(model, tokenizer, prompts, step=expected.run, **settings)
     for how, step in (("", attempt), (" and `loop_forward`", partial(attempt, forward=loop_forward))):
         case = (
-            f"nine requests with max_tokens {max_tokens_each}, at most three in a row, through `ragged_generate`{how}."
+            f"nine requests with max_tokens {max_tokens_each}, at most three per row, through `ragged_generate`{how}."
         )
         steps = StepCounter(step)
         outputs = call(ragged_generate, model, tokenizer, prompts, case=case, step=steps.run, **settings)
