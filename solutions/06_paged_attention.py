@@ -175,12 +175,12 @@ batch, and the hook that puts it into a model. Each part is compared with what w
 
 ## Build 1: a cache in blocks
 
-Each layer has one tensor of keys and one of values, with the shape `[num_blocks, block_size, KV heads, head size]`.
-`keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tensor doesn't say which request owns that key. The
-block tables do.
+Each layer has one tensor of keys and one of values, each with the shape `[num_blocks, block_size, KV heads, head
+size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tensor doesn't say which request owns that
+key. The block tables do.
 
-`tensor.flatten(0, 1)` shows the same memory as `[num_blocks × block_size, KV heads, head size]`: one row per slot, and
-the row index is the slot. It's a *view*: writing to it writes to the cache.
+`tensor.flatten(0, 1)` is the same memory with the shape `[num_blocks × block_size, KV heads, head size]`: one row per
+slot, and the row index is the slot. It's a *view*: writing to it writes to the cache.
 
 **Your task: `write` and `read`.** `__init__` is given. It creates two lists with one tensor per layer, `self.keys` and
 `self.values`.
@@ -192,8 +192,8 @@ the row index is the slot. It's a *view*: writing to it writes to the cache.
 - `read(layer, blocks, num_tokens)`: what one sequence has cached in this layer. `blocks` is the list of its block ids,
   in the order of its tokens. Return the pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of
   the tokens. `tensor[blocks]` picks blocks in this order. The last block may be partly filled, and the list may even
-  have a block at its end that isn't used yet: whatever is stored after the first `num_tokens` tokens doesn't belong to
-  the sequence.
+  end with a block that isn't used yet: whatever is stored after the first `num_tokens` tokens doesn't belong to the
+  sequence.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
 to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
@@ -239,7 +239,7 @@ for layer in range(NUM_LAYERS):
 Reading them back should give exactly what we wrote. Then lesson 05's forward pass takes over: we gather D's and E's
 keys from their blocks, concatenate them into one cache, and compute one more token for each.
 
-> **gather**: copying rows from different places into one contiguous tensor.
+> **gather**: copying scattered rows of a tensor into one contiguous tensor.
 """
 
 # %%
@@ -340,7 +340,7 @@ def largest_difference(a, b, bound=1e-5):
 
 
 naive = attention_of(in_blocks(add_block_naive, scores, values))
-print("block by block against all at once: largest difference", largest_difference(naive, scores.softmax(dim=1) @ values))
+print("block by block vs. all at once: largest difference", largest_difference(naive, scores.softmax(dim=1) @ values))
 
 # %% [markdown]
 """
@@ -429,7 +429,7 @@ print(f"after the first block, only blocks {' and '.join(map(str, larger))} brou
 
 # %% [markdown]
 """
-Next, compare both versions with PyTorch's softmax in float64: on D's scores as they are, scaled, shifted, and in
+Next, compare both versions with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and in
 float16.
 """
 
@@ -449,14 +449,14 @@ def as_bound(error):
 
 
 cases = {
-    "as they are": (scores, values),
+    "original": (scores, values),
     "× 4": (4 * scores, values),
     "× 5": (5 * scores, values),
     "× 100": (100 * scores, values),
     "− 60": (scores - 60, values),
     "− 110": (scores - 110, values),
     "− 130": (scores - 130, values),
-    "as they are, float16": (scores.half(), values.half()),
+    "original, float16": (scores.half(), values.half()),
 }
 Table(
     columns=["scores", "smallest", "largest", "error, bare exponentials", "error, yours"],
@@ -469,9 +469,9 @@ Table(
 # %% [markdown]
 """
 Look at the column for bare exponentials. "× 5" and "× 100" overflow, and in float16 even the original scores do. "− 60"
-does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close to the smallest float a value has only a few
-digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16
-itself has only about three digits.
+does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close to the smallest float, a value has only a few
+digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16 itself has only
+about three digits.
 
 ### Reading keys in place
 
@@ -503,20 +503,21 @@ print("several blocks, keys[[block, ...]], are a view of the cache:", shares_mem
 
 # %% [markdown]
 """
-A single block is a view, so nothing is copied. Picking several blocks with a list gathers them into new memory. So this
-function reads the keys in place, and it never stores all the scores at once. The price is a Python loop over the
-blocks. A GPU kernel contains the same loop, where it costs little (lesson 07).
+A single block is a view, so nothing is copied. Picking several blocks with a list gathers them into new memory. This
+function takes one block at a time, so it reads the keys in place and never stores all the scores at once. The price is
+a Python loop over the blocks. A GPU kernel has the same loop, but there it costs little (lesson 07).
 
 ## Build 3: merging two parts
 
-A long sequence has many blocks, and the loop takes them one after another. Could two workers take half of the blocks
-each? Each would end up with a `Partial`. All we need is a way to merge the two.
+A long sequence has many blocks, and the loop takes them one after another. Could two workers each take half of the
+blocks? Each would end up with a `Partial`. All we need is a way to merge the two.
 
-The idea is the same. Each part is relative to its own maximum. Rescale both to the larger maximum, then add.
+The idea is the same as before. The sums of each part are relative to its own maximum. Rescale both to the larger
+maximum, then add.
 
-**Your task: `merge(one, other)`.** `one` and `other` are `Partial`s of the same Q queries, over disjoint sets of keys.
-Return the `Partial` over all these keys, and don't modify the inputs. Either may have the larger maximum, and it may be
-a different one for each query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
+**Your task: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of keys.
+Return the `Partial` over all these keys, and don't modify the inputs. Which of the two has the larger maximum may
+differ from query to query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
 result is the other part's state. If neither has seen a key, the result is that empty state again. Watch out for
 −∞ − (−∞) here too.
 
@@ -535,7 +536,7 @@ half = 3 * BLOCK
 parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, half), slice(half, None))]
 whole = merge(*parts)
 expected = scores.softmax(dim=1) @ values
-print("two halves merged against all at once: largest difference", largest_difference(attention_of(whole), expected))
+print("two halves merged vs. all at once: largest difference", largest_difference(attention_of(whole), expected))
 print("merged in the other order: largest difference", largest_difference(attention_of(merge(*reversed(parts))), expected))
 
 # %% [markdown]
@@ -543,8 +544,8 @@ print("merged in the other order: largest difference", largest_difference(attent
 There's another way to write this, which you'll see in papers and kernels. Each finished part returns its attention,
 output / total, and one scalar that says how much it weighs:
 
-> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits into a
-> float however large the scores are. In the library: `log_sum_exp(part)`.
+> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits in a
+> float, however large the scores are. In the library: `log_sum_exp(part)`.
 
 A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the whole).
 """
@@ -579,13 +580,13 @@ print(block_tables)
 # %% [markdown]
 """
 The simplest implementation is a loop: for each sequence, gather its keys and compute causal attention. That's
-`attention_one_by_one` in the library, and we'll use it as the reference. But with 32 requests it makes 32 small
+`attention_one_by_one` in the library, and we'll use it as the reference. But with 32 requests it runs 32 small
 computations per layer, which is exactly what lesson 05 got rid of.
 
 To compute several sequences at once, PyTorch needs rectangles. A decode has one query and a prefill has many, so in one
 rectangle the decodes would be mostly padding. That's why `plan_groups` separates the sequences with one new token from
-the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, for as long as less than half of
-a rectangle would be used. For each rectangle, `_group` builds a `Group`. All of this is given:
+the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, as long as less than half of a
+rectangle would be used. For each rectangle, `_group` builds a `Group`. All of this is given:
 """
 
 # %%
@@ -630,7 +631,7 @@ A masked key has weight 0, but 0 × NaN is NaN.
   heads share KV heads.
 - `query[group.rows]` has the shape `[S, Q, query heads, head size]`; `.transpose(1, 2)` swaps the two middle axes.
   `keys.flatten(0, 1)` has one row per slot, as in Build 1.
-- Write back real queries only. Where `is_query` is False, `rows` contains 0, and row 0 belongs to a real token.
+- Write back only the real queries. Where `is_query` is False, `rows` contains 0, and row 0 belongs to a real token.
   `group.rows[group.is_query]` is a 1D tensor with the indices of the real queries, and `tensor[group.is_query]` picks
   the matching entries from `[S, Q, ...]`.
 """
@@ -675,8 +676,8 @@ is looked up by name, and you can register your own:
 - `model.set_attn_implementation("paged")` makes a model use it;
 - extra keyword arguments of `model(...)` are passed through to the function.
 
-This works for almost every model in the library. We pass one extra keyword, `paged`, with what a layer has to know
-about the pass.
+This works for almost every model in transformers. We pass one extra keyword, `paged`: an object with everything that a
+layer has to know about the pass.
 
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
@@ -764,7 +765,7 @@ for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
     with torch.inference_mode():
         alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
-    print(f"{family:>6}: same logits as alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
+    print(f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
 
 # %% [markdown]
 """
@@ -787,8 +788,8 @@ Look at `has_room_for`. A request takes its blocks one by one as it grows. What 
 is free? To rule that out, a request joins only if the pool could hold all running requests and this one at their
 `max_tokens` limits. So `table.append` never meets an empty pool. We'll see below what that costs.
 
-Now the core is yours: the cache, the attention, the function in the model. Run the six stories, four at a time. Since we
-don't pass `num_blocks`, the pool has room for the four largest requests at their limits.
+The core is now yours: the cache, the attention, and the function that the model calls. Run the six stories, four at a
+time. Since we don't pass `num_blocks`, the pool has room for the four largest requests at their limits.
 """
 
 # %%
@@ -813,12 +814,12 @@ print(paged_step_text(paged.accesses[30]))
 ### When the pool is small
 
 Now four requests at a time, but only 20 blocks. The next cell prints how many blocks each story needs at most. In the
-table, "queue afterwards" lists the requests that still wait after the next ones have joined.
+table, "queue afterwards" lists the requests that are still waiting after the next ones have joined.
 """
 
 # %%
 max_tokens_each = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
-print("blocks at most:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
+print("blocks needed at most:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
 tight = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
 print(f"same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, compared with {len(paged.packed)} in the larger pool")
 
@@ -839,11 +840,11 @@ Table(
 
 # %% [markdown]
 """
-A, B and C may need 18 blocks together, and D needs 3 more. So D waits although there's room in the batch: it isn't
-waiting for a batch slot but for blocks. It joins when A has finished and released its blocks. In hindsight, D could have
-joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F would
-fit next to B and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So the run takes more
-steps.
+Together, A, B and C may need 18 blocks, and D may need 3 more. So D waits although there's room in the batch: it isn't
+waiting for a batch slot but for blocks. It joins when A has finished and released its blocks. In hindsight, D could
+have joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F
+would fit next to B and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So the run
+takes more steps.
 
 A request that could never run is rejected at once:
 """
@@ -955,9 +956,10 @@ print(f"  and gathered {sum(gathered_kib) / steps:,.0f} KiB temporarily, never m
 
 # %% [markdown]
 """
-The lowest line is what's written for good. The middle line is the copy that PyTorch's attention needs, including the
-padding of its rectangles. It jumps where contexts have become similar enough to share a rectangle, as in
-steps 14 and 33. The copy exists for one layer at a time. Lesson 05 made three copies, of all layers, and kept one of them.
+The lowest line shows what's written to the cache, where it stays. The middle line shows the copy that PyTorch's
+attention needs, including the padding of its rectangles. It jumps where contexts have become similar enough to share a
+rectangle, as in steps 14 and 33. The copy exists for one layer at a time. Lesson 05 made three copies, of all layers,
+and kept one of them.
 
 ### Attention for many sequences
 
@@ -998,7 +1000,7 @@ Table(
 
 # %% [markdown]
 """
-The loop pays for every sequence: a handful of small operators each. Your version runs one set of operators per group,
+The loop pays for every sequence with a handful of small operators. Your version runs one set of operators per group,
 and pays in padding instead. In the last row one sequence is much longer than the others. It gets its own rectangle;
 without `divide`, all decodes would be padded to its length.
 
@@ -1051,16 +1053,16 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 """
 Compare the last two rows. Both methods compute the same number of tokens in the same number of forward calls. "Copied a
 step" is 0: it counts what is moved within the cache, not what is gathered temporarily. The cache reserves a little more
-than it uses: the empty slots in last blocks. The speed may not differ much: the stories are short, and copies cost
-little with short contexts.
+than it uses: the empty slots in the last block of each request. The speed may not differ much: the stories are short,
+and copies cost little with short contexts.
 
 ## What production does
 
-- **vLLM** splits the two halves of your `paged_attention_forward` in `vllm/v1/attention/backends/flash_attn.py`.
+- **vLLM** splits your `paged_attention_forward` into its two halves, in `vllm/v1/attention/backends/flash_attn.py`.
   `do_kv_cache_update` writes: `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA
   kernel in `cache_kernels.cu`. The forward method reads: `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache,
-  cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` is our `context_lens`. The kernel walks the block
-  table itself, so nothing is gathered.
+  cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` is our `context_lens`. The kernel walks the
+  block table itself, so nothing is gathered.
 - Your `merge` is `merge_attn_states` in `vllm/v1/attention/ops/merge_attn_states.py`, written with log-sum-exps. vLLM
   uses it, for example, when many requests share a prefix: it computes attention over the shared prefix once for all
   requests, attention over the rest for each request, and merges the results (`cascade_attention`).
@@ -1069,8 +1071,8 @@ little with short contexts.
   That's what your PyTorch version does. Its documentation says that this can become a bottleneck for long sequences.
   With a block table, it lets FlashAttention's kernel read the cache in place.
 - **FlashInfer** stores the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` contains
-  their cumulative lengths, and `paged_kv_last_page_len` the number of tokens in each last block. FlashInfer calls an
-  attention output with its log-sum-exp an attention state, and `merge_state(v_a, s_a, v_b, s_b)` merges two of them.
+  their cumulative lengths, and `paged_kv_last_page_len` the number of tokens in each last block. An attention output
+  together with its log-sum-exp is called an attention state, and `merge_state(v_a, s_a, v_b, s_b)` merges two of them.
 - **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention,
   which compiles an attention kernel from Python code, has an experimental class `PagedAttention` in
   `torch/nn/attention/experimental/_paged_attention.py`.
@@ -1090,8 +1092,8 @@ print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed)
 
 # %% [markdown]
 """
-In a group of decodes, up to half of the keys may be padding. A kernel needs no rectangle: each sequence ends where it
-ends.
+In a group of decodes, up to half of the keys may be padding. A kernel needs no rectangle: for each sequence, its loop
+stops after the last key.
 
 **The mask.** A group still has a mask with one element per query and key. For a decode that's a single row. For a long
 prefill it's a full square, and the half above the diagonal is computed for nothing.
@@ -1106,8 +1108,8 @@ print(f"blocks per step, on average: {sum(promised) / steps:.1f} promised, {sum(
 
 # %% [markdown]
 """
-The difference sits unused while other requests may be waiting. Lesson 09 decides which requests to admit, and lesson 10
-what to do when the pool really is empty.
+The difference sits unused while other requests may be waiting. Lesson 09 is about which requests to admit, and lesson
+10 about what to do when the pool really is empty.
 
 ## Quiz
 """

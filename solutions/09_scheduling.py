@@ -2,7 +2,7 @@
 """
 # 09 · Scheduling
 
-**A step has room for a limited number of tokens, sequences and blocks. Which requests get it?**
+**A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
 75 minutes · difficulty: medium · routes: serving · you need first: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
@@ -67,8 +67,8 @@ max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 ## The problem: one long prompt stalls every stream
 
 A, C, D and E are decoding. After ten steps, a request with a prompt of 600 tokens arrives; we'll call it L. In lesson
-06, L's whole prompt would go into the next step. The function below does the same if `budget` is large; otherwise no
-step computes more than `budget` tokens. It uses the finished parts of this lesson, so look only at the loop: schedule,
+06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens; with a large
+`budget`, it does the same as lesson 06. It uses the finished code of this lesson, so look only at the loop: schedule,
 forward pass, update.
 """
 
@@ -106,14 +106,14 @@ line_chart(range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y",
 # %% [markdown]
 """
 With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, as in every
-step, but they wait for that token as long as the prompt takes. Anyone watching a stream sees it freeze. With the limit,
-the prompt is spread over many steps, each a little longer than a plain decode step.
+step, but they have to wait for it until the whole prompt is computed. Anyone watching a stream sees it freeze. With the
+limit, the prompt is spread over many steps, each a little longer than a plain decode step.
 
 L pays for that. With whole prompts, its first token comes at the end of step 11. With the limit, it comes about twenty
 steps later.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
-> token in every step, it equals the duration of a step.
+> token in every step, its ITL is the duration of a step.
 
 > **token budget**: the maximum number of tokens that one step computes, over all sequences. vLLM calls it
 > `max_num_batched_tokens`.
@@ -123,8 +123,8 @@ packed batch and one budget.
 
 ## Predict
 
-In the middle of a busy moment, the six stories are in the state below. E has lost its cache, for reasons that lesson 10
-explains: 20 tokens of its answer are known, but nothing is computed.
+Suppose the server is busy, and the six stories are in the state below. E has lost its cache (lesson 10 explains how
+that happens): 20 tokens of its answer are known, but none of its tokens count as computed.
 """
 
 # %%
@@ -158,7 +158,7 @@ predict("09.a", ...)
 # %% [markdown]
 """
 The second question is about memory. There is a pool of 40 blocks of 16 tokens, and there are sixty requests, each with
-`max_tokens` of 96. At most 16 run at a time, with a budget of 64 tokens. A request is admitted only if the pool would
+a `max_tokens` of 96. At most 16 run at a time, with a budget of 64 tokens. A request is admitted only if the pool would
 be large enough even if every running sequence used all its `max_tokens`.
 """
 
@@ -180,10 +180,10 @@ predict("09.b", ...)
 """
 ## The idea: two counters
 
-In lesson 02, a request had a state: waiting, prefilling or decoding. Look at the last column of the table instead. A
-has 18 known tokens, and the keys and values of 17 are computed, so it **wants** one token. B is in the middle of its
-prompt and wants 30. D wants its whole prompt. E wants 25: its prompt, plus an answer that has to be computed again.
-These aren't different kinds of work. Prefill, chunk, decode and recomputation are all the same thing:
+In lesson 02, a request had a state: waiting, prefilling or decoding. Look at the last column of the table above
+instead. A has 18 known tokens, and the keys and values of 17 are computed, so it **wants** one token. B is in the
+middle of its prompt and wants 30. D wants its whole prompt. E wants 25: its prompt, plus an answer that has to be
+computed again. These aren't different kinds of work. Prefill, chunk, decode and recomputation are all the same thing:
 
 > a step computes, for each running sequence, some of the tokens that are known but not computed.
 
@@ -204,9 +204,9 @@ A `Sequence` in the library is little more than that. These attributes matter he
 
 ## Build 1: share the budget
 
-How many tokens does each sequence get? A decode takes only one token of the budget. A decode that is skipped finishes
-one step later, and frees its batch slot and its blocks one step later. So sequences that want **one** token come first.
-The others get what is left.
+How many tokens does each sequence get? A decode takes only one token of the budget. If it is skipped, its sequence
+finishes one step later, and frees its batch slot and its blocks one step later. So sequences that want **one** token
+come first. The others get what is left.
 
 **Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission.
 Return a dict that maps each sequence to the number of its tokens that the next step computes.
@@ -257,9 +257,9 @@ scheduler.schedule()  ──▶  SchedulerOutput  ──▶  runner.forward(sche
                                         scheduler.update(scheduler_output, tokens)  ◀── tokens
 ```
 
-A `SchedulerOutput` has three fields: `num_scheduled_tokens`, the dict that you know; `admitted`, the sequences that run
-from this step on; and `stalled`, the running sequences for which no block was free. `scheduler_output.num_tokens` is
-the total number of scheduled tokens.
+A `SchedulerOutput` has three fields: `num_scheduled_tokens`, the dict from Build 1; `admitted`, the sequences that
+start running in this step; and `stalled`, the running sequences for which no block was free.
+`scheduler_output.num_tokens` is the total number of scheduled tokens.
 
 The runner is lesson 06's forward pass and makes no decisions. It packs the tokens, looks up their cache slots, and runs
 the model on one packed batch:
@@ -278,7 +278,7 @@ known, so `update` ignores them.
 
 A new request needs three things before it can start: a batch slot (`max_num_seqs`), some budget, and memory.
 
-> **admission control**: the rule by which a server starts a waiting request or keeps it waiting.
+> **admission control**: the rule by which a server decides whether a waiting request may start.
 
 The first two are easy to check. Memory isn't, because the length of an answer isn't known in advance. There are two
 approaches.
@@ -335,7 +335,7 @@ it contains the length of the answer, which only the simulator looks at.
 """
 
 # %%
-STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step takes 1
+STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step costs 1
 
 
 def run_with(admission, watermark=0, num_blocks=40):
@@ -376,8 +376,8 @@ except Deadlock as error:
 
 # %% [markdown]
 """
-A watermark makes a deadlock unlikely, at the cost of blocks that stay idle. No watermark makes it impossible. For that,
-a scheduler must be able to take blocks back from a running sequence, which is the subject of lesson 10. Until then,
+A watermark makes a deadlock unlikely, at the cost of blocks that stay idle. It can't rule a deadlock out. For that, a
+scheduler must be able to take blocks back from a running sequence, which is the subject of lesson 10. Until then,
 `conservative` is the default.
 
 ## Build 3: the scheduler
@@ -393,10 +393,11 @@ none: admitting new requests now would take the blocks that stalled sequences ar
 budget that the running sequences have left, `self.max_num_batched_tokens - scheduler_output.num_tokens`. While the
 queue isn't empty, budget is left, and fewer than `self.max_num_seqs` sequences run:
 
-1. Get the next sequence from `self.waiting.next(self.running)`. It stays in the queue for now. (`self.waiting` is a
-   queue sorted by a policy. `len(self.waiting)` is its length, so `while self.waiting` works as you'd expect.)
+1. Get the next sequence from `self.waiting.next(self.running)`. It stays in the queue for now. (`self.waiting` is the
+   queue; the section "Policies" below explains its order. `len(self.waiting)` is its length, so `while self.waiting`
+   works as you'd expect.)
 2. Ask the admission rule: `self.admission(self, sequence)`. If it says no, stop. Don't let a sequence further back
-   pass, even if it would fit: otherwise small ones could keep a large one waiting forever.
+   overtake it, even if that one would fit: otherwise small sequences could keep a large one waiting forever.
 3. Call `self.admit(scheduler_output, sequence)`. It removes the sequence from the queue and appends it to `running` and
    to `scheduler_output.admitted`.
 4. Schedule as many tokens as the sequence wants (known − computed, since it may have run before), or what is left of
@@ -405,10 +406,10 @@ queue isn't empty, budget is left, and fewer than `self.max_num_seqs` sequences 
 
 `allocate_slots(scheduler_output, sequence, count)` schedules `count` tokens of a sequence if there are enough blocks
 for them. After the step, `num_computed_tokens + count` tokens will be in the cache (`update` adds them to the counter
-then). The sequence already has some of the blocks. If more are missing than are free (`self.pool.free_queue`), it
-**stalls**: append it to `scheduler_output.stalled`, and give it no tokens and no blocks. Otherwise, allocate the
-missing blocks with `self.pool.allocate(missing)`, which returns a list, add them to `sequence.blocks`, and set
-`scheduler_output.num_scheduled_tokens[sequence]`.
+then). The sequence may already have some of the blocks for them. If more blocks are missing than are free
+(`self.pool.free_queue`), it **stalls**: append it to `scheduler_output.stalled`, and give it no tokens and no blocks.
+Otherwise, allocate the missing blocks with `self.pool.allocate(missing)`, which returns a list, add them to
+`sequence.blocks`, and set `scheduler_output.num_scheduled_tokens[sequence]`.
 
 Example: blocks of 4, a budget of 8, and D waiting with a prompt of 21. The first step admits D and gives it 8 tokens
 and 2 blocks. The second gives it 8 more tokens and 2 more blocks. The third gives it 5 tokens and 2 blocks, after which
@@ -465,7 +466,7 @@ sequence: all tokens that it has in the cache after the step.
 
 # %% tags=["measured"]
 def forward_case(num_seqs, new, cached):
-    """A forward pass of `num_seqs` sequences, each with `new` new and `cached` cached tokens; its tokens and context tokens."""
+    """A forward pass of `num_seqs` sequences, each with `new` new and `cached` cached tokens; its counts of tokens and context tokens."""
     blocks_each = blocks_for(cached + new, 16)
     runner = ModelRunner(model, num_seqs * blocks_each, 16)
     scheduler_output = SchedulerOutput()
@@ -493,9 +494,10 @@ operators. Part is done for each token: the matrix products. And attention reads
 the three coefficients with the smallest sum of squared errors. It's a rough model. On a busy machine, or with so few
 measurements, a coefficient may even come out negative.
 
-From here on, we leave your machine. A fixed cost model makes the simulator's results the same everywhere: 5 ms per
-step, 20 µs per token, and 0.2 µs per context token. That's in the range of a model with a few billion weights on one
-GPU; the numbers are round, not measured. Everything below compares policies under this cost model.
+From here on, we no longer use your machine's timings. A fixed cost model makes the simulator's results the same on
+every machine: 5 ms per step, 20 µs per token, and 0.2 µs per context token. That's in the range of a model with a few
+billion weights on one GPU; the numbers are round, not measured. Everything below compares policies under this cost
+model.
 """
 
 # %%
@@ -505,7 +507,7 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
-With a clock, we can compute the usual metrics, each per request:
+With a clock, we can compute the usual metrics for each request:
 
 > **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
 
@@ -558,12 +560,12 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 # %% [markdown]
 """
 **First come, first served** looks only at the arrival time. **Shortest job first** looks at the length of the answer.
-That isn't known in advance, so `expected_tokens` is an estimate: from a small model, or from how long the answers to
-similar requests were. Here, the estimates are exact. **Strict priority** looks at the tier. None of the three looks at
-whether a request is interactive.
+That isn't known in advance, so `expected_tokens` is an estimate: it may come from a small model, or from the lengths of
+the answers to similar requests. Here, the estimates are exact. **Strict priority** looks at the tier. None of the three
+looks at whether a request is interactive.
 
-Step through it. Next to each name is its tier, and a dot if the request is interactive. What happens to E, F and G in
-the first chart?
+Step through all three runs. Next to each name is the request's tier, and a dot if it is interactive. What happens to E,
+F and G in the first chart?
 """
 
 # %%
@@ -620,8 +622,8 @@ Worse than a bad mean is a request that is never served.
 > **starvation**: a request waits without end because others keep being served before it.
 
 Take a single batch slot. Short requests of tier 0 arrive one after the other, a little faster than they can be served.
-Near the beginning, one longer request of tier 1 arrives; we call it the odd one. More short requests make the stream
-longer.
+Near the beginning, one longer request of tier 1 arrives; we call it the odd one. We try streams of 25, 50 and 100 short
+requests.
 """
 
 # %%
@@ -658,7 +660,7 @@ stream_table([stream_row(policy.name, policy()) for policy in (FirstComeFirstSer
 # %% [markdown]
 """
 Under the last two policies, the odd one waits until the stream ends, however long that takes. It isn't forgotten: there
-is always a request that ranks higher.
+is always another request that goes first.
 
 ## Build 4: priority with ageing
 
@@ -667,10 +669,10 @@ The classic fix is to let waiting time count.
 > **ageing**: raising the priority of a request the longer it waits, so that every request is served eventually.
 
 Let one tier be worth `patience` seconds of waiting. With a patience of 10 s, a request of tier 1 that has waited for 10
-seconds ranks equal to a request of tier 0 that arrives now.
+seconds has the same rank as a request of tier 0 that arrives now.
 
 A tier says what a customer pays for. It doesn't say whether a user is sitting in front of a screen. A user notices
-every wait; with a job that runs overnight, it doesn't matter when exactly it starts. So an interactive request gets a
+every wait; for a job that runs overnight, it doesn't matter exactly when it starts. So an interactive request gets a
 head start: it ranks as if it had already waited for `head_start` seconds when it arrives. Now everything this policy
 looks at, arrival, tier and interactivity, is in the same unit: seconds of waiting. The head start counts only in the
 queue. Once sequences run, all decodes are treated alike, since `share_budget` doesn't look at `is_interactive`.
@@ -712,7 +714,7 @@ stream_table([stream_row(f"ageing, patience {patience} s", PriorityWithAgeing(pa
 """
 With a short patience, the odd one waits for about as long as the patience, however long the stream is. What used to
 depend on the traffic is now a parameter that you choose. With a patience of 0, the policy is first come, first served.
-With a patience longer than the stream, such as 5 s here, it is strict priority.
+With a patience longer than the stream, such as 5 s here, it acts like strict priority.
 
 Now with interactive requests, a patience of 0.5 s and a head start of 0.2 s. In the first two rows, all requests are of
 tier 0, including the odd one:
@@ -740,19 +742,19 @@ Table(
 # %% [markdown]
 """
 Within its own tier, an offline request yields only to interactive requests that arrive within one head start after it.
-So in the second row the odd one waits 0.2 s longer than in the first, and no longer in a longer stream: ageing also
-limits how much interactive requests can delay the others.
+So in the second row the odd one waits 0.2 s longer than in the first, however long the stream is: ageing also limits
+how much interactive requests can delay the others.
 
-Each tier below costs one patience. To interactive requests of the tier above, the odd one yields for patience plus head
-start, 0.7 s, as the last row shows. If the odd one is interactive and the others aren't, it waits 0.2 s less than it
-would otherwise.
+Each tier below the best costs one patience. An odd one of tier 1 yields to interactive requests of tier 0 for patience
+plus head start, 0.7 s, as the last row shows. If the odd one is interactive and the others aren't, it waits 0.2 s less
+than it would otherwise.
 
 These are bounds on the order. How many seconds they amount to depends on how fast the requests ahead are served. Here,
 short requests are served about as fast as they arrive, so one second of arrivals takes about one second to serve.
 
 ### Balanced lengths
 
-Here's a policy of another kind. If all running sequences are long, every step reads a large cache. If all are short,
+Here's a different kind of policy. If all running sequences are long, every step reads a large cache. If all are short,
 memory is idle. `BalancedLengths` looks at the first few waiting requests and picks the one that brings the mean length
 of the running sequences closest to a target. It needs to see the running sequences, so in addition to `rank` it has a
 method `choose`:
@@ -768,7 +770,7 @@ balanced = {"balanced lengths, target 50": served(BalancedLengths(target=50))}
 
 # %% [markdown]
 """
-All six runs on the same time scale. Ageing appears twice, without a head start and with one:
+Here are all six runs on the same time scale. Ageing appears twice, without a head start and with one:
 """
 
 # %%
@@ -855,8 +857,8 @@ print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged))} of 6 answers eq
 Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
 (the gaps between them are exponentially distributed: a *Poisson* process). Most are short and a few are very long, as
 in real traffic. One in five is of tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
-32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use the cheaper admission
-rule.
+32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`, which is
+cheaper to compute.
 """
 
 # %%
@@ -953,8 +955,8 @@ for name in ("first come, first served", "static, waves of 32"):
 Still, its Jain's index is as good as that of first come, first served. An index of evenness doesn't notice when all
 requests are served equally badly.
 
-**First come, first served** makes all requests wait about equally long, and has the smallest longest wait. But equal
-waits aren't equal slowdowns: the same wait hurts a short request more.
+**First come, first served** makes all requests wait about equally long, and its longest wait is the shortest in the
+table. But equal waits aren't equal slowdowns: the same wait hurts a short request more.
 
 **Shortest job first** has the smallest mean latency, less than half that of first come, first served. At this load, its
 slowdowns are the most even, because short requests wait little. The price is paid in the tail: its p99 is the worst of
@@ -1021,9 +1023,9 @@ that is large enough on average is too small in every burst.
 
 ### Starvation
 
-Finally, an overload: 510 requests a second, more than the machine can serve. Some requests must wait longer and longer.
-Which ones? The charts plot queue time against arrival, separately for tier 0 and tier 1, under strict priority and
-under ageing.
+Finally, an overload: 510 requests a second, more than the machine can serve. Some requests have to wait longer and
+longer. Which ones? The charts plot queue time against arrival, separately for tier 0 and tier 1, under strict priority
+and under ageing.
 """
 
 # %%
@@ -1042,7 +1044,7 @@ With ageing, tier 0 hardly waits at first either. Once the wait of tier 1 has re
 together, one patience apart. That is what the parameter means: tier 1 may wait that much longer than tier 0, and no
 more.
 
-Neither is right or wrong. No policy makes a machine larger; a policy decides which requests pay.
+Neither is right or wrong. No policy makes a machine faster; a policy only decides which requests pay.
 
 What about interactive requests? Here's the same overload with every second request interactive, the same patience of
 1 s, and three head starts:
@@ -1072,7 +1074,7 @@ Table(
 """
 The mean over all requests hardly changes: what interactive requests gain, offline requests lose, in both tiers. A head
 start of 2 s is longer than the patience, so interactive requests of tier 1 wait less than offline requests of tier 0.
-The gaps are smaller than the head start, because a request that already waits close to zero can't gain any more.
+The gaps are smaller than the head start, because a request that hardly waits anyway has nothing left to gain.
 
 ### The ledger
 """
@@ -1083,8 +1085,8 @@ ledger(model, tokenizer, "09", with_cache_only=True, since="06")
 # %% [markdown]
 """
 The first row is the baseline. Compare the other two. They compute the same number of tokens, all of them useful, and
-copy nothing. There are a few more forward passes, because prompts come in chunks. With six stories that are all there
-at the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson began.
+copy nothing. There are a few more forward passes, because prompts come in chunks. When all six stories are there from
+the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson began.
 
 ## What production does
 
@@ -1092,7 +1094,7 @@ at the start, a budget doesn't make anything faster. What it buys is even step t
   no prefill phase in the scheduler. Each request has `num_computed_tokens` and a number of known tokens, and every step
   tries to let the first catch up with the second. It schedules `self.running` first, then `self.waiting`, and stops at
   the first waiting request for which there are no blocks. Two things differ from ours: it takes the running requests in
-  order, without moving those that want one token to the front, and where a block is missing it doesn't stall but
+  order, without moving those that want one token to the front, and if there is no free block, it doesn't stall but
   preempts (lesson 10).
 - vLLM's limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second.
   `long_prefill_token_threshold` limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`.
@@ -1116,7 +1118,7 @@ the odds. In lesson 10, the scheduler takes blocks back.
 Lesson 11 fixes that.
 
 **There is only greedy decoding, and no way to submit requests while others run.** `serve_greedily` takes the likeliest
-token, and all sequences are there at the start. Lesson 12 builds an engine.
+token, and all sequences have to be there at the start. In lesson 12 you'll build an engine.
 
 ## Quiz
 """

@@ -616,7 +616,7 @@ WRONG = {
             "gets its first tokens in the same step",
         ),
         Wrong("admission not asked", waiting_with(asks=lambda self, sequence: True), "The admission rule says no to B"),
-        Wrong("small ones pass", scheduling(schedule_waiting=lets_small_ones_pass), "passed it from behind"),
+        Wrong("small ones pass", scheduling(schedule_waiting=lets_small_ones_pass), "overtook it"),
         Wrong("asks forever", scheduling(schedule_waiting=asks_forever), "`break`, not `continue`"),
         Wrong(
             "by arrival whatever the policy",
@@ -803,7 +803,7 @@ WRONG = {
         Wrong(
             "changes the sequence",
             ageing(moves_the_arrival),
-            "arrived at 1 s, tier 1, not interactive became arrived at 11",
+            "not interactive. Now: arrived at 11",
         ),
         Wrong(
             "takes a token away", ageing(takes_a_token_away), "its tokens, its blocks or its number of computed tokens"
@@ -911,14 +911,14 @@ WRONG = {
         Wrong(
             "arrival of interactive requests changed",
             ageing(moves_the_arrival_of_interactive_requests),
-            "interactive became arrived at",
+            "interactive. Now: arrived at",
         ),
         Wrong(
             "tier of interactive requests changed",
             ageing(raises_the_tier_of_interactive_requests),
-            "became arrived at 103 s, tier 0, interactive",
+            "Now: arrived at 103 s, tier 0, interactive",
         ),
-        Wrong("flag used up", ageing(uses_up_the_flag), "became arrived at"),
+        Wrong("flag used up", ageing(uses_up_the_flag), "Now: arrived at"),
         Wrong("head start taken away", ageing(takes_the_head_start_away), "your code changed the policy"),
         Wrong("patience shortened", ageing(shortens_the_patience), "your code changed the policy"),
     ],

@@ -208,7 +208,7 @@ def _why(got: torch.Tensor, want: torch.Tensor, row: RandomRow) -> str:
     if bool(got.isnan().any()):
         return (
             "Slots without a token may contain anything, here NaN. Gather the keys with `group.slots`: it "
-            "contains slots of real tokens only, padding included."
+            "contains only slots of real tokens, even as padding."
         )
     for guess, idea in (
         (

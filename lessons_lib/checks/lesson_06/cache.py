@@ -282,5 +282,5 @@ def _check_random(attempt) -> None:
                 raise Mistake(
                     f"reading {name} back should return what was written; yours is different.",
                     case=case,
-                    idea="The block size may be any integer from 1; take it from the cache.",
+                    idea="The block size may be any positive integer; take it from the cache.",
                 )

@@ -101,7 +101,7 @@ QUIZ = [
             ),
             Choice(
                 "All caches, three times, as in lesson 05.",
-                "Caches are no longer concatenated or split: the ledger's column says 0.",
+                "Caches are no longer concatenated or split: the ledger says that 0 KiB are copied.",
             ),
             Choice(
                 "In each layer, temporarily, that layer's keys and values.",

@@ -85,7 +85,7 @@ def _rank(policy, sequence, case: str):
     )
     rank = call(policy.rank, sequence, case=case)
     if _looked_at(sequence) != own:
-        what = f"your code changed the sequence: {told} became {_told(sequence)}."
+        what = f"your code changed the sequence. Before: {told}. Now: {_told(sequence)}."
         raise Mistake(
             what,
             case=case,
@@ -100,7 +100,7 @@ def _rank(policy, sequence, case: str):
         )
     if (policy.patience, policy.head_start) != settings:
         what = (
-            f"your code changed the policy: {_settings(*settings)} became "
+            f"your code changed the policy. Before: {_settings(*settings)}. Now: "
             f"{_settings(policy.patience, policy.head_start)}."
         )
         raise Mistake(

@@ -256,7 +256,7 @@ def _why(found, counts, case) -> str:
             "schedule from the budget."
         )
     if sum(counts.values()) < sum(_right(*case).values()):
-        return "Budget is left that a sequence could use. Give each one what it wants while there is any."
+        return "Some of the budget is left, and a sequence could use it. Give each one what it wants while any is left."
     return (
         "First, one token for each sequence that wants one, in order; then `min(wanted, what is left)` for each "
         "of the others, in order."

@@ -295,8 +295,8 @@ class Twins:
         if first.id in extra:
             return f"The admission rule says no to {first.id}: call `self.admission(self, sequence)` before you admit."
         return (
-            f"{first.id} is next and doesn't fit, but {listed(extra)} passed it from behind. If small sequences "
-            "may pass, a large one can wait forever: stop at the first that can't be admitted."
+            f"{first.id} is next and doesn't fit, but {listed(extra)} overtook it. If small sequences may overtake "
+            "a large one, it can wait forever: stop at the first that can't be admitted."
         )
 
     def _too_few(self, mine) -> str:
@@ -365,7 +365,7 @@ class Twins:
             )
         elif all(mine[name] <= theirs[name] for name in theirs):
             idea = (
-                "Budget is left that could be used: a new sequence gets what it wants or what is left, whichever "
+                "Some of the budget is left unused: a new sequence gets what it wants or what is left, whichever "
                 "is smaller."
             )
         else:
@@ -398,7 +398,7 @@ class Twins:
                 )
             elif held == due + self.before.get(sequence.id, 0):
                 idea = (
-                    "It already has blocks. Missing are the blocks for all its computed tokens and this step's, "
+                    "It already has blocks. The missing blocks are those for all its computed tokens and this step's, "
                     "minus those it has."
                 )
             elif held == blocks_for(sequence.num_tokens, size):
