@@ -9,7 +9,7 @@ lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
 that serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the
-queue takes over right away.
+queue takes its slot right away.
 """
 
 # %%
@@ -90,11 +90,11 @@ predict("02.a", ...)  # How many steps, as described above, do the six stories t
 # %% [markdown]
 """
 Each slot has a row of cache with room for 256 tokens, whichever request is in it. So room for 4 × 256 = 1,024 tokens
-is reserved all the time. In any step, only part of it holds keys and values that a request still needs.
+is reserved at all times. In any step, only part of it holds keys and values that a request still needs.
 """
 
 # %%
-predict("02.b", ...)  # Averaged over the steps, what percentage of this room is in use? Within ten points is fine.
+predict("02.b", ...)  # Averaged over the steps, what percentage of this cache is in use? Within ten points is fine.
 
 # %% [markdown]
 """
@@ -132,10 +132,10 @@ Three details are worth a look:
 - **Pale, not hatched: B's first two steps.** B has its slot but waits, because a step computes a chunk of only one
   prompt, and D's comes first. No forward pass touches B's row in those steps.
 - **Gray hatching: slot 0 at the end.** No request is left in this slot, but the decode pass covers both rows, so the
-  row is computed anyway. Hatching in a request's color means something else: the row has a request, which didn't need
-  what was computed.
-- **Too small to see:** the decode pass also covers a row that is still prefilling. That costs one position next to a
-  chunk of 16.
+  row is computed anyway. Hatching in a request's color means something else: the row belongs to a request, but the
+  request didn't need what was computed.
+- **Too small to see:** the decode pass also covers a row that is still prefilling. That costs one extra token
+  position, compared with 16 for the chunk.
 
 You'll build this from five parts: a request that tracks its own progress, a slot manager, a mask for rows of unequal
 length, the chunk, and the step.
@@ -163,16 +163,16 @@ prefilling to finished, because the prefill gives the first token of the answer,
 **Exercise 02.1.** Write the two methods of `Request`. The fields are given.
 
 - `move_to(state)` makes an allowed transition and refuses any other with `IllegalTransition`. A refused call changes
-  nothing, so the caller can catch the error, and the request is as it was.
+  nothing, so the caller can catch the error and the request is still intact.
 - `append_token(token)` adds a token to the answer and makes the transition that follows from it, if any.
 
 Example: E has a limit of 80 tokens, the end token is 0, and E is decoding with 79 tokens so far. `E.append_token(5)`
-makes it 80 tokens; E is now finished, with `finish_reason == "length"`. Had the token been 0, the reason would be
+makes it 80 tokens; E is now finished, with `finish_reason == "length"`. If the token had been 0, the reason would be
 `"stop"`, and 0 would be the last token of the answer, as in `generate`. A token that is neither the end token nor the
 last one allowed leaves E decoding.
 
-A waiting or finished request accepts no token at all. You don't need a test for that: the token would move such a
-request to decoding or finished, and `move_to` refuses both. So call `move_to` before you change anything else.
+A waiting or finished request accepts no tokens at all. You don't need an extra check for that: the token would move
+such a request to decoding or finished, and `move_to` refuses both. So call `move_to` before you change anything else.
 """
 
 # %% exercise="02.1"
@@ -204,15 +204,16 @@ print(d.output_ids)
 """
 ## Build 2: the slot manager
 
-A slot is an index: the row of the batch and of the cache. If two requests got the same row, they would overwrite each
-other's keys, and both would keep producing fluent but wrong text. A slot that is never released is lost until the
-server restarts. So one small class keeps track of the slots and refuses anything that can't be right.
+A slot is an index: it selects a row of the batch and the same row of the cache. If two requests got the same row,
+they would overwrite each other's keys, and both would keep producing fluent but wrong text. A slot that is never
+released is lost until the server restarts. So one small class keeps track of the slots and rejects any call that
+can't be right.
 
 `free` is the list of free slots. `slot_of` maps request id → slot for the slots in use. `acquire("A")` removes a slot
 from `free`, records it in `slot_of`, and returns it. `release("A")` does the reverse.
 
-**Exercise 02.2.** Write `acquire` and `release`, with the three refusals in their docstrings. As before, a refused
-call changes nothing. An example with two slots:
+**Exercise 02.2.** Write `acquire` and `release`, including the three errors listed in their docstrings. As before, a
+refused call changes nothing. An example with two slots:
 
 - `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`.
 - After `release("A")`, `acquire("C")` returns the slot that A had.
@@ -267,8 +268,8 @@ Before each pass, the loop sets `view`, which says
 - how many columns the pass reads: `view.num_keys`, as many as its longest request needs.
 
 The `transpose` is there because of how PyTorch indexes. `keys[rows, :, positions]` selects single entries by row and
-column, and PyTorch then puts the axis of the heads after those two. The model's new keys have the heads before the
-tokens, so we swap these two axes.
+column, and PyTorch then puts the head axis after those two. The model's new keys have the heads before the tokens, so
+we swap these two axes.
 """
 
 # %%
@@ -288,9 +289,9 @@ for i in (22, 32):
 
 # %% [markdown]
 """
-In the first picture, row 0 holds F's columns, followed by the end of D, hatched. (In this picture hatching means
-*left over*, not *computed in vain*.) F must not see that part. In the second picture, F has grown past it: D's
-columns have been overwritten, one after the other.
+In the first picture, row 0 holds F's columns, followed by what is left of D's, hatched. (In this picture hatching
+means *left over*, not *computed but not needed*.) F must not see that part. In the second picture, F has grown past
+it: D's columns have been overwritten, one after the other.
 
 Most of both rows is dashed: reserved but never written. We'll come back to that at the end.
 
@@ -304,7 +305,7 @@ each row sees a different number of columns. In a prefill pass, one row has seve
 column more than the one before.
 
 **Exercise 02.3.** Write `cache_mask(positions, num_keys)`. `positions` is an integer tensor of shape
-`[rows, new tokens]`. Return a bool tensor of shape `[rows, 1, new tokens, num_keys]`, where True means "may look".
+`[rows, new tokens]`. Return a bool tensor of shape `[rows, 1, new tokens, num_keys]`, where True means "may attend".
 The 1 stands for the attention heads, which all use the same mask.
 
 Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For
@@ -317,9 +318,9 @@ from lessons_lib.batching.slot_cache import cache_mask
 
 # %% [markdown]
 """
-Here is your mask on two passes. The first is a decode pass with A, B, C and D right after their prompts: each has its
-prompt in the cache, and the token it feeds goes to the next column. The second is the second chunk of F's prompt,
-with chunks of 8 tokens.
+Here is your mask for two passes. The first is a decode pass with A, B, C and D right after their prompts: each has
+its prompt in the cache, and its new token goes to the next column. The second is the second chunk of F's prompt, with
+chunks of 8 tokens.
 """
 
 # %%
@@ -360,15 +361,16 @@ One object, `batch`, holds everything that the loop has to remember:
 | `batch.slots_in(state)` | list of the slots whose request is in that state, in order of admission |
 | `batch.prefill_step` | the largest number of prompt tokens computed in one step |
 
-And one function computes: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows, `tokens`
-and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It returns the
-logits of each row's last token, of shape `[slots, vocabulary]`. (Internally it calls `cache_mask`, then the model.)
+And one function runs the model: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows,
+`tokens` and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It
+returns the logits of each row's last token, of shape `[slots, vocabulary]`. (Internally it calls `cache_mask`, then
+the model.)
 """
 
 # %% [markdown]
 """
-**Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request, the first of those that
-are prefilling. If no request is prefilling, it does nothing.
+**Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request: the first request that is
+prefilling. If no request is prefilling, it does nothing.
 
 Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16.
 
@@ -419,9 +421,9 @@ print(inspect.getsource(decode_all))
 3. **Decode.** `decode_all(batch)`.
 4. **One chunk.** `prefill_chunk(batch)`.
 
-Why this order? With release and admit first, each slot has the same request for the whole step, and a slot that was
-freed is back at work in the very next step. With decoding before the chunk, no request gets two tokens in one step.
-Another order can produce the same tokens in other steps: the order decides when a token is computed, not which one.
+Why this order? With release and admit first, each slot has the same request for the whole step, and a freed slot is
+back in use in the very next step. With decoding before the chunk, no request gets two tokens in one step. A different
+order can produce the same tokens, but in different steps: the order decides when a token is computed, not which one.
 
 > **first come, first served**: the rule that requests are admitted in the order in which they arrived.
 
@@ -485,14 +487,14 @@ Table(
 """
 E starts when D has left, F when A has left. No finished answer is held back.
 
-The run can't get much shorter. C needs 100 steps for its 100 tokens however we batch, and got its first chunk only in
-step 3. E came in when D left, and finishes one step after C. B, C and D finish a few steps later than their token
+The run can't get much shorter. C needs 100 steps for its 100 tokens however we batch, and doesn't get its first chunk
+until step 3. E gets D's slot and finishes one step after C. B, C and D finish a few steps later than their token
 limits suggest, because the four prompts are prefilled one after the other.
 
 ## Prove it
 
-Requests come and go around each other, in rows that still contain old keys. The claim is that none of this affects
-the answers: each is, token for token, what Hugging Face `generate` gives for that prompt alone.
+Requests come and go while others are running, in rows that still contain old keys. The claim is that none of this
+affects the answers: each is, token for token, what Hugging Face `generate` gives for that prompt alone.
 """
 
 # %%
@@ -546,19 +548,20 @@ for mask in (cache_mask, careless_mask):
 Nothing crashes, and every shape is right. With the mask, E's answer doesn't depend on which request had the slot
 before. Without it, it does.
 
-This doesn't show up as a quote from the other text. E attends to keys that aren't its own, the scores shift, one token
-comes out differently, and from there the story takes another path. You couldn't tell from one answer alone. On
-a server, one user's text would be steering another user's answer.
+You won't see pieces of the other request's text. E attends to keys that aren't its own, the scores shift, one token
+comes out differently, and from there the story takes another path. You couldn't tell from one answer alone. On a
+server, one user's text would be steering another user's answer.
 
 ### What happens when a freed slot is not refilled
 
-One condition in the step brings the barrier back: while any request is unfinished, neither release nor admit.
+One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit
+anything.
 """
 
 # %%
 def step_with_barrier(batch):
     if len(batch.slots_in(RequestState.FINISHED)) == len(batch.running):
-        return step(batch)  # no request is at work: empty all slots and admit the next requests
+        return step(batch)  # every request has finished: empty all slots and admit the next requests
     decode_all(batch)
     prefill_chunk(batch)
 
@@ -629,11 +632,11 @@ would serve one request at a time again, with nothing to gain.)
 
 At 8 slots, compare the number of steps with the largest `max_new_tokens`: the longest request sets the length of the
 run. More slots wouldn't shorten it, though queue time and latency would still drop. Then compare the forward passes
-with those of static batching. With only two waves of eight there is little waiting to save, and prefilling the
-prompts one by one costs more passes than were saved.
+with those of static batching. With only two waves of eight there is little waiting to eliminate, and prefilling the
+prompts one by one costs more passes than the slots save.
 
-A step isn't a second, though. So now the clock: we run everything once more and take the faster of the two runs.
-Disturbances can only make a run slower.
+Steps aren't seconds, though. So now we look at the clock: we run everything once more and take the faster of the two
+runs. Anything else the machine does can only make a run slower.
 """
 
 # %% tags=["measured"]
@@ -737,13 +740,13 @@ Table(
 There are three separate losses:
 
 - **A pass with more rows costs more** than a pass with one. That puts the ceiling below the number of slots.
-- **Rows without a token.** A decode pass over 8 rows costs 8 rows. At 8 slots, more than half of the rows give no
-  token: the longest requests run on while the other slots are empty.
+- **Rows without a token.** A decode pass over 8 rows costs the same, however many of them give a token. At 8 slots,
+  more than half of the rows give no token: the longest requests run on while the other slots are empty.
 - **Prefill passes.** Serving one request at a time needs them too, and batching doesn't reduce their number. As the rest
   shrinks, their share grows.
 
 The last two columns agree only roughly. The passes were timed outside of the runs, all with 100 columns; the runs add
-our own bookkeeping; and one at a time used the growing cache of lesson 01.
+our own bookkeeping; and the one-at-a-time run used the growing cache of lesson 01.
 
 When you compare these ratios with those in papers, check the baseline. Orca reports 36.9 times the throughput of
 FasterTransformer at equal latency, for a model with 175 billion weights (Yu et al., 2022, abstract). vLLM reports 2
@@ -752,8 +755,8 @@ already batch.
 
 ### The size of a chunk
 
-How long does a decoding request wait for its next token? As long as a step takes. Here, a prompt of 240 tokens is
-present from the start, behind A, C and E. We count the token positions of the largest step.
+How long does a decoding request wait for its next token? As long as a step takes. Here, a prompt of 240 tokens
+arrives with A, C and E, and is prefilled after them. We count the token positions of the largest step.
 """
 
 # %%
@@ -816,7 +819,7 @@ for name, run in (
     ("workload, 8 slots", runs["continuous", 8][0]),
 ):
     fullest = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    print(f"{name}: {run.trace.cache_waste:.0%} of the reserved cache is empty on average, {1 - fullest:.0%} at best")
+    print(f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step")
 
 # %% [markdown]
 """

@@ -45,10 +45,10 @@ Here are the six stories again, served as in lesson 02, with four batch slots an
 > **cache slot**: room in the KV cache for the key and value of one token, in all layers.
 
 In lesson 02, a slot was a row of the batch. From here on we call that row a *batch slot*; *slot* alone means a cache
-slot. (The labels of the pictures call a cache slot a *place*.)
+slot. (The pictures of the block pool call a cache slot a *cell*.)
 
-`tokens_held` reads from `six.trace`, the recording of the run, how many tokens each request has in the cache after
-each step.
+`six.trace` is the recording of the run. From it, `tokens_held` counts how many tokens each request has in the cache
+after each step.
 """
 
 # %%
@@ -70,8 +70,8 @@ draw_memory(longest_possible, 24, title="256 cache slots for every request", pla
 
 # %% [markdown]
 """
-The picture shows the cache as one long row of slots, broken into lines. Full color: the slot holds a token. Pale:
-reserved, and the request will use it later. Hatched: reserved, and never used.
+The picture shows the cache as one long row of slots, wrapped over several lines. Solid color: the slot holds a token.
+Pale: reserved, and the request will use it later. Hatched: reserved, and never used.
 
 > **reservation**: memory set aside for a request when it starts, for tokens that it doesn't have yet. In the meantime,
 > no other request can use it.
@@ -80,9 +80,9 @@ reserved, and the request will use it later. Hatched: reserved, and never used.
 
 ## Predict
 
-The hatched part exists because we don't know how long an answer gets. So suppose we did. When a request starts, an
-oracle tells us how many tokens it will hold at its end. We reserve exactly that, in one contiguous piece, for as long
-as the request runs. Nothing is hatched anymore.
+The hatched part exists because we don't know how long an answer will be. So suppose we did. When a request starts, an
+oracle tells us how many tokens it will hold when it finishes. We reserve exactly that, in one contiguous piece, for
+as long as the request runs. Nothing is hatched anymore.
 
 Look only at the steps in which requests are waiting in the queue. That's when an empty slot hurts, because a waiting
 request could use it. As memory in use, count all slots from the first reserved one to the last.
@@ -93,16 +93,16 @@ predict("03.a", ...)  # With the oracle, what percentage of that memory holds no
 
 # %% [markdown]
 """
-For the second prediction, take 64 MiB for the cache of the bundled model. Cut into rows of 256 slots, it serves as
-many requests at once as there are rows. Cut into blocks of 16 slots, it serves more, because each request holds only
-as many blocks as its tokens need at the moment.
+For the second prediction, suppose the bundled model has 64 MiB for its cache. Cut into rows of 256 slots, the cache
+serves as many requests at once as there are rows. Cut into blocks of 16 slots, it serves more, because each request
+holds only as many blocks as its tokens need at the moment.
 """
 
 # %%
 row_bytes = 256 * cache_bytes_per_token(model.config)
 print(f"one cache slot takes {row_bytes // 256:,} bytes, one row of 256 slots {row_bytes / 2**20:g} MiB")
-print(f"so 64 MiB are {64 * 2**20 // row_bytes} rows")
-print(f"at an average moment of the run, a story holds {mean(n for now in held for n in now.values()):.0f} tokens")
+print(f"so 64 MiB is enough for {64 * 2**20 // row_bytes} rows")
+print(f"averaged over the run, a story holds {mean(n for now in held for n in now.values()):.0f} tokens")
 predict("03.b", ...)  # With blocks of 16, how many requests like the stories does it serve at once, on average?
 
 # %% [markdown]
@@ -114,7 +114,7 @@ request:
 
 - **longest possible**: as many slots as any request may need. That's what lesson 02 did.
 - **power of two**: room for the prompt, plus the length of the answer rounded up to 2, 4, 8, 16, ... This stands for
-  a fair guess: less than twice what the answer needs.
+  a decent guess, always less than twice what the answer needs.
 - **oracle**: exactly what the request will need. No real system can do that; it's the best that contiguous memory
   allows.
 
@@ -171,13 +171,13 @@ A's gap is too small for F. The gap stays empty, F goes to the end, and more mem
 > **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next
 > request.
 
-We could move the other requests together, but that means copying the keys and values of running requests while all of
-them wait.
+We could close the gaps by moving the other requests, but that means copying the keys and values of running requests
+while all of them wait.
 
-F was the last request in the queue. From here on none is waiting, so by our rule this gap hurts no request. With more
-requests it does. Next come 32 requests on eight batch slots, most with short answers and a few with long ones. First
-we count how many of them ran into such gaps: they went to the end although the remaining gaps, added up, had enough
-room.
+F was the last request in the queue. From here on the queue is empty, so by our rule this gap doesn't hurt. With more
+requests, such gaps do. So next we serve 32 requests on eight batch slots, most with short answers and a few with long
+ones. First we count how many of them run into such gaps: requests that go to the end although the remaining gaps,
+added up, have enough room.
 """
 
 # %%
@@ -219,12 +219,12 @@ Table(
 
 # %% [markdown]
 """
-The last column counts everything that holds no token, as the paper does. In the paper's experiments, 20.4 to 38.2 %
-of the memory held tokens, so 60 to 80 % was wasted. Compare our rows with that. (The paper's requests are longer, and
+The last column counts everything that holds no token, as the paper does. In the paper's experiments, 20.4 to 38.2%
+of the memory held tokens, so 60 to 80% was wasted. Compare our rows with that. (The paper's requests are longer, and
 its allocator works in powers of two, so compare the size of the problem, not the digits.)
 
-The oracle removes the column "never used", and only that one. The gap that F ran into isn't in the table, because the
-queue was empty by then.
+The oracle brings the column "reserved, never used" to zero, and only that one. The gap that F ran into isn't in the
+table, because the queue was empty by then.
 
 ## The idea: small blocks, and a table
 
@@ -236,8 +236,8 @@ size. Second, let a request own *any* of them, and keep a table that says which.
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
-> **paging**: keeping what belongs together in blocks that may be anywhere in memory, with a table that says where.
-> Operating systems manage the memory of programs this way; they call a block a page.
+> **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
+> is. Operating systems manage the memory of programs this way; they call a block a page.
 
 The **position** of a token is its index in its own sequence, from 0.
 
@@ -249,7 +249,7 @@ What happens to the three kinds of waste, the columns "used later", "never used"
 - What's left is the unused part of each request's last block: less than one block per request, however long it grows.
 
 B's prompt has 62 tokens. At 16 tokens per block it takes four blocks: 16 + 16 + 16 + 14. Two slots of the last one
-are empty. Here are 24 blocks, some steps into the run:
+are empty. Here is a pool of 24 blocks, some steps into the run:
 """
 
 # %%
@@ -276,12 +276,12 @@ positions to cache slots, and the number of blocks that fit in memory.
 
 > **free queue**: the free blocks, in the order in which they will be allocated.
 
-The pool works only with block *ids*, 0, 1, 2, ... Where block 7 is in memory follows from the 7. The pool keeps two
-containers:
+The pool works only with block *ids*, 0, 1, 2, ... The id alone determines where a block is in memory. The pool keeps
+two containers:
 
 - `free_queue`, a `deque`: the free blocks. `popleft()` takes the first; `append(...)` and `extend(...)` add at the
-  end. Each takes the same time, however long the queue is.
-- `used`, a set: the allocated blocks. `block in self.used` takes the same time, however many there are.
+  end. The cost doesn't depend on the length of the queue.
+- `used`, a set: the allocated blocks. `block in self.used` also runs in constant time.
 
 Every block is in exactly one of the two. `allocate` and `free` are called all the time, so their cost must depend on
 the number of blocks moved, not on the size of the pool: don't iterate over either container, don't copy it, don't
@@ -362,7 +362,7 @@ of tokens 32 to 47, which no request can use on their own.
 
 ## Build 2: how many blocks?
 
-This function has one line, and gets an exercise of its own because the boundary is where allocators go wrong.
+This function is one line long. It gets its own exercise because the boundary is where allocators go wrong.
 
 At 16 tokens per block, 128 tokens fill exactly 8 blocks: positions 0 to 127. The next token has position 128, the
 first slot of a ninth block. So 128 tokens need 8 blocks, and 129 need 9.
@@ -407,11 +407,10 @@ empty table:
 
 - a negative `count`: raise `ValueError`;
 - more than `max_blocks` blocks needed: raise `TableFull`;
-- too few free blocks: `pool.allocate` raises `OutOfBlocks`, and you let it through. (`pool.allocate(0)` returns an
+- too few free blocks: `pool.allocate` raises `OutOfBlocks`, and you let it propagate. (`pool.allocate(0)` returns an
   empty list.)
 
-In all three cases nothing changes, neither the table nor the pool. Either all `count` tokens get room, or none is
-counted.
+In all three cases nothing changes, neither the table nor the pool. Either all `count` tokens are added, or none.
 
 `release` returns all blocks in one call of `pool.free`, in the order of the tokens. Afterwards the table is empty and
 can be filled again. Releasing an empty table does nothing.
@@ -437,8 +436,8 @@ print("released; free queue:", list(pool.free_queue))
 # %% [markdown]
 """
 Now try it by hand. Choose a request and a number of tokens, append, add a second request, free the first, and watch
-where the next one's blocks come from. Ask for more than the pool has. There are twelve blocks of 4 slots; the pool
-and the tables are yours.
+where the next one's blocks come from. Ask for more than the pool has. There are twelve blocks of 4 slots. The
+playground runs on your `BlockPool` and `BlockTable`.
 """
 
 # %%
@@ -446,10 +445,11 @@ PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
 
 # %% [markdown]
 """
-Next, the recorded run. `replay` makes your pool and your tables do what the six stories would have done. You get one
-picture for each request that starts, takes a block, or finishes. A step in which every new token fits into an
-existing block gives one picture too, so there are more pictures than steps. The view opens where A finishes; in the
-next picture F starts. If no kernel is running, you see only that second one.
+Next, the recorded run. `replay` repeats it on your pool and your tables: it allocates and frees the blocks that the
+six stories would have needed. You get one picture for each request that starts, takes a block, or finishes. A step in
+which every new token fits into an existing block gives one picture too, so there are more pictures than steps. The
+view opens at the picture in which A finishes; in the next picture F starts. If no kernel is running, you see only
+that second one.
 """
 
 # %%
@@ -501,7 +501,7 @@ So don't loop over the positions.
 
 **Exercise 03.4.** Write `slot_mapping(blocks, block_size, start, end)`. It returns the slots of positions `start`,
 `start + 1`, ..., `end - 1`, as an int64 tensor of shape `[end - start]`. (int32 is accepted; with fewer bits, the
-slots of a large pool overflow.) `blocks` is a list of ints. Example: `slot_mapping([5, 2], 4, 2, 6)` is
+slot indices of a large pool overflow.) `blocks` is a list of ints. Example: `slot_mapping([5, 2], 4, 2, 6)` is
 `tensor([22, 23, 8, 9])`. An empty range, `start == end`, gives an empty tensor, even for an empty table.
 
 A position below 0, or beyond the last slot of the table, raises `IndexError`. Check both ends yourself: in Python and
@@ -530,12 +530,12 @@ A's tokens 13, 14 and 15 still fit in its first block. Token 16 starts a new one
 
 ## Build 5: how many blocks are there?
 
-That depends on the memory that is left next to the weights. In every layer, a block stores a key and a value for each
-of its tokens and each KV head. `block_bytes(config, block_size, bytes_per_element)` returns its size in bytes, where
-`bytes_per_element` is 4 for float32 and 2 for bfloat16.
+That depends on how much memory is left after loading the weights. In every layer, a block stores a key and a value
+for each of its tokens and each KV head. `block_bytes(config, block_size, bytes_per_element)` returns its size in
+bytes, where `bytes_per_element` is 4 for float32 and 2 for bfloat16.
 
 **Exercise 03.5.** Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It returns how
-many whole blocks fit, as an `int`. The budget may be a float, as in "90 % of what is free". A block size below 1 or a
+many whole blocks fit, as an `int`. The budget may be a float, as in "90% of what is free". A block size below 1 or a
 negative budget raises `ValueError`. Example: a block of the bundled model with 16 tokens takes 131,072 bytes, so 2
 blocks fit in 300,000 bytes.
 """
@@ -554,32 +554,32 @@ for what, config, budget, bytes_per_element in (
 
 # %% [markdown]
 """
-Back to the second prediction. At an average moment, a story holds only part of the blocks that it will hold at its
-end.
+Back to the second prediction. Averaged over the run, a story holds only part of the blocks that it will hold when it
+finishes.
 """
 
 # %%
 blocks = blocks_in_budget(model.config, 16, 64 * 2**20)
 at_the_moment = mean(blocks_for(tokens, 16) for now in held for tokens in now.values())
 at_the_end = mean(blocks_for(final[name], 16) for now in held for name in now)
-print(f"a story holds {at_the_moment:.2f} blocks at an average moment, and will hold {at_the_end:.2f} at its end")
+print(f"a story holds {at_the_moment:.2f} blocks on average, and will hold {at_the_end:.2f} when it finishes")
 print(f"requests at once in rows of 256 slots: {blocks * 16 // 256}")
-print(f"requests at once in {blocks} blocks, if all are at their ends: {int(blocks / at_the_end)}")
+print(f"requests at once in {blocks} blocks, if all are about to finish: {int(blocks / at_the_end)}")
 reveal("03.b", int(blocks / at_the_moment), unit="requests")
 
 # %% [markdown]
 """
-That's how many fit on average. If more of them than usual are near their ends, there aren't enough blocks, and a
-request has to give up its own. Lesson 10 shows how.
+That's how many fit on average. If more of them than usual are close to finishing, there aren't enough blocks, and a
+request has to give up its blocks. Lesson 10 shows how.
 
 ## Prove it
 
 An allocator that is wrong once in a thousand calls is worse than none: two requests write into the same block, and
-both texts go wrong without an error. So we compare yours with a model that is too simple to be wrong, over a long run
-of random calls.
+both texts go wrong without an error. So we compare yours with a *test model*, one that is too simple to be wrong,
+over a long run of random calls.
 
-The model is a list of the free blocks, and for each table a list of its blocks and a token count. It never calls your
-code. Before each call it predicts whether the call must be refused, with which exception (if there are several
+The test model is a list of the free blocks, and for each table a list of its blocks and a token count. It never calls
+your code. Before each call it predicts whether the call must be refused, with which exception (if there are several
 reasons, any of their exceptions will do), and what the state must be afterwards. After each call we compare the
 exception, the free queue in its order, `used`, the blocks and token counts of all five tables, and the slots of all
 their tokens.
@@ -587,15 +587,15 @@ their tokens.
 
 # %%
 def random_run(seed, num_calls=3000, num_blocks=40, size=4, limit=12):
-    """Random calls on five tables and their pool, compared with the model. Returns how many were rightly refused."""
+    """Random calls on five tables and their pool, compared with the test model. Returns how many were refused."""
     rng, refused = random.Random(seed), 0
     pool = BlockPool(num_blocks, size)
     tables = {name: BlockTable(pool, max_blocks=limit) for name in "ABCDE"}
-    # the model
+    # the test model
     free, held_by, tokens = list(range(num_blocks)), {name: [] for name in tables}, dict.fromkeys(tables, 0)
     for _ in range(num_calls):
         name, count, kind = rng.choice("ABCDE"), rng.choice((-1, 0, 1, 1, 2, 5, 30)), rng.random()
-        due = []  # the exceptions that are allowed; if there is one, the model stays as it is
+        due = []  # the exceptions that are allowed; if there are any, the test model doesn't change
         if kind < 0.1:
             call = tables[name].release
             free, held_by[name], tokens[name] = free + held_by[name][::-1], [], 0
@@ -615,7 +615,7 @@ def random_run(seed, num_calls=3000, num_blocks=40, size=4, limit=12):
             raised = type(error).__name__
             refused += 1
         expected = due or [None]
-        assert raised in expected, f"table {name}, count {count}: expected one of {expected}, and {raised} was raised"
+        assert raised in expected, f"table {name}, count {count}: expected one of {expected}, but got {raised}"
         assert list(pool.free_queue) == free, "different free queue"
         assert set(pool.used) == {block for blocks in held_by.values() for block in blocks}, "different `used`"
         for name, table in tables.items():
@@ -626,7 +626,7 @@ def random_run(seed, num_calls=3000, num_blocks=40, size=4, limit=12):
 
 
 for seed in (0, 1, 2):
-    print(f"run {seed}: 3,000 calls, {random_run(seed)} rightly refused, and the state equals the model's after each")
+    print(f"run {seed}: 3,000 calls, {random_run(seed)} correctly refused; state equal to the test model's after each")
 
 # %% [markdown]
 """
@@ -671,12 +671,12 @@ Table(
 
 # %%
 wasted = {name: [100 * waste(uses) for uses in by_size.values()] for name, by_size in paged.items()}
-told = [f"{name}: " + ", ".join(f"{share:.0f} % at {n}" for n, share in zip(SIZES, wasted[name])) for name in wasted]
+told = [f"{name}: " + ", ".join(f"{share:.0f}% at {n}" for n, share in zip(SIZES, wasted[name])) for name in wasted]
 line_chart(
     SIZES, {**wasted, "32 requests, oracle, one piece": [100 * waste(oracle)] * len(SIZES)},
     xlabel="block size, tokens", ylabel="memory without a token, %", log="x",
     alt="Memory without a token against block size. " + "; ".join(told)
-    + f". For comparison, 32 requests with the oracle in one piece: {100 * waste(oracle):.0f} %.",
+    + f". For comparison, 32 requests with the oracle in one piece: {100 * waste(oracle):.0f}%.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -684,16 +684,16 @@ line_chart(
 Smaller blocks waste less, down to nothing with one token per block. At 64 tokens per block, most requests fit in one
 block, and the layout wastes about as much as one piece with the oracle.
 
-### Where are the 4 %?
+### Shouldn't it be under 4%?
 
-The vLLM project reports less than 4 % waste for paging. Ours is several times that at block size 16. Is something
+The vLLM project reports less than 4% waste for paging. Ours is several times that at block size 16. Is something
 wrong?
 
 Every request leaves part of its last block empty. If 0 to 15 empty slots are equally likely, that's (16 − 1) / 2 =
 7.5 slots on average, for short requests and long ones alike. So the percentage depends on how many tokens a request
-holds. The paper gives the average lengths of its two workloads: ShareGPT, conversations of people with ChatGPT, and
-Alpaca, short instructions. For each of them we take one request with an average prompt and an average answer, and let
-it grow. We compare them with our runs, now over all steps:
+holds. The paper gives the average lengths of its two workloads: ShareGPT (people's conversations with ChatGPT) and
+Alpaca (short instructions). For each of them we take one request with an average prompt and an average answer, and
+let it grow. We compare them with our runs, now over all steps:
 """
 
 # %%
@@ -717,7 +717,7 @@ for name, prompt, answer in (("Alpaca, average request", 19, 58), ("ShareGPT, av
     share, tokens = grown(prompt, answer)
     rows.append([name, tokens, f"{share:.1%}", f"{rule(tokens):.1%}"])
 enough = next(n for n in range(1, 10_000) if rule(n) < 0.04)
-print(f"by the rule, the waste is below 4 % for requests that hold {enough} tokens or more")
+print(f"by the rule, the waste is below 4% for requests that hold {enough} tokens or more")
 Table(
     columns=["requests", "tokens held on average", "wasted, counted", "wasted, by the rule"],
     rows=rows,
@@ -727,11 +727,11 @@ Table(
 
 # %% [markdown]
 """
-The rule of half a block explains all four rows. With requests as long as those of ShareGPT, blocks of 16 waste less
-than 4 %. With Alpaca's short instructions, and with our short requests, they waste more. So "under 4 %" is a
-statement about requests that hold at least the number of tokens printed above the table. (Here one average request
-stands for a whole workload. In a real one, long requests run longer, so more of the running requests are long, and
-the percentage is smaller still.)
+The half-block rule explains all four rows. With requests as long as those of ShareGPT, blocks of 16 waste less than
+4%. With Alpaca's short instructions, and with our short requests, they waste more. So "under 4%" is a statement
+about requests that hold at least the number of tokens printed above the table. (Here one average request stands for a
+whole workload. In a real one, long requests run longer, so more of the running requests are long, and the percentage
+is smaller still.)
 
 One thing doesn't depend on the length: each request wastes less than one block, and no oracle is needed.
 
@@ -761,12 +761,12 @@ Table(
 """
 The keys also have to be read. With the block table as an index, torch gathers the blocks of 1,024 tokens into one
 tensor: `keys[table]`. We time this for one layer of the bundled model, with the blocks in random order, and compare
-it with copying as many keys from contiguous memory.
+it with copying the same number of keys from contiguous memory.
 """
 
 # %% tags=["measured"]
 def gather_times(tokens=1024, num_slots=65_536, rounds=61):
-    """Median seconds to read the keys of these tokens, in one piece and in blocks. The ways to read alternate."""
+    """Median seconds to read the keys of these tokens, in one piece and in blocks. The layouts alternate."""
     rng, heads, head_dim = random.Random(0), model.config.num_key_value_heads, model.config.head_dim
     pool = torch.randn(num_slots, heads, head_dim)
     reads = {"one piece": lambda: pool[:tokens].clone()}
@@ -795,8 +795,8 @@ Table(
 On a CPU, the block size matters little, except for the smallest blocks. But any gather costs more than copying one
 contiguous piece. On a GPU, small blocks cost more: according to the paper (section 7.2), they leave part of the GPU's
 parallelism unused when it reads. The paper finds 16 large enough for the GPU and small enough for little waste. Its
-attention kernel, a GPU program that looks up a block table, took 20 to 26 % longer than one that reads contiguous
-keys (section 7.1). Lessons 06 to 08 show how to read blocks without gathering them first.
+attention kernel, a GPU program that reads keys through a block table, took 20 to 26% longer than one that reads
+contiguous keys (section 7.1). Lessons 06 to 08 show how to read blocks without gathering them first.
 
 ### How fast is the allocator?
 
@@ -831,7 +831,7 @@ class ScanningPool:
 
 # %% tags=["measured"]
 def operations_per_second(make_pool, num_blocks, rounds):
-    """A pool that is 90 % full: free one block, allocate one, over and over. Two operations per round."""
+    """A pool that is 90% full: free one block, allocate one, over and over. Two operations per round."""
     pool, rng = make_pool(num_blocks, 16), random.Random(0)
     held = pool.allocate(num_blocks * 9 // 10)
     picks = [rng.randrange(len(held)) for _ in range(rounds)]
@@ -850,7 +850,7 @@ for num_blocks in (100, 1000, 10_000):
 Table(
     columns=["pool", "free queue: operations/s", "scanning: operations/s", "ratio"],
     rows=rows,
-    caption="Allocate and free, one block at a time, with 90 % of the pool in use. Median of five runs on this machine",
+    caption="Allocate and free, one block at a time, with 90% of the pool in use. Median of five runs on this machine",
 )
 
 # %% tags=["measured"]
@@ -861,9 +861,9 @@ print(f"a step takes as long as {step / operation:,.0f} operations")
 
 # %% [markdown]
 """
-Read down the columns of the table. With the queue, the speed falls far less than the pool grows. With scanning, ten
-times the blocks means about a tenth of the operations per second, because it walks past the allocated blocks until it
-finds a free one. The pool that we computed for Llama 3 has more blocks than any in this table.
+Read down the columns of the table. With the queue, the speed changes little as the pool grows. With scanning, ten
+times the blocks means about a tenth of the operations per second, because each call walks past the allocated blocks
+until it finds a free one. The pool that we computed for Llama 3 has more blocks than any in this table.
 
 The times with the queue include the checks against misuse; the scanning pool has almost none. The cost is small
 compared with a step of the model.
@@ -876,10 +876,10 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 
 # %% [markdown]
 """
-The new row repeats the one before it: the same tokens in the same forward passes, and as many of them in the cache.
-Only "cache reserved" is new, and it is **counted**: we replayed the recording with block tables, as you did above.
-Nothing was served from blocks, so a difference in speed says nothing about blocks. (Here all steps count, including
-those with an empty queue.)
+The new row repeats the one before it: the same tokens in the same forward passes, and the same number of them in the
+cache. Only "cache reserved" is new, and it is **counted**: we replayed the recording with block tables, as you did
+above. Nothing was served from blocks, so a difference in speed says nothing about blocks. (Here all steps count,
+including those with an empty queue.)
 
 ## What production does
 
@@ -895,7 +895,7 @@ those with an empty queue.)
   `cache_pool.py` keeps the free blocks, and `FullAttentionCacheAllocator` in `full_attention.py` the table of each
   request. `get_write_indices` is its slot mapping. It calls blocks pages, and its `page_size` is 256 tokens by
   default.
-- Both compute the number of blocks at startup, from the memory that is left next to the weights.
+- Both compute the number of blocks at startup, from the memory that is left after loading the weights.
 
 ## What is still wrong
 
@@ -904,8 +904,8 @@ keys by slot mapping and computes attention through a block table. Before that, 
 waste of lesson 02: idle rows, and a separate forward pass for every prompt.
 
 **The pool can run out in the middle of an answer.** Reserving for the longest request was safe: a request with a row
-of cache could always finish. A request with a first block has no such guarantee. Here are the six stories in a pool
-that is too small:
+of cache could always finish. A request that gets its first block has no such guarantee. Here are the six stories in a
+pool that is too small:
 """
 
 # %%
@@ -924,8 +924,8 @@ One block too few, and a request that was well under way can't store its next to
 refused call changed nothing. But now a request has to wait, or give up its blocks and start again. That's a question
 of scheduling, and lesson 10 answers it.
 
-**Equal beginnings are stored twice.** Two requests that start with the same text have the same keys for it, each in
-its own blocks. Lesson 11 lets them share.
+**Identical beginnings are stored twice.** Two requests that start with the same text have the same keys for it, each
+in its own blocks. Lesson 11 lets them share.
 
 ## Quiz
 """
@@ -938,10 +938,10 @@ quiz("03")
 ## References
 
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023:
-  section 3.1 on the three kinds of waste, figure 2 for 20.4 to 38.2 %, section 4 on blocks and tables, section 6.1 on
+  section 3.1 on the three kinds of waste, figure 2 for 20.4 to 38.2%, section 4 on blocks and tables, section 6.1 on
   the three ways to reserve, figure 11 for the lengths, section 7.1 on the attention kernel, section 7.2 on the block
   size. <https://arxiv.org/abs/2309.06180>
-- vLLM team: *vLLM: Easy, Fast, and Cheap LLM Serving with PagedAttention*, 2023, for "60 % – 80 %" and "under 4 %".
+- vLLM team: *vLLM: Easy, Fast, and Cheap LLM Serving with PagedAttention*, 2023, for "60% – 80%" and "under 4%".
   <https://blog.vllm.ai/2023/06/20/vllm.html>
 - vLLM: `vllm/v1/core/block_pool.py`, `kv_cache_utils.py`, `kv_cache_manager.py`, `single_type_kv_cache_manager.py`,
   and `vllm/v1/worker/block_table.py`. <https://github.com/vllm-project/vllm>

@@ -1086,7 +1086,7 @@ WRONG = {
         Wrong("one layer", one_layer, says="in every layer"),
         Wrong("query heads instead of KV heads", all_query_heads, says="That counts the query heads"),
         Wrong("rounds", budget_rounded, says="however close it is"),
-        Wrong("rounds up", budget_rounded_up, says="part of a block is no block: round down."),
+        Wrong("rounds up", budget_rounded_up, says="a partial block doesn't count: round down."),
         Wrong("a fraction", budget_with_a_fraction, says="yours is float 10.0"),
         Wrong("a float for a float", budget_a_float, says="yours is float 90.0"),
         Wrong(

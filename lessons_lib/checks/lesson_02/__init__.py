@@ -80,8 +80,8 @@ EXERCISES = [
         reference="lessons_lib.batching.continuous_batching:step",
         test=check_step,
         hints=(
-            "Four things: release, admit, decode, one chunk. The last two are one call each. Which request is in which "
-            "slot is settled before anything is computed.",
+            "Four things: release, admit, decode, one chunk. The last two are one call each. Decide which request is "
+            "in which slot before you compute anything.",
             "Release: for every slot whose request has finished, remove the request from `batch.running` and release "
             "its id. Admit: while there is a free slot and a waiting request, take the first one from the queue, "
             "acquire a slot, put the request into `batch.running`, and move it to PREFILLING.",

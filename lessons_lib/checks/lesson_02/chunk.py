@@ -104,7 +104,7 @@ def _why_tokens(tokens: list[int], request: Request, start: int, end: int) -> st
     if start and tokens == prompt[: end - start] or start and tokens == prompt[:start]:
         return "That is the first chunk again. Start at `request.num_computed_tokens`, and advance it after each chunk."
     if tokens == prompt[start:]:
-        return "That is the whole rest of the prompt. Feed at most `batch.prefill_step` tokens."
+        return "That is everything left of the prompt. Feed at most `batch.prefill_step` tokens."
     return "The chunk starts at `num_computed_tokens` and is `prefill_step` long, or shorter at the end of the prompt."
 
 

@@ -71,7 +71,7 @@ def _check_mask_kind(attempt, got, want, case: str) -> None:
         raise Mistake(f"the shape should be {list(want.shape)}; yours is {list(got.shape)}.", case=case, idea=idea)
     if got.dtype != torch.bool:
         idea = (
-            "In a bool mask, True means that the token may look. Other dtypes mean something else: a float mask, for "
+            "In a bool mask, True means that the token may attend. Other dtypes mean something else: a float mask, for "
             "example, is added to the attention scores."
         )
         raise Mistake(
@@ -85,7 +85,7 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
     own = positions[:, :, None]
     new = positions.shape[1]
     recognised = (
-        (~(columns <= own), "True and False are swapped", "True means that the token may look."),
+        (~(columns <= own), "True and False are swapped", "True means that the token may attend."),
         (
             columns < own,
             "no token sees itself",
@@ -116,7 +116,7 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
         (
             (columns <= torch.arange(new)[:, None] + num_keys - new).expand(len(positions), new, num_keys),
             "the last token sees the last column, whatever its position",
-            "The pass may read more columns than this row has tokens. Only `positions` tells where a token is.",
+            "The pass may read more columns than this row has tokens. Only `positions` says where a token is.",
         ),
         (
             (columns <= positions[0][:, None]).expand(len(positions), new, num_keys),
@@ -141,7 +141,7 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
                       if not torch.equal(got[r, 0, t], columns <= own[r, t]))  # fmt: skip
     return Mistake(
         f"in your mask, {what}. Row {row}, token at position {int(positions[row, token])}: it should be "
-        f"`{_drawn(columns <= own[row, token])}`; yours is `{_drawn(got[row, 0, token])}` (# may look, . may not).",
+        f"`{_drawn(columns <= own[row, token])}`; yours is `{_drawn(got[row, 0, token])}` (# may attend, . may not).",
         case=case,
         idea=idea,
     )

@@ -190,7 +190,7 @@ def _check_ending(request, answer, max_tokens, eos, token, reason, case) -> None
         elif request.finish_reason is not None:
             idea = (
                 f"You set finish_reason to {request.finish_reason!r} but left the state unchanged. "
-                "The loop releases the slot only of a request in the state FINISHED: call "
+                "The loop only releases the slots of requests in the state FINISHED: call "
                 "`move_to(RequestState.FINISHED)`."
             )
         elif reason == "length":

@@ -182,7 +182,7 @@ def _check_slot_is_refilled(attempt) -> None:
 def _check_slot_is_released(attempt) -> None:
     case = (
         "two slots; A (max_new_tokens 1) and B (max_new_tokens 9) are waiting, with prompts of 3 tokens. A finishes in "
-        "step 1; then step 2. No other request comes."
+        "step 1; then step 2. No other request arrives."
     )
     batch = make_batch([a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=9)], num_slots=2)
     _run_step(attempt, batch, case)
@@ -208,7 +208,7 @@ def _check_no_barrier(attempt) -> None:
         _run_step(attempt, batch, case)
     if requests[2].state is RequestState.WAITING:
         raise Mistake(
-            "B's slot is free from step 4 on, so C should be in it while A goes on. C is still waiting.",
+            "B's slot is free from step 4 on, so C should be in it while A keeps decoding. C is still waiting.",
             case=case,
             idea="That is the batch barrier of static batching. Admit whenever a slot is free, not only when all are.",
         )
@@ -271,7 +271,7 @@ def _check_chunk_beside_decode(attempt) -> None:
         raise Mistake(
             f"step 2 should compute 2 tokens of B's prompt; yours computed {second.num_computed_tokens}.",
             case=case,
-            idea="You seem to continue until the prompt is complete. Compute one chunk per step: A waits for every one "
+            idea="You seem to continue until the prompt is complete. Compute one chunk per step: A waits for each "
             "of them.",
         )
 

@@ -85,7 +85,7 @@ def _why(got: int, want: int, config, size: int, budget, bytes_per_element: int)
             "`round` can go up as well as down. The last block doesn't fit completely, however close it is: round down."
         )
     if got == want + 1:
-        return "The last block doesn't fit completely, and part of a block is no block: round down."
+        return "The last block doesn't fit completely, and a partial block doesn't count: round down."
     return (
         "Divide the budget by the size of one block, `block_bytes(config, block_size, bytes_per_element)`, and round "
         "down."

@@ -77,8 +77,8 @@ def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size:
         )
     elif rest and got == want - 1:
         idea = (
-            f"{counted(full, 'full block')} {'holds' if full == 1 else 'hold'} {full * block_size} tokens. The rest "
-            "needs a block too, even if it doesn't fill it."
+            f"{counted(full, 'full block')} {'holds' if full == 1 else 'hold'} {full * block_size} tokens. The "
+            "remaining tokens need a block too, even if they don't fill it."
         )
     elif rest and got == want + 1:
         idea = f"{counted(want, 'block')} can hold {want * block_size} tokens, which is enough. Do you round up twice?"

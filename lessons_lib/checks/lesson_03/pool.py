@@ -113,8 +113,8 @@ def _check_too_many(attempt) -> None:
             OutOfBlocks, pool.allocate, count,
             doing=f"allocating {counted(count, 'block')} with {4 - first} free",
             case=case,
-            idea="All or none: a request can do nothing with only some of its blocks, and other requests would be "
-            "missing them. Compare with `len(self.free_queue)` first.",
+            idea="All or none: a request can do nothing with only some of its blocks, and other requests would lack "
+            "them. Compare with `len(self.free_queue)` first.",
             unchanged=lambda pool=pool, used=used, case=case: _check_containers(
                 pool, [block for block in range(4) if block not in used], used, case
             ),

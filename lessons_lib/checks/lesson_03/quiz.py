@@ -18,7 +18,7 @@ QUIZ = [
                 right=True,
             ),
             Choice(
-                "Keys and values of finished requests stay in their cache slots, and no other request can use these.",
+                "Keys and values of finished requests stay in their cache slots, and no other request can use them.",
                 "They may be overwritten. That isn't waste, because other requests can use the slots.",
             ),
         ),
@@ -79,7 +79,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Requests hold about 1,000 tokens, all of different lengths. You change the block size from 16 to 64. "
+        text="Requests hold about 1,000 tokens each, no two the same length. You change the block size from 16 to 64. "
         "What happens to the percentage of memory that is wasted?",
         choices=(
             Choice(
@@ -106,7 +106,7 @@ QUIZ = [
                 "While a request decodes, a call for one block is the usual case.",
             ),
             Choice(
-                "A couldn't take its step with two, and other requests would be missing them.",
+                "A couldn't run its step with two, and other requests might need them.",
                 "All or nothing: a refused call changes nothing, and the caller can decide which request waits.",
                 right=True,
             ),

@@ -266,6 +266,6 @@ def _check_long_run(attempt) -> None:
                     f"{counted(blocks_for(tokens[other], 4), 'block')}; it has {short(each.num_tokens)} in "
                     f"{short(_blocks_of(each, case))}.",
                     case=case,
-                    idea="Do the tables share an object, such as the list of blocks, that each should have of its own?",
+                    idea="Do the tables share an object, such as the list of blocks? Each table needs its own.",
                 )
         _check_pool(pool, list(tables.values()), case)
