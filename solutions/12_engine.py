@@ -146,15 +146,16 @@ predict("12.b", ...)  # What is the probability of the likelier token at a tempe
 
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
 
-This is its `step`:
+A step has two halves, `launch` and `process_results`. This is `step`, and then the halves:
 """
 
 # %%
-print(inspect.getsource(LLMEngine.step))
+for method in (LLMEngine.step, LLMEngine.launch, LLMEngine.process_results):
+    print(inspect.getsource(method))
 
 # %% [markdown]
 """
-A step has five parts, and the stopwatch takes a lap after each: schedule, move, forward, sample, and the update in `_finish`. `_rules` collects the
+A step has five parts, and the stopwatch takes a lap after each: schedule, move, forward, sample, update. `_rules` collects the
 sampling parameters of the requests, and `_claim` returns the requests that have finished.
 
 The order matters. Block copies come before the forward pass, because the pass writes into blocks whose old contents must have been saved by then. And no

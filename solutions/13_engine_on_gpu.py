@@ -19,7 +19,7 @@ from functools import partial
 import torch
 from IPython.display import display
 
-from lessons_lib.attention import write_and_attend
+from lessons_lib.attention import attend_paged, write_kv
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import (
@@ -186,16 +186,17 @@ print(f"captures: careless {careless.num_captured}, full {careful.num_captured}"
 
 # %% [markdown]
 """
-## Compilation around one operator
+## Compilation around two operators
 
 `torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends on lengths that change from
-step to step. So attention is declared as a single operator, which the compiler calls but doesn't look into. Its schema lists the inputs and marks with "!" the
-tensors that it writes to. A second function, registered with `register_fake` in `lessons_lib/attention/custom_op.py`, tells the compiler the shape of
-the output.
+step to step. So the cache write and the attention are declared as operators, which the compiler calls but doesn't look into. A schema lists the inputs and
+marks with "!" the tensors that the operator writes to. A second function, registered with `register_fake` in `lessons_lib/attention/custom_op.py`, tells the
+compiler the shape of the output.
 """
 
 # %%
-print(write_and_attend._opoverload._schema)
+for operator in (write_kv, attend_paged):
+    print(operator._opoverload._schema)
 
 # %% [markdown]
 """
@@ -206,8 +207,8 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 
 > **in-flight step**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
-> **placeholder**: a value that stands for a token that the in-flight step will produce. The value −1 − *i* means: the token of sequence *i* of that step.
-> On the GPU it is replaced by the token itself.
+> **placeholder**: stands for a token that the in-flight step will produce. The sequence only counts it, in `num_placeholders`. In the packed batch,
+> −1 − *i* means: the token of sequence *i* of that step. On the GPU it is replaced by the token itself.
 
 That is also what makes overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
 loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be

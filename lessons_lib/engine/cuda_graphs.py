@@ -30,8 +30,7 @@ def next_size(num_seqs: int, sizes: list[int]) -> int:
         if num_seqs <= size:
             return size
     raise ValueError(
-        f"{num_seqs} sequences, and the largest captured size is {sizes[-1]}; give the runner the scheduler's "
-        "max_num_seqs."
+        f"{num_seqs} sequences, and the largest captured size is {sizes[-1]}; it must be the scheduler's max_num_seqs."
     )
 
 

@@ -15,7 +15,7 @@ from lessons_lib.engine.cuda_graphs import Capture, CudaCapture, GraphKey, Graph
 from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
 from lessons_lib.engine.input_buffers import InputBuffers
-from lessons_lib.engine.model_runner import ModelRunner, greedy
+from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.loading import context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -102,9 +102,7 @@ class GPUModelRunner(ModelRunner):
         return forward_batch(scheduler_output, self.tables, self.cache.block_size, self._previous_rows, num_seqs)
 
     @torch.inference_mode()
-    def launch(
-        self, scheduler_output: SchedulerOutput, choose: Callable[[torch.Tensor], torch.Tensor] = greedy
-    ) -> InFlightTokens:
+    def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
         """Start a step, and return at once. The next one may be launched before its tokens are waited for.
 
         Args:

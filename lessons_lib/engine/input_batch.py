@@ -44,8 +44,7 @@ class BlockTables:
         """
         if self.max_num_seqs is not None and len(sequences) > self.max_num_seqs:
             raise ValueError(
-                f"{len(sequences)} sequences, and room for {self.max_num_seqs}; give the runner the scheduler's "
-                "max_num_seqs."
+                f"{len(sequences)} sequences, and room for {self.max_num_seqs}; see the scheduler's max_num_seqs."
             )
         rows = []
         for sequence in sequences:
@@ -70,8 +69,7 @@ class BlockTables:
         blocks = sequence.blocks
         if self.max_blocks is not None and len(blocks) > self.max_blocks:
             raise ValueError(
-                f"sequence {sequence.id!r} has {len(blocks)} blocks, and a table has room for {self.max_blocks}; "
-                "raise max_model_len."
+                f"sequence {sequence.id!r} has {len(blocks)} blocks, and room for {self.max_blocks}; see max_model_len."
             )
         if len(blocks) > self.width:
             self._grow(len(self.array), max(2 * self.width, len(blocks)))

@@ -272,8 +272,7 @@ class LLMEngine:
     def _refuse_inside_a_step(self) -> None:
         if self._is_in_callback:
             raise RuntimeError(
-                "step() was called by an on_token, in the middle of a step; note what you want to do, and do it "
-                "after the step."
+                "step() was called by an on_token, inside a step; note what you want to do, and do it after the step."
             )
 
     def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
@@ -295,11 +294,8 @@ class LLMEngine:
         """A step went wrong halfway: nobody knows what its sequences have in the cache now."""
         # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
         half_copied = [] if "move" in watch.laps else [each for each in scheduler_output.preempted if each.swapped]
-        completions = [
-            self._completions[sequence]
-            for sequence in (*scheduler_output.num_scheduled_tokens, *half_copied)
-            if sequence in self._completions
-        ]
+        sequences = (*scheduler_output.num_scheduled_tokens, *half_copied)
+        completions = [self._completions[each] for each in sequences if each in self._completions]
         for request in dict.fromkeys(completion.request for completion in completions):
             self._unclaimed.append(self._end(request, "error", error))
         if not isinstance(error, Exception):
@@ -308,26 +304,21 @@ class LLMEngine:
     def _completions_with_token(self, step: LaunchedStep, tokens: list[int]) -> list[CompletionOutput]:
         """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that
         begin with it."""
-        completions = []
-        for row, (sequence, token, gets_token) in enumerate(
-            zip(step.scheduler_output.num_scheduled_tokens, tokens, step.gets_token)
-        ):
+        completions, scheduled = [], step.scheduler_output.num_scheduled_tokens
+        for row, (sequence, token, gets_token) in enumerate(zip(scheduled, tokens, step.gets_token)):
             completion = self._completions.get(sequence) if gets_token else None
             if completion is None:
                 continue  # also if its request has ended meanwhile, or has failed in this loop
             request = completion.request
             if token == NO_TOKEN:
-                error = FloatingPointError(
-                    "the model's logits are not finite numbers; look at its weights and its dtype."
-                )
+                error = FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")
                 self._unclaimed.append(self._end(request, "error", error))
                 continue
             completions.append(completion)
             if step.logits is not None:
                 completion.add_logprobs(step.logits[row], token)
                 if len(request.completions) < request.params.n:
-                    count = step.scheduler_output.num_scheduled_tokens[sequence]
-                    completions += self._fork(request, sequence, count, step.logits[row])
+                    completions += self._fork(request, sequence, scheduled[sequence], step.logits[row])
         return completions
 
     def _update(self, step: InFlightStep, tokens: list[int]) -> None:
@@ -384,11 +375,10 @@ class LLMEngine:
         if sequence.finish_reason and completion.first_token_time is not None:
             self.metrics.tpot.add((now - completion.first_token_time) / (len(sequence.output_ids) - 1))
         if request.on_token:
+            token = NewToken(request.id, completion.index, sequence.output_ids[-1], text, sequence.finish_reason)
             self._is_in_callback = True
             try:
-                request.on_token(
-                    NewToken(request.id, completion.index, sequence.output_ids[-1], text, sequence.finish_reason)
-                )
+                request.on_token(token)
             except Exception as error:
                 self._unclaimed.append(self._end(request, "error", error))
             finally:

@@ -176,12 +176,10 @@ class EngineMetrics:
     def snapshot(self) -> dict[str, Any]:
         """Everything as plain values, lists and dicts, ready for JSON. A quantile above all bounds is None: JSON has no
         infinity."""
-        names = (
-            "max_num_seqs max_num_batched_tokens num_blocks requests steps busy_seconds tokens prefill_tokens "
-            "new_tokens cached_tokens "
-            "preemptions part_seconds throughput own_share slot_utilisation token_utilisation block_utilisation "
-            "prefix_hit_rate"
-        ).split()
+        plain_types = (int, float, dict)
+        names = [name for name, value in vars(self).items() if isinstance(value, plain_types) and name[0] != "_"]
+        names += ["throughput", "own_share", "slot_utilisation", "token_utilisation", "block_utilisation"]
+        names += ["prefix_hit_rate"]
         plain: dict[str, Any] = {name: copy(getattr(self, name)) for name in names}  # copies: the engine goes on
         for name in ("queue_time", "ttft", "tpot", "itl", "latency"):
             histogram = getattr(self, name)

@@ -14,6 +14,8 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
+Choose = Callable[[torch.Tensor], torch.Tensor]
+
 
 def greedy(logits: torch.Tensor) -> torch.Tensor:
     """The likeliest token of each row, int64 [N], on the device of the logits."""
@@ -46,9 +48,7 @@ class ModelRunner:
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
         return paged_forward(self.model, batch, self.cache, self.backend)
 
-    def launch(
-        self, scheduler_output: SchedulerOutput, choose: Callable[[torch.Tensor], torch.Tensor] = greedy
-    ) -> InFlightTokens:
+    def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
         """Start a step and the choice of its tokens.
 
         Args:

@@ -14,6 +14,8 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
+CopyBlocks = Callable[[Any], None]
+
 
 class OverlappedSteps:
     """Drives a scheduler and a runner with at most one step in flight while the next one is scheduled.
@@ -28,9 +30,7 @@ class OverlappedSteps:
             arrives.
     """
 
-    def __init__(
-        self, scheduler: Scheduler[Any], runner: ModelRunner, copy_blocks: Callable[[Any], None] | None = None
-    ):
+    def __init__(self, scheduler: Scheduler[Any], runner: ModelRunner, copy_blocks: CopyBlocks | None = None):
         self.scheduler, self.runner, self.copy_blocks = scheduler, runner, copy_blocks
         self.in_flight: InFlightStep | None = None
         self.leaving: list[Sequence] = []
@@ -156,10 +156,7 @@ class OverlappedSteps:
 
 
 def serve_overlapped(
-    runner: ModelRunner,
-    scheduler: Scheduler[Any],
-    sequences: list[Sequence],
-    copy_blocks: Callable[[Any], None] | None = None,
+    runner: ModelRunner, scheduler: Scheduler[Any], sequences: list[Sequence], copy_blocks: CopyBlocks | None = None
 ) -> list[list[int]]:
     """Generate the completions of all sequences; see `model_runner.serve_greedily`.
 

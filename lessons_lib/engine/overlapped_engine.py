@@ -107,15 +107,12 @@ class OverlappedEngine(LLMEngine):
         victims = self.overlap.preempted_in_flight(scheduler_output)
         for request in dict.fromkeys(self._completions[sequence].request for sequence in victims):
             error = RuntimeError(
-                f"{request.id!r} was preempted with a token in flight; admission must not take blocks from running "
-                "sequences."
+                f"{request.id!r} was preempted with a token in flight; admission must not take its blocks."
             )
             self._unclaimed.append(self._end(request, "error", error))
         if victims:
-            scheduled = scheduler_output.num_scheduled_tokens.items()
-            scheduler_output.num_scheduled_tokens = {
-                sequence: count for sequence, count in scheduled if sequence in self._completions
-            }
+            counts = scheduler_output.num_scheduled_tokens
+            scheduler_output.num_scheduled_tokens = {each: counts[each] for each in counts if each in self._completions}
 
     def _finish_in_flight(self) -> None:
         self.overlap.finish_in_flight()

@@ -1,7 +1,6 @@
 """Lesson 03: a pool of blocks, and the block table that lists a request's blocks."""
 
 from collections import deque
-from typing import Any
 
 import torch
 from transformers import PretrainedConfig
@@ -34,7 +33,7 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.free_queue: Any = deque(range(num_blocks))
+        self.free_queue = deque(range(num_blocks))
         self.used: set[int] = set()
 
     def allocate(self, count: int) -> list[int]:

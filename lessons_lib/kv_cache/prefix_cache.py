@@ -76,7 +76,7 @@ class PrefixCache(BlockPool):
 
     def __init__(self, num_blocks: int, block_size: int):
         super().__init__(num_blocks, block_size)
-        self.free_queue = LruQueue.fromkeys(range(num_blocks))
+        self.free_queue = LruQueue.fromkeys(range(num_blocks))  # type: ignore[assignment]
         self.ref_count: dict[int, int] = {}
         self.block_to_hash: dict[int, bytes] = {}
         self.hash_to_block: dict[bytes, int] = {}
@@ -126,7 +126,7 @@ class PrefixCache(BlockPool):
                 )
         for block in blocks:
             self.ref_count[block] = self.ref_count.get(block, 0) + 1
-            self.free_queue.pop(block, None)
+            self.free_queue.pop(block, None)  # type: ignore[call-arg]
         self.used.update(blocks)
 
     def free(self, blocks: list[int]) -> None:

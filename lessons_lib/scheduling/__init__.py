@@ -1,7 +1,7 @@
 """Which tokens of which sequences each step computes.
 
-Read in this order: sequence, policies, scheduler (lesson 09), preemption (10). simulator runs a scheduler without a model on
-the requests of arrivals; statistics says how the run went, and swap_cost what preemption costs (10).
+Read in this order: sequence, policies, scheduler (lesson 09), preemption (10). simulator runs a scheduler without a
+model on the requests of arrivals; statistics says how the run went, and swap_cost what preemption costs (10).
 """
 
 from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
@@ -37,9 +37,11 @@ from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, sum
 from lessons_lib.scheduling.swap_cost import PreemptionCost
 
 __all__ = [
+    "SWAP_IN",
     "SWAP_OUT",
     "Arrival",
     "BalancedLengths",
+    "BlockCopy",
     "Deadlock",
     "FirstComeFirstServed",
     "PreemptionCost",

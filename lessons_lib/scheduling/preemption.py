@@ -214,9 +214,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         cache."""
         if sequence.swapped:
             sequence.blocks = self.pool.allocate(len(sequence.swapped))  # if this raises, nothing has changed
-            scheduler_output.block_copies += [
-                BlockCopy(SWAP_IN, *pair) for pair in zip(sequence.swapped, sequence.blocks)
-            ]
+            pairs = zip(sequence.swapped, sequence.blocks)
+            scheduler_output.block_copies += [BlockCopy(SWAP_IN, *pair) for pair in pairs]
             self.swap_space.free(sequence.swapped)
             sequence.swapped = []
         elif blocks := self.cached_blocks(sequence):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from oracle import END, generate_alone, ragged_requests
 from scheduling_cases import POLICIES, a_scheduler, a_sequence, by_name, check_books, checked_schedule, names
 
-from lessons_lib.engine.model_runner import ModelRunner, block_tables, serve_greedily, tokens_of
+from lessons_lib.engine.input_batch import BlockTables, tokens_of
+from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import tiny_model
@@ -625,5 +626,18 @@ def test_the_next_tokens_may_lie_in_the_prompt_in_the_answer_or_in_both(computed
 
 
 def test_tables_of_unequal_length_are_filled_up():
-    assert block_tables([]).shape == (0, 0)
-    assert block_tables([a_sequence("A", blocks=[3, 1]), a_sequence("B", blocks=[2])]).tolist() == [[3, 1], [2, 0]]
+    tables = BlockTables()
+    assert tables.rows([]) == [] and not tables.array.any()
+    two = [a_sequence("A", blocks=[3, 1]), a_sequence("B", blocks=[2])]
+    assert tables.array[tables.rows(two), :2].tolist() == [[3, 1], [2, 0]]
+
+
+def test_block_tables_grow_with_the_number_and_the_length_of_sequences():
+    tables = BlockTables(null_block=99)
+    sequences = [a_sequence(str(n), blocks=list(range(n + 1))) for n in range(40)]
+    for some in (sequences[:3], sequences, sequences[20:]):
+        rows = tables.rows(some)
+        assert len(set(rows)) == len(some) and 0 not in rows, "row 0 is for padding"
+        for row, sequence in zip(rows, some):
+            assert tables.array[row, : len(sequence.blocks)].tolist() == sequence.blocks
+        assert (tables.array[0] == 99).all()
