@@ -5,7 +5,7 @@
 **Can one forward pass compute what all requests need, and nothing else?**
 
 75 minutes · difficulty: medium · routes: ideas, serving · you need first: lesson 02 (request states, the step).
-Lesson 04 (tags and masks) helps, but what we need from it is repeated here
+Lesson 04 (tags and masks) helps, but what we need from it is repeated here.
 
 In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put
 all new tokens into one row, without padding. A long prompt and the single tokens of running answers go through the
@@ -523,7 +523,7 @@ for family in ("gpt2", "llama", "qwen2"):
 
 You could serve the same requests in the same steps with a Python loop: one pass per running request, each with its
 own cache. The library has this as `loop_forward`. It needs no mask and never joins caches. It gives the same tokens:
-the check of your step tried both. So what's the difference?
+the check for your step tried both. So what's the difference?
 """
 
 # %%

@@ -667,7 +667,7 @@ To be clear: indexing with `slots` gathers. It copies the keys and values of one
 `scaled_dot_product_attention` can't read through a block table. The cache itself stays where it is, and the copy is
 freed when the layer is done. We'll count these bytes below. Lesson 07's kernel doesn't need the copy.
 
-## Build 5: into a real model
+## Build 5: plugging it into a real model
 
 In a Hugging Face model, each layer computes queries, keys and values and then calls an attention function. The function
 is looked up by name, and you can register your own:
@@ -884,7 +884,7 @@ for family in ("gpt2", "llama", "qwen2"):
 # %% [markdown]
 """
 Second: a step changes the slots of its new tokens and nothing else. We compare the whole cache before and after every
-step of the six stories. When the run ends, no block may be in use.
+step of the six stories. When the run ends, no blocks should be in use.
 """
 
 # %%

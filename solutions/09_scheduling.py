@@ -528,8 +528,8 @@ Take eight requests, two batch slots, and a budget of 32. The tier says what a c
 
 > **interactive request**: a request with a user who is waiting for the answer and reads it as it is generated.
 
-The others are *offline*, such as a job that runs overnight. E is an offline request of a customer who pays for tier 0.
-F is the opposite: interactive, but of tier 1.
+The others are *offline*, such as a job that runs overnight. E is an offline request from a customer who pays for tier 0.
+F is the opposite: interactive, but tier 1.
 """
 
 # %%
@@ -599,7 +599,7 @@ what C loses, and the mean drops a lot.
 If one sequence runs at a time and all requests are there at the start, no other order has a smaller mean wait. With
 several batch slots and later arrivals, it's only a good heuristic.
 
-Strict priority favors E, G and H. F, which is also short but of tier 1, goes last, although it is interactive. E is the
+Strict priority favors E, G and H. F, which is also short but tier 1, goes last, although it is interactive. E is the
 first to be admitted after A and B, although it isn't.
 
 ### Wrong estimates
@@ -621,10 +621,9 @@ Worse than a bad mean is a request that is never served.
 
 > **starvation**: a request waits without end because others keep being served before it.
 
-Take a single batch slot. Short requests of tier 0 arrive one after the other, a little faster than they can be served.
-Near the beginning, one longer request of tier 1 arrives; we call it the odd one. We try streams of 25, 50 and 100 short
-requests.
-"""
+Take a single batch slot. Short tier-0 requests arrive one after the other, a little faster than they can be served.
+Near the beginning, one longer tier-1 request arrives; we call it the odd one. We try streams of 25, 50 and 100 short
+requests. """
 
 # %%
 GAP = 0.038  # seconds from one short request to the next
@@ -668,8 +667,8 @@ The classic fix is to let waiting time count.
 
 > **ageing**: raising the priority of a request the longer it waits, so that every request is served eventually.
 
-Let one tier be worth `patience` seconds of waiting. With a patience of 10 s, a request of tier 1 that has waited for 10
-seconds has the same rank as a request of tier 0 that arrives now.
+Let one tier be worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that has waited for 10
+seconds has the same rank as a tier-0 request that arrives now.
 
 A tier says what a customer pays for. It doesn't say whether a user is sitting in front of a screen. A user notices
 every wait; for a job that runs overnight, it doesn't matter exactly when it starts. So an interactive request gets a
@@ -716,7 +715,7 @@ With a short patience, the odd one waits for about as long as the patience, howe
 depend on the traffic is now a parameter that you choose. With a patience of 0, the policy is first come, first served.
 With a patience longer than the stream, such as 5 s here, it acts like strict priority.
 
-Now with interactive requests, a patience of 0.5 s and a head start of 0.2 s. In the first two rows, all requests are of
+Now with interactive requests, a patience of 0.5 s and a head start of 0.2 s. In the first two rows, all requests are
 tier 0, including the odd one:
 """
 
@@ -736,7 +735,7 @@ print(f"A short request arrives every {1000 * GAP:.0f} ms and takes about {1000 
 Table(
     columns=["tier of the odd one", "interactive", *(f"odd waits, of {count}" for count in (25, 50, 100))],
     rows=[odd_row(0, "none"), odd_row(0, "the others"), *(odd_row(1, which) for which in ("none", "the odd one", "the others"))],
-    caption="Queue time of the odd one in seconds, in streams of 25, 50 and 100; the others are of tier 0",
+    caption="Queue time of the odd one in seconds, in streams of 25, 50 and 100; the others are tier 0",
 )
 
 # %% [markdown]
@@ -745,9 +744,9 @@ Within its own tier, an offline request yields only to interactive requests that
 So in the second row the odd one waits 0.2 s longer than in the first, however long the stream is: ageing also limits
 how much interactive requests can delay the others.
 
-Each tier below the best costs one patience. An odd one of tier 1 yields to interactive requests of tier 0 for patience
-plus head start, 0.7 s, as the last row shows. If the odd one is interactive and the others aren't, it waits 0.2 s less
-than it would otherwise.
+Each tier below the best costs one patience. A tier-1 odd one yields to interactive tier-0 requests for patience plus
+head start, 0.7 s, as the last row shows. If the odd one is interactive and the others aren't, it waits 0.2 s less than
+it would otherwise.
 
 These are bounds on the order. How many seconds they amount to depends on how fast the requests ahead are served. Here,
 short requests are served about as fast as they arrive, so one second of arrivals takes about one second to serve.
@@ -782,12 +781,12 @@ Table(columns=WAITS, rows=[row_of(name, run) for name, run in six.items()])
 
 # %% [markdown]
 """
-With a patience of 0.2 s, E and G pass the tier 1 requests that arrived before them. When H arrives, C, D and F have
+With a patience of 0.2 s, E and G pass the tier-1 requests that arrived before them. When H arrives, C, D and F have
 already waited longer than that, so H goes last.
 
 With a head start of 0.3 s, the interactive requests F, G and H are admitted before C and D. The head start is longer
-than the patience, so F of tier 1 even goes before E, an offline request of tier 0 that arrived just before it. C, D and
-E pay for that with a longer wait. The mean drops, because the interactive requests happen to be short here.
+than the patience, so F, a tier-1 request, even goes before E, an offline tier-0 request that arrived just before it. C,
+D and E pay for that with a longer wait. The mean drops, because the interactive requests happen to be short here.
 
 In this trace, the mean of balanced lengths is close to that of shortest job first. That is luck: while long requests
 run, short ones bring the mean length down to the target. Now the stream:
@@ -856,7 +855,7 @@ print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged))} of 6 answers eq
 
 Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
 (the gaps between them are exponentially distributed: a *Poisson* process). Most are short and a few are very long, as
-in real traffic. One in five is of tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
+in real traffic. One in five is tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
 32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`, which is
 cheaper to compute.
 """
@@ -1037,7 +1036,7 @@ draw_waits(overloaded, tiers)
 # %% [markdown]
 """
 Under strict priority, tier 0 doesn't notice the overload. Tier 1 alone pays for it, and its wait grows for as long as
-the overload lasts. The wait drops only for the last arrivals: after them the trace ends, so no further tier 0 requests
+the overload lasts. The wait drops only for the last arrivals: after them the trace ends, so no further tier-0 requests
 arrive to pass them.
 
 With ageing, tier 0 hardly waits at first either. Once the wait of tier 1 has reached one patience, here 1 s, both grow
@@ -1073,7 +1072,7 @@ Table(
 # %% [markdown]
 """
 The mean over all requests hardly changes: what interactive requests gain, offline requests lose, in both tiers. A head
-start of 2 s is longer than the patience, so interactive requests of tier 1 wait less than offline requests of tier 0.
+start of 2 s is longer than the patience, so interactive tier-1 requests wait less than offline tier-0 requests.
 The gaps are smaller than the head start, because a request that hardly waits anyway has nothing left to gain.
 
 ### The ledger

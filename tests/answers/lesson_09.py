@@ -864,7 +864,7 @@ WRONG = {
         Wrong(
             "head start below tier 0 only",
             by(bonus=lambda self, s: -self.head_start * (s.tier > 0)),
-            "Interactive requests of tier 0 get no head start",
+            "Interactive tier-0 requests get no head start",
         ),
         Wrong(
             "head start up to the tier",

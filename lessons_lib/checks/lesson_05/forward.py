@@ -206,8 +206,8 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
     if not isinstance(mask, torch.Tensor) or list(mask.shape) != [1, 1, *want.shape]:
         shape = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
         idea = (
-            "The axes are batch, heads, queries, keys: `packed_mask(packed)[None, None]`. The model takes a mask with "
-            "two axes for a padding mask, as in lesson 01."
+            "The axes are batch, heads, queries, keys: `packed_mask(packed)[None, None]`. The model treats a mask "
+            "with two axes as a padding mask, as in lesson 01."
         )
         raise Mistake(
             f"the mask should have shape {[1, 1, *want.shape]}; the model was given {shape}.", case=case, idea=idea

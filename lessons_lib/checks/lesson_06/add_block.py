@@ -126,7 +126,7 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
                 "old total is 0. NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0."
             )
         return (
-            "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Do you multiply a minus infinity, or divide here? The division "
+            "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Did you multiply by minus infinity, or divide here? The division "
             "comes last, in `attention_of`."
         )
     if bool(found.isinf().any()) and wrong != "maximum":

@@ -183,7 +183,7 @@ def _check_queue(attempt) -> None:
     for settings in ((0, 0), (0.5, 0.25), (7, 3), (7, 20), (1000, 5)):
         sequences = [_sequence(str(n), n * 0.75, rng.choice((0, 1, 2, 3)), rng.random() < 0.5) for n in range(40)]
         case = (
-            f"{_settings(*settings)}; forty sequences of tiers 0 to 3, one every 0.75 s, about half of them "
+            f"{_settings(*settings)}; forty sequences in tiers 0 to 3, one every 0.75 s, about half of them "
             "interactive."
         )
         queue, want = WaitingQueue(_made(attempt, *settings)), WaitingQueue(PriorityWithAgeing(*settings))

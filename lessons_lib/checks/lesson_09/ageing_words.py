@@ -90,14 +90,14 @@ INTERACTIVE = (
 # The same, but depending on the tier; combined with a wrong use of the tier, these would need other messages.
 INTERACTIVE_BY_TIER = (
     (lambda s: -H * s.tier, (
-        "You multiply the head start by the tier, so interactive requests of tier 0 have none. It's the same for "
+        "You multiply the head start by the tier, so interactive tier-0 requests have none. It's the same for "
         "all tiers: subtract it once."
     )),
     (lambda s: -H * (s.tier == 0), (
         "Only tier 0 gets a head start in your rank. Every interactive request gets it, whatever its tier."
     )),
     (lambda s: -H * (s.tier > 0), (
-        "Interactive requests of tier 0 get no head start in your rank. Every interactive request gets it, "
+        "Interactive tier-0 requests get no head start in your rank. Every interactive request gets it, "
         "whatever its tier."
     )),
     (lambda s: -H - s.tier * P, (
@@ -156,7 +156,7 @@ WHOLES = (
         "below 0. A rank may be negative."
     )),
     (lambda s: s.arrival_time + max(s.tier * P - H * s.is_interactive, 0), (
-        "Your head start can at most cancel the tier, so an interactive request of tier 0 gains nothing. "
+        "Your head start can at most cancel the tier, so an interactive tier-0 request gains nothing. "
         "Subtract all of it, even if the rank becomes smaller than the arrival time."
     )),
 )  # fmt: skip
@@ -223,7 +223,7 @@ def _by_ranks(attempt, idea: str) -> str:
 
 
 def _rounds(attempt) -> bool:
-    """Whether two like sequences within a second have the same rank, and two that are far apart don't."""
+    """Whether two sequences that arrive within the same second have the same rank, and two that are far apart don't."""
     policy = attempt(P, H)
     ranks = [policy.rank(a_sequence("A", 13, arrival=arrival, tier=1)) for arrival in (100.0001, 100.0004, 200.0)]
     return ranks[0] == ranks[1] != ranks[2]

@@ -4,7 +4,7 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A sequence has a prompt of 40 tokens and 12 tokens of answer, and has lost its cache. The budget is 32, "
+        text="A sequence has a prompt of 40 tokens and 12 answer tokens, and has lost its cache. The budget is 32, "
         "and two other sequences decode. How many of its tokens does the step compute?",
         choices=(
             Choice(
@@ -88,7 +88,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Priority with ageing, patience 10 s. P of tier 1 arrived at 100 s; Q of tier 0 arrives at 112 s. Both "
+        text="Priority with ageing, patience 10 s. P (tier 1) arrived at 100 s; Q (tier 0) arrives at 112 s. Both "
         "wait. Which goes first, and can that change while they wait?",
         choices=(
             Choice(
@@ -111,8 +111,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Patience 10 s, head start 4 s. P is an offline request of tier 0 that arrived at 100 s. Q is an "
-        "interactive request of tier 1 that arrived at 95 s. Which goes first?",
+        text="Patience 10 s, head start 4 s. P is an offline tier-0 request that arrived at 100 s. Q is an "
+        "interactive tier-1 request that arrived at 95 s. Which goes first?",
         choices=(
             Choice(
                 "Q, since it is interactive.",
@@ -127,8 +127,8 @@ QUIZ = [
             Choice(
                 "P, but if Q had arrived at 93 s, Q would go first.",
                 (
-                    "Q ranks as if it had arrived at 101 s, so P goes first. Had it arrived at 93 s, it would "
-                    "rank as 99 s."
+                    "Q ranks as if it had arrived at 101 s, so P goes first. Had it arrived at 93 s, its rank "
+                    "would be 99 s."
                 ),
                 right=True,
             ),

@@ -181,7 +181,7 @@ RULES = (
     )),
     (lambda r, b: _served_in_order(_more(r) + _ones(r), b), (
         "You serve the prompts first, and the rest gets what they leave. Sequences that want one token come "
-        "first: it costs little, and without it an answer ends a step later."
+        "first: that token costs little, and without it an answer ends a step later."
     )),
     (lambda r, b: _served_in_order(_ones(r), b), (
         "Sequences that want more than one token got nothing. What is left of the budget is for prompts."
