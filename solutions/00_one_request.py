@@ -153,7 +153,7 @@ explained below. For now nothing is cached; the first step is labeled prefill, a
 
 # %%
 from lessons_lib.recording import record_steps
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.cache import cache_growth_table, draw_cache_growth
 
 plain = record_steps(model, tokenizer, prompt_ids, 8, greedy=greedy_without_cache)

@@ -36,7 +36,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, request_times
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import record_run, watch_forwards
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_padded_batch
 from lessons_lib.viz.charts import bar_chart
 from lessons_lib.viz.tables import Table

@@ -27,7 +27,7 @@ from lessons_lib.kv_cache import block_bytes, block_pool as reference, slot_of
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import contiguous_use, final_tokens, paged_use, record_run, replay, tokens_held, waste
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import PoolPlayground, draw_pool

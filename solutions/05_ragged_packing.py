@@ -49,7 +49,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
 from lessons_lib.recording import count_operators, mask_text, packed_text, record_run
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_packed_step
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.tables import Table

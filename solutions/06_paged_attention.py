@@ -65,7 +65,7 @@ from lessons_lib.measuring import (
 )
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
 from lessons_lib.recording import paged_step_text, record_blocks, record_run, watch_paged_passes
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_pool_access
 from lessons_lib.viz.softmax import draw_softmax_step

@@ -2,7 +2,7 @@
 """
 # 07 · A Triton paged-attention kernel
 
-**What does a GPU program look like that reads keys and values through a block table?**
+**How does a GPU kernel read keys and values through a block table?**
 
 90 minutes · difficulty: hard · routes: kernels · you need first: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
@@ -29,7 +29,7 @@ from lessons_lib.kv_cache import BlockPool, BlockTable, PagedKVCache, slot_mappi
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
 from lessons_lib.recording import OutOfBounds, record_kernel, record_run
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.programs import draw_program
 from lessons_lib.viz.tables import Table
 
@@ -43,7 +43,7 @@ print(how_kernels_run())
 
 # %% [markdown]
 """
-## The problem: the copy that is left
+## The problem: the remaining copy
 
 PyTorch's `scaled_dot_product_attention` can't read through a block table. So lesson 06 gathered: in each layer it copied the keys and values of all
 running requests into new memory, used them once, and dropped them. Let's count these copies for the six stories, with four batch slots.
@@ -91,9 +91,9 @@ The keys are already in memory. If *we* say which address to read, nothing has t
 
 > **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each with two ids.
 
-**Triton** is a language for kernels that looks like Python, and **CUDA** is NVIDIA's own, which looks like C++. What runs on the GPU are *threads*,
-each of which computes with scalars. Up to 1,024 of them form a *thread block*, which runs on one of the GPU's processors, an *SM* (streaming
-multiprocessor). A Triton program becomes a thread block.
+**Triton** is a language for kernels that looks like Python, and **CUDA** is NVIDIA's own, which looks like C++. The GPU runs *threads*, each of which
+computes with scalars. Up to 1,024 of them form a *thread block*, which runs on one of the GPU's processors, an *SM* (streaming multiprocessor). A
+Triton program becomes a thread block.
 
 | | CUDA | Triton |
 |---|---|---|
@@ -123,7 +123,7 @@ x, y, out = torch.arange(10.0, device=DEVICE), 100 * torch.arange(10.0, device=D
 
 # %% [markdown]
 """
-A kernel says the same for one program, which asks for its own id. Three more terms:
+A kernel is written from the point of view of one program, which asks for its own id. Three more terms:
 
 > **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are powers of two, and known when the kernel is
 > compiled.
@@ -146,14 +146,14 @@ A kernel says the same for one program, which asks for its own id. Three more te
 You launch it with the grid in brackets: `add_kernel[(3,)](x, y, out, 10, BLOCK=4)`. The tensors must be on the GPU, or on the CPU where kernels are
 interpreted; `DEVICE` above says which.
 
-**Your task: `add_kernel`.** Program i adds BLOCK elements starting at i × BLOCK, as far as they exist: the offsets below `n_elements`. The tensors may
-be longer than `n_elements`; the rest must stay untouched. You need no loop and no `if`: an `if` takes one boolean, and a tile has BLOCK of them. (The
-interpreter takes such an `if` for True; the compiler refuses it.)
+**Your task: `add_kernel`.** Program i adds the BLOCK elements starting at i × BLOCK, leaving out offsets that aren't below `n_elements`. The tensors
+may be longer than `n_elements`; the rest must stay untouched. You need no loop and no `if`: an `if` takes one boolean, and a tile has BLOCK of them.
+(The interpreter treats such a condition as True; the compiler rejects it.)
 
 While you try things out, run the kernel with `record_kernel(add_kernel, (3,), x, y, out, 10, BLOCK=4)` instead of launching it. It fills `out` just as
-a launch does, but checks every address first. In a plain launch, an out-of-range address can crash the whole Python process, on the CPU as on the GPU.
-`draw_program(what_it_returns, 0)` shows what program 0 did. `record_kernel` always uses the interpreter, so `print(offsets)` inside the kernel shows a
-tile's contents. Remove it when you're done: the compiler refuses it.
+a launch does, but checks every address first. In a plain launch, an out-of-range address can crash the whole Python process, on a CPU as well as on a
+GPU. `draw_program(what_it_returns, 0)` shows what program 0 did. `record_kernel` always uses the interpreter, so `print(offsets)` inside the kernel
+shows a tile's contents. Remove it when you're done: the compiler rejects it.
 """
 
 # %% exercise="07.1"
@@ -195,8 +195,8 @@ except OutOfBounds as error:
 # %% [markdown]
 """
 This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written the sums after the end of `out`, into memory that
-may belong to another tensor. The process may die of an *illegal memory access*, some time later and somewhere else. Or nothing is noticed, and some
-other result is wrong.
+may belong to another tensor. The process may crash with an *illegal memory access*, some time later and somewhere else. Or the error goes unnoticed,
+and some other result is wrong.
 
 ## Build 2: a row softmax
 
@@ -204,7 +204,7 @@ Next, matrices. Memory has no rows: it's one long array. The stride says where a
 
 > **stride**: the distance in memory, in elements, between two neighbors along one axis of a tensor. `tensor.stride()` has one entry per axis.
 
-A tensor can be a view of a larger one. Then its rows don't follow each other directly:
+A tensor can be a view of a larger one. Then there are gaps between its rows:
 """
 
 # %%
@@ -213,7 +213,7 @@ part = wide[:, :3]
 print("part:", part.tolist(), "| shape", list(part.shape), "| strides", part.stride())
 row = 1
 offsets = [row * part.stride(0) + column for column in range(3)]
-print("row 1 of `part` has the offsets", offsets, "in memory:", wide.flatten()[offsets].tolist())
+print("row 1 of `part` is at offsets", offsets, "in memory:", wide.flatten()[offsets].tolist())
 
 # %% [markdown]
 """
@@ -221,7 +221,7 @@ Element (r, c) is at offset `r * stride + c`. The shape doesn't tell you that: w
 
 A softmax over 3 columns needs a tile of 4 elements, a power of two. What should the fourth be? It takes part in the maximum and in the sum.
 `tl.load(..., mask=m, other=value)` puts `value` where the mask is False. Without `other` those elements are undefined. For a softmax, use
-`float("-inf")`: it never is the maximum, and its exponential is 0.
+`float("-inf")`: it's never the maximum, and its exponential is 0.
 
 `tl.max(tile, axis=0)` and `tl.sum(tile, axis=0)` reduce a tile `[N]` to a scalar. `tl.exp(tile)` takes the exponential of each element.
 
@@ -261,8 +261,8 @@ from lessons_lib.kernels.basics import gather_kernel
 
 # %% [markdown]
 """
-The first thing a language model computes is such a gather. The embedding is a matrix with one row per token of the vocabulary, and the token ids are
-the index.
+The first thing a language model computes is a gather of this kind. The embedding is a matrix with one row per token of the vocabulary, and the token
+ids are the index.
 """
 
 # %%
@@ -275,8 +275,8 @@ print(f"tokens {ids.tolist()} of {len(embedding)}: same as the model's own embed
 
 # %% [markdown]
 """
-That is all there is to paging. A block table is such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel that
-can look up an address doesn't need a contiguous copy.
+That is all there is to paging. A block table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel
+that can look up an address doesn't need a contiguous copy.
 
 ## Real keys
 
@@ -338,12 +338,12 @@ predict("07.b", ...)  # all programs together: bytes of keys and values loaded /
 ## Build 4: the cache write
 
 New keys arrive as `[T, KV heads, head size]`. For a kernel that writes them, a token is one vector of KV heads × head size elements, here 2 × 64 = 128.
-In the cache, `[num_blocks, block_size, KV heads, head size]`, each cache slot holds one such vector. Slots are counted through the whole pool:
-slot = block × block size + offset in the block. So the slot times one stride gives the start of its vector.
+In the cache, `[num_blocks, block_size, KV heads, head size]`, each cache slot holds one such vector. Slots are numbered across the whole pool: slot =
+block × block size + offset in the block. So the slot times one stride gives the start of its vector.
 
 **Your task: `write_kernel`.** Program i writes new token i, with all its heads. `slot_mapping` has a 64-bit integer per new token. `n_elements` is the
-length of a token's vector, and `BLOCK` a power of two, at least as large. `stride_new` leads from one token of `new` to the next, `stride_slot` from one
-slot of the cache to the next. Nothing else in the cache may change.
+length of a token's vector, and `BLOCK` a power of two, at least as large. `stride_new` is the distance from one token of `new` to the next,
+`stride_slot` that from one slot of the cache to the next. Nothing else in the cache may change.
 
 Example: with `slot_mapping` = [6, 1], program 0 copies row 0 of `new` to slot 6, and program 1 copies row 1 to slot 1.
 """
@@ -378,7 +378,7 @@ print(inspect.getsource(add_block))
 
 # %% [markdown]
 """
-The kernel does the same with one query instead of several. The names:
+The kernel does the same with one query instead of several. Its names for the same things:
 
 | lesson 06 | in the kernel | shape |
 |---|---|---|
@@ -396,8 +396,8 @@ if `first + s < num_tokens`. Slots without a token may hold anything, even NaN. 
 zeros has the score 0, which is a score like any other. So `tl.where(is_key, scores, float("-inf"))` replaces it with minus infinity before the maximum
 is taken. (Every iteration has at least one real key, so the trap of lesson 06, −∞ − (−∞), can't occur here.)
 
-**What a loop updates keeps its dtype and its shape.** The compiler fixes both before the first iteration. A sum that starts as `0` is an integer, and the
-compiler refuses it if the loop turns it into a float; so start with `0.0`. And `acc` starts as a tile, not as a scalar.
+**What a loop updates keeps its dtype and its shape.** The compiler fixes both before the first iteration. A sum that starts as `0` is an integer, and
+the compiler rejects the loop if it turns the sum into a float; so start with `0.0`. And `acc` starts as a tile, not as a scalar.
 
 **Keys form a rectangle.** One row per slot, one column per element of a key: `[BLOCK_SIZE, HEAD_DIM]`. If `slot` is the tile 0 … BLOCK_SIZE − 1, and
 `dim` the tile 0 … HEAD_DIM − 1, then `slot[:, None]` is a column, `dim[None, :]` a row, and `slot[:, None] * stride_slot + dim[None, :]` a rectangle of
@@ -413,12 +413,13 @@ print(slot[:, None] * stride_slot + dim[None, :])
 A mask for it is `is_key[:, None]`. The scores are sums along the rows, `tl.sum(query[None, :] * block_keys, axis=1)`. The weighted sum of the values goes
 down the columns: `tl.sum(weights[:, None] * block_values, axis=0)`.
 
-**The block comes from the table.** Position p is in the block that entry `p // BLOCK_SIZE` names. The entry is the *physical* block, an index into the
-pool. That block starts at offset block × `stride_block`. The cache may be a view of a larger tensor, so `stride_block` need not be
-BLOCK_SIZE × `stride_slot`.
+**The block comes from the table.** Entry `p // BLOCK_SIZE` tells you which block position p is in. The entry is the *physical* block, an index into the
+pool. That block starts at offset block × `stride_block`. The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE ×
+`stride_slot`.
 
-**Offsets can be large.** The block table holds 32-bit integers, a stride arrives as one if it fits, and the product of two 32-bit integers has 32 bits
-as well. Take a Llama with 8 billion weights (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the last block of its pool:
+**Offsets can be large.** The block table holds 32-bit integers, a stride is passed as one if it fits, and the product of two 32-bit integers has 32
+bits as well. Take a Llama with 8 billion weights (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the last block of its
+pool:
 """
 
 # %%
@@ -426,13 +427,13 @@ block_elements = 16 * 8 * 128  # keys of one layer in a block of 16 tokens
 last = (80 - 16) * 10**9 // (block_elements * 2 * 32 * 2) - 1  # the weights take 16 GB
 for layout, stride_block in (("keys of one layer", block_elements), ("keys and values of all layers", block_elements * 2 * 32)):
     in_32_bits = torch.tensor([last], dtype=torch.int32) * stride_block
-    print(f"a block has {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}")
+    print(f"stride_block covers {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}")
 
 # %% [markdown]
 """
-It depends on what is stored between two blocks. With the keys of one layer, 32 bits are enough here. With all layers side by side, the product is
-truncated, and the result may be negative or, worse, look like a valid offset, as it does here. A kernel doesn't know where its cache comes from. So
-convert the block to a 64-bit integer *before* you multiply: `.to(tl.int64)`.
+Whether 32 bits are enough depends on what is stored between the starts of two blocks. With the keys of one layer, they're enough here. With all layers
+side by side, the product overflows, and the result may be negative or, worse, look like a valid offset, as it does here. A kernel doesn't know where
+its cache comes from. So convert the block to a 64-bit integer *before* you multiply: `.to(tl.int64)`.
 
 **Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns its result.
 
@@ -459,7 +460,7 @@ print(inspect.getsource(single_head_kernel.fn))
 
 # %% [markdown]
 """
-Your function on real keys, C's query head 0 over KV head 0, compared with lesson 06's `attention_in_place`; and how much it loads:
+Now run your function on real keys, C's query head 0 over KV head 0, compare it with lesson 06's `attention_in_place`, and count what it loads:
 """
 
 # %%
@@ -485,12 +486,12 @@ reveal("07.a", cache_bytes(single, single.programs[0]) / 1024, unit="KiB")
 
 # %% [markdown]
 """
-C's second block is half empty. What a mask hides isn't read: the kernel loads the keys and values of 6 tokens, not of 8.
+C's second block is half empty. Masked elements aren't read: the kernel loads the keys and values of 6 tokens, not of 8.
 
 ## Build 6: all sequences, all heads
 
 One program computes one query head of one sequence. Now we launch a grid of (sequences, query heads): program (i, h) computes query head h of sequence
-i. The loop stays as it is. What remains is to find each program's query, KV head, block table, context length and output.
+i. The loop doesn't change. What remains is to find each program's query, KV head, block table, context length and output.
 
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and the query heads 0, 1, 2, 3 use the KV heads 0, 0, 1,
 1. You can move a pointer: `k_cache + n` points n elements further.
@@ -561,8 +562,8 @@ Lesson 08 gives all query heads of a KV head to one program, which loads each ke
 
 ## Prove it
 
-First, random cases against lesson 06. The contexts are around the end of a block: one token, a block minus one, a block, a block plus one. Slots without
-a token hold NaN.
+First, random cases against lesson 06. The contexts are close to the size of a block: one token, one less than a block, exactly a block, and one more.
+Slots without a token hold NaN.
 """
 
 # %%
@@ -634,7 +635,8 @@ print(f"launches of your decode kernel: {len(launches)}, one per layer of each s
 
 # %% [markdown]
 """
-Last, small random models of three families, with requests that come and go in a small pool. GPT-2 shares no KV heads, the others do.
+Last, small random models of three families, with requests that come and go in a small pool. In GPT-2 each query head has its own KV head; in the
+others, query heads share them.
 """
 
 # %%
@@ -651,10 +653,11 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 ## Measure
 
-A decode is memory-bound (lesson 00): it takes as long as moving its bytes. So we judge a kernel by the bytes that *had* to be read, divided by its time.
+A decode is memory-bound (lesson 00): its time is the time it takes to move its bytes. So we judge a kernel by the bytes that *had* to be read, divided
+by its time.
 
-> **achieved bandwidth**: the bytes that a computation must read and write at least, divided by the time it took. Compared with the bandwidth of a plain
-> copy on the same GPU, it says how much faster the kernel could be.
+> **achieved bandwidth**: the minimum number of bytes that a computation must read and write, divided by the time it took. Compared with the bandwidth
+> of a plain copy on the same GPU, it shows how much faster the kernel could be.
 
 First the counts, for a production size: 64 sequences of 2,048 tokens, 32 query heads over 8 KV heads of 128 elements, 2 bytes per element.
 """
@@ -693,14 +696,14 @@ def gigabytes_per_second(num_seqs, context, q_heads, kv_heads, head_dim, block_s
 
 if DEVICE == "cuda":
     kernel, copy = gigabytes_per_second(**CASE)
-    print(f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes {copy:,.0f} GB/s; {kernel / copy:.0%} of it")
+    print(f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes {copy:,.0f} GB/s; your kernel reaches {kernel / copy:.0%} of that")
 else:
     print("Kernels are interpreted here: a time would say nothing about the kernel. Lesson 08 shows times recorded on a GPU.")
 
 # %% [markdown]
 """
-This lesson adds no row to the ledger. The counts would be those of lesson 06, and a time would come from the interpreter, or from a GPU next to rows
-measured on a CPU.
+This lesson adds no row to the ledger. The counts would be the same as in lesson 06. The time would be the interpreter's, or a GPU's among rows measured
+on a CPU.
 
 ## What production does
 
@@ -723,7 +726,7 @@ measured on a CPU.
 
 **Keys are loaded once per query head.** With GROUP query heads per KV head, that is GROUP times as often as necessary.
 
-**The tensor cores idle.** Each score is a sum of products, computed element by element. Tensor cores multiply matrices many times as fast, but they
+**The tensor cores sit idle.** Each score is a sum of products, computed element by element. Tensor cores multiply matrices many times faster, but they
 need several queries at once, and a program here has only one.
 
 **Sizes must be powers of two.** A head size of 80 or 96, or a block of 24 slots, needs one more mask, as in Build 2.
@@ -735,7 +738,7 @@ decides when the launch finishes.
 
 **Prompts go through PyTorch**, and are still gathered for it.
 
-Lesson 08 takes these one at a time, and measures what each one brings.
+Lesson 08 fixes these one at a time, and measures what each fix gains.
 
 ## Quiz
 """

@@ -36,7 +36,7 @@ from lessons_lib.kernels import (
 )
 from lessons_lib.measuring import OURS, Work, attainable, recorded_attention, recorded_production
 from lessons_lib.recording import Recorder
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
 
 # %% tags=["measured"]

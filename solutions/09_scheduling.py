@@ -53,7 +53,7 @@ from lessons_lib.scheduling import (
     times_of,
     traffic,
 )
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import draw_distributions, draw_waits, line_chart
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_gantts

@@ -42,7 +42,7 @@ from lessons_lib.scheduling import (
     simulate,
     traffic,
 )
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pressure import draw_pressure
 from lessons_lib.viz.tables import Table

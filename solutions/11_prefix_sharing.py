@@ -35,7 +35,7 @@ from lessons_lib.scheduling import (
     fork,
     never_swap,
 )
-from lessons_lib.viz import Stepper
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_pressure
 from lessons_lib.viz.tables import Table
 

@@ -31,9 +31,9 @@ from lessons_lib.engine import (
     SamplingParams,
     IncrementalDetokenizer,
     fused_runner,
-    prometheus_text,
     random_number,
 )
+from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import (
     DESIGNS,

@@ -16,7 +16,6 @@ from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.engine.sampling import SamplingParams, draw, random_number, token_probabilities
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "fused_runner",
     "gpu_model_runner",
     "next_size",
-    "prometheus_text",
     "random_number",
     "releasable",
     "rerun",

@@ -2,7 +2,3 @@
 
 drawing is the paper and the palette; the other folders are families of pictures. stepper plays through a list of them.
 """
-
-from lessons_lib.viz.stepper import Stepper
-
-__all__ = ["Stepper"]

@@ -49,7 +49,7 @@ ADD = [
     Wrong(
         "program id forgotten",
         changed(add_kernel, ("tl.program_id(0) * BLOCK + ", "")),
-        "All programs do the same part",
+        "All programs add the same elements",
     ),
     Wrong("not multiplied by BLOCK", changed(add_kernel, ("* BLOCK +", "+")), "Each program starts one element after"),
     Wrong("multiplied by the n_elements", changed(add_kernel, ("* BLOCK +", "* n_elements +")), "yours stores none"),
@@ -463,7 +463,7 @@ ATTEND = [
     Wrong(
         "no mask on the last block",
         attending((KEYS, "tl.load(keys + offsets)"), (VALUES, "tl.load(values + offsets)"), (WHERE, "")),
-        "Slots past the last token took part",
+        "Slots past the last token were included",
     ),
     Wrong(
         "loads without a mask, scores with one",
@@ -765,7 +765,7 @@ DECODE = [
     Wrong(
         "the query as a pointer", decoding(("tl.load(q + offsets).to(tl.float32)", "q + offsets")), "Load the values first"
     ),
-    Wrong("query in float16", decoding((".to(tl.float32)", "")), "has three digits"),
+    Wrong("query in float16", decoding((".to(tl.float32)", "")), "keeps only three digits"),
     Wrong(
         "the table loaded",
         decoding(("table = block_tables + seq * stride_table", "table = tl.load(block_tables + seq * stride_table)")),

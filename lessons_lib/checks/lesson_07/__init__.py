@@ -19,7 +19,7 @@ EXERCISES = [
         test=check_add_kernel,
         hints=(
             "All programs run the same code. A program's id tells it which part is its own, and the last program "
-            "leaves out what is past the end.",
+            "leaves out offsets past the end.",
             "Four steps: the offsets of this program's tile, a mask that is True where an offset is below "
             "`n_elements`, the sum of two loads, a store. All loads and stores use the same offsets and the same "
             "mask.",
@@ -67,7 +67,7 @@ EXERCISES = [
         hints=(
             "The gather of 07.3, reversed: read in order, write where the table says.",
             "The program id is the token. Load its slot from `slot_mapping`, load its elements from `new`, store them "
-            "where the slot starts. Slots are counted through the whole pool, so one stride is enough.",
+            "where the slot starts. Slots are numbered across the whole pool, so one stride is enough.",
             "`slot = tl.load(slot_mapping + token)`; "
             "`values = tl.load(new + token * stride_new + offsets, mask=mask)`; "
             "`tl.store(cache + slot * stride_slot + offsets, values, mask=mask)`.",

@@ -46,7 +46,7 @@ def _check_case(attempt, n_elements: int, size: int, block: int) -> None:
             if not set(want) <= set(loaded):
                 what = f"program {index} should load elements {ranges(want)} of `{name}`; yours loads {ranges(loaded)}."
                 idea = (
-                    "Use the same offsets three times: `x + offsets`, `y + offsets`, `out + offsets`. Here one of them "
+                    "Use the same offsets in all three: `x + offsets`, `y + offsets`, `out + offsets`. Here one of them "
                     f"doesn't move to program {index}'s part."
                 )
                 if not loaded:
@@ -72,9 +72,9 @@ def _out_of_bounds(error, n_elements: int, block: int) -> str:
 
 def _wrong_offsets(index: int, want, stored, n_elements: int, block: int, case: str) -> Mistake:
     what = f"program {index} should store elements {ranges(want)}; yours stores {ranges(stored)}."
-    idea = "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, as far as they exist."
+    idea = "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, up to the last that exists."
     if index and stored == list(range(min(block, n_elements))):
-        idea = "All programs do the same part. They differ only in their id: start at `tl.program_id(0) * BLOCK`."
+        idea = "All programs add the same elements. They differ only in their id: start at `tl.program_id(0) * BLOCK`."
     elif index and stored == list(range(index, min(index + block, n_elements))):
         idea = (
             "Each program starts one element after the previous one, so they overlap. A program has BLOCK elements: "

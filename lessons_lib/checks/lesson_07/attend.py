@@ -220,7 +220,7 @@ def _why_not_finite(finite_is_right: bool, full_is_right: bool, scores: str) -> 
         )
     if full_is_right:
         return (
-            "With full blocks the result is right. Without `other`, what a mask hides may be anything, here NaN, and a "
+            "With full blocks the result is right. Without `other`, masked elements may be anything, here NaN, and a "
             "weight of 0 doesn't help: 0 × NaN is NaN. Load keys and values with `other=0.0`."
         )
     if scores == "high":

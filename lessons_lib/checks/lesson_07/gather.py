@@ -82,7 +82,7 @@ def _out_of_bounds(error, columns: int, size: int, index: list[int], strides: tu
             "to write."
         )
     return (
-        f"The index names rows of source, here 0 to {max(index)}. Row r starts r × stride_source elements after the "
+        f"The index holds rows of source, here up to {max(index)}. Row r starts r × stride_source elements after the "
         "first."
     )
 
@@ -115,7 +115,7 @@ def _wrong_row(recording, got, source, row: int, index: list[int], strides, case
     looked_up = touched(recording, recording.programs[row], "load", "index")
     idea = "Load the row index, then load that row: `source + source_row * stride_source + column`."
     if not loaded or bool((got == wanted).all()):
-        idea = "You stored the index itself. It names a row; copy that row of source."
+        idea = "You stored the index itself. Use it to load a row of source, and store that row."
     elif not looked_up:
         idea = (
             f"The index was not read. Program {row} copies row index[{row}] = {wanted}: `tl.load(index + row)` gets it."

@@ -41,7 +41,7 @@ QUIZ = [
                 "That would take a check per element. `other=0.0` gives zeros, and only where a mask is False.",
             ),
             Choice(
-                "The compiler refuses it.",
+                "The compiler rejects it.",
                 "The length is known when the kernel is launched, not when it is compiled.",
             ),
         ),
@@ -88,7 +88,7 @@ QUIZ = [
         choices=(
             Choice(
                 "It will run there, since the source is the same.",
-                "The compiler may refuse what Python accepts: a variable that a loop turns from the integer `0` into a "
+                "The compiler may reject what Python accepts: a variable that a loop turns from the integer `0` into a "
                 "float, or an `if` on a tile.",
             ),
             Choice(
@@ -98,7 +98,7 @@ QUIZ = [
             Choice(
                 "It reads the right addresses and computes the right results. Whether it compiles, and how fast it is, "
                 "must be tested separately.",
-                "Tests show the first, and the compiler tells you the second, even without a GPU. The third takes the "
+                "Tests show the first, and the compiler tells you the second, even without a GPU. The third takes a "
                 "GPU.",
                 right=True,
             ),

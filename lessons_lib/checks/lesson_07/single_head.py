@@ -93,7 +93,7 @@ class SingleHead:
         )
         yield "You divided by `scale`. It already is 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
-            "Slots past the last token took part. In the last block only the slots with `first + slot < num_tokens` "
+            "Slots past the last token were included. In the last block only the slots with `first + slot < num_tokens` "
             "hold keys: the scores of the others must be minus infinity, so that their weights are 0.",
             self._over(whole_blocks),
         )
@@ -101,7 +101,7 @@ class SingleHead:
             yield NEWEST, self._over(cells[:-1])
         if self.num_tokens < len(whole_blocks):
             yield (
-                "One key too many took part. Positions count from 0: `first + slot < num_tokens`, not `<=`.",
+                "One key too many was included. Positions count from 0: `first + slot < num_tokens`, not `<=`.",
                 self._over(whole_blocks[: self.num_tokens + 1]),
             )
         if self.num_tokens > size:
@@ -112,7 +112,7 @@ class SingleHead:
                 self._over(cells[last:]),
             )
             yield (
-                "Only the first block counts. Go on in steps of BLOCK_SIZE until all `num_tokens` are seen.",
+                "Only the first block counts. Continue in steps of BLOCK_SIZE until all `num_tokens` are seen.",
                 self._over(cells[:size]),
             )
             yield (
@@ -244,7 +244,7 @@ class Reads:
                     "BLOCK_SIZE until all `num_tokens` are done."
                 )
             if blocks == [single.table[0]]:
-                return prefix + "Go on in steps of BLOCK_SIZE until all `num_tokens` are done."
+                return prefix + "Continue in steps of BLOCK_SIZE until all `num_tokens` are done."
             return (
                 f"The keys of {len(missing)} of {len(wanted)} tokens weren't read, such as the one in slot "
                 f"{missing[0][1]} of block {missing[0][0]}"

@@ -163,8 +163,8 @@ def _wrong_values(out, want, scores, row: int, size: int, case: str) -> Mistake:
     idea = "For each row: subtract the largest score, take the exponential, divide by the sum."
     if bool(got.isnan().any()):
         idea = (
-            "NaN comes from infinity / infinity, from infinity − infinity, or from what a mask hides: without "
-            "`other=`, a masked element may be anything."
+            "NaN comes from infinity / infinity, from infinity − infinity, or from masked elements: without "
+            "`other=`, they may be anything."
         )
         if own.abs().max() >= 500:
             idea = (
@@ -178,7 +178,7 @@ def _wrong_values(out, want, scores, row: int, size: int, case: str) -> Mistake:
             )
     elif got.sum().item() < 0.999 and size > len(own):
         idea = (
-            "The row sums to less than 1: elements past the end of the row took part in the sum. With "
+            "The row sums to less than 1: elements past the end of the row are in the sum. With "
             '`other=float("-inf")` their weight is 0.'
         )
     return Mistake(what, case=case, idea=idea)

@@ -69,7 +69,7 @@ def _check_case(attempt, slots, heads=1, head_dim=4, blocks=2, block_size=4, gap
             raise _wrong_values(recording, token, got, new, case)
     if not torch.equal(pool.nan_to_num(), expected.nan_to_num()):
         raise Mistake(
-            "a cache slot changed that belongs to no new token.",
+            "a cache slot that belongs to no new token has changed.",
             case=case,
             idea="Each program stores to its own slot, and to no other.",
         )
@@ -92,10 +92,10 @@ def _out_of_bounds(error, slots, n_elements: int, size: int, block_size: int, st
     slot = slots[error.ids[0]]
     if error.number >= slot * block_size * stride:
         return (
-            "The slot isn't a block. Slots are counted through the whole pool, block × block_size + offset in the "
+            "The slot isn't a block. Slots are numbered across the whole pool, block × block_size + offset in the "
             "block, so one factor is enough: `slot * stride_slot`."
         )
-    return "Slots are counted through the whole pool: a slot starts at `slot * stride_slot`."
+    return "Slots are numbered across the whole pool: a slot starts at `slot * stride_slot`."
 
 
 def _wrong_offsets(
@@ -125,7 +125,7 @@ def _wrong_offsets(
         )
     elif stored == elements(slot * block_size):
         idea = (
-            "The slot isn't a block. Slots are counted through the whole pool, so the slot starts at "
+            "The slot isn't a block. Slots are numbered across the whole pool, so the slot starts at "
             "`slot * stride_slot`."
         )
     elif stored == elements(slot // block_size) or stored == elements(slot % block_size):
