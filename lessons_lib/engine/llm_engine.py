@@ -304,21 +304,20 @@ class LLMEngine:
     def _completions_with_token(self, step: LaunchedStep, tokens: list[int]) -> list[CompletionOutput]:
         """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that
         begin with it."""
-        completions, scheduled = [], step.scheduler_output.num_scheduled_tokens
+        completions, scheduled, logits = [], step.scheduler_output.num_scheduled_tokens, step.logits
         for row, (sequence, token, gets_token) in enumerate(zip(scheduled, tokens, step.gets_token)):
             completion = self._completions.get(sequence) if gets_token else None
             if completion is None:
                 continue  # also if its request has ended meanwhile, or has failed in this loop
-            request = completion.request
             if token == NO_TOKEN:
                 error = FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")
-                self._unclaimed.append(self._end(request, "error", error))
+                self._unclaimed.append(self._end(completion.request, "error", error))
                 continue
             completions.append(completion)
-            if step.logits is not None:
-                completion.add_logprobs(step.logits[row], token)
-                if len(request.completions) < request.params.n:
-                    completions += self._fork(request, sequence, scheduled[sequence], step.logits[row])
+            if logits is not None:
+                completion.add_logprobs(logits[row], token)
+                if len(completion.request.completions) < completion.request.params.n:
+                    completions += self._fork(completion.request, sequence, scheduled[sequence], logits[row])
         return completions
 
     def _update(self, step: InFlightStep, tokens: list[int]) -> None:
@@ -356,11 +355,11 @@ class LLMEngine:
             # Most tokens have no reader, and there are many of them in every step.
             if completion.detokenizer or completion.sequence.finish_reason:
                 self._pass_on_one(completion, now)
-            if completion.first_token_time is None or completion.last_token_time is None:
+            if (previous := completion.last_token_time) is None:
                 completion.first_token_time = now
                 self.metrics.ttft.add(now - completion.request.arrival)
             else:
-                gaps.append(now - completion.last_token_time)
+                gaps.append(now - previous)
             completion.last_token_time = now
         self.metrics.itl.add_all(gaps)
 
