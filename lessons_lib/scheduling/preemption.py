@@ -187,7 +187,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         return index < len(sequence.blocks) and not self.pool.is_writable(sequence.blocks[index])
 
     def preempt(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
-        """Take a victim's blocks and put the victim back in the waiting queue, with the same rank. Its tokens are kept."""
+        """Take a victim's blocks and put the victim back in the waiting queue, with the same rank. Its tokens are
+        kept."""
         scheduler_output.num_scheduled_tokens.pop(victim, None)
         scheduler_output.preempted.append(victim)
         self.num_preempted += 1
