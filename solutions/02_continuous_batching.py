@@ -74,8 +74,9 @@ prompts. Second, a wave ends as a whole. That's the batch barrier of lesson 01.
 Now we remove the barrier. The batch has four **slots**, one row each. In every step:
 
 - each request whose prompt is done gets one token;
-- the model also computes one *chunk*: up to 64 prompt tokens of *one* request, the one that has been in its slot
-  longest. The chunk that completes a prompt also gives that request its first token.
+- the model also computes one *chunk*: up to 64 prompt tokens of *one* request. If several prompts aren't done yet, the
+  request that was admitted first gets the chunk. The chunk that completes a prompt also gives that request its first
+  token.
 
 When a request finishes, the next one in the queue gets its slot in the following step. Every prompt here fits in one
 chunk. The answers are limited to 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Assume that every request
@@ -683,7 +684,7 @@ single passes: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one pro
 def pass_times(cases, rounds=41):
     """Median seconds of a forward pass for each (rows, new tokens per row).
 
-    The cases alternate, so that a slow moment of the machine affects all of them alike.
+    The cases alternate, so that a brief slowdown of the machine affects all of them equally.
     """
     seconds = {case: [] for case in cases}
     batches = {(n, t): SlotBatch(model, SlotCache(model, n, 256), SlotManager(n), 64, deque()) for n, t in cases}
@@ -708,8 +709,8 @@ print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.
 # %% [markdown]
 """
 The last number on each decode line is the ceiling: what batching could give on this machine if every row were useful
-all the time. Now we multiply it out. Only some of the rows that the decode passes computed gave a token, and every
-prompt takes a pass of its own.
+all the time. Now let's see how much of it is left. Only some of the rows that the decode passes computed gave a
+token, and every prompt takes a pass of its own.
 """
 
 # %% tags=["measured"]
@@ -793,7 +794,7 @@ ledger(model, tokenizer, "02", with_cache_only=True)
 """
 Compare the last row with the one above it. Fewer token positions are computed, more of them are useful, and nothing
 is copied: the cache stays where it is, and each step writes only its new keys and values. But look at "cache
-reserved": it is the largest of all rows.
+reserved": no other row reserves as much.
 
 ## What production does
 

@@ -176,7 +176,7 @@ while all of them wait.
 
 F was the last request in the queue. From here on the queue is empty, so by our rule this gap doesn't hurt. With more
 requests, such gaps do. So next we serve 32 requests on eight batch slots, most with short answers and a few with long
-ones. First we count how many of them run into such gaps: requests that go to the end although the remaining gaps,
+ones. First we count how many of them have this problem: requests that go to the end although the remaining gaps,
 added up, have enough room.
 """
 
@@ -223,8 +223,8 @@ The last column counts everything that holds no token, as the paper does. In the
 of the memory held tokens, so 60 to 80% was wasted. Compare our rows with that. (The paper's requests are longer, and
 its allocator works in powers of two, so compare the size of the problem, not the digits.)
 
-The oracle brings the column "reserved, never used" to zero, and only that one. The gap that F ran into isn't in the
-table, because the queue was empty by then.
+The oracle brings the column "reserved, never used" to zero, and only that one. The gap that F didn't fit into isn't in
+the table, because the queue was empty by then.
 
 ## The idea: small blocks, and a table
 
@@ -793,8 +793,8 @@ Table(
 # %% [markdown]
 """
 On a CPU, the block size matters little, except for the smallest blocks. But any gather costs more than copying one
-contiguous piece. On a GPU, small blocks cost more: according to the paper (section 7.2), they leave part of the GPU's
-parallelism unused when it reads. The paper finds 16 large enough for the GPU and small enough for little waste. Its
+contiguous piece. On a GPU, small blocks cost more: according to the paper (section 7.2), reading them doesn't use
+all of the GPU's parallelism. The paper finds 16 large enough for the GPU and small enough for little waste. Its
 attention kernel, a GPU program that reads keys through a block table, took 20 to 26% longer than one that reads
 contiguous keys (section 7.1). Lessons 06 to 08 show how to read blocks without gathering them first.
 

@@ -444,7 +444,7 @@ Table(
 Without a watermark there are more preemptions than requests. A watermark of 8 blocks, a tenth of the pool, cuts them to less than a quarter. A larger
 one costs extra steps, because blocks that a sequence could use sit idle. On the machine that `COST` describes, a token is cheap and most of the time
 goes to the steps themselves, so up to a watermark of 8 the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark
-of 8 gives 11 % more answer tokens per second than none. And each preemption stalls an answer: anyone watching the stream sees it freeze.
+of 8 gives 11% more answer tokens per second than none. And each preemption stalls an answer: anyone watching the stream sees it freeze.
 
 How does each strategy hold up as the pool shrinks? The simulator doesn't charge for block copies, so we add their cost, for blocks of 16 and with the
 assumptions above.

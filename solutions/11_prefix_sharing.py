@@ -206,7 +206,7 @@ A `PrefixCache` is a `BlockPool` with these attributes:
 - `touch(blocks)`: one more sequence uses each of these blocks. Raise their counts. A block that was free leaves the free queue and joins `used`. A block
   that no sequence uses *and* that has no hash contains nothing to share: raise `ValueError`, and change nothing at all.
 - `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Lower the counts, and delete an entry that drops to 0.
-  Blocks that no sequence uses any more go back to the end of the free queue, the *last* block of the sequence first, since a block is useless without the
+  Blocks that no sequence uses anymore go back to the end of the free queue, the *last* block of the sequence first, since a block is useless without the
   ones before it. They keep their hashes. If a block is not in use, or appears twice in the list, raise `ValueError` and change nothing at all.
 
 `super().free(some_blocks)` is lesson 03's `free`. It raises `ValueError` if any of the blocks is not in `used`. Otherwise it removes them from `used`
@@ -365,7 +365,7 @@ A found nothing, because it was the first. B found nothing either: it was admitt
 been computed. So B computed the common beginning again. Its three blocks get no hashes, since A's blocks already have these hashes (see
 `cache_full_block`). C to F start with A's three blocks.
 
-In that run, the sequences overlapped. But the beginning is also found when no sequence uses it any more. Let B come back for four tokens after all six
+In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back for four tokens after all six
 have ended:
 """
 

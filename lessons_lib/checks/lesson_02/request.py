@@ -163,8 +163,8 @@ def _check_endings(attempt) -> None:
                 raise Mistake(
                     f"A has 3 of 4 tokens and no end token; it should be decoding, but is {_word(request.state)}.",
                     case=case,
-                    idea="You seem to finish one token too early. Count the answer with its new token, then compare "
-                    "with `max_new_tokens`.",
+                    idea="You seem to finish one token too early. Include the new token in the count, then compare "
+                    "it with `max_new_tokens`.",
                 )
             continue
         _check_ending(request, answer, max_tokens, eos, token, reason, case)

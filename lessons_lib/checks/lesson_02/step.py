@@ -246,7 +246,7 @@ def _check_chunk_beside_decode(attempt) -> None:
     _run_step(attempt, batch, case)
     if (first.num_computed_tokens, second.num_computed_tokens) != (2, 0):
         raise Mistake(
-            f"step 1 should compute A's prompt and nothing of B's; yours has computed {first.num_computed_tokens} "
+            f"step 1 should compute A's prompt and none of B's; yours has computed {first.num_computed_tokens} "
             "tokens of A and "
             f"{second.num_computed_tokens} of B.",
             case=case,

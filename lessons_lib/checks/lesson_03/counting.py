@@ -104,4 +104,5 @@ def _why_down(attempt) -> str:
 
 def _nth(number: int) -> str:
     words = {1: "first", 2: "second", 3: "third", 9: "ninth"}
-    return words.get(number, f"number {number}, counting from 1")
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return words.get(number, f"{number}{suffix}")

@@ -82,7 +82,7 @@ QUIZ = [
             ),
             Choice(
                 "In every block, each layer's keys and each layer's values are a separate transfer, and starting a transfer takes time.",
-                "1,024 blocks × 64 transfers × 2 directions × 5 µs are 655 ms. Larger blocks, or blocks gathered before they are sent, need fewer transfers.",
+                "1,024 blocks × 64 transfers × 2 directions × 5 µs = 655 ms. Larger blocks, or blocks gathered before they are sent, need fewer transfers.",
                 right=True,
             ),
             Choice(

@@ -264,7 +264,7 @@ def _check_free_shared(attempt) -> None:
     expect(pool, {0: 1, 1: 1}, [3, 4, 5, 2], case, other)
     case += " Then the second one frees [0, 1]."
     _free_all(pool, [0, 1], case)
-    expect(pool, {}, [3, 4, 5, 2, 1, 0], case, "Now no sequence uses them any more.")
+    expect(pool, {}, [3, 4, 5, 2, 1, 0], case, "Now no sequence uses them anymore.")
 
 
 def _check_order(attempt) -> None:
