@@ -146,7 +146,7 @@ predict("12.b", ...)  # What is the probability of the likelier token at a tempe
 
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
 
-A step has two halves, `launch` and `process_results`. This is `step`, and then the halves:
+A step has two halves, `launch` and `process_results`. Here are `step` and its two halves:
 """
 
 # %%
@@ -155,7 +155,7 @@ for method in (LLMEngine.step, LLMEngine.launch, LLMEngine.process_results):
 
 # %% [markdown]
 """
-A step has five parts, and the stopwatch takes a lap after each: schedule, move, forward, sample, update. `_rules` collects the
+A step has five parts, and the stopwatch takes a lap after each: schedule, move (the block copies), forward, sample, update. `_rules` collects the
 sampling parameters of the requests, and `_claim` returns the requests that have finished.
 
 The order matters. Block copies come before the forward pass, because the pass writes into blocks whose old contents must have been saved by then. And no
@@ -230,7 +230,7 @@ the size of the vocabulary.) `top_p` [N] is above 0 and at most 1. In this order
 1. Divide each row by its temperature. `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary].
 2. Sort each row, likeliest first. Of two equally likely tokens, the smaller token id comes first. `values, tokens = x.sort(dim=-1, descending=True,
    stable=True)` does both. `tokens[i, j]` is the token at rank *j* of row *i*.
-3. top-k: ranks `top_k` and above, counted from 0, get probability 0. The rest get a softmax over what is left.
+3. top-k: ranks `top_k` and above, counted from 0, get probability 0. Compute the softmax over the remaining ranks only.
 4. top-p, of *these* probabilities: a token gets 0 if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
    stays, and the first token always stays. Divide what is left by its sum.
 
@@ -305,7 +305,7 @@ likeliest first. `numbers` [N] are random floats in [0, 1). Return an int64 tens
 
 - A token covers the line from its start up to, but not including, its end. A number on the border of two tokens belongs to the later one.
   `torch.searchsorted(ends, numbers[:, None], right=True)` counts, in each row, the `ends` that are at or below the number: [N, 1].
-- Because of rounding, a row may add up to slightly less than 1, and a number may be beyond its end. Then the *last token with a probability above 0* is
+- Because of rounding, the sum of a row may be slightly less than 1, and a number may fall beyond it. Then the *last token with a probability above 0* is
   drawn: never one that was cut, and never an index beyond the end of the row.
 - All randomness is in `numbers`. The function itself is deterministic: the same arguments give the same tokens. Don't change them.
 
@@ -662,7 +662,7 @@ Real engines have had bugs here too. These are three of them, and what prevents 
 
 | bug | reported for | what prevents it here |
 |---|---|---|
-| A temperature of 0, for greedy decoding, was refused, because the sampler divides by it. | [nano-vllm][1] | Where the temperature is 0, `sample` takes the likeliest token. |
+| A temperature of 0, for greedy decoding, was refused, because the sampler divides by it. | [nano-vllm][1] | Where the temperature is 0, `choose_tokens` takes the likeliest token. |
 | A seed was ignored if another request in the batch had none. | [vLLM 0.26 on a CPU][2] | A random number depends on the request's own seed and position, and on nothing else. |
 | Paged attention that was called without its cache ran without the causal mask, and raised no error. | [Hugging Face transformers][3] | `paged` has no default in our attention function, so a call without it raises. |
 
@@ -865,8 +865,8 @@ ways_table(recorded_ways().results)
 # %% [markdown]
 """
 "sdpa" and "paged|eager" are the two attention implementations of Hugging Face's continuous batching that need no GPU. With 64 requests the differences are
-clearer. With 64 batch slots no request waits, and everything gains from that except the loop and the dense slots. The engine is no slower than the paged
-row, although it schedules every step, looks for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
+clearer. With 64 batch slots no request waits, and everything gains from that except the loop and the dense slots. The engine is no slower than
+"paged row", although it schedules every step, looks for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
 
 ### The ledger
 """
@@ -884,11 +884,11 @@ as fast. What the engine has gained is memory, and with it room for more request
 - **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
   in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
 - `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature, then
-  top-k and top-p. By default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`: the
-  way that needs a state.
+  top-k and top-p. By default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which
+  has a state that must be kept.
 - `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string minus one. That is simpler than
   `releasable`, and shows everything a little later.
-- There, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
+- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
   through the prefix cache.
 - Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as `vllm:time_to_first_token_seconds`.
 - **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with "greedy sampling is not

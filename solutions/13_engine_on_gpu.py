@@ -189,9 +189,9 @@ print(f"captures: careless {careless.num_captured}, full {careful.num_captured}"
 ## Compilation around two operators
 
 `torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends on lengths that change from
-step to step. So the cache write and the attention are declared as operators, which the compiler calls but doesn't look into. A schema lists the inputs and
-marks with "!" the tensors that the operator writes to. A second function, registered with `register_fake` in `lessons_lib/attention/custom_op.py`, tells the
-compiler the shape of the output.
+step to step. So the cache write and the attention are declared as operators, which the compiler calls but doesn't look into. An operator's schema lists its
+inputs and marks with "!" the tensors that it writes to. For attention, a second function, registered with `register_fake` in
+`lessons_lib/attention/custom_op.py`, tells the compiler the shape of the output.
 """
 
 # %%
@@ -207,8 +207,8 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 
 > **in-flight step**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
-> **placeholder**: stands for a token that the in-flight step will produce. The sequence only counts it, in `num_placeholders`. In the packed batch,
-> −1 − *i* means: the token of sequence *i* of that step. On the GPU it is replaced by the token itself.
+> **placeholder**: a stand-in for a token that the in-flight step will produce. The sequence only counts it, in `num_placeholders`. In the packed batch
+> it is the value −1 − *i*: the token of sequence *i* of that step. On the GPU it is replaced by the token itself.
 
 That is also what makes overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
 loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
@@ -276,8 +276,8 @@ the largest size worth trying, 1 or more. Return the largest size from 1 to `mos
 Call `fits` only with integers from 1 to `most`, and never twice with the same one. Halve the remaining range with each try: for `most` = 64, seven tries
 are always enough. (The check allows one more.)
 
-Example: `most` = 8, and sizes up to 5 fit. Out of 1 to 8, try 4: it fits. Out of 5 to 8, try 6: it doesn't. Try 5: it fits. The answer is 5, after
-three tries.
+Example: `most` = 8, and sizes up to 5 fit. The range is 1 to 8: try 4. It fits, so the range is 5 to 8: try 6. It doesn't fit, so only 5
+is left. It fits. The answer is 5, after three tries.
 """
 
 # %% exercise="13.1"
@@ -338,8 +338,8 @@ Table(
 """
 Small blocks waste nothing and find most of the shared tokens. Large blocks make short tables, let a kernel read longer contiguous runs of memory
 (lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
-six stories repeat among the forty requests, so more is found than the instructions alone.) From 64 on this workload finds little, because its common
-prefix is shorter than a block.
+six stories repeat among the forty requests, so more is found than the instructions alone.) With blocks of 64 or more, little is found, because the common prefix is
+shorter than a block.
 
 The block size can't be changed while the engine runs. A cache slot's index is block × block size + offset, so every key would be in the wrong slot,
 and the cache would have to be rebuilt. The block hashes would be lost too, because each covers the tokens of a block of the old size. On a GPU all graphs

@@ -100,7 +100,7 @@ def ways_table(results: dict) -> Table:
         ]
         for way, ((name, size), taken) in zip(results["ways"], seconds.items())
     ]
-    columns = ["way", "batch", "tokens/s", "to alone", "best engine to this", "same answers"]
+    columns = ["design", "batch", "tokens/s", "over one at a time", "best engine over this", "same answers"]
     caption = (
         f"{requests} requests with skewed lengths, {new_tokens:,} new tokens, bundled model, greedy; "
         f"median of {results['repeats']}"

@@ -17,7 +17,7 @@ EXERCISES = [
         hints=(
             "Sort once, right after dividing by the temperature. Then both cuts keep the beginning of each row, and you never have to undo the sort.",
             "`scaled, tokens = (...).sort(dim=-1, descending=True, stable=True)`. Make a `rank` 0, 1, 2, … along the row; put −∞ where `rank >= top_k`; softmax. The tokens before "
-            "each one have `cumsum` minus the token's own probability. Put 0 where that is `top_p` or more, and divide by the row's sum.",
+            "each one add up to `cumsum` minus the token's own probability. Put 0 where that is `top_p` or more, and divide by the row's sum.",
             '`rank = torch.arange(logits.shape[-1])`; `probabilities = scaled.masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)`; `before = '
             "probabilities.cumsum(dim=-1) - probabilities`; `probabilities = probabilities.masked_fill(before >= top_p[:, None], 0.0)`. Then divide by "
             "`probabilities.sum(dim=-1, keepdim=True)`.",

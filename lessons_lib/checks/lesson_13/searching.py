@@ -99,7 +99,7 @@ def _why(got, sizes: list[int], largest: int, most: int) -> str:
     if largest + 1 == got:
         return "That is the smallest size that doesn't fit. Return the other end of the range."
     if got < largest and not any(got < size <= largest for size in sizes):
-        return f"You never tried the sizes between {got} and the smallest one known to be too large. Go on until the two are neighbors."
+        return f"You never tried the sizes between {got} and the smallest one known to be too large. Go on until the two ends differ by 1."
     if got < largest:
         return "A larger size fit. When a size fits, it becomes the new lower end; don't skip any."
     return "When a size doesn't fit, it becomes the new upper end: no larger size fits either."
