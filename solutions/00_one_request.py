@@ -76,8 +76,8 @@ print("top three after the last position:", [tokenizer.decode([token]) for token
 
 # %% [markdown]
 """
-The logits have one row per position. Row 0 scores the token after the first one, row 1 the token after the second, and
-the last row the token after the whole prompt. Only the last row tells us something new: we already know the tokens
+The logits have one row per position. Row 0 predicts the token after the first one, row 1 the token after the second,
+and the last row the token after the whole prompt. Only the last row tells us something new: we already know the tokens
 inside the prompt.
 
 So one pass gives one new token. To get a second one, append the first to the prompt and call the model again.
@@ -405,10 +405,10 @@ Table(["pass", "new tokens", "cached", "million operations", "million bytes", "o
 """
 The bytes hardly change from row to row, because nearly all of them are weights. The operations grow with the number of
 new tokens, and so does the intensity. A prefill of 64 tokens does somewhat less than 64 times the operations of a
-decode step, because only its last position gets logits: both passes compute the scores of the vocabulary once.
+decode step, because only its last position gets logits: both passes score the vocabulary once.
 
 A decode step reads 4 bytes per weight to do 2 operations: half an operation per byte. In bfloat16, with 2 bytes per
-weight, it's about one. Is that little? It depends on the machine. A machine has a peak rate of operations per second
+weight, it's about one. Is that low? It depends on the machine. A machine has a peak rate of operations per second
 and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps both busy. Work below
 that ratio is limited by memory, and work above it by compute.
 
@@ -435,7 +435,7 @@ print(f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {pea
 
 # %% [markdown]
 """
-Decode is far below the ratio of both machines, and a long prefill is above the ratio of this one. So going by the
+Decode is far below the ratio of either machine, and a long prefill is above the ratio of this one. So going by the
 counts, decode is memory-bound and prefill is compute-bound. Does the clock agree?
 
 The last two lines turn the counts into time: bytes divided by bytes per second, and operations divided by operations
@@ -479,7 +479,7 @@ once per pass, not once per token, so a few more tokens come at a small extra co
 proportion: arithmetic takes the time, and each further token costs its share. Decode is at the left end and prefill at
 the right, so a token in a prefill costs a small fraction of a token in a decode step.
 
-To see past the fixed overhead, take a model with more weights. This one isn't trained, so it writes nothing sensible,
+To see past the fixed overhead, take a model with more weights. This one isn't trained, so it writes gibberish,
 but its passes take as long as those of any model of its size. The table shows what share of each of the two peak rates
 above a pass reaches, and which rate it is closer to.
 """
@@ -511,7 +511,7 @@ Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", 
 # %% [markdown]
 """
 Read the last column. *Memory* means that the pass uses a large part of the memory bandwidth while the arithmetic units
-mostly wait; *compute* is the other way round. *Neither* means that something else takes most of the time, such as the
+mostly wait; *compute* is the opposite. *Neither* means that something else takes most of the time, such as the
 fixed overhead or other work on this machine. The peak rates were measured a moment earlier, so on a busy machine a
 share may come out too high or too low, even above 100 %. If a row contradicts the count, rerun the two measuring cells
 on an idle machine. (A copy has to write what it reads, while a pass over weights only reads them, so the share of peak
@@ -674,7 +674,7 @@ Table(
 
 # %% [markdown]
 """
-One request at a time leaves most of the machine idle. But the six prompts differ in length, and so will the six
+Serving one request at a time leaves most of the machine idle. But the six prompts differ in length, and so will the six
 answers. How do sequences of unequal length fit into one tensor, and what happens when one ends before the others? That
 is lesson 01.
 

@@ -190,7 +190,7 @@ D is the longest of the four, so its row has no padding and its positions equal 
 """
 ## Answers of unequal length: the batch barrier
 
-Now the batch runs. Every forward pass gives each row one token, and some answers are complete early. What happens to
+Now the batch runs. Every forward pass gives each row one token, and some answers finish early. What happens to
 their rows? In static batching, nothing: every row stays in the batch until the last one is done.
 
 > **wave**: the requests that static batching sends through the model together. They start with the same prefill and
@@ -391,9 +391,9 @@ for story, ids, *answers in zip(STORIES, prompt_ids, *variants.values()):
 """
 Variant by variant:
 
-- **No mask.** The rows read their padding as text, so every row with padding gives a different answer. B is the longest
-  prompt and has no padding. Here the padding token is the end token, and after an end token a new story begins: C and
-  E, short prompts after a lot of padding, drift into another story. The answers of A, D and F read well but are wrong,
+- **No mask.** The rows read their padding as text, so every row with padding gives a different answer. B has the
+  longest prompt and no padding. Here the padding token is the end token, and after an end token a new story begins: C
+  and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F read well but are wrong,
   which makes this mistake easy to miss.
 - **No positions.** Nothing changed. Why? Our model has *rotary* positions. It rotates queries and keys by an angle
   proportional to the position, so attention depends only on the *difference* between two positions. Without position
@@ -464,7 +464,7 @@ Table(
 D finishes first, in step 20, but its answer is returned only when C is done: that is the barrier. The last column is
 also the number of steps for which the request's batch slot did nothing useful. E and F wait for the whole first wave,
 although the batch slots of A, B and D did nothing useful for many of its steps: that is head-of-line blocking. A
-request's latency is determined by the longest request of its own wave and of the waves before it.
+request's latency is determined by the longest answer in its own wave and in each wave before it.
 
 Now the speed. We serve sixteen requests: prompts drawn from the six stories with a fixed seed, each request with its
 own `max_tokens`. These are the limits in order of arrival, one wave of four per line:
@@ -519,11 +519,11 @@ print(f"A pass takes {longer[4]:.2f} times as long. Dividing the two gives a spe
 """
 That is the whole calculation: *speedup = times fewer passes / times longer passes*. Why can a pass take longer than the
 first table says? Because the prefills are among the passes, with all their padding, and because Python checks whether
-each row has finished. On a small CPU the longer passes can cancel what the fewer passes save. On a machine where a
+each row has finished. On a small CPU the longer passes can cancel out what the fewer passes save. On a machine where a
 second row is almost free, the speedup approaches the third column.
 
 So what do finished rows cost? Not much time: the pass is needed for the other rows anyway, and one row more or less
-hardly changes it. They cost *batch slots*. In each of these slots another request could have gotten a token from the
+hardly matters. They cost *batch slots*. In each of these slots another request could have gotten a token from the
 same pass, and that is why the number of passes doesn't drop to a quarter. The bars show what was computed, with padding
 and finished rows hatched:
 """
@@ -553,8 +553,8 @@ longest prompt and its longest answer tend to be.
 > **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
 > stores and copies.
 
-Serving the stories without a cache takes longer than the rest of the table together, so from here on we leave that row
-out.
+Serving the stories without a cache takes longer than all other rows of the table combined, so from here on we leave that
+row out.
 """
 
 # %% tags=["measured"]

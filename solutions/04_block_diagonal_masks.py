@@ -214,8 +214,8 @@ draw_mask(mask, tags, tags, "CE", row=5, title="Both rules")
 > **block-diagonal mask**: a mask that is True only inside square blocks along the diagonal, one block per sequence.
 > Inside its block, each sequence has its usual causal mask.
 
-You can also have the mask read out, cell by cell or row by row, or print it as text: `#` attends, `.` doesn't, and
-the letters name the sequences. This form works in terminals and with screen readers.
+You can also describe the mask in words, cell by cell or row by row, or print it as text: `#` attends, `.` doesn't, and
+the letters name the sequences. Both forms work in terminals and with screen readers.
 """
 
 # %%
@@ -575,7 +575,7 @@ missing, even the least affected mix differs by much more. The two are far enoug
 them.
 
 Rounding can change a token only if the top two logits are closer together than twice such a difference, since each of
-them may be off. So the stories should get the same tokens as from Hugging Face `generate`, run one at a time.
+them may be off. So the stories should get the same tokens as when Hugging Face `generate` runs them one at a time.
 `generate_packed` calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes
 the whole row; a story that ends leaves the row.
 """
@@ -740,7 +740,7 @@ cross-talk, and no name comes from the other story. To the model, the prompt is 
 
 ## What the mask costs
 
-A mask has one cell per query and key, and most cells are False. Take a row of n sequences with 40 tokens each:
+A mask has one cell per query-key pair, and most cells are False. Take a row of n sequences with 40 tokens each:
 """
 
 # %%

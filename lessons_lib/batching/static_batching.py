@@ -22,8 +22,8 @@ def pad_left(prompt_ids: list[list[int]], pad_token_id: int) -> tuple[torch.Tens
         pad_token_id: the padding token. Any token will do: the mask hides it.
 
     Returns:
-        (input_ids, attention_mask): int64 tensors [N, L], L being the longest prompt. The mask is 1 on tokens
-        and 0 on padding.
+        (input_ids, attention_mask): int64 tensors [N, L]; L is the length of the longest prompt. The mask is 1
+        on tokens and 0 on padding.
     """
     longest = max(len(ids) for ids in prompt_ids)
     padding = [longest - len(ids) for ids in prompt_ids]
@@ -45,11 +45,11 @@ def positions_from_mask(attention_mask: torch.Tensor) -> torch.Tensor:
 
 
 def wave_steps(answer_lengths: list[int], batch_size: int) -> list[int]:
-    """The forward passes of static batching: each wave takes as many as its longest answer has tokens.
+    """Count the forward passes of each wave: one per token of its longest answer.
 
     Args:
-        answer_lengths: new tokens of each request, in order of arrival.
-        batch_size: requests in a wave; the last wave may have fewer.
+        answer_lengths: the number of new tokens of each request, in order of arrival.
+        batch_size: the number of requests in a wave; the last wave may have fewer.
 
     Returns:
         list of int: the number of steps of each wave.
@@ -65,14 +65,15 @@ def generate_wave(
     pad_token_id: int,
     eos_token_id: int | None = None,
 ) -> list[list[int]]:
-    """Continue a whole wave greedily: one padded prefill, then decode steps for all rows until the last has finished.
+    """Continue a whole wave greedily: one padded prefill, then decode steps for all rows until the last one finishes.
 
     A finished row stays in the batch and is still computed; its tokens are discarded.
 
     Args:
-        prompt_ids: list of N lists of int.
-        max_tokens_each: list of N ints, the most new tokens of each row.
-        pad_token_id, eos_token_id: see `pad_left` and `greedy_without_cache`.
+        prompt_ids: list of N lists of int, each at least one token long.
+        max_tokens_each: list of N ints, the maximum number of new tokens of each row.
+        pad_token_id: the padding token, passed to `pad_left`.
+        eos_token_id: the end token; an answer includes it and ends there. None: only the limit ends an answer.
 
     Returns:
         list of N lists of int: the new tokens of each row.
@@ -118,13 +119,13 @@ def static_generate(
     Args:
         prompts: texts, or lists of token ids; all requests arrive at the start.
         max_new_tokens: one limit for all requests, or one for each.
-        generate_wave: the function that computes one wave, yours if you like.
+        generate_wave: the function that computes one wave; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.
 
     Raises:
-        BadRequest: see `lessons_lib.models.prompts`; nothing was computed.
+        BadRequest: a request is invalid, see `lessons_lib.models.prompts`; raised before anything is computed.
     """
     check_batch_size(batch_size)
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)

@@ -495,13 +495,11 @@ WRONG = {
         Wrong("the sequence rule alone", sequence_rule_only, says="the causal rule and the padding rule"),
         Wrong("the causal rule alone", causal_rule_only, says="the sequence rule and the padding rule"),
         Wrong("< for <=", strictly_before, says="no token attends to itself"),
-        Wrong(">= for <=", later_only, says="the wrong way round"),
+        Wrong(">= for <=", later_only, says="comparison is backwards"),
         Wrong("== for <=", same_position_only, says="attends only to itself"),
         Wrong("<= for == of sequences", up_to_the_own_sequence, says="labels without an order"),
-        Wrong("compares indices in the row", indices_in_the_row, says="indices in the row are compared. "),
-        Wrong(
-            "compares indices aligned at the end of the row", indices_from_the_end, says="aligned at the end of the row"
-        ),
+        Wrong("compares indices in the row", indices_in_the_row, says="compared by their index in the row. "),
+        Wrong("compares indices aligned at the end of the row", indices_from_the_end, says="counted from the end. "),
         Wrong("a lower triangle", lower_triangle, says="the causal mask of a single text"),
         Wrong("treats sequence 0 as padding", zero_is_padding, says="sequence 0 is treated as padding"),
         Wrong("padding sees itself", padding_sees_itself, says="is all False"),

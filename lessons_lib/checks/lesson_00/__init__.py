@@ -19,9 +19,8 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:greedy_without_cache",
         test=test_greedy_without_cache,
         hints=(
-            "The model maps a sequence to logits, one row per position. The row of the last position scores the token "
-            "that comes "
-            "next. Take the best one, append it to the sequence, and call the model again.",
+            "The model maps a sequence to logits, one row per position. The row of the last position predicts the "
+            "next token. Take the best one, append it to the sequence, and call the model again.",
             "Copy the prompt into a list. In a loop, make a tensor of shape [1, length] from the list, call the model, "
             "take the "
             "argmax at the last position, and append it. Leave the loop when there are max_new_tokens new tokens, or "

@@ -1,4 +1,4 @@
-"""Shared by the exercises on greedy loops: test cases, recorded passes, and messages about wrong ends."""
+"""Shared by the exercises on greedy loops: test cases, recorded passes, messages about wrong beginnings and ends."""
 
 import operator
 from contextlib import contextmanager
@@ -98,7 +98,7 @@ GREEDY_CASES = (
     Case(PROMPT, 4, eos=4),  # it is the last one that the limit allows
     Case(PROMPT, 6, eos=17),  # it is in the prompt, and the model doesn't write it
     Case(PROMPT, 4, eos=42),  # it is the last token of the prompt
-    Case((*PROMPT, 17), 8, eos=0),  # an id that Python takes for False
+    Case((*PROMPT, 17), 8, eos=0),  # an id that is falsy in Python
     Case(tuple(range(3, 60, 4)), 20),
     Case((9, 8, 7, 6, 5), 12, family="gpt2"),
     Case((9, 8, 7, 6, 5), 12, family="llama"),

@@ -96,8 +96,7 @@ def _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_
         )
     if input_ids.shape[1] != columns:
         idea = (
-            "You seem to cut prompts to a shorter length. No token may be lost: the rectangle is as wide as the "
-            "longest prompt."
+            "You seem to truncate prompts. No token may be lost: the rectangle is as wide as the longest prompt."
             if input_ids.shape[1] < columns
             else "You seem to pad to a fixed length. Every extra column is computed for all rows and wasted."
         )

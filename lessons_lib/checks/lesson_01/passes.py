@@ -30,7 +30,7 @@ class WaveCase:
 
 @dataclass
 class Seen:
-    """The model's inputs in each pass. A pass that raised has no entry in `forwards`, but one in all other lists.
+    """The model's inputs in each pass. A pass that raised has an entry in every list except `forwards`.
 
     Attributes:
         forwards: the passes as recorded.

@@ -105,8 +105,8 @@ QUIZ = [
         ),
     ),
     Question(
-        "The batch size goes from 4 to 8, with the same ragged requests. Which of these can grow or stay the same, but "
-        "never shrink?",
+        "The batch size goes from 4 to 8, with the same requests of unequal length. Which of these can grow or stay "
+        "the same, but never shrink?",
         (
             Choice(
                 "The number of tokens computed",

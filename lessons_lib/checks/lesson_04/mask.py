@@ -115,7 +115,7 @@ _EVERY_PAIR = (
 
 
 def _mask_of(attempt, queries: Tags, keys: Tags, case: MaskCase):
-    """Call the attempt, and explain two PyTorch errors that are hard to read for a beginner."""
+    """Call the attempt, and explain two PyTorch errors that are hard for a beginner to understand."""
     try:
         return call(attempt, queries, keys, case=str(case))
     except RuntimeError as error:

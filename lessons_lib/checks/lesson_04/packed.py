@@ -162,9 +162,9 @@ def _check_own_mask(attempt) -> None:
         )
         if seen.passes[0].get("attention_mask") is None:
             idea = (
-                "You pass no mask at all. So far that worked because transformers, without a mask and a cache, treats "
-                "positions that restart as a new sequence. It can't do that with a cache, so pass the result of "
-                "`mask(tags, tags)`."
+                "You pass no mask at all. So far that worked because transformers, given neither a mask nor a cache, "
+                "starts a new sequence wherever the positions restart. It can't do that with a cache, so pass the "
+                "result of `mask(tags, tags)`."
             )
         raise Mistake("your code never calls the function `mask` that it was given.", case=case, idea=idea)
     want = packed_logits(model, sequences, only_itself)

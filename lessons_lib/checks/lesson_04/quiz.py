@@ -72,7 +72,7 @@ QUIZ = [
             Choice(
                 "The padding's keys and values are NaN in layer 2, and 0 times NaN is NaN.",
                 "A mask can hide finite values but not NaN: any arithmetic with NaN gives NaN, and a single NaN score "
-                "already spoils the softmax.",
+                "is enough to spoil the softmax.",
                 right=True,
             ),
         ),

@@ -96,7 +96,7 @@ KNOWN = (
     WrongRule(
         lambda q, k: _not_padding(q, k) & _own(q, k) & (_distance(q, k) >= 0),
         "a token attends to itself and to later tokens",
-        "The comparison is the wrong way round: the key's position must be at most the query's.",
+        "The comparison is backwards: the key's position must be at most the query's.",
     ),
     WrongRule(
         lambda q, k: _not_padding(q, k) & _own(q, k) & (_distance(q, k) == 0),
@@ -110,12 +110,12 @@ KNOWN = (
     ),
     WrongRule(
         lambda q, k: _not_padding(q, k) & _own(q, k) & _by_index(q, k),
-        "indices in the row are compared",
+        "tokens are compared by their index in the row",
         _USE_POSITIONS,
     ),
     WrongRule(
         lambda q, k: _not_padding(q, k) & _own(q, k) & _by_index(q, k, from_the_end=True),
-        "indices in the row are compared, aligned at the end of the row",
+        "tokens are compared by their index in the row, counted from the end",
         _USE_POSITIONS,
     ),
     WrongRule(
