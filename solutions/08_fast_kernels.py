@@ -44,7 +44,7 @@ print(how_kernels_run())
 
 # %% [markdown]
 """
-You can see speed only on a GPU, and you may not have one. So the course ships with results measured on one; wherever they are shown, it says
+You can measure speed only on a GPU, and you may not have one. So the course ships with results measured on one; wherever they're shown, they're labeled
 *recorded*. Counts and correctness are computed here, on your machine.
 """
 
@@ -88,8 +88,8 @@ Table(
 
 # %% [markdown]
 """
-All of them are far slower than the memory. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes through its blocks
-one after another, 16 tokens per iteration of the loop:
+Every case takes far longer than reading the memory. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes through
+its blocks one after another, 16 tokens per iteration of the loop:
 """
 
 # %%
@@ -101,21 +101,21 @@ print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iteratio
 # %% [markdown]
 """
 An iteration requests an entry of the block table, waits for it, requests the keys, waits, computes, requests the values, waits. In all that time it
-reads and computes very little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea of this lesson is one of three kinds: **read
-and compute less, work in larger units, and always keep enough loads in flight**.
+reads and computes very little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea in this lesson is of one of three kinds:
+**read and compute less, work in larger units, and always keep enough loads in flight**.
 
-> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs on
-> one of them, and each runs several programs at the same time. We call it *processor*.
+> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs
+> on one of them, and each runs several programs at the same time. We simply call it a *processor*.
 
 > **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps, usually 4 or 8.
 
-> **shared memory**: the small memory inside each processor, about 200 KB on an H200. Tiles wait there on their way to the arithmetic units. Even
-> closer are the *registers*, which hold the values that are being computed with.
+> **shared memory**: the small memory inside each processor, about 200 KB on an H200. Tiles wait there on their way to the arithmetic units. Even closer
+> are the *registers*, which hold the values currently in use.
 
 ## What is the minimum?
 
 Before you make a kernel faster, find out how fast it could be. Two things have to happen. Bytes have to move between memory and processors: keys,
-values, queries, outputs. And multiplications and additions have to be done. Both can overlap, so the longer of the two times is the lower bound.
+values, queries, outputs. And multiplications and additions have to be done. The two can overlap, so the longer of the two times is the lower bound.
 
 ## Build 1: count
 
@@ -134,7 +134,7 @@ elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 by
 tokens, at positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the
 same; queries and outputs triple.
 
-As in the other lessons, `hint("08.1")` in a cell of its own helps, in three steps.
+As in the other lessons, run `hint("08.1")` in a cell of its own for help, in three steps.
 """
 
 # %% exercise="08.1"
@@ -164,9 +164,9 @@ Table(
 
 # %% [markdown]
 """
-Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have almost the same, however many sequences there are and however
-long they are. An element of a key has 2 bytes. It's used by 4 query heads (32 over 8), each time with one multiplication and one addition. 8 operations
-for 2 bytes: 4 per byte. The same holds for the values. A prefill uses each key for thousands of queries.
+Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have almost the same intensity, however many sequences there are
+and however long they are. An element of a key has 2 bytes. It's used by 4 query heads (32 over 8), each time with one multiplication and one addition.
+That makes 8 operations for 2 bytes: 4 per byte. The same holds for the values. A prefill uses each key for thousands of queries.
 
 And the machine? Divide its operations per second by its bytes per second: that's the intensity at which it reaches both limits at once.
 """
@@ -184,13 +184,13 @@ Work left of the ridge is memory-bound: better arithmetic doesn't help it. Work 
 ## Predict
 
 One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence that has most of its tokens in the cache and adds a
-few new ones: the last chunk of a prompt, say. Let it have 8,192 tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in bfloat16.
-From how many new tokens on is its attention compute-bound on the recorded machine? Look at the count above: what grows with each new token, and what
-stays the same?
+few new ones: the last chunk of a prompt, say. Suppose it has 8,192 tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in
+bfloat16. At how many new tokens does its attention become compute-bound on the recorded machine? Look at the count above: what grows with each new
+token, and what stays the same?
 """
 
 # %%
-predict("08.a", ...)  # new tokens from which on its attention is compute-bound
+predict("08.a", ...)  # number of new tokens at which its attention becomes compute-bound
 
 # %%
 def intensity(new):
@@ -233,8 +233,8 @@ That's why there will be two.
 
 ## Idea 1: read each key once
 
-Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, and each program read the keys by itself. Instead, let
-one program compute **all query heads of one KV head**. Then each key that it reads serves all of them.
+Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read once per query head. Instead,
+let one program compute **all query heads of one KV head**. Then each key that it reads serves all of them.
 
 Let's count that on real keys. C, D and B decode, and we keep what attention gets in one layer.
 """
@@ -273,8 +273,8 @@ print("block tables", tables.tolist())
 
 # %% [markdown]
 """
-Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch kernels with `kernel[grid](...)`;
-`Recorder` takes the place of a kernel there, and records.
+Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch kernels with
+`kernel[grid](...)`; `Recorder` stands in for the kernel there, and records its loads.
 """
 
 # %%
@@ -321,8 +321,8 @@ There are half as many programs, and each key is loaded once. With the shapes of
 serves 7.
 
 How much time does that save? For each idea, the same kernel was built without it, giving the same results, and timed on the H200. We'll look at these
-times once the whole kernel is there. Guess now. The decode of 64 × 2,048 is bound by reading. Without this idea, four programs read each key, one per
-query head. How many times as long does it take?
+times once the kernel is complete. Guess now. The decode of 64 × 2,048 is memory-bound. Without this idea, four programs read each key, one per query
+head. How many times as long does it take?
 """
 
 # %%
@@ -332,20 +332,20 @@ predict("08.b", ...)  # how many times as long it takes without the idea
 """
 ## Idea 2: matrix products on tensor cores
 
-> **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it does many times the operations per second
-> of the other arithmetic units.
+> **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it does many times as many operations per
+> second as the other arithmetic units.
 
 In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by element, then a sum. Now a program has several query heads, so the queries
 [heads, head size] and the keys [head size, keys] are two matrices, and the scores are `tl.dot(queries, keys)`. That runs on tensor cores.
 
-`tl.dot` takes at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic and no bytes, and a
+`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes, and a
 decode waits for bytes. In the kernel, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding
 included. `is_row` marks the real ones, and only those are stored.
 
 ## Idea 3: a tile of several blocks
 
-A block has 16 tokens. That's a good size for memory (lesson 03), and a small one for an iteration. But an iteration doesn't have to be one block. A tile
-may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, 16 neighbors of which are the same.
+A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration. But an iteration doesn't have to be one block. A
+tile may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, in runs of 16 that are the same.
 The load returns 64 block indices, and from these we compute 64 offsets:
 """
 
@@ -370,9 +370,9 @@ that. Keys and values wait in shared memory until they're needed.
 
 ## Idea 4: powers of two
 
-A GPU has an instruction for 2ˣ, and none for eˣ. `tl.exp(x)` is computed as 2 to the (x × log₂ e). Triton 3.6 compiles `tl.exp2` to one instruction, and
-`tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And that for every score. But the scores are
-multiplied by `scale` anyway, so the launcher passes scale × log₂ e:
+A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2 to the power of x × log₂ e. Triton 3.6 compiles `tl.exp2` to one
+instruction, and `tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And it runs them for every
+score. But the scores are multiplied by `scale` anyway, so the launcher passes scale × log₂ e:
 """
 
 # %%
@@ -404,9 +404,9 @@ the new maximum. It does *not* add the values of these keys. The kernel does tha
 It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` compares two tiles elementwise.
 To combine one value per row with a tile [rows, keys], make it a column: `x[:, None]`.
 
-The trap is that of lesson 06. If a row hasn't seen a key yet and may not see any of these either, its new maximum is minus infinity, and −∞ − (−∞) is
-NaN. For such a row, subtract 0 instead, but still return minus infinity as its maximum; its weights and its sum are then 0. An `if` can't choose row by
-row. `tl.where(condition, this, that)` can.
+The trap is the same as in lesson 06. If a row hasn't seen a key yet and may not see any of these either, its new maximum is minus infinity, and −∞ −
+(−∞) is NaN. For such a row, subtract 0 instead, but still return minus infinity as its maximum; its weights and its sum are then 0. An `if` can't
+choose row by row. `tl.where(condition, this, that)` can.
 
 Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
 new sum is 0.75 + 1.25 = 2, and `acc` is 10.
@@ -419,10 +419,10 @@ from lessons_lib.kernels.paged_flash import online_softmax
 """
 ### The whole decode kernel
 
-With these four ideas you can read the kernel. The lines that end a program early, for `RAGGED` and `start >= context_len`, belong to the next ideas, as
-does what follows the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq` are converted to
-64 bits for the same reason as block indices in lesson 07: with many tokens, token × stride may not fit into 32. They're scalars, so that takes two
-registers per program rather than two per key. The loop is that of lesson 07: blocks, offsets, keys, scores, softmax, values.
+With these four ideas you can read the kernel. The lines that end a program early, for `RAGGED` and `start >= context_len`, belong to the next ideas,
+and so does the code after the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq` are
+converted to 64 bits for the same reason as block indices in lesson 07: with many tokens, token × stride may not fit into 32 bits. They're scalars, so
+that takes two registers per program rather than two per key. The loop is the same as in lesson 07: blocks, offsets, keys, scores, softmax, values.
 """
 
 # %%
@@ -445,9 +445,9 @@ print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.al
 """
 ### What these ideas buy
 
-Four variants were timed. The lines below changed in three of them; the fourth is the same kernel, launched with `BLOCK_N` = 16. The first variant is
-launched on caches that claim to have one KV head per query head, and finds each group of four at the same address. The third has an idea *more*: the
-entries of the table that the next iteration needs are known already, so it reads them one iteration early.
+Four variants were timed. In three of them, the lines below were changed; the fourth is the same kernel, launched with `BLOCK_N` = 16. The first variant
+is launched on caches that claim to have one KV head per query head, but the four heads of a group are at the same address. The third has one *extra*
+idea: the entries of the table that the next iteration needs are known already, so it reads them one iteration early.
 """
 
 # %%
@@ -456,16 +456,16 @@ for name in WITHOUT:
     print(f"{name}:\n{VARIANTS[name].diff()}\n")
 
 # %%
-AS_IT_IS = "the kernel as it is"
+FULL = "the full kernel"
 
 
 def prices(*rows):
     """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
     table = []
-    for case, variant, other in ((*row, AS_IT_IS)[:3] for row in rows):
+    for case, variant, other in ((*row, FULL)[:3] for row in rows):
         before = case.without.get(other, case.microseconds[OURS])
         table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
-    columns = ["case", "variant", "µs", "compared with", "µs there", "times as long"]
+    columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
     return Table(columns, table, f"Recorded on one {machine.name}")
 
 
@@ -475,9 +475,9 @@ prices((even, WITHOUT[0]), (even, SMALL_TILES), (even, WITHOUT[1], SMALL_TILES),
 
 # %% [markdown]
 """
-**One program per query head** doesn't take four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its
-own between memory and processors (50 MB on an H200), which probably often still held what a neighbor had read. And not all of the difference is
-re-reading: this variant also launches four times as many programs, each with one real row of 16. The two weren't timed separately.
+**One program per query head** doesn't take four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of
+its own between memory and processors (50 MB on an H200), which probably still held much of what a neighbor had read. And not all of the difference is
+re-reading: this variant also launches four times as many programs, each with one real row of 16. The two effects weren't timed separately.
 
 **One block per iteration** is slower, with all other settings unchanged. Whether small tiles are slow with *any* settings is a question for the last idea
 of this lesson.
@@ -486,14 +486,14 @@ of this lesson.
 into the registers. So this variant was timed with 16 keys per iteration, and the table compares it with the row above it, which has 16 as well. The
 factor is what tensor cores buy.
 
-**The table read early** sounded right, and it isn't in our kernel. In the first case it changes little more than two timings of the same kernel differ by
-(Idea 7 shows two). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too little for lines that every
-reader has to think through. If a few percent matter to you, decide otherwise.
+**The table read early** sounded good, but it isn't in our kernel. In the first case its effect is little more than the difference between two timings
+of the same kernel (Idea 7 shows two). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too small a gain
+for lines that every reader has to think through. If a few percent matter to you, you may decide differently.
 """
 
 # %% [markdown]
 """
-## Idea 5: split one sequence among many processors
+## Idea 5: split one sequence across many processors
 
 How many programs are there? One per KV head of each sequence. Here's what that means for a GPU with as many processors as the recorded one.
 """
@@ -509,15 +509,15 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 
 Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for memory, the processor can switch
 to another, if it has one.
 
-Attention over one sequence can be split: lesson 06's `merge`. So a third axis of the grid counts **splits**. Program (h, i, s) computes KV head h of
-sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
+Attention over one sequence can be split, and lesson 06's `merge` combines the parts. So a third axis of the grid counts **splits**. Program (h, i, s)
+computes KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
 
 > **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their results. Known as
 > *Flash-Decoding*.
 
-How many keys should a split have? With too many, processors have no work. With too few, starting and merging take too large a share. And all sequences
-get splits of the same size, so that a long one among short ones doesn't delay the end of the launch. The library's rule aims at eight programs per
-processor, but gives each program at least 512 keys, and at most 2,048:
+How many keys should a split have? With too many keys per split, some processors have no work. With too few, starting and merging take too large a share
+of the time. And all sequences get splits of the same size, so that a long one among short ones doesn't delay the end of the launch. The library's rule
+aims at eight programs per processor, but gives each program at least 512 keys, and at most 2,048:
 """
 
 # %%
@@ -535,8 +535,8 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: p
 
 # %% [markdown]
 """
-In the hatched cells the lower bound of 512 keys stops the rule. So the single sequence of 8,192 tokens gets 16 splits, and 16 × 8 programs are four fewer
-than there are processors. Why not smaller splits?
+In the hatched cells, the lower bound of 512 keys determines the split size. So the single sequence of 8,192 tokens gets 16 splits, and its 16 × 8
+programs are four fewer than the processors. Why not smaller splits?
 """
 
 # %%
@@ -547,7 +547,7 @@ print(f"512 keys and values of one head: {split_bytes / 1e3:.0f} KB, read in {sp
 # %% [markdown]
 """
 Besides reading, a program has to start, look up its table, wait for its first keys, and write its result; and each split is one more to merge. The
-smaller the splits, the larger the share of all that.
+smaller the splits, the larger the share of this overhead.
 """
 
 # %%
@@ -575,16 +575,16 @@ merges them.
 | `out`, `stride_out`, `stride_out_head` | pointer to [T, query heads, HEAD_DIM]; elements from one token to the next, and from one head to the next |
 | `HEAD_DIM`, `BLOCK_D` | the head size, and a power of two that is at least as large |
 | `SPLIT_SIZE` | keys per split |
-| `NUM_SPLITS`, `BLOCK_SPLITS` | splits for which there is room, and a power of two that is at least as large |
-| `RAGGED` | whether the batch has more than decodes |
+| `NUM_SPLITS`, `BLOCK_SPLITS` | the number of splits that the partial tensors have room for, and a power of two that is at least as large |
+| `RAGGED` | whether the batch may contain more than decodes |
 
 Both partial tensors are contiguous. So the index of a split in `partial_lse` is (token × query heads + head) × NUM_SPLITS + split, and its attention
 starts at HEAD_DIM times that in `partial_out`.
 
 - **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it's the token at `cu_seqlens_q[i]`; and unless the sequence has exactly one new
-  token, `return`: it belongs to another kernel. The decode kernel above starts in the same way.
-- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others hold anything, even NaN. Load them with a
-  mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
+  token, `return`: another kernel handles it. The decode kernel above starts in the same way.
+- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold anything, even NaN. Load them
+  with a mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
 - **Result.** The weighted mean of the attentions, with the weights 2 to the (log-sum-exp − the largest log-sum-exp). Store it in `out`, with a mask for
   `dim < HEAD_DIM`.
 
@@ -597,8 +597,8 @@ from lessons_lib.kernels.paged_flash import merge_kernel
 
 # %% [markdown]
 """
-Your merge after your decode kernel: the same three stories in splits of 16 keys, so that D and B are split, short as they are. (The library's smallest
-split is 512.)
+Your merge after your decode kernel: the same three stories in splits of 16 keys, so that D and B are split even though they're short. (The library's
+smallest split is 512.)
 """
 
 # %%
@@ -612,22 +612,22 @@ programs_of(split.recording, start=8, still=9)
 
 # %% [markdown]
 """
-Each split of B reads one block, and stores to the partial tensors instead of `out`. An index of `partial_out` is token, query head, split, dimension; one
-of `partial_lse` is token, query head, split. The programs of C and D whose split is past the last token end at once; their entries in the partial tensors
-are never written.
+Each split of B reads one block, and stores to the partial tensors instead of `out`. An index of `partial_out` is token, query head, split, dimension;
+one of `partial_lse` is token, query head, split. The programs of C and D whose split is past the last token exit immediately; their entries in the
+partial tensors are never written.
 
 ## Idea 6: one packed batch, prefills included
 
-In a real step the batch is mixed: some requests bring a whole prompt, some a chunk, most of them one token. For several new tokens of a sequence the same
-idea goes further: a program computes **neighboring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256 rows. Every
-key that is loaded serves all of them.
+In a real step the batch is mixed: some requests contribute a whole prompt, some a chunk, and most of them one token. With several new tokens of a
+sequence, Idea 1 goes further: a program computes **neighboring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are
+256 rows. Every key that is loaded serves all of them.
 
 So the packed batch is cut into tiles of BLOCK_Q tokens each, sequence by sequence. Program (h, t) computes tile t. Which sequence is tile t part of?
 Sequences have different lengths, so the program has to find out. It would be easy if the CPU, the *host* of the GPU, counted each sequence's tiles. But
 then it would need the lengths, which are on the GPU, and would have to wait for them. A trick avoids that:
 
-**Sequence i owns the tiles from cu_seqlens_q[i] // BLOCK_Q + i on.** The first term is the number of full tiles that fit in front of it. And each of the
-i sequences in front may end with a tile that isn't full, so there's one more for each. There may be a tile too many; it finds no tokens, and ends.
+**The tiles of sequence i start at tile cu_seqlens_q[i] // BLOCK_Q + i.** The first term is the number of full tiles that fit before it. And each of the
+i sequences before it may end with a tile that isn't full, so there's one more for each. There may be one tile too many; it finds no tokens, and exits.
 T // BLOCK_Q + N tiles are enough for T tokens of N sequences: both are known from shapes.
 """
 
@@ -659,9 +659,9 @@ and a `high` that is known to start after it, or to be past the last sequence. E
 sequence.
 
 `while` and `if` work in a kernel as they do in Python, on scalars loaded with `tl.load`. But the compiler accepts no `return` and no `break` inside a
-loop, though the interpreter would. The check asks both.
+loop, though the interpreter would. The check tries both.
 
-Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start at the tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence 0,
+Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start at tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence 0,
 tile 3 to sequence 1, and tile 5 to sequence 2.
 """
 
@@ -672,14 +672,14 @@ from lessons_lib.kernels.paged_flash import find_seq_idx
 """
 ### The prefill kernel
 
-It has three more ideas, each in a function of its own.
+It has three more ideas. The functions below implement them.
 
 **A mask on the diagonal only.** A token sees the keys up to its own position. So all tokens of a tile see all keys before the tile's first token. Only
 around the tile's own positions does one token see a key that another doesn't. Therefore the kernel has two loops. The first, up to `first_masked_key`,
 needs no mask, and no row in it can be without a key, so `unmasked_softmax` drops your `tl.where`. The second loop masks, and is short.
 
-**The longest first.** The last tokens of a long prompt see the most keys, so their programs take longest. A GPU starts programs in the order of their
-ids. If the longest came last, most processors would wait for them at the end. So `longest_first` counts the tiles backwards.
+**Longest first.** The last tokens of a long prompt see the most keys, so their programs take longest. A GPU starts programs in the order of their ids.
+If the longest came last, most processors would wait for them at the end. So `longest_first` counts the tiles backwards.
 
 **A separate kernel for decodes.** One kernel could do both: a decode is a tile with one token. But the tile has room for 64, and all other rows are
 padding. So this kernel skips sequences with one new token (`has_own_kernel`), and `decode_kernel` skips all others. Both run over the same batch.
@@ -696,7 +696,7 @@ print(inspect.getsource(prefill_kernel.fn))
 
 # %% [markdown]
 """
-And here is each idea taken out again, as it was timed:
+And here are the variants that were timed, each with one idea taken out:
 """
 
 # %%
@@ -715,10 +715,10 @@ do the rest, scaling, maximum, exponential and sum, a handful of instructions pe
 
 **A mask in every iteration** runs all keys through the second loop, with its comparison, its `tl.where` and your softmax.
 
-**First tokens first** is only a little slower here, though by more than two timings of the same kernel differ by. Each processor runs many programs in
-this case, one after another, so the wait at the end is a small part of the whole.
+**First tokens first** is only a little slower here, though by more than the difference between two timings of the same kernel. Each processor runs many
+programs in this case, one after another, so the wait at the end is a small part of the whole.
 
-**64-bit offsets** are the price of `USE_INT64`, which has no diff. Registers are scarce in the prefill kernel.
+**64-bit offsets** shows the price of `USE_INT64`. It has no diff: it's only compiled with another constant. Registers are scarce in the prefill kernel.
 
 ## Idea 7: choose tiles once, on purpose
 
@@ -732,9 +732,9 @@ def kernel(...):
 
 > **autotuning**: finding the fastest of several configurations of a kernel by running all of them.
 
-Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and runs each many
-times. A request that happens to bring a new value waits seconds, not microseconds. The outputs are written many times, which is wrong for a kernel that
-accumulates into them. And it can't happen while a CUDA graph is being captured.
+Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and runs each
+many times. A request that happens to have a new value waits seconds, not microseconds. The outputs are written many times, which is wrong for a kernel
+that accumulates into them. And it can't happen while a CUDA graph is being captured.
 
 > **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
 > nothing may wait for the GPU.
@@ -760,25 +760,25 @@ for case in (even, long):
 
 # %% [markdown]
 """
-Each sweep covers one case, and tiles have to serve all cases. The chosen decode tiles aren't the fastest of this sweep: they're a little behind, by more
-than two timings of the same tiles differ by (the last lines printed). We chose them with the other decode cases in mind, for which no sweep is recorded.
-The chosen prefill tiles are the fastest, and only one other combination comes close.
+Each sweep covers one case, and tiles have to serve all cases. The chosen decode tiles aren't the fastest of this sweep: they're a little slower, by
+more than the difference between two timings of the same tiles (see the last two lines printed). We chose them with the other decode cases in mind, for
+which no sweep is recorded. The chosen prefill tiles are the fastest, and only one other combination comes close.
 
-A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decodes, the single blocks of Idea 3. With
-two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, and little for 128. So an
-idea has no price by itself. What it buys depends on what is already there, and all the times above hold for this kernel.
+A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decode sweep, the single blocks of Idea
+3. With two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, and little for 128.
+So no idea has a fixed value. What it buys depends on what is already there, and all the times above hold only for this kernel.
 
 ## Two functions
 
-What others call has to be safe. A kernel checks nothing; with a wrong table it reads elsewhere, or overwrites another tensor. So two functions wrap the
-kernels:
+A function that others call has to be safe. A kernel checks nothing; with a wrong table it reads the wrong memory, or overwrites another tensor. So two
+functions wrap the kernels:
 
 - `decode(q, k_cache, v_cache, block_tables, context_lens, scale)` for sequences with one new token each;
 - `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed batch.
 
 Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are on the GPU, and reading them
-synchronizes. So those are checked on a CPU, or if `varlen` isn't given the maxima and has to synchronize anyway. `decode` doesn't need maxima: it uses
-the width of the table. On a GPU it never synchronizes, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
+synchronizes. So those are checked only on a CPU, or if `varlen` isn't given the maxima and has to synchronize anyway. `decode` doesn't need maxima: it
+uses the width of the table. On a GPU it never synchronizes, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
 """
 
 # %% tags=["measured"]
@@ -790,7 +790,7 @@ if device == "cuda":
         captured = decode(*given, scale)
     given[0].mul_(2)  # other queries, in the same memory
     graph.replay()
-    print("captured, replayed on other queries, equal to a call:", torch.equal(captured, decode(*given, scale)))
+    print("captured, replayed on other queries, same as a direct call:", torch.equal(captured, decode(*given, scale)))
 else:
     print("No GPU here, so nothing to capture.")
 
@@ -949,13 +949,13 @@ Table(
 
 # %% [markdown]
 """
-In the decodes the limit is read bandwidth: near 100 %, a kernel is about as fast as this machine can read at all. The short cases can't come as close,
+In the decodes the limit is read bandwidth: near 100 %, a kernel runs about as fast as this machine can read. The short cases can't come as close,
 because starting and finishing take a larger share. In the prefill the limit is the rate of the large matrix product. The mixed batch can't reach its
 limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
 
-How do others compare? There are two groups. PyTorch's kernels were timed in the same run; its dense attention, SDPA, has two here, "flash" and one of
-NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. And production's
-kernels were timed in another run on the same kind of machine:
+How do others compare? There are two groups. PyTorch's kernels were timed in the same run; its dense attention, SDPA, appears twice: "flash", and the
+kernel from NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. And
+the kernels that production uses were timed in another run on the same kind of machine:
 """
 
 # %%
@@ -1003,18 +1003,18 @@ Table(
 
 # %% [markdown]
 """
-In the two cases with different lengths, the kernels with a * had random lengths of their own from the same range, so compare those only roughly.
+In the two cases with different lengths, the kernels with a * were timed with other random lengths from the same range, so compare those only roughly.
 
-In the decodes of the Llama shapes, FlashInfer and FlashAttention-3 end close to our time where lengths are equal, and a difference of a few percent may
-change from run to run. cuDNN's dense kernel is ahead in most decodes, in some by more than that, though not in the largest. It reads contiguous keys,
-without a table; we didn't measure how much of its lead comes from that.
+In the decodes of the Llama shapes, FlashInfer and FlashAttention-3 come close to our time where lengths are equal, and a difference of a few percent
+may change from run to run. cuDNN's dense kernel is ahead in most decodes, in some by more than that, though not in the largest. It reads contiguous
+keys, without a table; we didn't measure how much of its lead comes from that.
 
 The prefill is different. FlashAttention-3 and cuDNN are written for the tensor cores of this GPU generation, and FlashInfer has kernels of that kind.
 Some of their warps only fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next. Our
 kernel is plain Triton, and its warps do all of that in sequence. Gather + SDPA is ahead of ours as well: in a long prefill gathering costs little
 compared with so many operations, and SDPA may choose cuDNN's kernel.
 
-This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and they are those of lesson 06.
+This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and those are the same as in lesson 06.
 
 ## What production does
 
@@ -1025,10 +1025,11 @@ This lesson adds no row to the ledger. The ledger counts tokens, bytes and forwa
   `merge_kernel`. One kernel serves prefills and decodes, with 16 rows in most cases. Older versions have two, `kernel_unified_attention_2d` and `_3d`.
 - On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
   `flash_attn_with_kvcache` takes a `block_table` and `num_splits`; with 0 a heuristic chooses, as our `keys_per_split` does.
-- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once per step and distributes the
-  work evenly over the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the rest to the GPU's
-  own order.
-- **Hugging Face transformers** gathers in its continuous batching. With FlashAttention, a step that has only decodes can skip that, with a block table.
+- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once per step and distributes
+  the work evenly over the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the scheduling
+  to the GPU.
+- **Hugging Face transformers** gathers in its continuous batching. With FlashAttention, a step that has only decodes can skip the gather and pass a
+  block table.
 - **PyTorch**: `flex_attention` compiles a kernel from a mask function, and a `BlockMask` tells it which blocks to read. It's in the table above.
 
 ## What is still wrong
@@ -1036,10 +1037,11 @@ This lesson adds no row to the ledger. The ledger counts tokens, bytes and forwa
 **Tiles for one GPU.** The sweep was made on one machine, with a head size of 128 in bfloat16. These tiles work elsewhere, but others may be faster.
 `python -m tools.gpu_bench` measures it on your machine.
 
-**Keys in 16 bits.** A decode is bound by bytes. Keys and values in 8 bits are half of them. Engines do that (FP8), with a factor per head or tensor to
-keep the range.
+**Keys in 16 bits.** A decode is memory-bound. Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a factor per head or
+tensor to keep the range.
 
-**Two launches and a round trip.** The partial results are written to memory and read back for the merge. The shorter the sequence, the larger the share.
+**Two launches and a round trip.** The partial results are written to memory and read back for the merge. The shorter the sequence, the larger their
+share of the time.
 
 **Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads the
 shared keys for its own sequence. One could attend to them once for all of them, and merge: *cascade attention*.

@@ -99,8 +99,8 @@ WORK = [
         "Queries are read, and outputs are written",
     ),
     Wrong("elements, not bytes", counting(size=1), "Those are elements, not bytes"),
-    Wrong("always two bytes", counting(size=2), "4 here; you counted with 2"),
-    Wrong("always four bytes", counting(size=4), "2 here; you counted with 4"),
+    Wrong("always two bytes", counting(size=2), "4 here; you used 2"),
+    Wrong("always four bytes", counting(size=4), "2 here; you used 4"),
     Wrong(
         "keys of the new tokens only",
         counting(kv=lambda q, c, hq, hkv, d: 2 * sum(q) * hkv * d),
@@ -123,7 +123,7 @@ WORK = [
     ),
     Wrong("two operations", counting(per_pair=2), "So 4 per element, not 2"),
     Wrong("one operation", counting(per_pair=1), "takes 4 operations: a multiplication"),
-    Wrong("eight operations", counting(per_pair=8), "That's twice too much"),
+    Wrong("eight operations", counting(per_pair=8), "That's twice as many"),
     Wrong("operations of KV heads", counting(heads=lambda q, c, hq, hkv, d: hkv), "They share keys, not work"),
     Wrong("operations of one head", counting(heads=lambda *_: 1), "The heads are missing"),
     Wrong(
@@ -417,7 +417,7 @@ MERGE = [
         "Axis 0 of the grid counts query heads",
     ),
     Wrong("RAGGED not looked at", merge((TOKEN, "    token = seq\n    token")), "With RAGGED"),
-    Wrong("prefills written too", merge((TOKEN, TOKEN.replace("!= 1", "< 1"))), "those belong to another kernel"),
+    Wrong("prefills written too", merge((TOKEN, TOKEN.replace("!= 1", "< 1"))), "another kernel handles those"),
     Wrong(
         "no strides of out",
         merge((STORE, "tl.store(out + (token * tl.num_programs(0) + head) * HEAD_DIM + dim, result, mask=is_dim)")),

@@ -46,8 +46,8 @@ def _check_case(attempt, n_elements: int, size: int, block: int) -> None:
             if not set(want) <= set(loaded):
                 what = f"program {index} should load elements {ranges(want)} of `{name}`; yours loads {ranges(loaded)}."
                 idea = (
-                    "Use the same offsets in all three: `x + offsets`, `y + offsets`, `out + offsets`. Here one of them "
-                    f"doesn't move to program {index}'s part."
+                    "Use the same offsets in all three: `x + offsets`, `y + offsets`, `out + offsets`. Here one of "
+                    f"them doesn't move to program {index}'s part."
                 )
                 if not loaded:
                     idea = f"`tl.load({name} + offsets, mask=...)` gets the elements; `{name}` alone is an address."

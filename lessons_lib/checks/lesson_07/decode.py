@@ -183,9 +183,9 @@ def _check_program(
         raise Mistake(what, case=case, idea=idea)
     if k_cache.dtype == torch.float16 and close(got, want, 0.5):
         idea = (
-            "Nearly right: in float32 it would pass. Query and keys are float16 here, and a product of two float16 "
-            "values keeps only three digits. With a query in float32, `tl.load(...).to(tl.float32)`, everything computed "
-            "with it is float32."
+            "Nearly right: in float32 it would pass. Query and keys are float16 here, and a product of two "
+            "float16 values keeps only three digits. With a query in float32, `tl.load(...).to(tl.float32)`, "
+            "everything computed with it is float32."
         )
         raise Mistake(what, case=case, idea=idea)
     idea = (

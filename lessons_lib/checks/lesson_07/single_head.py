@@ -93,8 +93,8 @@ class SingleHead:
         )
         yield "You divided by `scale`. It already is 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
-            "Slots past the last token were included. In the last block only the slots with `first + slot < num_tokens` "
-            "hold keys: the scores of the others must be minus infinity, so that their weights are 0.",
+            "Slots past the last token were included. In the last block only the slots with `first + slot < "
+            "num_tokens` hold keys: the scores of the others must be minus infinity, so that their weights are 0.",
             self._over(whole_blocks),
         )
         if self.num_tokens > 1:

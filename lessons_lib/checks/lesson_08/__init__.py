@@ -70,8 +70,8 @@ EXERCISES = [
         test=check_find_seq_idx,
         time_limit=6.0,
         hints=(
-            "The first tiles rise from sequence to sequence. You want the last sequence whose first tile is at most "
-            "`tile`: look at the middle one, and drop one half.",
+            "The first tiles increase from sequence to sequence. You want the last sequence whose first tile is at "
+            "most `tile`: look at the middle one, and drop one half.",
             "Keep `low`, a sequence that starts at or before the tile, and `high`, one that starts after it; "
             "initially 0 and num_seqs. While they are more than 1 apart, take the middle, load its entry, compute "
             "its first tile, and move `low` or `high` there.",

@@ -55,7 +55,7 @@ def _check_results(attempt) -> None:
         _check_batch(attempt, new, rng.choice((1, 4, 16)))
 
 
-# Different wrong ideas may give the same in a small batch; here they hardly do.
+# In a small batch, different wrong ideas may give the same results; here they almost never do.
 TELLING = ([5, 1, 20, 1, 1, 3, 17, 9], 8)
 
 
@@ -145,7 +145,7 @@ def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable
         "each of them, so + i. You left out `+ middle`.",
         last(lambda seq: bounds[seq] // tokens),
     )
-    yield "A sequence owns its first tile: `<= tile`, not `< tile`.", last(lambda seq: right[seq], strict=True)
+    yield "A sequence includes its first tile: `<= tile`, not `< tile`.", last(lambda seq: right[seq], strict=True)
     yield (
         "`low` is the result: the last sequence whose first tile is at most this tile. `high` is the next one.",
         lambda tile: last(lambda seq: right[seq])(tile) + 1,

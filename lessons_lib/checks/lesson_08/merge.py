@@ -84,7 +84,7 @@ def _check_case(attempt, made: tuple[Splits, int]) -> None:
                 f"{splits.bounds[seq + 1] - splits.bounds[seq]} new tokens."
             )
             idea = (
-                "With RAGGED, the batch has prefills too, and those belong to another kernel. Return if "
+                "With RAGGED, the batch has prefills too, and another kernel handles those. Return if "
                 "`cu_seqlens_q[seq + 1] - cu_seqlens_q[seq]` isn't 1."
             )
             raise Mistake(what, case=case, idea=idea)
@@ -146,8 +146,8 @@ def _check_result(recording, program, splits: Splits, got: torch.Tensor, case: s
     )
     if not bool(found.isfinite().all()):
         idea = (
-            "NaN or infinity comes from infinity / infinity, from 0 / 0, from infinity − infinity, or from what a mask "
-            "hides: give masked loads an `other`."
+            "NaN or infinity comes from infinity / infinity, from 0 / 0, from infinity − infinity, or from masked "
+            "elements: give masked loads an `other`."
         )
         if splits.lse[token, head, :used].abs().max() > 100:
             idea = (
@@ -220,7 +220,7 @@ def _wrong_ideas(splits: Splits, token: int, head: int, used: int) -> Iterator[t
     weights = (lse - lse.max()).exp2()
     natural = (lse - lse.max()).exp()
     yield (
-        "This is the plain mean of the splits. A split counts with its share of the total sum of exponentials, "
+        "This is the plain mean of the splits. A split's weight is its share of the total sum of exponentials, "
         "exp2(lse).",
         outputs.mean(dim=0),
     )

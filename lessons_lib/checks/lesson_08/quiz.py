@@ -5,7 +5,7 @@ from lessons_lib.checks.exercise import Choice, Question
 QUIZ = [
     Question(
         text="A machine reads 4 TB/s and does 800 TFLOP/s. An attention pass must read 8 GB and does 40 GFLOP. What "
-        "bounds it, and how long does it take at least?",
+        "limits it, and what is the lower bound on its time?",
         choices=(
             Choice(
                 "The operations, since there are more of them; 50 µs.",
@@ -34,7 +34,7 @@ QUIZ = [
         choices=(
             Choice(
                 "A tile has 16 rows, and 4 of them are real.",
-                "The count doesn't know tiles: it's about what must be read and computed, however a kernel divides it.",
+                "The count ignores tiles: it's about what must be read and computed, however a kernel divides it.",
             ),
             Choice(
                 "An element of a key, 2 bytes, takes 2 operations for each of 4 query heads.",
@@ -56,7 +56,7 @@ QUIZ = [
     ),
     Question(
         text="One request with 8,192 tokens decodes alone, on a GPU with 132 processors. There are 8 KV heads. What do "
-        "splits bring?",
+        "splits gain?",
         choices=(
             Choice(
                 "Fewer bytes are read.",
@@ -111,12 +111,12 @@ QUIZ = [
             ),
             Choice(
                 "Now and then a call would take seconds, and no call with a new key could be captured.",
-                "Each new key, such as another number of tokens, tries all configurations, which can't happen in a "
+                "Each new key, such as a new number of tokens, tries all configurations, which can't happen in a "
                 "CUDA graph. It's better done once, on purpose, before any request waits.",
                 right=True,
             ),
             Choice(
-                "With other tiles a user would get another result.",
+                "With other tiles a user would get a different result.",
                 "Tiles change how the work is divided and the order of the sums. The result is the same up to "
                 "rounding.",
             ),

@@ -65,7 +65,7 @@ CASES = (
 )
 
 
-# All lengths and shapes differ here, so that hardly two wrong ideas give the same counts.
+# All lengths and shapes differ here, so that almost no two wrong ideas give the same counts.
 TELLING = Batch((3, 1, 5), (10, 7, 9), 15, 3, 16, 4)
 
 
@@ -170,8 +170,8 @@ def _wrong_bytes(batch: Batch) -> Iterator[tuple[str, int]]:
     each_token = sum(new * context for new, context in batch.lengths) * batch.kv_heads * batch.head_dim
     each_pair = batch.pairs * batch.kv_heads * batch.head_dim
     yield f"Those are elements, not bytes. Each element takes {size} bytes.", right
-    yield f"An element takes `bytes_per_element` bytes, {size} here; you counted with 2.", 2 * right
-    yield f"An element takes `bytes_per_element` bytes, {size} here; you counted with 4.", 4 * right
+    yield f"An element takes `bytes_per_element` bytes, {size} here; you used 2.", 2 * right
+    yield f"An element takes `bytes_per_element` bytes, {size} here; you used 4.", 4 * right
     yield "Keys and values: both are read. You counted only one of them.", (kv + 2 * q) * size
     yield (
         "Queries are read, and outputs are written: both have to move. You counted only one of them.",
@@ -223,7 +223,7 @@ def _wrong_flop(batch: Batch) -> Iterator[tuple[str, float]]:
         right // 4,
     )
     yield (
-        "That's twice too much: 4 operations per element of each pair, 2 for the score and 2 for the output.",
+        "That's twice as many: it's 4 operations per element of each pair, 2 for the score and 2 for the output.",
         2 * right,
     )
     yield (
