@@ -621,7 +621,7 @@ One table grows through the course: the same six requests, served in every way w
 rows.
 
 - *tokens computed*: positions that went through the model. *Useful*: the share of them that a request needed.
-- *cache reserved* and *used*: averages over the steps. *Copied a step*: bytes copied per step. A `DynamicCache` makes
+- *cache reserved* and *used*: averages over the steps. *Copied per step*: bytes copied to rearrange the cache. A `DynamicCache` makes
   room for one more token by copying itself into a larger tensor.
 - *speed*: tokens per second, relative to serving one request at a time with a cache.
 """

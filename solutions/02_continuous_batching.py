@@ -617,7 +617,7 @@ def in_steps(kind, n):
     trace = runs[kind, n][0].trace
     times = request_times(trace, in_steps=True).values()
     queued, latency = mean(t.admitted for t in times), mean(t.returned for t in times)
-    return [len(trace.steps), trace.forward_calls, queued, latency, f"{batch_metrics([], trace).slot_utilisation:.0%}"]
+    return [len(trace.steps), trace.forward_calls, queued, latency, f"{batch_metrics([], trace).slot_utilization:.0%}"]
 
 
 Table(

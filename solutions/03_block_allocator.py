@@ -66,7 +66,7 @@ Table(
 
 # %%
 longest_possible = contiguous_use(held, {name: 256 for name in NAMES})
-draw_memory(longest_possible, 24, title="256 cache slots for every request", places=1024)
+draw_memory(longest_possible, 24, title="256 cache slots for every request", num_slots=1024)
 
 # %% [markdown]
 """
@@ -146,7 +146,7 @@ ways = three_ways(held, prompt_tokens, answer_tokens)
 reveal("03.a", 100 * waste(while_queued(ways["oracle"], six.trace)), unit="%")
 
 # %%
-draw_memory(ways["oracle"], 24, title="Oracle: exactly what each request will need", places=512)
+draw_memory(ways["oracle"], 24, title="Oracle: exactly what each request will need", num_slots=512)
 
 # %% [markdown]
 """
@@ -159,10 +159,10 @@ Some steps later, A finishes and F starts. F needs one piece of 79 slots.
 
 # %%
 f_starts = next(i for i, now in enumerate(held) if "F" in now)
-slots_before, use = ways["oracle"][f_starts - 1].places, ways["oracle"][f_starts]
+slots_before, use = ways["oracle"][f_starts - 1].slots, ways["oracle"][f_starts]
 print(f"F needs {final['F']} slots; the gap that A left has {use.gaps}")
-print(f"the memory in use grows from {slots_before} to {use.places} slots")
-draw_memory(ways["oracle"], f_starts, title="F has started", places=512)
+print(f"the memory in use grows from {slots_before} to {use.slots} slots")
+draw_memory(ways["oracle"], f_starts, title="F has started", num_slots=512)
 
 # %% [markdown]
 """
@@ -202,8 +202,8 @@ print(f"{len(to_the_end)} of 32 requests went to the end although the gaps toget
 # %%
 def shares(uses):
     """Shares of the memory, averaged over the steps: tokens, later, never, gaps."""
-    places = sum(use.places for use in uses)
-    return [f"{sum(getattr(use, kind) for use in uses) / places:.0%}" for kind in ("tokens", "later", "never", "gaps")]
+    num_slots = sum(use.slots for use in uses)
+    return [f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("tokens", "later", "never", "gaps")]
 
 
 rows = []
@@ -305,7 +305,7 @@ refused call changes nothing, so check everything first. `free` takes a list or 
 tokens, and doesn't modify it. The next section shows why the last block goes into the queue first.
 """
 
-# %% exercise="03.1" given="__init__ utilisation"
+# %% exercise="03.1" given="__init__ utilization"
 from collections import deque
 
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
@@ -314,7 +314,7 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 
 # %%
 pool = BlockPool(6, 16)
-print("allocated:", pool.allocate(4), "| free queue:", list(pool.free_queue), f"| in use: {pool.utilisation:.0%}")
+print("allocated:", pool.allocate(4), "| free queue:", list(pool.free_queue), f"| in use: {pool.utilization:.0%}")
 for call in (lambda: pool.allocate(3), lambda: pool.free([3, 5]), lambda: pool.free([-1]), lambda: BlockPool(6, 0)):
     try:
         call()
@@ -909,7 +909,7 @@ pool that is too small:
 """
 
 # %%
-peak = max(use.places // 16 for use in paged_use(held, 16))
+peak = max(use.slots // 16 for use in paged_use(held, 16))
 print(f"at their peak, the six stories hold {peak} blocks of 16")
 for num_blocks in (peak, peak - 1):
     try:

@@ -738,7 +738,7 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 # %% [markdown]
 """
 Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful.
-Between steps, all the cache it reserves is in use. No other row has fewer forward calls. But its "copied a step" is
+Between steps, all the cache it reserves is in use. No other row has fewer forward calls. But its "copied per step" is
 the largest of all.
 
 Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any speed may be off by as much

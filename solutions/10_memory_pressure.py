@@ -303,7 +303,7 @@ BYTES_PER_TOKEN = 32 * 2 * 8 * 128 * 2  # layers, key and value, heads, head siz
 
 
 def costs_for(block_size, seconds_to_start=5e-6):
-    return PreemptionCost(COST, block_bytes=block_size * BYTES_PER_TOKEN, bandwidth=50e9, per_move=64 * seconds_to_start)
+    return PreemptionCost(COST, block_bytes=block_size * BYTES_PER_TOKEN, bandwidth=50e9, per_copy=64 * seconds_to_start)
 
 
 def row_of_costs(block_size):
@@ -460,7 +460,7 @@ def conservative_run(num_blocks):
 def preemptive_run(num_blocks, **options):
     scheduler = preemptive(num_blocks, **options)
     run = simulate(scheduler, requests, COST)
-    return answer_tokens / (run.seconds + costs_for(BLOCK).move_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
+    return answer_tokens / (run.seconds + costs_for(BLOCK).copy_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
 
 
 strategies = {

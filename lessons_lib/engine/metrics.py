@@ -153,17 +153,17 @@ class EngineMetrics:
         return 1 - self.part_seconds.get("forward", 0.0) / self.busy_seconds if self.busy_seconds else 0.0
 
     @property
-    def slot_utilisation(self) -> float:
+    def slot_utilization(self) -> float:
         """Share of the batch slots in use, averaged over the steps."""
         return self._batch_slots_used / (self.steps * self.max_num_seqs) if self.steps else 0.0
 
     @property
-    def token_utilisation(self) -> float:
+    def token_utilization(self) -> float:
         """Share of the token budget in use, averaged over the steps."""
         return self.tokens / (self.steps * self.max_num_batched_tokens) if self.steps else 0.0
 
     @property
-    def block_utilisation(self) -> float:
+    def block_utilization(self) -> float:
         """Share of the blocks in use, averaged over the steps."""
         return self._blocks_used / (self.steps * self.num_blocks) if self.steps else 0.0
 
@@ -178,7 +178,7 @@ class EngineMetrics:
         infinity."""
         plain_types = (int, float, dict)
         names = [name for name, value in vars(self).items() if isinstance(value, plain_types) and name[0] != "_"]
-        names += ["throughput", "own_share", "slot_utilisation", "token_utilisation", "block_utilisation"]
+        names += ["throughput", "own_share", "slot_utilization", "token_utilization", "block_utilization"]
         names += ["prefix_hit_rate"]
         plain: dict[str, Any] = {name: copy(getattr(self, name)) for name in names}  # copies: the engine goes on
         for name in ("queue_time", "ttft", "tpot", "itl", "latency"):

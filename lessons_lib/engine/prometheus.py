@@ -17,9 +17,9 @@ COUNTERS = {
     "preemptions": "Sequences preempted.",
 }
 GAUGES = {
-    "slot_utilisation": "Share of the batch slots in use, averaged over the steps.",
-    "token_utilisation": "Share of the token budget in use, averaged over the steps.",
-    "block_utilisation": "Share of the blocks in use, averaged over the steps.",
+    "slot_utilization": "Share of the batch slots in use, averaged over the steps.",
+    "token_utilization": "Share of the token budget in use, averaged over the steps.",
+    "block_utilization": "Share of the blocks in use, averaged over the steps.",
     "prefix_hit_rate": "Share of the prefill tokens that were found in the cache.",
 }
 HISTOGRAMS = {

@@ -79,7 +79,7 @@ class BlockPool:
         self.free_queue.extend(reversed(blocks))
 
     @property
-    def utilisation(self) -> float:
+    def utilization(self) -> float:
         """Fraction of the blocks that are allocated, 0 to 1."""
         return len(self.used) / self.num_blocks if self.num_blocks else 0.0
 

@@ -91,7 +91,7 @@ METHODS = (
         "paged row, 4 requests",
         lambda *model: record_run(paged_generate, *model, **SIX_STORIES, max_num_seqs=4, block_size=16),
     ),
-    ("09", "scheduled, 4 requests, 32 tokens a step", scheduled),
+    ("09", "scheduled, 4 requests, 32 tokens per step", scheduled),
     ("10", "6 requests, half the blocks, preempted", under_pressure),
     (
         "11",
@@ -156,7 +156,7 @@ def ledger(model, tokenizer, upto: str, with_cache_only: bool = False, since: st
             "useful",
             "cache reserved",
             "used",
-            "copied a step",
+            "copied per step",
             "forward calls",
             "speed",
         ],

@@ -34,7 +34,7 @@ class BatchMetrics:
         seconds: length of the run.
         steps: steps of the run.
         mean_queue_time, mean_latency: in seconds, over the requests.
-        slot_utilisation: share of slots x steps in which the slot did useful work, 0 to 1.
+        slot_utilization: share of slots x steps in which the slot did useful work, 0 to 1.
     """
 
     new_tokens: int
@@ -42,7 +42,7 @@ class BatchMetrics:
     steps: int
     mean_queue_time: float
     mean_latency: float
-    slot_utilisation: float
+    slot_utilization: float
 
     @property
     def throughput(self) -> float:
@@ -83,5 +83,5 @@ def batch_metrics(outputs: list[list[int]], trace: Trace) -> BatchMetrics:
         steps=len(trace.steps),
         mean_queue_time=sum(t.admitted for t in times) / count,
         mean_latency=sum(t.returned for t in times) / count,
-        slot_utilisation=sum(row.useful > 0 for row in rows) / max(len(rows), 1),
+        slot_utilization=sum(row.useful > 0 for row in rows) / max(len(rows), 1),
     )

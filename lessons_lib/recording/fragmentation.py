@@ -45,7 +45,7 @@ class MemoryUse:
     regions: tuple[Region, ...] = field(default=(), repr=False)
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """All cache slots that the layout takes up, from the first to the last in use."""
         return self.tokens + self.later + self.never + self.gaps
 
@@ -151,14 +151,12 @@ def paged_use(held: list[dict[str, int]], block_size: int) -> list[MemoryUse]:
 
 def waste(uses: list[MemoryUse]) -> float:
     """Share of the cache slots taken up that contain no token, averaged over the steps, 0 to 1."""
-    num_slots = sum(use.places for use in uses)
+    num_slots = sum(use.slots for use in uses)
     return 1 - sum(use.tokens for use in uses) / num_slots if num_slots else 0.0
 
 
 def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
     """The same run with the cache that it would have reserved in blocks of `block_size`. Nothing is recomputed."""
     uses = paged_use(tokens_held(run.trace), block_size)
-    steps = [
-        replace(step, cache_reserved=use.places, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)
-    ]
+    steps = [replace(step, cache_reserved=use.slots, cache_used=use.tokens) for step, use in zip(run.trace.steps, uses)]
     return replace(run, trace=Trace(steps))

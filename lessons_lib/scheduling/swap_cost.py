@@ -17,7 +17,7 @@ class PreemptionCost:
         step: how long a step takes.
         block_bytes: bytes of one block, keys and values of all layers.
         bandwidth: bytes per second between the two memories.
-        per_move: seconds that each block copy takes on top of its bytes.
+        per_copy: seconds that each block copy takes on top of its bytes.
 
     Raises:
         ValueError: the bandwidth is not above 0, or another value is negative.
@@ -26,23 +26,23 @@ class PreemptionCost:
     step: StepCost
     block_bytes: int
     bandwidth: float
-    per_move: float = 0.0
+    per_copy: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.bandwidth <= 0 or self.block_bytes < 0 or self.per_move < 0:
+        if self.bandwidth <= 0 or self.block_bytes < 0 or self.per_copy < 0:
             raise ValueError(
-                f"bandwidth is {self.bandwidth}, block_bytes {self.block_bytes} and per_move {self.per_move}; the "
+                f"bandwidth is {self.bandwidth}, block_bytes {self.block_bytes} and per_copy {self.per_copy}; the "
                 "bandwidth must be above 0, "
                 "the others 0 or more."
             )
 
-    def move_seconds(self, num_block_copies: int) -> float:
+    def copy_seconds(self, num_block_copies: int) -> float:
         """Seconds for this many block copies, in either direction."""
-        return num_block_copies * (self.per_move + self.block_bytes / self.bandwidth)
+        return num_block_copies * (self.per_copy + self.block_bytes / self.bandwidth)
 
     def swap_seconds(self, num_blocks: int) -> float:
         """Seconds to copy this many blocks out and back in."""
-        return self.move_seconds(2 * num_blocks)
+        return self.copy_seconds(2 * num_blocks)
 
     def recompute_seconds(self, num_tokens: int) -> float:
         """Seconds that this many tokens add to a step. The step runs anyway, so its fixed part isn't counted."""

@@ -322,7 +322,7 @@ class PoolWithAList:
         self.free_queue += [self.used.pop(block) and block for block in reversed(blocks)]
 
     @property
-    def utilisation(self):
+    def utilization(self):
         return 1 - len(self.free_queue) / self.num_blocks
 
 

@@ -316,7 +316,7 @@ def state(engine):
     "error, words, prompt, params, kwargs",
     [
         (BadRequest, "request '1' is empty", [], None, {}),
-        (BadRequest, "request 'there' holds token id 97.*0 to 96", [1, 97], None, {"request_id": "there"}),
+        (BadRequest, "request 'there' contains token id 97.*0 to 96", [1, 97], None, {"request_id": "there"}),
         (BadRequest, "-1.*0 to 96", [-1], None, {}),
         (BadRequest, "256 tokens; the context is 256", [1] * 256, None, {}),
         (
@@ -567,9 +567,9 @@ def test_metrics_add_up():
     assert metrics.itl.total + metrics.ttft.total == pytest.approx(metrics.latency.total, abs=9 * 3)
     assert metrics.tpot.total * 11 == pytest.approx(metrics.itl.total)
     assert metrics.throughput == metrics.new_tokens / metrics.busy_seconds
-    assert metrics.slot_utilisation == pytest.approx(sum(step.running for step in steps) / len(steps) / 6)
-    assert metrics.token_utilisation == pytest.approx(metrics.tokens / len(steps) / 9)
-    assert metrics.block_utilisation == pytest.approx(sum(step.used_blocks for step in steps) / len(steps) / 13)
+    assert metrics.slot_utilization == pytest.approx(sum(step.running for step in steps) / len(steps) / 6)
+    assert metrics.token_utilization == pytest.approx(metrics.tokens / len(steps) / 9)
+    assert metrics.block_utilization == pytest.approx(sum(step.used_blocks for step in steps) / len(steps) / 13)
     assert metrics.own_share == pytest.approx(1 - metrics.part_seconds["forward"] / metrics.busy_seconds)
 
 
@@ -629,7 +629,7 @@ def test_prometheus_reads_what_the_snapshot_says():
             values[f"lessons_engine_{name}_total",] == snapshot[name]
             and families[f"lessons_engine_{name}"].type == "counter"
         )
-    for name in ("slot_utilisation", "token_utilisation", "block_utilisation", "prefix_hit_rate"):
+    for name in ("slot_utilization", "token_utilization", "block_utilization", "prefix_hit_rate"):
         assert values[f"lessons_engine_{name}",] == pytest.approx(snapshot[name])
     for reason, count in snapshot["requests"].items():
         assert values["lessons_engine_requests_total", reason] == count

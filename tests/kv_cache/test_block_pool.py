@@ -108,7 +108,7 @@ class PoolAgainstModel(RuleBasedStateMachine):
             )
             assert self.pool.used == {block for blocks in self.held for block in blocks}
             share = len(self.pool.used) / self.pool.num_blocks if self.pool.num_blocks else 0
-            assert self.pool.utilisation == pytest.approx(share)
+            assert self.pool.utilization == pytest.approx(share)
 
 
 TestPoolAgainstModel = PoolAgainstModel.TestCase

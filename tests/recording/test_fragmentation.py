@@ -1,4 +1,4 @@
-"""What layouts of the cache waste, against a brute-force memory of single places."""
+"""What layouts of the cache waste, against a brute-force memory of single slots."""
 
 from itertools import pairwise
 
@@ -75,7 +75,7 @@ def test_contiguous_reservations_against_single_places(held, extra):
         assert use.later == sum(final[name] - tokens for name, tokens in now.items())
         assert use.never == extra * len(now)
         assert use.gaps == memory[:end].count(None)
-        assert use.places == end
+        assert use.slots == end
         for region in use.regions:
             assert memory[region.start : region.start + region.size] == [region.request] * region.size
 
@@ -86,8 +86,8 @@ def test_blocks_waste_less_than_one_block_a_request(held, block_size):
     final = final_tokens(held)
     for use, now in zip(paged_use(held, block_size), held):
         assert use.gaps == 0
-        assert use.places == block_size * sum(blocks_for(tokens, block_size) for tokens in now.values())
-        assert use.places - use.tokens <= (block_size - 1) * len(now)
+        assert use.slots == block_size * sum(blocks_for(tokens, block_size) for tokens in now.values())
+        assert use.slots - use.tokens <= (block_size - 1) * len(now)
         rest = {name: blocks_for(tokens, block_size) * block_size for name, tokens in now.items()}
         assert use.never == sum(max(0, rest[name] - final[name]) for name in now)
 

@@ -16,8 +16,8 @@ STEP = StepCost(base=5e-3, per_token=2e-5, per_context_token=2e-7)
 MIB = 2**20
 
 
-def priced(bandwidth=1e9, per_move=0.0):
-    return PreemptionCost(STEP, block_bytes=MIB, bandwidth=bandwidth, per_move=per_move)
+def priced(bandwidth=1e9, per_copy=0.0):
+    return PreemptionCost(STEP, block_bytes=MIB, bandwidth=bandwidth, per_copy=per_copy)
 
 
 def victim(tokens):
@@ -26,7 +26,7 @@ def victim(tokens):
 
 def test_swapping_moves_every_block_out_and_in():
     assert priced().swap_seconds(3) == pytest.approx(6 * MIB / 1e9)
-    assert priced(per_move=1e-3).swap_seconds(3) == pytest.approx(6 * (1e-3 + MIB / 1e9))
+    assert priced(per_copy=1e-3).swap_seconds(3) == pytest.approx(6 * (1e-3 + MIB / 1e9))
     assert priced().swap_seconds(0) == 0
 
 
@@ -65,7 +65,7 @@ def test_it_decides_for_a_scheduler(bandwidth, swaps):
     assert (scheduler.num_swapped > 0) is swaps
 
 
-@pytest.mark.parametrize("wrong", [dict(bandwidth=0), dict(bandwidth=-1.0), dict(per_move=-1e-6)])
+@pytest.mark.parametrize("wrong", [dict(bandwidth=0), dict(bandwidth=-1.0), dict(per_copy=-1e-6)])
 def test_impossible_prices_are_refused(wrong):
     with pytest.raises(ValueError, match="bandwidth is"):
         priced(**wrong)

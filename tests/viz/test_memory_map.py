@@ -1,4 +1,4 @@
-"""The contiguous layout as a row of places: each place is drawn as what it is, on one scale."""
+"""The contiguous layout as a row of cache slots: each slot is drawn as what it is, on one scale."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.recording.fragmentation import contiguous_use, paged_use
-from lessons_lib.viz.cache.memory_map import draw_memory, parts, places_per_line
+from lessons_lib.viz.cache.memory_map import draw_memory, parts, slots_per_line
 from lessons_lib.viz.drawing import palette
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,7 +38,7 @@ def size(picture):
     return re.search(r'viewBox="[^"]*"', picture.svg)[0]
 
 
-def test_the_mouse_reads_places():
+def test_the_mouse_reads_slots():
     assert list(hovers(draw_memory(USES, 2))) == [
         "slot 0: C: a token",
         "slot 1: C: reserved, used later",
@@ -80,10 +80,10 @@ def layouts(draw):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(uses=layouts())
-def test_parts_are_all_places_once_and_add_up(uses):
+def test_parts_are_all_slots_once_and_add_up(uses):
     for use in uses:
         pieces = list(parts(use))
-        assert [place for piece in pieces for place in range(piece.start, piece.end)] == list(range(use.places))
+        assert [slot for piece in pieces for slot in range(piece.start, piece.end)] == list(range(use.slots))
         for kind in ("tokens", "later", "never", "gaps"):
             assert sum(piece.end - piece.start for piece in pieces if piece.kind == kind) == getattr(use, kind)
 
@@ -91,10 +91,10 @@ def test_parts_are_all_places_once_and_add_up(uses):
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(uses=layouts())
 def test_widths_are_in_proportion_over_all_lines(uses):
-    scale = max(use.places for use in uses)
+    scale = max(use.slots for use in uses)
     for i, use in enumerate(uses):
         wide = hovers(draw_memory(uses, i))
-        pixels = 826 / places_per_line(scale) if scale else 0
+        pixels = 826 / slots_per_line(scale) if scale else 0
         for piece in parts(use):
             if piece.kind != "gaps":  # a gap's dashes stand a pixel inside
                 (width,) = [w for title, w in wide.items() if re.match(rf"slots? {piece.start:,}(:| to)", title)]
@@ -108,23 +108,27 @@ def test_all_steps_have_one_scale():
         return min(w for title, w in hovers(draw_memory(USES, i)).items() if title.startswith("slot "))
 
     assert pixels_of_a_place(2) == pytest.approx(826 / 13, abs=0.01)
-    first = hovers(draw_memory(USES, 0))["slots 0 to 1: A: a token"]  # 6 places are taken up then, 13 later
+    first = hovers(draw_memory(USES, 0))["slots 0 to 1: A: a token"]  # 6 slots are taken up then, 13 later
     assert first == pytest.approx(2 * 826 / 13, abs=0.01)
 
 
 def test_a_scale_from_outside_makes_layouts_comparable():
     tight = contiguous_use(HELD, {"A": 3, "B": 5, "C": 2})
     assert (
-        size(draw_memory(tight, 1, places=300)) == size(draw_memory(USES, 1, places=300)) != size(draw_memory(tight, 1))
+        size(draw_memory(tight, 1, num_slots=300))
+        == size(draw_memory(USES, 1, num_slots=300))
+        != size(draw_memory(tight, 1))
     )
-    assert hovers(draw_memory(tight, 1, places=26))["slots 0 to 2: A: a token"] == pytest.approx(3 * 826 / 26, abs=0.01)
+    assert hovers(draw_memory(tight, 1, num_slots=26))["slots 0 to 2: A: a token"] == pytest.approx(
+        3 * 826 / 26, abs=0.01
+    )
 
 
 @pytest.mark.parametrize(
     "scale, per_line", [(1, 1), (13, 13), (64, 64), (65, 64), (256, 64), (257, 128), (1024, 256), (1025, 512)]
 )
 def test_lines_are_powers_of_two_long_and_four_at_most(scale, per_line):
-    assert places_per_line(scale) == per_line
+    assert slots_per_line(scale) == per_line
 
 
 def test_a_reservation_goes_on_in_the_next_line():
@@ -178,5 +182,5 @@ def test_limits_are_named():
             draw_memory(USES, i)
     with pytest.raises(IndexError, match="no steps"):
         draw_memory([], 0)
-    with pytest.raises(ValueError, match="places is 12; a step of the layout takes up 13. Give at least 13"):
-        draw_memory(USES, 0, places=12)
+    with pytest.raises(ValueError, match="num_slots is 12; a step of the layout takes up 13. Give at least 13"):
+        draw_memory(USES, 0, num_slots=12)

@@ -1,4 +1,4 @@
-"""The cache as one long row of slots, cut into lines: what each request has reserved of it, and what it does with it."""
+"""The cache as one long row of slots, cut into lines: what each request has reserved, and what it uses."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ class Part:
     end: int
 
 
-def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", places: int | None = None) -> Picture:
-    """What is where after step index i of a layout in one piece per request.
+def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", num_slots: int | None = None) -> Picture:
+    """What each cache slot contains after step index i, for a layout with one contiguous region per request.
 
     Args:
         uses: see `contiguous_use`; all its steps are drawn on one scale.
-        places: how many places the scale has; as many as the largest step takes up if None. Give the same number to
-            several layouts, to compare them.
+        num_slots: cache slots on the scale; if None, as many as the largest step takes up. To compare layouts, give
+            them all the same value.
 
     Raises:
         IndexError: there is no such step.
-        ValueError: the layout is in blocks, or takes up more places than the scale has.
+        ValueError: the layout is in blocks, or takes up more slots than the scale has.
     """
     if not 0 <= i < len(uses):
         limits = f"from 0 to {len(uses) - 1}" if len(uses) else "nothing: there are no steps"
         raise IndexError(f"step index {i} is not in the layout; it may be {limits}.")
-    if any(use.places and not use.regions for use in uses):
+    if any(use.slots and not use.regions for use in uses):
         raise ValueError(
-            "this layout has no regions: it is in blocks. draw_memory shows reservations in one piece; draw_pool shows blocks."
+            "this layout has no regions: it is in blocks. draw_memory shows contiguous reservations; draw_pool shows blocks."
         )
-    largest = max(use.places for use in uses)
-    scale = largest if places is None else places
+    largest = max(use.slots for use in uses)
+    scale = largest if num_slots is None else num_slots
     if largest > scale:
-        raise ValueError(f"places is {scale}; a step of the layout takes up {largest}. Give at least {largest}.")
+        raise ValueError(f"num_slots is {scale}; a step of the layout takes up {largest}. Give at least {largest}.")
     use = uses[i]
     d = Drawing()
     head = f"{title}, step {i + 1} of {len(uses)}" if title else f"Memory after step {i + 1} of {len(uses)}"
-    empty = use.places - use.tokens
+    empty = use.slots - use.tokens
     d.text(16, 20, head, 15, bold=True)
     total = (
-        f"{use.places:,} slots reserved, {share_text(empty, use.places)} of them without a token"
-        if use.places
+        f"{use.slots:,} slots reserved, {share_text(empty, use.slots)} of them without a token"
+        if use.slots
         else "no slot reserved"
     )
     d.text(WIDTH - _RIGHT, 20, total, 13, "end", bold=True)
@@ -76,6 +76,8 @@ def parts(use: MemoryUse) -> Iterator[Part]:
     """All reserved slots, from the first to the last."""
     end = 0
     for region in use.regions:
+        if not region.size:
+            continue
         bounds = [
             end,
             region.start,
@@ -89,8 +91,8 @@ def parts(use: MemoryUse) -> Iterator[Part]:
         end = bounds[-1]
 
 
-def places_per_line(scale: int) -> int:
-    """A power of two, so that reservations of such sizes end with a line; all in one line if they are few."""
+def slots_per_line(scale: int) -> int:
+    """A power of two, so that reservations of such sizes end at the end of a line; one line if there are few slots."""
     per_line = 64
     while per_line * _MOST_LINES < scale:
         per_line *= 2
@@ -98,8 +100,8 @@ def places_per_line(scale: int) -> int:
 
 
 def _strip(d: Drawing, use: MemoryUse, scale: int, y: float) -> float:
-    """The lines of slots. Returns the y under them."""
-    per_line = places_per_line(scale)
+    """The lines of slots. Returns the y below them."""
+    per_line = slots_per_line(scale)
     width = (WIDTH - _LEFT - _RIGHT) / per_line
     for line, first in enumerate(range(0, scale, per_line)):
         top = y + line * (_LINE + _GAP)
@@ -116,7 +118,7 @@ def _strip(d: Drawing, use: MemoryUse, scale: int, y: float) -> float:
 
 
 def _cut(start: int, end: int, per_line: int) -> Iterator[tuple[int, int, int]]:
-    """Places start to end - 1 as (line, first column, end column)."""
+    """Slots start to end - 1 as (line, first column, end column)."""
     while start < end:
         line, column = divmod(start, per_line)
         length = min(end - start, per_line - column)
@@ -149,7 +151,7 @@ def _frame(d: Drawing, request: str, x: float, y: float, width: float) -> None:
 
 
 def _legend(d: Drawing, use: MemoryUse, y: float) -> float:
-    """What the signs mean, and how many slots each has. Returns the y under it."""
+    """The legend, with the number of slots of each kind. Returns the y below it."""
     d.lines(f"M16 {number(y)}H{WIDTH - _RIGHT}", EDGE)
     y += 14
     for n, (kind, words) in enumerate(_WORDS.items()):
@@ -165,7 +167,7 @@ def _legend(d: Drawing, use: MemoryUse, y: float) -> float:
 
 
 def _amount(use: MemoryUse, kind: str) -> str:
-    return f"{getattr(use, kind):,} ({share_text(getattr(use, kind), use.places)})"
+    return f"{getattr(use, kind):,} ({share_text(getattr(use, kind), use.slots)})"
 
 
 def _range(start: int, end: int) -> str:
@@ -174,7 +176,7 @@ def _range(start: int, end: int) -> str:
 
 def _describe(use: MemoryUse) -> str:
     sums = "; ".join(f"{words}: {_amount(use, kind)}" for kind, words in _WORDS.items())
-    told = [f"{use.places:,} slots reserved. {sums[0].upper()}{sums[1:]}."]
+    told = [f"{use.slots:,} slots reserved. {sums[0].upper()}{sums[1:]}."]
     for region in use.regions:
         later, never = region.final_tokens - region.tokens, region.size - region.final_tokens
         told.append(

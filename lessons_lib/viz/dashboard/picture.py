@@ -13,7 +13,7 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number
 _LEFT, _GAP = 16, 28
 _HALF = (WIDTH - 2 * _LEFT - _GAP) / 2
 _CHART, _AXIS = 96, 44
-_MOST_POINTS = 120  # of a curve; more cannot be seen
+_MOST_POINTS = 120  # of a curve; more wouldn't be visible
 _GRID = "#E6E6E6"
 _NAMES = 90  # where the names of requests begin
 _MOST_NAME = 12  # characters
@@ -22,7 +22,7 @@ _MOST_NAME = 12  # characters
 def draw_dashboard(
     snapshot: Mapping, steps: Sequence[EngineStep], waiting: Sequence[str] = (), running: Sequence[str] = ()
 ) -> Picture:
-    """The figures of an engine, its last steps, and who is in it now.
+    """An engine's metrics, its last steps, and its current requests.
 
     Args:
         snapshot: `engine.metrics.snapshot()`.
@@ -40,7 +40,7 @@ def draw_dashboard(
     )
     _tiles(d, 38, _figures(snapshot))
     points = _points(list(steps))
-    _chart(d, _LEFT, 112, "new tokens a second", points, [(_tokens_a_second, SERIES[0])])
+    _chart(d, _LEFT, 112, "new tokens per second", points, [(_tokens_a_second, SERIES[0])])
     _chart(
         d,
         _LEFT + _HALF + _GAP,
@@ -63,7 +63,7 @@ def _figures(snapshot: Mapping) -> list[tuple[str, str]]:
     """(what, value) of each tile."""
     ended = snapshot["requests"]
     return [
-        ("new tokens a second", f"{snapshot['throughput']:,.0f}" if snapshot["steps"] else "–"),
+        ("new tokens per second", f"{snapshot['throughput']:,.0f}" if snapshot["steps"] else "–"),
         ("first token (TTFT) p50 · p99", _quantiles(snapshot["ttft"])),
         ("next token (ITL) p50 · p99", _quantiles(snapshot["itl"])),
         ("requests ended", f"{sum(ended.values()):,}"),
@@ -73,7 +73,7 @@ def _figures(snapshot: Mapping) -> list[tuple[str, str]]:
 
 
 def _quantiles(histogram: Mapping) -> str:
-    """Both are bounds of a histogram: the value itself is at most that."""
+    """Both are histogram bounds: the value itself is at most that."""
     return " · ".join(_at_most(histogram[name]) for name in ("p50", "p99")) if histogram["count"] else "–"
 
 
@@ -91,7 +91,7 @@ def _tiles(d: Drawing, y: float, figures: Sequence[tuple[str, str]]) -> None:
 
 
 def _points(steps: list[EngineStep]) -> list[list[EngineStep]]:
-    """Steps in groups, as many as can be told apart in a curve."""
+    """Steps in groups, as many as a curve can show."""
     size = max(-(-len(steps) // _MOST_POINTS), 1)
     return [steps[start : start + size] for start in range(0, len(steps), size)]
 
@@ -112,11 +112,11 @@ def _waiting(steps: Sequence[EngineStep]) -> float:
 def _chart(
     d: Drawing, x: float, y: float, title: str, points: list[list[EngineStep]], curves: list[tuple[Callable, str]], names: Sequence[str] = ()
 ) -> None:  # fmt: skip
-    """Curves over the steps; the area under the first is filled, the others are lines."""
+    """Curves over the steps. The area under the first is filled; the others are lines."""
     d.text(x, y, title, 12, bold=True)
-    for place, (name, (_, colour)) in enumerate(zip(names, curves)):
-        at = x + 110 + 90 * place
-        d.rect(at, y - (5 if place == 0 else 1.5), 16, 10 if place == 0 else 3, colour)
+    for index, (name, (_, colour)) in enumerate(zip(names, curves)):
+        at = x + 110 + 90 * index
+        d.rect(at, y - (5 if index == 0 else 1.5), 16, 10 if index == 0 else 3, colour)
         d.text(at + 22, y, name, 12)
     left, right, top, bottom = x + _AXIS, x + _HALF, y + 18, y + 18 + _CHART
     values = [[of(group) for group in points] for of, _ in curves]
@@ -140,7 +140,7 @@ def _chart(
         return
     width = (right - left) / len(points)
     for (_, colour), curve in zip(curves, values):
-        # A stair: a step's value holds over its whole width, and one step alone is seen, too.
+        # A staircase: each value spans its step's width, so even a single step is visible.
         heights = [number(bottom - value / highest * _CHART) for value in curve]
         stair = "".join(f"V{height}H{number(left + width * (n + 1))}" for n, height in enumerate(heights))
         if curve is values[0]:
@@ -151,18 +151,18 @@ def _chart(
 
 
 def _gauges(snapshot: Mapping, steps: Sequence[EngineStep]) -> list[tuple[str, int, int, float, str]]:
-    """(what, used, limit, mean share over all steps, when it was used so) of each. Blocks are counted when the step has given some back."""
+    """(what, used, limit, mean share over all steps, when it was counted) of each. Blocks are counted after the step has freed some."""
     last = steps[-1] if steps else None
     return [
-        ("slots", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilisation"], "in"),
+        ("slots", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilization"], "in"),
         (
             "token budget",
             last.tokens if last else 0,
             snapshot["max_num_batched_tokens"],
-            snapshot["token_utilisation"],
+            snapshot["token_utilization"],
             "in",
         ),
-        ("blocks", last.used_blocks if last else 0, snapshot["num_blocks"], snapshot["block_utilisation"], "after"),
+        ("blocks", last.used_blocks if last else 0, snapshot["num_blocks"], snapshot["block_utilization"], "after"),
     ]
 
 
@@ -178,13 +178,13 @@ def _gauge(d: Drawing, y: float, what: str, used: int, limit: int, mean: float, 
 
 
 def _names(d: Drawing, y: float, what: str, names: Sequence[str]) -> None:
-    """Requests as chips, as many as one line has room for."""
+    """Requests as chips, as many as fit on one line."""
     d.text(_LEFT, y + 10, f"{what} {len(names)}", 12, bold=True)
     x = float(_NAMES + 18)
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         short = name if len(name) <= _MOST_NAME else f"{name[:5]}…{name[5 - _MOST_NAME + 1 :]}"
         width = max(22.0, mono_width(short, 12) + 10)
-        left_over = len(names) - place
+        left_over = len(names) - index
         if x + width > WIDTH - _LEFT - (70 if left_over > 1 else 0):
             d.text(x + 2, y + 10, f"+ {left_over:,} more", 12, fill=SOFT_INK)
             return
@@ -201,9 +201,9 @@ def _describe(snapshot: Mapping, steps: Sequence[EngineStep], waiting: Sequence[
     full = "; ".join(
         f"{what} {used:,} of {limit:,} {when} it, mean {100 * mean:.0f} %" for what, used, limit, mean, when in gauges
     )
-    who = f"Running {len(running)}{_listed(running)}; waiting {len(waiting)}{_listed(waiting)}."
+    requests = f"Running {len(running)}{_listed(running)}; waiting {len(waiting)}{_listed(waiting)}."
     after = f"The engine after {snapshot['steps']:,} step{'s' if snapshot['steps'] != 1 else ''}"
-    return f"{after}. {figures}{f' ({ended})' if ended else ''}. The last step: {full}. {who}"
+    return f"{after}. {figures}{f' ({ended})' if ended else ''}. The last step: {full}. {requests}"
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:
