@@ -1,4 +1,4 @@
-"""Step through a row of pictures with a slider, two buttons and a play button."""
+"""Step through a list of pictures with a slider, two buttons and a play button."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CACHED = 64  # pictures kept, so that going back costs nothing
 class Stepper(widgets.VBox):
     """Shows `draw(i)` for i from 0 to count - 1; the slider chooses i.
 
-    draw   makes the picture of one step; called only for steps that are shown. If it raises, the message is shown in
-           place of the picture and the other steps go on working.
-    count  number of steps; 0 shows that there is nothing to see
+    draw   makes the picture of one step; called only for steps that are shown. If it raises, the message is shown
+           instead of the picture, and the other steps still work.
+    count  number of steps; if 0, a sentence says so
     label  what a step is called: "step 3 of 41"
-    name   what to call step i in place of that, where steps have names of their own: "program (2, 0)"
+    name   what to call step i instead, if steps have their own names: "program (2, 0)"
     start  index of the step shown first
-    still  index of the step that is seen where no kernel runs (GitHub, an exported page); the last if not given
+    still  index of the step shown where no kernel runs (GitHub, an exported page); the last if not given
 
     Keyboard: Tab to the slider, then the arrow keys, Page Up and Page Down, Home and End; or Tab to a button and Enter.
     """
@@ -48,7 +48,7 @@ class Stepper(widgets.VBox):
             min=0,
             max=max(count - 1, 0),
             description=label,
-            readout=False,  # it would count from 0
+            readout=False,  # its readout would count from 0
             disabled=fixed,
             layout=widgets.Layout(flex="1 1 160px", min_width="120px"),
             style={"description_width": "initial"},
@@ -79,7 +79,7 @@ class Stepper(widgets.VBox):
         self._show()
 
     def move(self, by: int) -> None:
-        """Go `by` steps on; stop at the ends."""
+        """Move by `by` steps; stop at the ends."""
         self.slider.value = min(max(self.slider.value + by, self.slider.min), self.slider.max)
 
     def _show(self) -> None:
@@ -91,7 +91,7 @@ class Stepper(widgets.VBox):
         self.picture.value = live_html(self._content(i))
 
     def _content(self, i: int) -> Picture | str:
-        """The picture of step i, or a sentence that says why there is none."""
+        """The picture of step i, or a sentence saying why there is none."""
         if not self.count:
             return f"There are no {self.label}s to show: the recording is empty."
         try:
@@ -99,7 +99,7 @@ class Stepper(widgets.VBox):
             if not isinstance(picture, Picture):
                 raise TypeError(f"draw({i}) returned {type(picture).__name__}; it must return a Picture.")
             return picture
-        except Exception as error:  # a learner's data may break a picture; the notebook goes on
+        except Exception as error:  # a learner's data may break a picture; the notebook must continue
             return f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}"
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:

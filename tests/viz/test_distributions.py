@@ -139,7 +139,7 @@ def test_the_order_of_the_values_does_not_matter_and_they_are_left_as_they_are()
 
 @pytest.mark.parametrize("wrong", [-0.5, float("nan"), float("inf")])
 def test_what_is_no_time_is_refused(wrong):
-    with pytest.raises(ValueError, match=rf"'a' holds {wrong}; every value must be a number of seconds, 0 or more"):
+    with pytest.raises(ValueError, match=rf"'a' contains {wrong}; every value must be a number of seconds, 0 or more"):
         draw_distributions({"fine": [1.0], "a": [1.0, wrong]}, "latency")
 
 
@@ -154,7 +154,7 @@ def test_all_values_can_be_drawn_and_nothing_lies_outside_the_sheet(values):
     assert picture == draw_distributions(values, "latency", "A title")
     root = ET.fromstring(picture.svg)
     assert root.get("aria-label") == picture.alt and picture.alt.startswith(
-        "A title: share of requests within so many seconds of latency."
+        "A title: share of requests by latency, in seconds."
     )
     width, height = map(float, root.get("viewBox").split()[2:])
     for text in root.iter(SVG + "text"):

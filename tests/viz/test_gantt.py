@@ -173,7 +173,7 @@ def test_signs_do_not_hang_on_colour_alone():
     thick = [path for path in elements(draw_gantt(STALLED_RUN), "path") if path.get("stroke-width") == "3"]
     assert len(thick) == 1 + 1 and "stalled: no block is free" in texts(draw_gantt(STALLED_RUN))
     assert "stalled: no block is free" not in texts(draw_gantt(SMALL))
-    assert "no token: the budget went to others" in texts(draw_gantt(HELD_RUN))
+    assert "no token: no budget left" in texts(draw_gantt(HELD_RUN))
 
 
 def test_narrow_chunks_share_a_frame():

@@ -249,8 +249,8 @@ def test_programs_are_sequences_times_heads_times_splits():
         "1 sequence of 8,192 tokens: 1 × 8 KV heads × 16 splits = 128 programs for 132 processors, 0.97 each; 4 processors without work"
         in titles(picture)
     )
-    assert "1 sequence of 512 tokens, 1 split: 8 programs, 0.06 a processor, 124 without work." in picture.alt
-    assert "64 sequences of 8,192 tokens, 16 splits: 8,192 programs, 62 a processor." in picture.alt
+    assert "1 sequence of 512 tokens, 1 split: 8 programs, 0.06 per processor, 124 without work." in picture.alt
+    assert "64 sequences of 8,192 tokens, 16 splits: 8,192 programs, 62 per processor." in picture.alt
 
 
 def test_cells_with_processors_without_work_and_only_they_are_hatched():

@@ -267,8 +267,8 @@ def test_a_reader_that_is_not_there_is_refused():
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"written": MIXED.written | {"A": (23,)}}, "A's position 6 belongs into slot 22; slot 23 is written."),
-        ({"written": MIXED.written | {"A": (0,)}}, "A's position 6 belongs into slot 22; slot 0 is written."),
+        ({"written": MIXED.written | {"A": (23,)}}, "A's position 6 belongs in slot 22; slot 23 is written."),
+        ({"written": MIXED.written | {"A": (0,)}}, "A's position 6 belongs in slot 22; slot 0 is written."),
         ({"tables": MIXED.tables | {"C": (5,)}}, "Block 5 is listed 2 times: by A and by C."),
         ({"tables": MIXED.tables | {"A": (2,)}}, "A has 3 tokens more than its blocks have cells."),
         ({"tables": MIXED.tables | {"C": (9,)}}, "Not of this pool: block 9."),

@@ -286,7 +286,7 @@ def test_many_faults_are_counted():
 def test_blocks_handed_out_in_no_table_are_grey():
     picture = draw_pool(PoolState(4, 4, (2, 3), (), changed=(0, 1)))
     assert filled(picture, palette.NEUTRAL) == ["block 0: allocated, in no table", "block 1: allocated, in no table"]
-    assert "Handed out, in no table: blocks 0, 1." in picture.alt
+    assert "Allocated, in no table: blocks 0, 1." in picture.alt
     assert "2 of 4 blocks allocated (50 %); 2 blocks in no table" in texts(picture)
 
 

@@ -35,10 +35,10 @@ def state(playground):
 
 def test_requests_come_grow_and_go():
     playground = PoolPlayground(BlockPool(12, 4))
-    assert append(playground, "B", 5) == "B, now 5 tokens, comes and takes blocks 0, 1."
+    assert append(playground, "B", 5) == "B, now 5 tokens, arrives and takes blocks 0, 1."
     assert append(playground, "B", 3) == "B, now 8 tokens, needs no new block."
     assert append(playground, "B", 1) == "B, now 9 tokens, grows and takes block 2."
-    assert append(playground, "A", 1) == "A, now 1 token, comes and takes block 3."
+    assert append(playground, "A", 1) == "A, now 1 token, arrives and takes block 3."
     assert free(playground, "B") == "B frees blocks 0, 1, 2."
     assert list(playground.tables) == ["A"]
     assert list(playground.pool.free_queue)[-3:] == [2, 1, 0]
@@ -138,7 +138,7 @@ def test_a_refused_call_that_changes_something_is_named(table):
     playground = PoolPlayground(BlockPool(4, 4), new_table=table)
     playground.tables["A"] = table(playground.pool)
     text = append(playground, "A", 90)
-    assert text.startswith("Refused. OutOfBlocks") and text.endswith("a call that is refused must leave all as it was.")
+    assert text.startswith("Refused. OutOfBlocks") and text.endswith("a refused call must change nothing.")
 
 
 def test_mistakes_of_a_learner_become_messages():
@@ -164,7 +164,7 @@ def test_a_still_picture_with_the_last_event_is_left_behind():
     playground = PoolPlayground(BlockPool(12, 4))
     append(playground, "B", 5)
     still = draw_pool(
-        pool_state(playground.pool, playground.tables, "B, now 5 tokens, comes and takes blocks 0, 1.", (0, 1))
+        pool_state(playground.pool, playground.tables, "B, now 5 tokens, arrives and takes blocks 0, 1.", (0, 1))
     )
     bundle = playground._repr_mimebundle_()
     assert still._repr_mimebundle_().items() <= bundle.items()

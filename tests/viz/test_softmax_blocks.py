@@ -214,7 +214,7 @@ def test_no_number_or_token_stands_where_the_line_of_the_maximum_may_run(less, n
 
 def test_overflow_is_written_in_words():
     shown, alt = texts(LARGE, 3), draw_softmax_step(LARGE, 3).alt
-    assert "infinity" in shown and "not a number" in shown and "no maximum is kept: 0 stands in its place" in shown
+    assert "infinity" in shown and "not a number" in shown and "no maximum is kept: 0 is used instead" in shown
     assert "overflow: infinity" in alt and "Output / sum, the attention, is not a number." in alt
     assert not re.search(r"\b(nan|inf)\b", draw_softmax_step(LARGE, 3).svg)
 

@@ -75,7 +75,7 @@ def test_many_steps_are_averaged_and_it_is_said():
 
 
 def test_no_step_and_one_step():
-    assert draw_step_parts([]).alt == "Where the time of a step goes. No step was made yet."
+    assert draw_step_parts([]).alt == "Where the time of a step goes. No steps yet."
     picture = draw_step_parts([a_step(0, 0, 0, 0, 0)])
     assert "1 step" in texts(picture)
     assert len(heights(draw_step_parts(TWO[:1]), "forward")) == 1

@@ -81,7 +81,7 @@ def test_columns_stay_on_the_paper_and_go_below_when_there_are_many(count):
         (["a"], {}, "0 columns"),
         (["a"], {"x": [0.5, 0.5]}, "2 values for 1 names"),
         (["a"], {"x": [-0.1]}, "0 to 1"),
-        (["a", "b"], {"x": [0.8, 0.8]}, "1 together"),
+        (["a", "b"], {"x": [0.8, 0.8]}, "at most 1"),
         (["a"], {"x": [math.nan]}, "0 to 1"),
     ],
 )

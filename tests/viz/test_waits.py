@@ -28,7 +28,7 @@ def points(picture):
     """(tier, arrival in words, wait in words) -> where it lies."""
     found = {}
     for rect in elements(picture, "rect"):
-        said = re.fullmatch(r"tier (\d): came at (.*), waited (.*)", rect.findtext(SVG + "title") or "")
+        said = re.fullmatch(r"tier (\d): arrived at (.*), waited (.*)", rect.findtext(SVG + "title") or "")
         if said:
             found.setdefault((int(said[1]), said[2], said[3]), []).append(
                 (float(rect.get("x")) + 8, float(rect.get("y")) + 8)
@@ -148,7 +148,7 @@ def test_no_area_hides_a_line_and_the_tiers_signs_stand_apart():
     assert len(areas) == len(means) == 2 and max(areas) < min(means)
     signs = {}
     for rect in elements(picture, "rect"):
-        said = re.match(r"tier (\d): [\d,]+ came about", rect.findtext(SVG + "title") or "")
+        said = re.match(r"tier (\d): [\d,]+ arrived about", rect.findtext(SVG + "title") or "")
         if said:
             signs.setdefault(said[1], set()).add(rect.get("x"))
     assert set(signs) == {"0", "1"} and not signs["0"] & signs["1"]

@@ -1,4 +1,4 @@
-"""One step of a ragged batch: the requests in the row, the row token by token, and the mask of the pass under it."""
+"""One step of a ragged batch: its requests, the packed row token by token, and the mask of the pass below it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LEFT, _RIGHT = 100, 16
 _ROOM = WIDTH - _LEFT - _RIGHT
 _HEIGHT = 36  # of a token's cell
 _NARROWEST, _WIDEST = 39.0, 72.0
-_MOST_CELLS = 120  # a longer row is drawn as one strip, a run for each sequence
-_MOST_ENTRIES = 12  # with more requests, less is said of each
-_OUTPUT, _TICKS = 28, 18  # heights of the bands above and under a line of cells
+_MOST_CELLS = 120  # a longer row is drawn as one strip, one run per sequence
+_MOST_ENTRIES = 12  # with more requests, each gets a shorter entry
+_OUTPUT, _TICKS = 28, 18  # heights of the bands above and below a line of cells
 
 
 def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
-    """The packed row of one step with its tags, the tokens that came out of it, and the mask of the pass.
+    """The packed row of one step with its tags, the new tokens, and the mask of the pass.
 
     Args:
         step: one of `RecordedRun.packed`.
@@ -31,7 +31,7 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
     outputs = [show_token(decode(token)) for token in step.new_tokens]
     d = Drawing()
     d.text(16, 20, f"{_title(step)}, no padding", 15, bold=True)
-    y = _who(d, step, 38)
+    y = _requests(d, step, 38)
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     if count <= _MOST_CELLS:
         y = _cells(d, step, [show_token(decode(token)) for token in step.packed.input_ids.tolist()], outputs, y + 8)
@@ -42,7 +42,7 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
     d.text(
         16,
         y + 10,
-        f"{sign}: a sequence's last token; logits are computed for it alone, and give the new token above it",
+        f"{sign}: a sequence's last token; only its logits are computed; they give the new token above it",
         12,
         fill=SOFT_INK,
     )
@@ -58,14 +58,14 @@ def _title(step: PackedStep) -> str:
     return f"One row of {_count(len(step.packed.input_ids), 'token')}: {told or 'no request'}"
 
 
-def _who(d: Drawing, step: PackedStep, y: float) -> float:
-    """The requests of the row, those that leave, those that come next, and the queue. Returns the y under them."""
+def _requests(d: Drawing, step: PackedStep, y: float) -> float:
+    """The requests of the row, those that leave, those that join next, and the queue. Returns the y below them."""
     brief = len(step.names) > _MOST_ENTRIES
     chip = max((10 + 8 * len(name) for name in step.names), default=0)
     width, height = (chip + 86, 24) if brief else (chip + 140, 38)
     columns = max(1, int((WIDTH - 32) / width))
-    for index, (name, new, cached) in enumerate(zip(step.names, step.packed.new_lens, step.packed.cached_lens)):
-        x, top = 16 + index % columns * width, y + index // columns * height
+    for i, (name, new, cached) in enumerate(zip(step.names, step.packed.new_lens, step.packed.cached_lens)):
+        x, top = 16 + i % columns * width, y + i // columns * height
         text = x + 8 + d.request_chip(x, top, name)
         kind, leaves = "prefill" if name in step.joined else "decode", name in step.left
         if brief:
@@ -105,25 +105,25 @@ def _columns(count: int) -> tuple[int, float]:
 
 
 def _cells(d: Drawing, step: PackedStep, tokens: list[str], outputs: list[str], y: float) -> float:
-    """The row token by token, in as many lines as it takes. Returns the y under it."""
+    """The row token by token, in as many lines as it needs. Returns the y below it."""
     packed = step.packed
     columns, width = _columns(len(tokens))
     bounds, owners, positions = packed.cu_seqlens_q.tolist(), packed.seq_ids.tolist(), packed.positions.tolist()
     output_of = dict(zip(packed.logits_index.tolist(), zip(packed.new_lens, outputs)))
     for start in range(0, len(tokens), columns):
-        places = range(start, min(start + columns, len(tokens)))
-        if any(place in output_of for place in places):
+        indices = range(start, min(start + columns, len(tokens)))
+        if any(index in output_of for index in indices):
             d.text(_LEFT - 10, y + 9, "new token", 11, "end", fill=SOFT_INK)
             y += _OUTPUT
         d.text(_LEFT - 10, y + 11, "token", 11, "end", fill=SOFT_INK)
         d.text(_LEFT - 10, y + 26, "its tag", 11, "end", fill=SOFT_INK)
-        for place in places:
-            x, name = _LEFT + (place - start) * width, step.names[owners[place]]
-            _token_cell(d, name, tokens[place], positions[place], place, place in output_of, x, y, width - 1.5)
-            if place in output_of:
-                new, output = output_of[place]
-                # The chip may reach back over the sequence's own cells, never over another's.
-                room = width * min(new, place - start + 1) - 1.5
+        for index in indices:
+            x, name = _LEFT + (index - start) * width, step.names[owners[index]]
+            _token_cell(d, name, tokens[index], positions[index], index, index in output_of, x, y, width - 1.5)
+            if index in output_of:
+                new, output = output_of[index]
+                # The chip may extend left over its own sequence's cells, but not over another's.
+                room = width * min(new, index - start + 1) - 1.5
                 _output_chip(d, name, output, x + width - 1.5, y - _OUTPUT, room, x + width / 2)
         y += _HEIGHT
         y += _ticks(
@@ -131,7 +131,7 @@ def _cells(d: Drawing, step: PackedStep, tokens: list[str], outputs: list[str], 
             [
                 (bound, _LEFT + (bound - start) * width - 0.75)
                 for bound in bounds
-                if _on_line(bound, places, len(tokens))
+                if _on_line(bound, indices, len(tokens))
             ],
             y,
         )
@@ -139,12 +139,12 @@ def _cells(d: Drawing, step: PackedStep, tokens: list[str], outputs: list[str], 
     return y
 
 
-def _on_line(bound: int, places: range, count: int) -> bool:
-    return bound in places or bound == count == places.stop
+def _on_line(bound: int, indices: range, count: int) -> bool:
+    return bound in indices or bound == count == indices.stop
 
 
 def _token_cell(
-    d: Drawing, name: str, token: str, position: int, place: int, is_last: bool, x: float, y: float, width: float
+    d: Drawing, name: str, token: str, position: int, index: int, is_last: bool, x: float, y: float, width: float
 ) -> None:
     fill = mix(color_of(name), "#FFFFFF", 0.35)
     last = "; the last of its sequence, its logits are kept" if is_last else ""
@@ -154,7 +154,7 @@ def _token_cell(
         width,
         _HEIGHT,
         fill,
-        title=f"index {place} of the row: '{token}', request {name}, position {position}{last}",
+        title=f"index {index} of the row: '{token}', request {name}, position {position}{last}",
     )
     if is_last:
         d.lines(f"M{number(x + 1)} {number(y + 1)}h{number(width - 2)}v{_HEIGHT - 2}h{number(2 - width)}z", INK, 2)
@@ -173,7 +173,7 @@ def _token_cell(
 
 
 def _output_chip(d: Drawing, name: str, token: str, right: float, y: float, room: float, arrow: float) -> None:
-    """A new token in a box that ends at `right`, with an arrow from the cell under it."""
+    """A new token in a box that ends at `right`, with an arrow from the cell below it."""
     size = _text_size(room)
     text = _shorten(token, room - 4, size)
     width = min(room, max(mono_width(text, size) + 8, 2 * (right - arrow)))
@@ -183,7 +183,7 @@ def _output_chip(d: Drawing, name: str, token: str, right: float, y: float, room
 
 
 def _ticks(d: Drawing, ticks: list[tuple[int, float]], y: float) -> float:
-    """Cumulative lengths under a line of the row. Returns the height taken."""
+    """Cumulative lengths below a line of the row. Returns the height used."""
     if not ticks:
         return 0
     d.text(_LEFT - 14, y + 12, "cu_seqlens_q", 11, "end", fill=SOFT_INK)
@@ -197,7 +197,7 @@ def _ticks(d: Drawing, ticks: list[tuple[int, float]], y: float) -> float:
 
 
 def _strip(d: Drawing, step: PackedStep, outputs: list[str], y: float) -> float:
-    """A long row as one strip, a run for each sequence. Returns the y under it."""
+    """A long row as one strip, one run per sequence. Returns the y below it."""
     packed = step.packed
     bounds, positions = packed.cu_seqlens_q.tolist(), packed.positions.tolist()
     width = _ROOM / bounds[-1]
@@ -232,11 +232,11 @@ def _describe(step: PackedStep, outputs: list[str]) -> str:
     for name, new, cached, start, output in zip(
         step.names, packed.new_lens, packed.cached_lens, packed.cu_seqlens_q.tolist(), outputs
     ):
-        places = f"index {start}" if new == 1 else f"indices {start} to {start + new - 1}"
+        where = f"index {start}" if new == 1 else f"indices {start} to {start + new - 1}"
         kind = "prefill" if name in step.joined else "decode"
         leaves = ", then it leaves" if name in step.left else ""
         told.append(
-            f"{name}: {kind} of {_count(new, 'token')} at {places}, after {cached} in the cache, gives '{output}'{leaves}."
+            f"{name}: {kind} of {_count(new, 'token')} at {where}, after {cached} in the cache, gives '{output}'{leaves}."
         )
     bounds = ", ".join(map(str, packed.cu_seqlens_q.tolist()))
     admitted = f"In the next row: {', '.join(step.admitted)}. " if step.admitted else ""

@@ -1,4 +1,4 @@
-"""A wave before its prefill: prompts of unequal length in one rectangle, padding hatched, positions under the tokens."""
+"""A wave before its prefill: prompts of unequal length in one rectangle, padding hatched, positions below the tokens."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def draw_padded_batch(
     attention_mask: Sequence[Sequence[int]],
     position_ids: Sequence[Sequence[int]],
 ) -> Picture:
-    """One row a request: each token's text over its position.
+    """One row per request: each token's text above its position.
 
     names           of the requests
     tokens          text of every cell, padding included
     attention_mask  1 on tokens, 0 on padding, which is hatched
     position_ids    position of every cell; shown on tokens only
-    All but `names` have one row a request and rows of one length; a tensor's `.tolist()` will do.
+    All but `names` have one row per request, all of one length, such as a tensor's `.tolist()`.
     """
     shapes = {len(names), len(tokens), len(attention_mask), len(position_ids)}
     lengths = {len(row) for grid in (tokens, attention_mask, position_ids) for row in grid}

@@ -1,4 +1,4 @@
-"""The rows of a slot cache: what each holds for its request, what an earlier request left behind, what is empty."""
+"""The rows of a slot cache: the current request's columns, the columns left by earlier requests, and the empty ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class SlotRow:
     """One row of the cache after a step.
 
     request    the request in it, or None
-    used       columns that hold its keys, from column 0
-    left_over  (request, end column) of earlier requests whose keys still lie beyond them, nearest first
+    used       columns with its keys, from column 0
+    left_over  (request, end column) of earlier requests whose keys are still beyond those columns, nearest first
     """
 
     request: str | None
@@ -27,7 +27,7 @@ class SlotRow:
 
 
 def slot_rows(trace: Trace, i: int) -> list[SlotRow]:
-    """What the rows hold after step index i, read off the trace of a continuous run.
+    """The contents of the rows after step index i, from the trace of a continuous run.
 
     A request's tokens fill its row from column 0 on, so its useful tokens so far are the columns it has written.
     """
@@ -52,7 +52,7 @@ def _row(stay: list[tuple[str, int]], request: str | None) -> SlotRow:
 
 
 def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
-    """The cache after step index i: a row a slot, a column a token, `max_seq_len` columns wide."""
+    """The cache after step index i: one row per batch slot, one column per token, `max_seq_len` columns wide."""
     rows = slot_rows(trace, i)
     d = Drawing()
     width = (WIDTH - _LEFT - _RIGHT) / max_seq_len
@@ -119,7 +119,7 @@ def _signs(d: Drawing, y: float) -> float:
     y += 12
     x = 16.0
     for text in (
-        "its own keys: may be seen",
+        "its own keys: visible",
         "left by an earlier request: hidden by the mask",
         "reserved, never written",
     ):

@@ -1,4 +1,4 @@
-"""One request, step by step: what goes in, what is in the KV cache, what comes out."""
+"""One request, step by step: the input, the KV cache, and the output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INPUT_LINES = 3  # a longer input is cut, with a count of the rest
 def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Picture:
     """Step index i (0 to len(steps) - 1, else IndexError) of request `name`.
 
-    Every step has the same size, so that nothing moves while one steps through.
+    All pictures have the same size, so that nothing moves while you step through.
     """
     if not 0 <= i < len(steps):
         limits = f"from 0 to {len(steps) - 1}" if steps else "nothing: no steps were recorded"
@@ -39,7 +39,7 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
     input_height = max(_line_count(_cut(s.input_tokens)) for s in steps) * _LINE
     right = _draw_input(d, step, y, colour, _computed_before(steps, i))
     middle = y + input_height / 2 - 2
-    first = y + 12  # arrows leave where the eye starts reading
+    first = y + 12  # arrows start where reading starts
     d.rect(model_x, y, model_width, max(input_height - 4, 24), PAPER, INK, 1.5, radius=4)
     d.text(model_x + model_width / 2, middle, "model", 13, "middle", bold=True)
     d.lines(f"M{right + 6} {first}H{model_x - 3}", INK, 1.5, arrow=True)
@@ -62,7 +62,7 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
 
 
 def cache_growth_table(steps: Sequence[CacheStep], caption: str = "Input, cache and output of every step") -> Table:
-    """The same as a table: a row a step."""
+    """The same as a table, one row per step."""
     rows = [
         (
             step.step,
@@ -79,7 +79,7 @@ def cache_growth_table(steps: Sequence[CacheStep], caption: str = "Input, cache 
 
 
 def _computed_before(steps: Sequence[CacheStep], i: int) -> int:
-    """How many of the first input tokens of step i the step before computed already. With a cache, none are computed twice."""
+    """How many of step i's first input tokens the previous step already computed. With a cache, none are computed twice."""
     if i == 0 or steps[i].cached_before:
         return 0
     now, before = steps[i].input_tokens, steps[i - 1].input_tokens
@@ -103,7 +103,7 @@ def _draw_input(d: Drawing, step: CacheStep, y: float, colour: str, again: int) 
 
 
 def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour: str) -> float:
-    """A box a position: old ones pale, new ones framed, later ones empty. Returns the y under it."""
+    """One box per position: old ones pale, new ones framed, later ones empty. Returns the y below it."""
     step = steps[i]
     texts = _cached_texts(steps)
     new = step.cached_after - step.cached_before

@@ -22,16 +22,16 @@ def draw_bars(
     most: float | None = None,
     hollow: Sequence[str] = (),
 ) -> Picture:
-    """One bar for each value, in the order given, its name before it and its number behind it.
+    """One bar per value, in the given order, with its name before it and its value after it.
 
     Args:
         values: name -> 0 or more.
-        unit: of the values, as "µs".
+        unit: of the values, such as "µs".
         note: the source of the figures, written under the picture; for recorded ones, their provenance.
-        own: the names whose bars stand out.
-        limit: (name, value) of a line across all bars.
-        most: longer bars are cut here, and show it; their numbers stay whole.
-        hollow: the names whose bars are only outlined: they come from elsewhere.
+        own: the names whose bars are highlighted.
+        limit: (name, value) of a reference line across all bars.
+        most: longer bars are cut here, with a mark; their values stay exact.
+        hollow: the names whose bars are only outlined: values from another source.
 
     Raises:
         ValueError: there is no value, or one is negative.
@@ -53,7 +53,7 @@ def draw_bars(
         d.text(left - 10, y + _BAR / 2, name, _SIZE, "end", bold=name in own)
         fill, edge = (PAPER, EDGE) if name in hollow else (SERIES[0] if name in own else NEUTRAL, None)
         d.rect(left, y, max(length, 1), _BAR, fill, edge, 1.5, title=_hover(name, value, values, unit, limit))
-        if is_cut:  # two slanted lines: something is left out
+        if is_cut:  # two slanted lines: the bar is cut
             x = number(left + length - 26)
             d.lines(
                 f"M{x} {number(y + _BAR + 2)}l8 -{_BAR + 4}m6 0l-8 {_BAR + 4}",

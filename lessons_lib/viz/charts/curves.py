@@ -1,7 +1,7 @@
 """Curves and bars in the style of the course.
 
-A curve or bar that belongs to a request has the request's colour; others have the series colours, and differ in
-dashes and markers or in lightness and order too, so that nothing hangs on colour alone. Hatching means waste, as everywhere.
+A curve or bar of a request has the request's color. Others have the series colors, and also differ in dashes and
+markers or in lightness and order, so that color is never the only cue. Hatching means waste, as everywhere.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def line_chart(
     title: str = "",
     log: str = "",
 ) -> Picture:
-    """Curves over the same x, each with its name.
+    """Curves over the same x, each labeled with its name.
 
     series  name -> as many values as x has
     log     axes with a logarithmic scale: "", "x", "y" or "xy"
@@ -114,9 +114,9 @@ def bar_chart(
     value_format: str = "{:,.4g}",
     waste: Sequence[str] = (),
 ) -> Picture:
-    """Bars side by side: a group for each name in `groups`, in it a bar for each series, its value on top.
+    """Bars side by side: a group for each name in `groups`, with one bar per series and its value on top.
 
-    series  name -> one value a group
+    series  name -> one value per group
     waste   names of the series that count waste: their bars are hatched
     """
     import matplotlib
@@ -127,9 +127,9 @@ def bar_chart(
         alone = len(series) == 1  # then a bar may stand for a request
         width = 0.8 / max(len(series), 1)
         for n, (name, values) in enumerate(series.items()):
-            places = [g + (n - (len(series) - 1) / 2) * width for g in range(len(groups))]
+            positions = [g + (n - (len(series) - 1) / 2) * width for g in range(len(groups))]
             bars = ax.bar(
-                places,
+                positions,
                 values,
                 width * 0.94,
                 label=name,
@@ -169,4 +169,4 @@ def _bar_colours(name: str, n: int, groups: Sequence[str]) -> list[str] | str:
 def _check_lengths(series: Mapping[str, Sequence[float]], length: int, what: str) -> None:
     for name, values in series.items():
         if len(values) != length:
-            raise ValueError(f"series {name!r} has {len(values)} values; {what} has {length}. Each needs as many.")
+            raise ValueError(f"series {name!r} has {len(values)} values; {what} has {length}. They must match.")

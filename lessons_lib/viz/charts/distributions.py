@@ -1,4 +1,4 @@
-"""What share of the requests was served within how long: a curve for each way of serving them."""
+"""The share of requests served within a given time, one curve per way of serving them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lessons_lib.viz.drawing.signs import RADIUS, draw_sign
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
 _LEFT, _RIGHT, _HEIGHT = 58, 24, 300
-_POINTS = 200  # of a curve; more cannot be seen
+_POINTS = 200  # of a curve; more wouldn't be visible
 _MOST_DECADES = 5
 _LABEL = 12
 _SIGN = 18.0  # its width before a name
 _ROOM_ENOUGH = 40.0  # pixels to the next curve
-_SHARES = (0.62, 0.38, 0.74, 0.26, 0.86, 0.14, 0.92)  # where a curve may be named
+_SHARES = (0.62, 0.38, 0.74, 0.26, 0.86, 0.14, 0.92)  # where a curve's name may be
 _GRID = "#E6E6E6"
 _MARKED = (50, 99)
 
@@ -49,11 +49,11 @@ class _Plane:
 
 
 def draw_distributions(values: Mapping[str, Sequence[float]], xlabel: str, title: str = "") -> Picture:
-    """The share of requests within so many seconds, a curve for each name; the median (p50) and the 99th percentile (p99) are marked.
+    """The share of requests within a given time, one curve per name, with the median (p50) and the 99th percentile (p99) marked.
 
     Args:
         values: name -> seconds, one for each request; may be empty, and may be many.
-        xlabel: what the seconds are: "time to first token".
+        xlabel: what was measured, such as "time to first token".
 
     Raises:
         ValueError: a value is negative or not a number.
@@ -62,7 +62,7 @@ def draw_distributions(values: Mapping[str, Sequence[float]], xlabel: str, title
     for name, ordered in curves.items():
         wrong = ordered[~(np.isfinite(ordered) & (ordered >= 0))]
         if len(wrong):
-            raise ValueError(f"{name!r} holds {wrong[0]}; every value must be a number of seconds, 0 or more.")
+            raise ValueError(f"{name!r} contains {wrong[0]}; every value must be a number of seconds, 0 or more.")
     title = title or f"Distribution of {xlabel}"
     d = Drawing()
     d.text(16, 20, title, 15, bold=True)
@@ -130,8 +130,8 @@ def _curves(d: Drawing, plane: _Plane, curves: dict[str, np.ndarray]) -> None:
         for _, _, p, seconds in marks
     ]
     widths = [sans_width(name, _LABEL) + _SIGN for _, name, _ in drawn]
-    places = _places_of_names([ordered for _, _, ordered in drawn], widths, plane, taken)
-    for ((x, y), box), (index, name, _) in zip(places, drawn):
+    positions = _name_positions([ordered for _, _, ordered in drawn], widths, plane, taken)
+    for ((x, y), box), (index, name, _) in zip(positions, drawn):
         middle, is_right = (box.top + box.bottom) / 2, box.left > x
         d.lines(
             f"M{number(x)} {number(y)}L{number(box.left - 2 if is_right else box.right + 2)} {number(middle)}",
@@ -142,10 +142,10 @@ def _curves(d: Drawing, plane: _Plane, curves: dict[str, np.ndarray]) -> None:
         d.text(box.left + _SIGN, middle, name, _LABEL, bold=True, halo=PAPER)
 
 
-def _places_of_names(
+def _name_positions(
     curves: list[np.ndarray], widths: list[float], plane: _Plane, taken: list[Box]
 ) -> list[tuple[tuple[float, float], Box]]:
-    """(x, y) of a point of each curve, and the box of its name: as near to the curve and as far from the other curves as there is room."""
+    """For each curve, a point (x, y) and the box of its name: close to its own curve, far from the others."""
     area = Box(_LEFT + 4, plane.top + 14, WIDTH - 6, plane.bottom - 4)
     across = {share: [plane.x(_percentile(ordered, 100 * share)) for ordered in curves] for share in _SHARES}
     boxes: list[Box] = []
@@ -177,7 +177,7 @@ def _thinned(ordered: np.ndarray) -> list[tuple[float, float]]:
 
 
 def _percentile(ordered: np.ndarray, percent: float) -> float:
-    """The least value that at least so many percent of all do not exceed."""
+    """The smallest value that at least `percent` percent of the values don't exceed."""
     return float(ordered[max(math.ceil(percent / 100 * len(ordered)) - 1, 0)])
 
 
@@ -209,6 +209,4 @@ def _describe(title: str, xlabel: str, curves: dict[str, np.ndarray]) -> str:
             )
         else:
             told.append(f"{name}: no requests.")
-    return " ".join(
-        [f"{title}: share of requests within so many seconds of {xlabel}.", *(told or ["Nothing was measured."])]
-    )
+    return " ".join([f"{title}: share of requests by {xlabel}, in seconds.", *(told or ["Nothing was measured."])])

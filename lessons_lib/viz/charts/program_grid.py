@@ -1,4 +1,4 @@
-"""Programs of the decode kernel against processors: where a batch is large enough to keep the GPU busy."""
+"""Programs of the decode kernel per processor: which batches are large enough to keep the GPU busy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.tables.heat_table import HeatCell, draw_heat_cell, draw_heat_table
 
 _LEFT = 150
-_ENOUGH = 8  # programs a processor; from here on, the colour stays
+_ENOUGH = 8  # programs per processor; above this, the color doesn't change
 _DARKEST = 0.75
 
 
@@ -23,13 +23,13 @@ def draw_programs(
     splits: Callable[[int, int], int],
     title: str = "",
 ) -> Picture:
-    """A table of programs per processor, a row for each batch and a column for each context; below 1, processors have no work.
+    """A table of programs per processor, one row per batch and one column per context; below 1, some processors are idle.
 
     Args:
         batches: sequences with one new token each; contexts: tokens of each of them.
-        kv_heads: a program has one KV head.
+        kv_heads: one program each.
         processors: of the GPU.
-        splits: (batch, context) -> into how many pieces the keys of a sequence are cut, a program each.
+        splits: (batch, context) -> into how many splits a sequence's keys are divided, one program each.
 
     Raises:
         ValueError: there is no batch, context or processor, or `splits` gave less than 1.
@@ -56,21 +56,21 @@ def draw_programs(
 
 
 def _programs(batch: int, context: int, kv_heads: int, splits: Callable[[int, int], int]) -> tuple[int, int]:
-    pieces = splits(batch, context)
-    if pieces < 1:
-        raise ValueError(f"splits({batch}, {context}) is {pieces}; a sequence has 1 or more.")
-    return pieces, batch * kv_heads * pieces
+    num_splits = splits(batch, context)
+    if num_splits < 1:
+        raise ValueError(f"splits({batch}, {context}) is {num_splits}; a sequence has 1 or more.")
+    return num_splits, batch * kv_heads * num_splits
 
 
-def _cell(batch: int, context: int, kv_heads: int, processors: int, pieces: int, programs: int) -> HeatCell:
+def _cell(batch: int, context: int, kv_heads: int, processors: int, num_splits: int, programs: int) -> HeatCell:
     each = programs / processors
     title = (
-        f"{_count(batch, 'sequence')} of {context:,} tokens: {batch:,} × {_count(kv_heads, 'KV head')} × {_count(pieces, 'split')} = "
+        f"{_count(batch, 'sequence')} of {context:,} tokens: {batch:,} × {_count(kv_heads, 'KV head')} × {_count(num_splits, 'split')} = "
         f"{_count(programs, 'program')} for {processors} processors, {_short(each)} each"
     )
     title += f"; {_count(processors - programs, 'processor')} without work" if programs < processors else ""
     heat = math.log(min(max(each, 1.0), _ENOUGH)) / math.log(_ENOUGH)
-    return HeatCell(_short(each), _DARKEST * heat, title, _count(pieces, "split"), hatched=programs < processors)
+    return HeatCell(_short(each), _DARKEST * heat, title, _count(num_splits, "split"), hatched=programs < processors)
 
 
 def _short(each: float) -> str:
@@ -85,7 +85,7 @@ def _legend(d: Drawing, y: float, kv_heads: int, processors: int) -> float:
     d.text(
         16,
         y + 8,
-        f"programs = sequences × {_count(kv_heads, 'KV head')} × splits; the number is programs / {processors} processors",
+        f"programs = sequences × {_count(kv_heads, 'KV head')} × splits; the value is programs / {processors} processors",
         12,
         fill=SOFT_INK,
     )
@@ -102,8 +102,8 @@ def _legend(d: Drawing, y: float, kv_heads: int, processors: int) -> float:
 
 def _describe(title: str, counts: dict[tuple[int, int], tuple[int, int]], kv_heads: int, processors: int) -> str:
     told = [
-        f"{_count(batch, 'sequence')} of {context:,} tokens, {_count(pieces, 'split')}: {_count(programs, 'program')}, {_short(programs / processors)} a processor"
+        f"{_count(batch, 'sequence')} of {context:,} tokens, {_count(num_splits, 'split')}: {_count(programs, 'program')}, {_short(programs / processors)} per processor"
         + (f", {processors - programs} without work." if programs < processors else ".")
-        for (batch, context), (pieces, programs) in counts.items()
+        for (batch, context), (num_splits, programs) in counts.items()
     ]
     return f"{title}. {_count(kv_heads, 'KV head')}, {processors} processors. " + " ".join(told)

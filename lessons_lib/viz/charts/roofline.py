@@ -1,4 +1,4 @@
-"""The roofline: what a machine allows at each intensity, and what was reached."""
+"""The roofline: what a machine allows at each intensity, and what was achieved."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
 
 _LEFT, _RIGHT, _HEIGHT = 74, 24, 400
 _LABEL = 12
-_NEAR = 12  # pixels; signs that are nearer cover each other
+_NEAR = 12  # pixels; closer signs overlap
 _GRID = "#E6E6E6"
-_PERCENT = "percent: how much of what the machine allows is reached"
+_PERCENT = "percent: the share of the machine's limit that is reached"
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class RooflinePoint:
     """Something that was timed.
 
     Attributes:
-        name: of the case; points of one name are the same work done in other ways.
+        name: of the case; points with one name are the same work done in different ways.
         work: what had to be done.
         seconds: what it took.
-        series: the way in which it was done; points of one series have one colour and sign.
+        series: the way in which it was done; points of one series share a color and a sign.
     """
 
     name: str
@@ -44,7 +44,7 @@ class RooflinePoint:
 
 @dataclass(frozen=True)
 class _Plane:
-    """Two logarithmic axes on the sheet, limits in powers of ten."""
+    """Two logarithmic axes, with limits in powers of ten."""
 
     x_low: int
     x_high: int
@@ -64,20 +64,20 @@ class _Plane:
 
 
 def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str = "", note: str = "") -> Picture:
-    """Operations a second over operations a byte, both axes logarithmic, under the two limits of the machine.
+    """Operations per second against operations per byte, on logarithmic axes, below the machine's two limits.
 
-    Each point is labelled with its case and with the share of what the machine allows that it reaches; hover texts give all numbers.
+    Each point is labeled with its case and the share of the machine's limit that it reaches; hover texts give all values.
 
     Args:
         note: the source of the figures, written under the picture; for recorded ones, their provenance.
 
     Raises:
-        ValueError: a point took no time, or had nothing to do.
+        ValueError: a point has no time, no operations or no bytes.
     """
     for point in points:
         if min(point.seconds, point.work.flop, point.work.bytes) <= 0:
             raise ValueError(
-                f"point {point.name!r} has {point.work.flop} operations and {point.work.bytes} bytes in {point.seconds} s; each must be more than 0."
+                f"point {point.name!r} has {point.work.flop} operations and {point.work.bytes} bytes in {point.seconds} s; each must be above 0."
             )
     title = title or f"Roofline of the machine: {machine.name}"
     series = list(dict.fromkeys(point.series for point in points))
@@ -117,7 +117,7 @@ def _axes(d: Drawing, plane: _Plane) -> None:
     d.text(
         (_LEFT + right) / 2,
         plane.bottom + 32,
-        "intensity: operations for each byte (FLOP/byte)",
+        "intensity: operations per byte (FLOP/byte)",
         12,
         "middle",
         fill=SOFT_INK,
@@ -125,7 +125,7 @@ def _axes(d: Drawing, plane: _Plane) -> None:
 
 
 def _limits(d: Drawing, plane: _Plane, machine: Machine) -> list[Box]:
-    """The two limits and the ridge. Returns where their words stand."""
+    """The two limits and the ridge. Returns the boxes of their labels."""
     ridge, roof = plane.x(machine.ridge), plane.y(machine.flop_per_s)
     floor = (
         10.0**plane.y_low / machine.bytes_per_s
@@ -168,7 +168,7 @@ def _limits(d: Drawing, plane: _Plane, machine: Machine) -> list[Box]:
 
 
 def _legend(d: Drawing, series: Sequence[str], y: float) -> float:
-    """The signs of the series. Returns the y of the last line of them."""
+    """The signs of the series. Returns the y of their last line."""
     widths = [20 + sans_width(name, 12.5) for name in series]
     room = WIDTH - 32 - sans_width(_PERCENT, _LABEL) - 18
     for index, (name, (line, x)) in enumerate(zip(series, flow(widths, room, gap=18))):
@@ -199,7 +199,7 @@ def _points(
     boxes = place_labels(
         places, widths, _LABEL + 4, area, [*words, Box(ridge - 3, plane.top, ridge + 3, plane.bottom)], RADIUS
     )
-    if not all(box.is_within(area) for box in boxes):  # long names: let them cross the line of the ridge
+    if not all(box.is_within(area) for box in boxes):  # long names: let them cross the ridge line
         boxes = place_labels(places, widths, _LABEL + 4, area, words, RADIUS)
     for (x, y), box in zip(places, boxes):
         middle = (box.top + box.bottom) / 2
@@ -235,7 +235,7 @@ def _groups(points: Sequence[RooflinePoint], place) -> list[list[RooflinePoint]]
 
 
 def _label(group: list[RooflinePoint], points: Sequence[RooflinePoint], machine: Machine) -> str:
-    """The case and what it reaches. A case is named once, at its fastest point, unless others have the same intensity."""
+    """The case and its share of the limit. A case is named once, at its fastest point, unless others have the same intensity."""
     first, shares = group[0], [_share(point, machine) for point in group]
     if len(group) > 1:
         return f"{first.name} and {len(group) - 1} more: {_percent(min(shares))}–{_percent(max(shares))} %"

@@ -1,4 +1,4 @@
-"""Where the time of an engine's steps goes: a bar for each step, in its parts, whole and without the model."""
+"""Where the time of an engine's steps goes: one bar per step, split into parts, with and without the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lessons_lib.viz.drawing.palette import SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
 
-# The model in grey at the foot of each bar; what is the engine's own stands on it.
+# The model is gray, at the bottom of each bar; the engine's own parts are stacked on it.
 COLOURS = {"forward": SERIES[2], "schedule": SERIES[0], "move": SERIES[1], "sample": SERIES[3], "update": SERIES[4]}
 _OTHER = SERIES[5]
 _MODEL = "forward"
@@ -21,9 +21,9 @@ _GRID = "#E6E6E6"
 
 
 def draw_step_parts(steps: Sequence[EngineStep], title: str = "") -> Picture:
-    """Stacked bars of the parts of each step; under them the same without the model, at a scale of their own. Shares are told in words.
+    """Stacked bars of the parts of each step; below them, the same without the model on its own scale. Shares are also given in words.
 
-    Where there are more steps than bars, a bar is the mean of several steps in a row.
+    If there are more steps than bars, a bar is the mean of several consecutive steps.
     """
     title = title or "Where the time of a step goes"
     parts = _parts(steps)
@@ -31,9 +31,9 @@ def draw_step_parts(steps: Sequence[EngineStep], title: str = "") -> Picture:
     d = Drawing()
     d.text(16, 20, title, 15, bold=True)
     if not steps:
-        d.text(16, 48, "No step was made yet.", fill=SOFT_INK)
+        d.text(16, 48, "No steps yet.", fill=SOFT_INK)
         d.height = 66
-        return d.picture(f"{title}. No step was made yet.")
+        return d.picture(f"{title}. No steps yet.")
     y = _legend(d, totals, 46)
     size = -(-len(steps) // _MOST_BARS)
     bars = [_mean(steps[start : start + size], parts) for start in range(0, len(steps), size)]
@@ -48,7 +48,7 @@ def draw_step_parts(steps: Sequence[EngineStep], title: str = "") -> Picture:
 
 
 def _parts(steps: Sequence[EngineStep]) -> list[str]:
-    """Those that occur, the model's first."""
+    """The parts that occur, the model's first."""
     found = dict.fromkeys(part for step in steps for part in step.seconds)
     return [part for part in COLOURS if part in found] + [part for part in found if part not in COLOURS]
 

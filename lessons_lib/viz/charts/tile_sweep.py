@@ -1,4 +1,4 @@
-"""How long a kernel takes with each combination of tiles that was tried."""
+"""The time of a kernel with each combination of tiles that was tried."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from lessons_lib.viz.tables.heat_table import HeatCell, draw_heat_cell, draw_hea
 
 _DOWN, _ACROSS = ("rows", "keys"), ("warps", "stages")
 _LEFT = 210
-_SLOWEST = 2.0  # times the best; from here on, a cell is as pale as can be
+_SLOWEST = 2.0  # times the best; from here on, a cell has the palest color
 _DARKEST = 0.8
 
 
 def draw_sweep(tiles: Sequence[dict], note: str = "", title: str = "", chosen: dict | None = None) -> Picture:
-    """A table of times: rows and keys of a tile downwards, warps and stages across; the darker, the faster. The fastest has a frame, and the chosen one says so.
+    """A table of times: a tile's rows and keys down, warps and stages across; the darker, the faster. The fastest is framed, and the chosen one is marked.
 
     Args:
         tiles: "rows", "keys", "warps", "stages" and microseconds "us" of each combination; None where it can't run.
         note: the source of the figures, written under the picture; for recorded ones, their provenance.
-        chosen: "rows", "keys", "warps" and "stages" of the combination that is in use.
+        chosen: "rows", "keys", "warps" and "stages" of the combination in use.
 
     Raises:
-        ValueError: there is no combination with a time, one stands there twice, or the chosen one has no time.
+        ValueError: no combination has a time, one is listed twice, or the chosen one has no time.
     """
     times = {tuple(tile[name] for name in _DOWN + _ACROSS): tile["us"] for tile in tiles}
     if len(times) != len(tiles):
-        raise ValueError(f"{len(tiles)} combinations, of which only {len(times)} differ; each may stand there once.")
+        raise ValueError(f"{len(tiles)} combinations, of which only {len(times)} differ; list each only once.")
     ran = {tile: us for tile, us in times.items() if us is not None}
     if not ran:
         raise ValueError(f"none of {len(tiles)} combinations has a time; at least one is needed.")

@@ -8,7 +8,7 @@ _STEPS = (1, 2, 5, 10)
 
 
 def say_seconds(seconds: float) -> str:
-    """A time as one reads it, in three digits: "12.5 ms", "3.4 s"."""
+    """A time in words, with three digits: "12.5 ms", "3.4 s"."""
     value, unit = (seconds * 1000, "ms") if abs(seconds) < 0.9995 else (seconds, "s")
     decimals = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     text = f"{value:,.{decimals}f}"
@@ -16,15 +16,15 @@ def say_seconds(seconds: float) -> str:
 
 
 def unit_of(longest: float) -> tuple[str, float]:
-    """The unit for an axis that ends at `longest` seconds, and how many of it make a second."""
+    """The unit for an axis that ends at `longest` seconds, and how many of them make a second."""
     return ("ms", 1000.0) if longest < 1 else ("s", 1.0)
 
 
 def round_ticks(longest: float, most: int) -> list[float]:
-    """Round values from 0 to at most `longest`, evenly spaced, at most `most` of them and 0."""
+    """0 and at most `most` evenly spaced round values up to `longest`."""
     if longest <= 0:
         return [0.0]
-    # 1e-9: a step that fits exactly shall not be passed over because of how the division was rounded.
+    # 1e-9: rounding in the division must not rule out a step that fits exactly.
     least = longest / max(most, 1) * (1 - 1e-9)
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in _STEPS if factor * power >= least)

@@ -1,4 +1,4 @@
-"""Which token comes next, and how likely, under several settings: the same tokens side by side, a column of bars for each."""
+"""The next token's probabilities under several settings, side by side: one column of bars per setting."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show
 
 _ROW, _BAR, _SIZE, _HEAD = 26, 18, 13, 26
 _GAP = 18
-_MOST_COLUMNS = 5  # side by side; more go below
+_MOST_COLUMNS = 5  # side by side; more settings go below
 _MOST_NAME = 22  # characters
 _OTHERS = "all others"
-_ROUNDING = 1e-6  # what a sum of float32 may lack of 1
-_TEXT = 54  # room for "12.3 %" behind a bar
+_ROUNDING = 1e-6  # how far below 1 a sum of float32 may be
+_TEXT = 54  # room for "12.3 %" after a bar
 
 
 def draw_token_bars(names: Sequence[str], columns: Mapping[str, Sequence[float]], title: str = "") -> Picture:
-    """A row for each token, a column of bars for each setting. All bars have one scale. A token that can't be drawn is hatched.
+    """One row per token, one column of bars per setting, all on one scale. A token that can't be sampled is hatched.
 
     Args:
         names: texts of the likeliest tokens, likeliest first.
-        columns: setting -> a probability for each name, 0 to 1; 0 for one that was cut. What they lack of 1 is shown as all others.
+        columns: setting -> a probability for each name, 0 to 1; 0 if it was cut. The rest up to 1 is shown as "all others".
 
     Raises:
-        ValueError: nothing to show, a column that is not as long as `names`, or values that are no probabilities.
+        ValueError: nothing to show, a column whose length differs from `names`, or values that aren't probabilities.
     """
     _check(names, columns)
     rest = {setting: max(1 - sum(values), 0.0) for setting, values in columns.items()}
@@ -57,8 +57,8 @@ def draw_token_bars(names: Sequence[str], columns: Mapping[str, Sequence[float]]
                 fill=SOFT_INK if label is _OTHERS else INK,
                 mono=label is not _OTHERS,
             )
-        for place, setting in enumerate(settings[start : start + per_line]):
-            x = left + place * (width + _GAP)
+        for index, setting in enumerate(settings[start : start + per_line]):
+            x = left + index * (width + _GAP)
             d.text(x, head, _fitted(setting, width), _SIZE, bold=True)
             _column(d, x, y + _HEAD, shown[setting], rows, scale, setting)
         y += _HEAD + _ROW * len(rows) + 14
@@ -109,9 +109,7 @@ def _check(names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> None
         if len(values) != len(names):
             raise ValueError(f"column {setting!r} has {len(values)} values for {len(names)} names; give one for each.")
         if not all(0 <= value <= 1 + 1e-6 for value in values) or sum(values) > 1 + 1e-4:
-            raise ValueError(
-                f"column {setting!r} holds {list(values)}; probabilities are 0 to 1, and 1 together at most."
-            )
+            raise ValueError(f"column {setting!r} has values {list(values)}; probabilities are 0 to 1 and sum to at most 1.")
 
 
 def _describe(names: Sequence[str], columns: Mapping[str, Sequence[float]], title: str) -> str:

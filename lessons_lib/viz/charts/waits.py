@@ -1,4 +1,4 @@
-"""How long each request waited, against when it came: a panel a run, a sign a tier. Starvation is a line that climbs."""
+"""Queue time against arrival time: one panel per run, one sign per tier. Starvation shows as a rising line."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
 _MARGIN, _GUTTER, _LEFT, _HEIGHT = 16, 24, 46, 180
 _BINS = 60
-_MOST_POINTS = 300  # in a panel; more are drawn as bins
+_MOST_POINTS = 300  # in a panel; more requests are drawn as bins
 _GRID = "#E6E6E6"
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Requests of one tier that came about the same time.
+    """Requests of one tier that arrived at about the same time.
 
     Attributes:
-        arrival: the middle of the time in which they came.
+        arrival: the middle of the bin's time span.
         mean, most: of their queue times.
-        count: how many they are.
+        count: how many requests.
     """
 
     arrival: float
@@ -39,7 +39,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class _Panel:
-    """The panel of one run: arrival times to the right, queue times upwards."""
+    """The panel of one run: arrival time on x, queue time on y."""
 
     left: float
     right: float
@@ -59,9 +59,9 @@ class _Panel:
 
 
 def draw_waits(runs: Mapping[str, Simulation], tiers: Mapping[str, int], title: str = "") -> Picture:
-    """Queue time against arrival, the tiers apart; all panels on the same axes.
+    """Queue time against arrival time, per tier, with all panels on the same axes.
 
-    A few requests are points. Many are put in bins of arrival time: a line for the mean of each bin, and a pale band from there to its longest wait.
+    A few requests are drawn as points. Many are binned by arrival time: a line for each bin's mean, and a pale band up to its longest wait.
 
     Args:
         tiers: sequence id -> tier, for every sequence of the runs.
@@ -115,12 +115,12 @@ def waits_by_tier(run: Simulation, tiers: Mapping[str, int]) -> dict[int, np.nda
 
 
 def binned(points: np.ndarray, last_arrival: float, bins: int = _BINS) -> list[Bin]:
-    """The points [sequences, 2] in bins of the same length of arrival time; empty bins are left out."""
-    places = np.minimum(points[:, 0] / (last_arrival or 1) * bins, bins - 1).astype(int)
-    counts = np.bincount(places, minlength=bins)
-    sums = np.bincount(places, points[:, 1], minlength=bins)
+    """The points [sequences, 2] in equal bins of arrival time; empty bins are left out."""
+    bin_of = np.minimum(points[:, 0] / (last_arrival or 1) * bins, bins - 1).astype(int)
+    counts = np.bincount(bin_of, minlength=bins)
+    sums = np.bincount(bin_of, points[:, 1], minlength=bins)
     most = np.zeros(bins)
-    np.maximum.at(most, places, points[:, 1])
+    np.maximum.at(most, bin_of, points[:, 1])
     return [
         Bin((n + 0.5) / bins * last_arrival, float(sums[n] / counts[n]), float(most[n]), int(counts[n]))
         for n in np.flatnonzero(counts).tolist()
@@ -164,12 +164,12 @@ def _draw_points(d: Drawing, panel: _Panel, by_tier: dict[int, np.ndarray]) -> N
                 panel.x(arrival),
                 panel.y(wait),
                 tier,
-                f"tier {tier}: came at {say_seconds(arrival)}, waited {say_seconds(wait)}",
+                f"tier {tier}: arrived at {say_seconds(arrival)}, waited {say_seconds(wait)}",
             )
 
 
 def _draw_bins(d: Drawing, panel: _Panel, by_tier: dict[int, list[Bin]]) -> None:
-    """All pale bands, then all lines, so that no band hides a line. Where two tiers wait alike, the wider line looks out under the other."""
+    """All pale bands first, then all lines, so that no band hides a line. Where two tiers coincide, the wider line shows below the other."""
     tiers = list(reversed(by_tier.items()))
     for tier, bins in tiers:
         colour, tops = SERIES[tier % len(SERIES)], _path(panel, bins, "most")
@@ -181,7 +181,7 @@ def _draw_bins(d: Drawing, panel: _Panel, by_tier: dict[int, list[Bin]]) -> None
     for tier, bins in tiers:
         every = max(len(bins) // 6, 1)
         for b in bins[tier * every // 2 % every :: every]:
-            words = f"tier {tier}: {b.count:,} came about {say_seconds(b.arrival)}, mean wait {say_seconds(b.mean)}, longest {say_seconds(b.most)}"
+            words = f"tier {tier}: {b.count:,} arrived about {say_seconds(b.arrival)}, mean wait {say_seconds(b.mean)}, longest {say_seconds(b.most)}"
             draw_sign(d, panel.x(b.arrival), panel.y(b.mean), tier, words)
 
 

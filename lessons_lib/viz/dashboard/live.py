@@ -1,4 +1,4 @@
-"""A dashboard next to a running engine: its figures, its last steps, and the answers as they grow."""
+"""A dashboard for a running engine: its metrics, its last steps, and the growing answers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["Dashboard", "draw_dashboard"]
 
 _REDRAW_SECONDS = 0.125
 _MOST_TEXTS = 8
-_MOST_CHARACTERS = 400  # of an answer; its end is what is new
+_MOST_CHARACTERS = 400  # of an answer; its end is the new part
 
 
 class Dashboard(widgets.VBox):
-    """Shows an engine at work, and lets it work: step by step, or on and on without holding up the page.
+    """Shows an engine and drives it: step by step, or continuously without blocking the page.
 
-    It also follows steps that others make, such as `engine.generate` in another cell.
+    It also follows steps made elsewhere, such as by `engine.generate` in another cell.
 
     engine  an LLMEngine
     params  SamplingParams of the requests that are added here
 
     `outputs` are the requests that ended in steps made here. Keyboard: Tab from one control to the next, Enter for a button.
-    Where no kernel runs (GitHub, an exported page) the last picture is seen.
+    Where no kernel runs (GitHub, an exported page), the last picture is shown.
     """
 
     def __init__(self, engine, params: SamplingParams | None = None):
@@ -42,11 +42,11 @@ class Dashboard(widgets.VBox):
         self._task: asyncio.Task | None = None
         self._drawn_at = float("-inf")
         self.step_button = _button("step", "run one step of the engine")
-        self.run_button = _button("run", "run step after step until no request is left, or stop doing so")
+        self.run_button = _button("run", "run steps until no request is left, or pause")
         self.prompt = widgets.Text(
             value="The old dog", description="story", style={"description_width": "initial"},
             layout=widgets.Layout(flex="1 1 200px", margin="0 0 0 16px"),
-            continuous_update=True,  # else the text and the click on the button would leave the page at once, and might change places
+            continuous_update=True,  # else the text and a button click would be sent at the same time, and might arrive in the wrong order
         )  # fmt: skip
         self.add_button = _button("add", "add a request that continues this story")
         self.message = widgets.HTML(layout=widgets.Layout(min_height="24px", max_width="900px"))
@@ -77,7 +77,7 @@ class Dashboard(widgets.VBox):
         self.redraw()
 
     def add(self) -> None:
-        """Put the story in the field in as a request."""
+        """Add a request with the story in the text field."""
         try:
             self._say(f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step.")
         except Exception as error:  # show the learner what the engine refuses
@@ -85,7 +85,7 @@ class Dashboard(widgets.VBox):
         self.redraw()
 
     def run(self) -> None:
-        """Make steps until no request is left, between whatever else the kernel has to do. Without an event loop: at once."""
+        """Run steps until no request is left, in between the kernel's other work. Without an event loop: all at once."""
         self._set_running(True)
         try:
             self._task = asyncio.get_running_loop().create_task(self._keep_stepping())
@@ -96,7 +96,7 @@ class Dashboard(widgets.VBox):
 
     def pause(self) -> None:
         self.is_running = False
-        self.redraw()  # first: once the page says that it has paused, it shows the last step
+        self.redraw()  # first, so that the page already shows the last step when it says it has paused
         self._say("Paused.")
         self._set_running(False)
 
@@ -173,7 +173,7 @@ def _reason(output: RequestOutput) -> str:
 
 
 def _line(name: str, text: str, reason: str) -> str:
-    """An answer as it is now, behind the name of its request."""
+    """An answer so far, after the name of its request."""
     text = f"…{text[-_MOST_CHARACTERS:]}" if len(text) > _MOST_CHARACTERS else text
     chip = f"background:{color_of(name)};color:{text_on(color_of(name))};border-radius:3px;padding:1px 7px;font-weight:bold"
     end = f' <span style="color:{SOFT_INK}">({escape(reason)})</span>' if reason else ""

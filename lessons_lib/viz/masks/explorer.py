@@ -1,4 +1,4 @@
-"""A mask to play with: how many tokens each sequence has, how many of them are cached, and which rules hold."""
+"""A mask to play with: each sequence's new and cached tokens, and the rules that apply."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
 from lessons_lib.viz.masks.grid import LARGEST, draw_mask
 
 _MOST_PADDING = 8
-_AT_ONCE = 1000  # cells; with more, the hover texts would hold up the picture
+_AT_ONCE = 1000  # cells; with more, the hover texts would slow the picture down
 _AT_REST = 0.3  # seconds after the last move
 
 
 def row_tags(lengths: Sequence[int], cached: Sequence[int], padding: int = 0) -> tuple[Tags, Tags]:
-    """The tags of one pass: of the queries, which are the new tokens of every sequence and then the padding, and of the keys, which
-    are the cached tokens of every sequence and then those same queries."""
+    """The tags of one pass. The queries are the new tokens of every sequence, then the padding; the keys are the cached tokens of
+    every sequence, then those same queries."""
     at_the_end = Tags(torch.full((padding,), PADDING), torch.arange(padding))
     queries = tag_tokens(lengths, starts=cached).followed_by(at_the_end)
     return queries, tag_tokens(cached).followed_by(queries)
 
 
 class MaskExplorer(widgets.VBox):
-    """Shows the mask of some sequences that share a row, and redraws it when a slider or a rule is moved.
+    """Shows the mask of sequences that share a packed row, and redraws it when a slider or a rule changes.
 
     lengths  new tokens of each sequence at first
     cached   tokens that each has in the cache at first, as many
     names    of the sequences; A, B, ... if not given
-    longest  the most new tokens, and the most cached ones, that the sliders of a sequence go to
+    longest  the maximum of the sliders for a sequence's new and cached tokens
 
-    The mouse resting on a cell reads the cell. The slider "read row" frames a query's row and reads it.
+    Hovering over a cell describes it. The slider "read row" frames a query's row and describes it.
     Keyboard: Tab goes from slider to slider and to the boxes; arrow keys move a slider, Space ticks a box.
-    Where no kernel runs (GitHub, an exported page) the picture is seen as it was last.
+    Where no kernel runs (GitHub, an exported page), the last picture is shown.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class MaskExplorer(widgets.VBox):
         self.rule_boxes = [_box(reason(rule)[0]) for rule in RULES]
         for box in self.rule_boxes:
             box.value = True
-        self.reading_row = _slider("read row", 0, 0, "the query whose row is framed and read")
+        self.reading_row = _slider("read row", 0, 0, "the query whose row is framed and described")
         self.reading_row.readout = False  # it would count from 0, and the sentence says more
         self.as_text = _box("as text")
         self.sentence = widgets.HTML(layout=widgets.Layout(flex="1 1 300px"))
@@ -96,7 +96,7 @@ class MaskExplorer(widgets.VBox):
 
     @property
     def tags(self) -> tuple[Tags, Tags]:
-        """The tags of queries and keys as the sliders stand."""
+        """The tags of queries and keys at the sliders' current values."""
         lengths, cached = ([slider.value for slider in sliders] for sliders in (self.new_tokens, self.cached_tokens))
         return row_tags(lengths, cached, self.padding_tokens.value)
 
@@ -160,7 +160,7 @@ class MaskExplorer(widgets.VBox):
         return live_html(self._content(sentence=False, hover=hover))
 
     def _content(self, sentence: bool = True, hover: bool = True) -> Picture | str:
-        """The picture, or a sentence that says why there is none."""
+        """The picture, or a sentence saying why there is none."""
         queries, keys = self.tags
         if not len(queries):
             return "There are no new tokens, so there are no queries and no mask. Give a sequence a new token."
@@ -179,7 +179,7 @@ class MaskExplorer(widgets.VBox):
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """That of a kernel; a plain program has none."""
+    """The kernel's event loop; a plain program has none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""A mask as a grid: a row for each query, a column for each key, coloured where the query may attend to the key.
+"""A mask as a grid: one row per query, one column per key, colored where the query may attend to the key.
 
-A cell has the colour of the query's sequence. Letters and positions stand at the edges, and the mouse resting on a cell reads it
-aloud. Fills are drawn in runs, because the picture must redraw while a slider moves.
+A cell has the color of the query's sequence. Letters and positions are at the edges, and hovering over a cell describes it.
+Fills are drawn in runs, because the picture must redraw while a slider moves.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
 
-LARGEST = 100  # queries, and keys; cells of more would be too small to tell apart
-_MARGIN, _RIGHT, _BAND, _TICKS = 32, 16, 20, 26  # pixels; the band bears the letters, the ticks are the positions
+LARGEST = 100  # queries, and keys; with more, cells would be too small to tell apart
+_MARGIN, _RIGHT, _BAND, _TICKS = 32, 16, 20, 26  # pixels; the letters are in the band, the ticks are the positions
 _WIDEST, _NARROWEST, _READABLE, _MOST_HEIGHT = 34, 6, 16, 640  # of a cell; and of all rows
 _DOT_CELL = 8  # narrower cells have no dot
 _GRID = "#DCDCD7"
@@ -62,18 +62,18 @@ def draw_mask(
     sentence: bool = True,
     hover: bool = True,
 ) -> Picture:
-    """The mask as a grid of cells. A cell where the mask differs from the rules is crossed.
+    """The mask as a grid of cells. Cells where the mask differs from the rules are crossed out.
 
     Args:
         mask: bool [queries, keys], True where the query may attend.
         queries: Tags of the rows.
         keys: Tags of the columns. Those that are not among the queries are in the cache.
         names: one for each sequence id; A, B, ... if not given.
-        row: index of a query whose row is framed and read aloud.
-        rules: those that the mask is made of, which give the reasons in the hover texts.
+        row: index of a query whose row is framed and described.
+        rules: the rules of the mask; they give the reasons in the hover texts.
         title: a heading.
-        sentence: whether what is read aloud stands under the grid too; it is in the alternative text in any case.
-        hover: whether the cells have hover texts. At 64 x 64, they are 40 times as long as all the rest.
+        sentence: whether the row's description is also shown below the grid; the alternative text always has it.
+        hover: whether the cells have hover texts. At 64 x 64, they make up most of the picture's size: 40 times the rest.
 
     Raises:
         ValueError: the mask is not bool, has another shape than the tags, or has more than 100 queries or keys.
@@ -117,7 +117,7 @@ def _check(mask: torch.Tensor, queries: Tags, keys: Tags, row: int | None) -> No
         )
     if mask.dtype != torch.bool:
         raise ValueError(
-            f"the mask is of dtype {mask.dtype}; it must be torch.bool, True where attending is allowed. Of an additive mask, draw `mask == 0`."
+            f"the mask is of dtype {mask.dtype}; it must be torch.bool, True where attending is allowed. For an additive mask, draw `mask == 0`."
         )
     if max(shape) > LARGEST:
         raise ValueError(
@@ -141,7 +141,7 @@ def _lay_out(mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str]
     band = min(90, max([_BAND, *(8 * len(name) + 8 for name in names)]))
     tallest = max(_NARROWEST, _MOST_HEIGHT // len(queries))
     width = min(_WIDEST, tallest, (WIDTH - _MARGIN - band - _TICKS - _RIGHT) // len(keys))
-    # Squares, unless they would be too low to read the labels of a few queries.
+    # Squares, unless rows would be too low to read the labels of a few queries.
     columns, rows = TokenAxis.of(keys, names, width), TokenAxis.of(queries, names, max(width, min(_READABLE, tallest)))
     differs = mask != combine(rules, queries, keys)
     return _Sheet(rows, columns, mask.tolist(), differs.tolist(), cached_keys(queries, keys), band)
@@ -190,7 +190,7 @@ def _row_labels(d: Drawing, sheet: _Sheet, y: float) -> None:
 
 
 def _cells(d: Drawing, sheet: _Sheet, y: float) -> None:
-    """Fills, a path for each colour, and a dot in every cell that may attend: colour never stands alone."""
+    """Fills, one path per color, and a dot in every allowed cell: color is never the only cue."""
     wide, high = sheet.columns.cell, sheet.rows.cell
     for seq_id, start, size in sheet.columns.runs():
         if seq_id == PADDING:
@@ -206,7 +206,7 @@ def _cells(d: Drawing, sheet: _Sheet, y: float) -> None:
             if flag:
                 x = sheet.left + start * wide
                 fills.setdefault(fill, []).append(f"M{x} {number(top)}h{size * wide}v{high}h-{size * wide}z")
-                # A little further than to the last dot, lest it be lost to rounding.
+                # Slightly past the last dot, so that rounding doesn't drop it.
                 dots.setdefault(text_on(fill), []).append(
                     f"M{number(x + wide / 2)} {number(top + high / 2)}h{number((size - 1) * wide + 0.5)}"
                 )
@@ -217,7 +217,7 @@ def _cells(d: Drawing, sheet: _Sheet, y: float) -> None:
 
 
 def _lines(d: Drawing, sheet: _Sheet, y: float) -> None:
-    """The grid, darker between sequences, and dark between what is cached and what is new."""
+    """The grid lines: darker between sequences, darkest between cached and new keys."""
 
     def lines(rows, columns) -> str:
         across = "".join(
@@ -254,7 +254,7 @@ def _crosses(d: Drawing, sheet: _Sheet, y: float) -> None:
 
 
 def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:
-    """What the signs mean, and how many cells may attend. Returns the y under it."""
+    """The legend, and how many cells may attend. Returns the y below it."""
     d.text(16, y + 12, count_text(sheet.may), 13, bold=True)
     y += 26
     x = 16.0

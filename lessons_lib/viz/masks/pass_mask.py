@@ -1,6 +1,6 @@
 """The mask of a forward pass over a packed row, drawn in runs: keys in the cache on the left, keys of the row on the right.
 
-`mask_grid` draws every cell and reads it aloud. A pass has more cells than that can bear: 4 decodes look at hundreds of cached keys.
+`mask_grid` draws every cell, with a hover text. A pass has too many cells for that: 4 decodes attend to hundreds of cached keys.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
 
 _GAP, _RIGHT, _BAND = 16, 16, 18
-_HEAD = 60.0  # the least that the words over the columns need
+_HEAD = 60.0  # the minimum width for the words above the columns
 _TALLEST, _MOST_HEIGHT = 18.0, 400.0  # of one query's row, and of all rows
-_LINED_ROW, _LABELLED_ROW = 6, 11  # lower rows have no line between them, and no label each
-_MOST_QUERIES = 160  # with more, a run is too thin to point at, and there would be thousands of them
+_LINED_ROW, _LABELLED_ROW = 6, 11  # lower rows have no lines between them and no labels of their own
+_MOST_QUERIES = 160  # with more, runs are too thin to point at, and there would be thousands
 _MOST_NAMED = 3  # sequences that one hover text names
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """What the mask is drawn from, and where.
+    """What is drawn, and where.
 
-    `cached` narrow columns, a gap, and then the new columns, which are as wide as a row is high.
+    `cached` narrow columns, a gap, then the new columns, which are as wide as a row is high.
     """
 
     packed: PackedBatch
@@ -58,7 +58,7 @@ class _Grid:
         return self.top + query * self.square
 
     def sequences(self) -> list[tuple[str, int, int]]:
-        """(name, first column, column after the last) of what is cached of every sequence, then of what is new of it."""
+        """(name, first column, column after the last) of each sequence's cached keys, then of its new keys."""
         bounds = torch.tensor([0, *self.packed.cached_lens, *self.packed.new_lens]).cumsum(0).tolist()
         return [
             (name, start, end)
@@ -68,7 +68,7 @@ class _Grid:
 
 
 def draw_pass_mask(d: Drawing, packed: PackedBatch, names: Sequence[str], left: float, y: float) -> float:
-    """Draw the mask on the sheet, with labels left of `left`. Returns the y under it."""
+    """Draw the mask on the sheet, with labels left of `left`. Returns the y below it."""
     count, cached = len(packed.input_ids), sum(packed.cached_lens)
     if not count:
         d.text(16, y + 10, "The row is empty: no mask.", 12, fill=SOFT_INK)
@@ -113,7 +113,7 @@ def _sums(mask: torch.Tensor, cached: int) -> str:
 
 
 def _heads(d: Drawing, grid: _Grid) -> None:
-    """Over the columns: in the cache or new, and whose."""
+    """Above the columns: cached or new, and of which sequence."""
     y = grid.top - _BAND
     if grid.cached:
         _, width = grid.span(0, grid.cached)
@@ -131,20 +131,20 @@ def _heads(d: Drawing, grid: _Grid) -> None:
 
 
 def _row_labels(d: Drawing, grid: _Grid) -> None:
-    """The tag of each query, or where rows are thin that of a sequence's first and last."""
+    """The tag of each query; where rows are thin, only those of a sequence's first and last."""
     owners, positions = grid.packed.seq_ids.tolist(), grid.packed.positions.tolist()
-    ends = {place for start, end in pairwise(grid.packed.cu_seqlens_q.tolist()) for place in (start, end - 1)}
+    ends = {index for start, end in pairwise(grid.packed.cu_seqlens_q.tolist()) for index in (start, end - 1)}
     size = min(11.0, max(9.0, grid.square))
     free = 0.0
-    for place in range(len(owners)) if grid.square >= _LABELLED_ROW else sorted(ends):
-        middle = grid.y(place) + grid.square / 2
+    for index in range(len(owners)) if grid.square >= _LABELLED_ROW else sorted(ends):
+        middle = grid.y(index) + grid.square / 2
         if middle - size / 2 >= free:
-            d.text(grid.left - 8, middle, f"{grid.names[owners[place]]} {positions[place]}", size, "end", fill=SOFT_INK)
+            d.text(grid.left - 8, middle, f"{grid.names[owners[index]]} {positions[index]}", size, "end", fill=SOFT_INK)
             free = middle + size / 2
 
 
 def _hovers(d: Drawing, grid: _Grid) -> None:
-    """Row by row, cells of one kind in one piece, which says in words what it is. Nothing is seen of it."""
+    """Invisible hover areas: row by row, one for each run of cells of one kind."""
     packed, keys = grid.packed, grid.keys
     own = same_sequence(Tags(packed.seq_ids, packed.positions), key_tags(packed))
     kinds = grid.mask.int() * 2 + own.int()
@@ -164,7 +164,7 @@ def _hovers(d: Drawing, grid: _Grid) -> None:
 
 
 def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
-    """For each row of a grid, where its runs of equal numbers begin, and at the end its width. A run ends at the divider."""
+    """For each row of a grid, where its runs of equal values begin, then its width. A run also ends at the divider."""
     changes = kinds[:, 1:] != kinds[:, :-1]
     if divider:
         changes[:, divider - 1] = True
@@ -177,14 +177,14 @@ def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
 def _say(may: int, is_own: int, keys: list[tuple[int, int]], names: Sequence[str]) -> str:
     """What a query may or may not do with keys of one kind, and why."""
     count = len({seq_id for seq_id, _ in keys})
-    whom = ranges(keys, names) if count <= _MOST_NAMED else f"{len(keys)} keys of {count} other sequences"
+    targets = ranges(keys, names) if count <= _MOST_NAMED else f"{len(keys)} keys of {count} other sequences"
     if may:
-        return f"may attend to {whom}: {reason(same_sequence)[0]}, {reason(not_in_the_future)[0]}"
-    return f"may not attend to {whom}: {reason(not_in_the_future if is_own else same_sequence)[1]}"
+        return f"may attend to {targets}: {reason(same_sequence)[0]}, {reason(not_in_the_future)[0]}"
+    return f"may not attend to {targets}: {reason(not_in_the_future if is_own else same_sequence)[1]}"
 
 
 def _fills(d: Drawing, grid: _Grid) -> None:
-    """What may attend, in one shape for each sequence, with an edge at the end of every run."""
+    """The allowed cells, one shape per sequence, with an edge at the end of every run."""
     rows, cells = _run_bounds(grid.mask.int(), grid.cached), grid.mask.tolist()
     for name, (first, last) in zip(grid.names, pairwise(grid.packed.cu_seqlens_q.tolist())):
         shape, edges = [], []
@@ -202,7 +202,7 @@ def _fills(d: Drawing, grid: _Grid) -> None:
 
 
 def _lines(d: Drawing, grid: _Grid) -> None:
-    """A frame around both parts, lines between sequences, and thin ones between rows that are high enough."""
+    """A frame around both parts, lines between sequences, and thin lines between rows that are high enough."""
     bounds = grid.packed.cu_seqlens_q.tolist()
     height = grid.y(bounds[-1]) - grid.top
     rows, between = [], []

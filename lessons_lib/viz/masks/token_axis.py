@@ -1,4 +1,4 @@
-"""The tokens along one side of a grid, with what there is room to write at each."""
+"""The tokens along one side of a grid, with as many labels as fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERY_TOKEN = 13  # pixels; in narrower cells, a run has one letter
 
 
 def runs_of(values: Sequence) -> list[tuple]:
-    """(value, first index, length) of the runs of equal neighbours."""
+    """(value, first index, length) of the runs of equal neighbors."""
     runs, start = [], 0
     for value, group in groupby(values):
         size = len(list(group))
@@ -49,7 +49,7 @@ class TokenAxis:
         return self.cell * len(self.tokens)
 
     def runs(self) -> list[tuple[int, int, int]]:
-        """(sequence id, first index, tokens) of neighbours of one sequence."""
+        """(sequence id, first index, tokens) of neighbors of one sequence."""
         return runs_of([seq_id for seq_id, _ in self.tokens])
 
     def colour(self, seq_id: int) -> str:
@@ -59,9 +59,9 @@ class TokenAxis:
         return "–" if seq_id == PADDING else self.names[seq_id]
 
     def letters(self, upright: bool) -> list[tuple[int, float, float]]:
-        """(sequence id, pixels to its middle, font size) of the labels: on every token where there is room, else once on a run.
+        """(sequence id, pixels to its middle, font size) of the labels: one per token if they fit, else one per run.
 
-        upright  the axis runs downwards, so that a label's length does not matter
+        upright  the axis runs downwards, so that a label's length doesn't matter
         """
         found = []
         for seq_id, start, size in self.runs():
@@ -73,7 +73,7 @@ class TokenAxis:
         return found
 
     def ticks(self, upright: bool) -> list[tuple[int, str]]:
-        """(index, position) of the tokens whose positions are written: the first of a run, then those with round numbers."""
+        """(index, position) of the tokens whose positions are shown: the first of a run, then those at round positions."""
         digits = max((len(str(position)) for _, position in self.tokens), default=1)
         gap = 11 if upright else 6.2 * digits + 6
         step = next(step for step in (1, 2, 5, 10, 20) if step * self.cell >= gap)

@@ -1,7 +1,7 @@
-"""What one packed row does in the pool: a few cells are written, many are read, and none is moved.
+"""What one packed row does in the pool: a few cells are written, many are read, none are moved.
 
-The new tokens of the row stand on top, each over the slot that it is written to. In the grid, a cell in its request's full
-colour with a dark frame was written by this row; a cell with a dot is read.
+The new tokens of the row are at the top, each above the cache slot that it is written to. In the grid, this row writes
+the cells in their request's full color with a dark frame, and reads the cells with a dot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lessons_lib.viz.pool.access_words import access_block_title, access_faults,
 from lessons_lib.viz.pool.words import Holding, count
 
 _LEFT, _PANEL = 16, 262  # margin, width of the list of requests
-_ROW_LEFT = 92  # where the row's tokens begin
+_ROW_LEFT = 92  # where the row's tokens start
 _TOKEN, _WIDEST = 28, 64.0  # height of a token's cell, and its width where the row is short
 _MOST_IN_FULL = 6  # with more requests, their blocks are only counted
 _MOST_LISTED = 24
@@ -28,7 +28,7 @@ def draw_pool_access(step: PagedStep, reader: str | None = None) -> Picture:
 
     Args:
         step: one of `RecordedRun.accesses`.
-        reader: show what this request reads, and no other; what all of them read if None.
+        reader: show only what this request reads; if None, what all requests read.
 
     Raises:
         ValueError: the row has no such request.
@@ -57,7 +57,7 @@ def draw_pool_access(step: PagedStep, reader: str | None = None) -> Picture:
 
 
 def _row(d: Drawing, step: PagedStep, y: float) -> float:
-    """The new tokens of the row in one line, and under them the slots they go to. Returns the y under it."""
+    """The new tokens of the row in one line, and below them the cache slots they go to. Returns the y below it."""
     tokens = sum(map(len, step.written.values()))
     d.text(_ROW_LEFT - 10, y + 7, "new tokens,", 12, "end", fill=SOFT_INK)
     d.text(_ROW_LEFT - 10, y + 21, "positions", 12, "end", fill=SOFT_INK)
@@ -73,7 +73,7 @@ def _row(d: Drawing, step: PagedStep, y: float) -> float:
 
 
 def _runs(slots: tuple[int, ...], block_size: int) -> list[tuple[int, ...]]:
-    """Slots cut where the next is not the neighbour in the same block."""
+    """Slots, split where the next one isn't adjacent in the same block."""
     runs: list[list[int]] = []
     for slot in slots:
         if runs and slot == runs[-1][-1] + 1 and slot % block_size:
@@ -115,14 +115,14 @@ def _token_run(
 
 
 def _fitting(d: Drawing, x: float, y: float, texts: tuple[str, ...], room: float, fill: str) -> None:
-    """The first of the texts that has room, around x; none if none has."""
+    """The first of the texts that fits, centered at x; nothing if none does."""
     text = next((text for text in texts if 6.7 * len(text) + 3 <= room), None)
     if text:
         d.text(x, y, text, 12, "middle", bold=True, fill=fill)
 
 
 def _requests(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
-    """Who writes where, and reads which blocks in what order. Returns the y under it."""
+    """Which slots each request writes, and which blocks it reads in which order. Returns the y below it."""
     x, names = WIDTH - _LEFT - _PANEL, list(step.written)
     in_full = names if len(names) <= _MOST_IN_FULL else [reader] * (reader is not None)
     listed = in_full if reader is not None and len(names) > _MOST_LISTED else names[:_MOST_LISTED]
@@ -159,13 +159,13 @@ def _requests(d: Drawing, step: PagedStep, reader: str | None, y: float) -> floa
 
 
 def _blocks_read(d: Drawing, step: PagedStep, name: str, x: float, y: float, most_lines: int) -> float:
-    """A request's blocks in the order of its tokens; those that the row writes to are framed. Returns the y under them."""
+    """A request's blocks in the order of its tokens; those that the row writes to are framed. Returns the y below them."""
     blocks, written = step.tables[name], {slot // step.block_size for slot in step.written[name]}
     width, room = max(24.0, 8.0 * len(str(step.num_blocks - 1)) + 8), WIDTH - _LEFT - x
     a_line = int((room + 4) // (width + 4))
     shown: list[int | None] = list(range(len(blocks)))
     if len(shown) > a_line * most_lines:
-        # The end is always shown: there the new tokens go.
+        # The end is always shown: the new tokens go there.
         tail = a_line - 2
         shown = [*shown[: a_line * most_lines - tail - 2], None, *shown[-tail:]]
     places = flow([2 * width + 4 if index is None else width for index in shown], room)
@@ -185,7 +185,7 @@ def _blocks_read(d: Drawing, step: PagedStep, name: str, x: float, y: float, mos
 
 
 def _footer(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
-    """What the signs mean, and what cannot be. Returns the y under it."""
+    """The legend, and what can't be true. Returns the y below it."""
     d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
     y += 18
     x, sample = float(_LEFT), reader or next(iter(step.tables), "A")

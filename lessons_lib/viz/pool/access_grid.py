@@ -12,22 +12,22 @@ from lessons_lib.viz.pool.access_words import access_block_title, access_cell_ti
 from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
 from lessons_lib.viz.pool.words import Holding, holdings
 
-READ, NOT_READ, HELD = 0.5, 0.72, 0.86  # how much paper is in a request's colour
+READ, NOT_READ, HELD = 0.5, 0.72, 0.86  # how far a request's color is lightened
 _FAINT = mix(EDGE, PAPER, 0.4)
 _HOVER_CELL = 7  # smaller cells share their block's hover text
 _NUMBER_CELL = 24  # wider cells show the position of their token
 _MOST_HOVERS = 1500  # blocks of a larger pool have no hover texts
-_TALLEST = 620  # a pool whose grid would be taller has a square for each block
+_TALLEST = 620  # if the grid would be taller, each block is one square
 
 
 @dataclass(frozen=True)
 class _Block:
     """A block of the pool.
 
-    held     its owner, and how many tokens it has there; of several owners, the reader
+    held     its owner, and the owner's tokens in it; with several owners, the reader
     names    all owners
     written  the offsets that the row writes
-    titles   hover texts of its cells, if they are large enough to have some
+    titles   hover texts of its cells, if they are large enough
     """
 
     number: int
@@ -49,17 +49,17 @@ class _Block:
 
     @property
     def shade(self) -> str:
-        """Of the cells with a token that was there before."""
+        """Of the cells whose token was cached before."""
         return mix(self.colour, PAPER, READ if self.is_read else NOT_READ)
 
 
 def drawn_as_squares(step: PagedStep) -> bool:
-    """Whether the pool is so large that no cells are drawn, but a square for each block."""
+    """Whether the pool is so large that each block is one square without cells."""
     return lay_out(step.num_blocks, step.block_size).height > _TALLEST
 
 
 def draw_access_grid(d: Drawing, step: PagedStep, reader: str | None, x: float, y: float) -> float:
-    """All blocks of the pool. Returns the height taken.
+    """All blocks of the pool. Returns the height used.
 
     Args:
         reader: the request that reads; all requests if None.
@@ -105,7 +105,7 @@ def _blocks(step: PagedStep, reader: str | None, with_cells: bool) -> list[_Bloc
 
 
 def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
-    """A square for each block, filled as far as the block is. Returns the height taken."""
+    """A square for each block, filled in proportion to its tokens. Returns the height used."""
     size = next(
         (size for size in range(16, 4, -1) if math.ceil(len(blocks) / (LOT_WIDTH // size)) * size <= _TALLEST), 4
     )
@@ -150,7 +150,7 @@ def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
 
 
 def _bay(d: Drawing, lot: Lot, block: _Block, x: float, y: float) -> None:
-    """A block: its number, whose it is and which of its blocks, and its cells."""
+    """A block: its id, its owner and which of the owner's blocks it is, and its cells."""
     (width, height), held = lot.bay, block.held
     fill, edge = (mix(block.colour, PAPER, HELD), mix(block.colour, INK, 0.25)) if held else (PAPER, EDGE)
     d.rect(x, y, width, height, fill, edge, radius=3, title=block.title)
@@ -164,7 +164,7 @@ def _bay(d: Drawing, lot: Lot, block: _Block, x: float, y: float) -> None:
 
 
 def _owner(d: Drawing, block: _Block, right: float, y: float, room: float) -> None:
-    """At the upper right corner of a bay: "B 2", the second block of B; or only B, where there is no room."""
+    """At the upper right corner of a bay: "B 2", the second block of B; or just B if there is no room."""
     name = block.names if len(block.names) <= 3 else f"{block.names[:2]}…"
     label = f"{name} {block.held.start // block.size + 1}"
     label = label if 6 * len(label) + 6 <= room else name
@@ -206,7 +206,7 @@ def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: flo
 
 
 def _path(d: Drawing, lot: Lot, first: int, end: int, x: float, y: float, fill: str, edge: str) -> None:
-    """Cells side by side; as one bar where they are too small to be told apart."""
+    """Cells side by side; one bar if they are too small to tell apart."""
     if end <= first:
         return
     size, height, left = lot.cell, lot.cell_height - 1, x + first * lot.cell

@@ -1,4 +1,4 @@
-"""What a packed row writes and reads in a pool, in words, and what of it cannot be right."""
+"""What a packed row writes and reads in a pool, in words, and what of it can't be right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lessons_lib.viz.pool.words import Holding, count, faults, ordinal
 
 
 def pool_after(step: PagedStep) -> PoolState:
-    """The pool as the row leaves it, as far as its requests hold it."""
+    """The pool after the row, as far as its requests' tables show it."""
     tables = tuple(TableState(name, blocks, step.context_lens[name]) for name, blocks in step.tables.items())
     return PoolState(step.num_blocks, step.block_size, (), tables)
 
@@ -30,7 +30,7 @@ def title(step: PagedStep, reader: str | None) -> str:
 
 
 def run_title(step: PagedStep, name: str, position: int, slots: tuple[int, ...]) -> str:
-    """New tokens that go side by side into one block, for the mouse."""
+    """The hover text of new tokens that go side by side into one block."""
     block, offset = divmod(slots[0], step.block_size)
     return f"{name}, {_span('position', position, len(slots))}: written to {named_slots(slots)}, block {block}, {_span('offset', offset, len(slots))}"
 
@@ -60,7 +60,7 @@ def access_cell_title(
 
 
 def access_faults(step: PagedStep) -> list[str]:
-    """What cannot be, a sentence each: a picture of a wrong write shall not look right."""
+    """What can't be true, one sentence each: the picture of a wrong write must not look right."""
     told = faults(pool_after(step))
     for name, slots in step.written.items():
         start, blocks = step.context_lens[name] - len(slots), step.tables[name]
@@ -68,7 +68,7 @@ def access_faults(step: PagedStep) -> list[str]:
             index, offset = divmod(position, step.block_size)
             if 0 <= index < len(blocks) and blocks[index] * step.block_size + offset != slot:
                 told.append(
-                    f"{name}'s position {position} belongs into slot {blocks[index] * step.block_size + offset}; slot {slot} is written."
+                    f"{name}'s position {position} belongs in slot {blocks[index] * step.block_size + offset}; slot {slot} is written."
                 )
                 break
     return told

@@ -1,6 +1,6 @@
-"""A block pool as a parking lot: a bay a block, the block tables next to it, the free queue below.
+"""A block pool as a parking lot: one bay per block, the block tables next to it, the free queue below.
 
-A cell has room for one token. A colour is a request; what a request holds and has not filled is hatched; free blocks are
+A cell has room for one token. A color is a request; a request's unused cells are hatched; free blocks are
 empty. A dark frame marks the blocks that have just been allocated or freed.
 """
 
@@ -39,7 +39,7 @@ def draw_pool(state: PoolState) -> Picture:
     d = Drawing()
     y = _event(d, state.event, 16) if state.event else 12.0
     lot, held = lay_out(state.num_blocks, state.block_size), holdings(state)
-    places = {block: place for place, block in reversed(list(enumerate(state.free_queue)))}
+    queue_index_of = {block: index for index, block in reversed(list(enumerate(state.free_queue)))}
     d.text(
         _LEFT,
         y + 8,
@@ -50,7 +50,7 @@ def draw_pool(state: PoolState) -> Picture:
     width, height = lot.bay
     for block in range(state.num_blocks):
         row, column = divmod(block, lot.columns)
-        bay = Bay(block, held.get(block, []), places.get(block), block in state.changed)
+        bay = Bay(block, held.get(block, []), queue_index_of.get(block), block in state.changed)
         _draw_bay(d, bay, lot, state.block_size, _LEFT + column * (width + GAP), y + 20 + row * (height + GAP))
     left = _queue(d, state, y + 20 + lot.height + 14)
     right = _tables(d, state, y)
@@ -59,7 +59,7 @@ def draw_pool(state: PoolState) -> Picture:
 
 
 def _event(d: Drawing, event: str, y: float) -> float:
-    """What has happened; if long, on two lines of smaller type, so that the grid stays where it is. Returns the y under it."""
+    """What has just happened; if long, on two lines in smaller type, so that the grid doesn't move. Returns the y below it."""
     words = event.split(" ")
     places = flow([7 * len(word) for word in words], WIDTH - 2 * _LEFT, gap=4)
     lines = [" ".join(word for word, (line, _) in zip(words, places) if line == n) for n in range(places[-1][0] + 1)]
@@ -75,17 +75,17 @@ def _event(d: Drawing, event: str, y: float) -> float:
 class Bay:
     block: int
     held: list[Holding]
-    place: int | None  # in the free queue
+    queue_index: int | None  # in the free queue
     changed: bool
 
 
 def _draw_bay(d: Drawing, bay: Bay, lot: Lot, block_size: int, x: float, y: float) -> None:
     width, height = lot.bay
     holder = bay.held[0] if bay.held else None
-    free = holder is None and bay.place is not None
+    free = holder is None and bay.queue_index is not None
     fill = PAPER if free else tint(color_of(holder.request)) if holder else NEUTRAL
     edge = EDGE if holder is None else mix(color_of(holder.request), INK, 0.25)
-    d.rect(x, y, width, height, fill, edge, radius=3, title=block_title(bay.block, holder, bay.place, block_size))
+    d.rect(x, y, width, height, fill, edge, radius=3, title=block_title(bay.block, holder, bay.queue_index, block_size))
     d.text(x + 5, y + HEAD / 2 + 0.5, str(bay.block), 11, fill=SOFT_INK if free else INK, mono=True)
     if holder:
         _owner(d, "+".join(h.request for h in bay.held), color_of(holder.request), x + width, y)
@@ -102,7 +102,7 @@ def _draw_bay(d: Drawing, bay: Bay, lot: Lot, block_size: int, x: float, y: floa
 
 
 def _owner(d: Drawing, name: str, colour: str, right: float, y: float) -> None:
-    """The name at the upper right corner of a bay, as much of it as has room."""
+    """The name at the upper right corner of a bay, as much of it as fits."""
     name = name if len(name) <= 3 else f"{name[:2]}…"
     width = max(13.0, 7 * len(name) + 5)
     d.rect(right - width - 2.5, y + 2.5, width, 13, colour, radius=2)
@@ -150,7 +150,7 @@ def _cells(d: Drawing, block: int, held: Holding, lot: Lot, block_size: int, x: 
 
 
 def _bars(d: Drawing, held: Holding, lot: Lot, block_size: int, x: float, y: float) -> None:
-    """Cells too small to be told apart: a bar for what is stored, a hatched one for what is not."""
+    """For cells too small to tell apart: a bar for the stored tokens, a hatched one for the unused rest."""
     for line, (start, end) in enumerate(_lines(lot, block_size)):
         top, full = y + line * lot.cell_height, min(max(held.tokens, start), end)
         if full > start:
@@ -172,7 +172,7 @@ def _chip_width(state: PoolState) -> float:
 
 
 def _tables(d: Drawing, state: PoolState, y: float) -> float:
-    """Block tables, one under the other. Returns the y under them."""
+    """Block tables, one below the other. Returns the y below them."""
     x, width = WIDTH - _LEFT - _PANEL, _chip_width(state)
     d.text(
         x,
@@ -207,7 +207,7 @@ def _tables(d: Drawing, state: PoolState, y: float) -> float:
 
 
 def _queue(d: Drawing, state: PoolState, y: float) -> float:
-    """The free queue, the block allocated next first. Returns the y under it."""
+    """The free queue, starting with the block allocated next. Returns the y below it."""
     queue, width = state.free_queue, _chip_width(state)
     words = (
         f", {count(len(queue), 'block')}: {queue[0]} is allocated next; freed blocks join the end"
@@ -221,7 +221,7 @@ def _queue(d: Drawing, state: PoolState, y: float) -> float:
     if len(queue) <= room:
         shown, widths = list(enumerate(queue)), [width] * len(queue)
     else:
-        tail = a_line // 2  # the end is shown too: there one sees what came back
+        tail = a_line // 2  # the end is shown too: freed blocks appear there
         head = room - tail - math.ceil((more + 4) / (width + 4))
         shown = [*list(enumerate(queue))[:head], None, *list(enumerate(queue))[-tail:]]
         widths = [width if entry else more for entry in shown]
@@ -237,14 +237,14 @@ def _queue(d: Drawing, state: PoolState, y: float) -> float:
                 fill=SOFT_INK,
             )
             continue
-        place, block = entry
-        title = block_title(block, None, place, state.block_size)
+        index, block = entry
+        title = block_title(block, None, index, state.block_size)
         _chip(d, x, top, block, chip, PAPER, EDGE, block in state.changed, title)
     return y + (_CHIP + 4) * min(_QUEUE_LINES, math.ceil(max(state.num_blocks, 1) / a_line))
 
 
 def _footer(d: Drawing, state: PoolState, y: float) -> float:
-    """Sums, what the signs mean, and what cannot be. Returns the y under it."""
+    """Sums, the legend, and what can't be true. Returns the y below it."""
     d.lines(f"M{_LEFT} {number(y + 4)}H{WIDTH - _LEFT}", EDGE)
     y += 20
     d.text(_LEFT, y, sums(state), 13, bold=True)

@@ -12,12 +12,12 @@ _FOOT, _SIDES, _NARROWEST = 4, 5, 44
 _TALLEST = 470  # of the grid, if the smallest cells allow
 _LARGEST, _SMALLEST = 32, 4
 _SQUAREST = 20  # wider cells stay this high
-_TELLING = 7  # smaller cells cannot be told apart
+_TELLING = 7  # smaller cells can't be told apart
 
 
 @dataclass(frozen=True)
 class Lot:
-    """How the grid is laid out: `columns` bays a row; in a bay, `per_line` cells a line."""
+    """How the grid is laid out: `columns` bays per row and, in a bay, `per_line` cells per line."""
 
     columns: int
     rows: int
@@ -44,9 +44,9 @@ class Lot:
 
 
 def lay_out(num_blocks: int, block_size: int) -> Lot:
-    """The largest cells with which the grid fits its place; if none do, the smallest.
+    """The largest cells with which the grid fits the picture; if none do, the smallest.
 
-    All rows are equally long if that can be had with cells that can be told apart.
+    All rows have equal length if the cells stay large enough to tell apart.
     """
     even = _largest_cells(num_blocks, block_size, even=True)
     return (
@@ -76,5 +76,5 @@ def _lot(num_blocks: int, block_size: int, lines: int, cell: int, even: bool) ->
 
 
 def _even(num_blocks: int, fitting: int) -> int:
-    """How many bays a row has: all that fit, or somewhat fewer if no row is then cut short."""
+    """Bays per row: as many as fit, or slightly fewer if that makes all rows full."""
     return next((n for n in range(min(fitting, num_blocks), fitting // 2, -1) if num_blocks % n == 0), fitting)

@@ -1,4 +1,4 @@
-"""A block pool to play with: append tokens to requests and free them, and see what the pool does."""
+"""A block pool to play with: append tokens to requests, free them, and see what the pool does."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
 from lessons_lib.viz.pool.grid import draw_pool
 from lessons_lib.viz.pool.words import count
 
-Outcome = tuple[str, tuple[int, ...]]  # what happened, in words, and which blocks changed hands
+Outcome = tuple[str, tuple[int, ...]]  # what happened, in words, and which blocks were allocated or freed
 
 
 class PoolPlayground(widgets.VBox):
-    """Drives a pool by hand. A call that is refused shows its message; the pool and the tables may be yours, with your mistakes.
+    """Drives a pool by hand. A refused call shows its message. The pool and the tables may be yours, mistakes included.
 
-    pool       the pool to start from. It stays as it is: the playground plays with a copy
+    pool       the pool to start from. It doesn't change: the playground uses a copy
     new_table  makes the block table of a request, given the pool
     names      the requests that may be chosen
 
     `pool` and `tables` (request -> its table) are what is shown, for inspection from other cells.
     Keyboard: Tab from one control to the next, Enter for a button.
-    Where no kernel runs (GitHub, an exported page) the last picture is seen.
+    Where no kernel runs (GitHub, an exported page), the last picture is shown.
     """
 
     def __init__(self, pool, new_table: Callable = BlockTable, names: Sequence[str] = "ABCDEF"):
@@ -42,14 +42,14 @@ class PoolPlayground(widgets.VBox):
         )
         self.tokens = widgets.BoundedIntText(
             value=5, min=0, max=9999, description="tokens", layout=widgets.Layout(width="150px", margin="0 0 0 16px"), style={"description_width": "initial"},
-            continuous_update=True,  # else the number and the click on a button would leave the page at once, and might change places
+            continuous_update=True,  # else the value and a button click would be sent at the same time, and might arrive in the wrong order
         )  # fmt: skip
-        self.append_button = _button("append", "append so many tokens to the request; it comes with its first ones")
-        self.free_button = _button("free", "give back all blocks of the request")
-        self.again_button = _button("start again", "begin anew, with the pool as it was at first")
+        self.append_button = _button("append", "append this many tokens to the request; its first tokens create it")
+        self.free_button = _button("free", "free all blocks of the request")
+        self.again_button = _button("start again", "start again with the original pool")
         self.message = widgets.HTML(
             layout=widgets.Layout(min_height="48px", max_width="900px")
-        )  # two lines: the picture stays in place
+        )  # two lines, so that the picture doesn't move
         self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
         controls = [self.request, self.tokens, self.append_button, self.free_button, self.again_button]
         bar = widgets.HBox(
@@ -72,16 +72,16 @@ class PoolPlayground(widgets.VBox):
 
     def _start(self) -> Outcome:
         self.pool, self.tables = deepcopy(self._fresh), {}
-        return "Choose a request and how many tokens it gets, then append.", ()
+        return "Choose a request and a number of tokens, then append.", ()
 
     def _append(self) -> Outcome:
         name, known = self.request.value, self.request.value in self.tables
         table = self.tables[name] if known else self._new_table(self.pool)
         had = len(table.blocks)
         table.append(self.tokens.value)
-        self.tables[name] = table  # only now: a request that is refused at once has no table
+        self.tables[name] = table  # only now: a request refused on its first call has no table
         taken = tuple(table.blocks[had:])
-        doing = f"{'grows' if known else 'comes'} and takes {named_blocks(taken)}" if taken else "needs no new block"
+        doing = f"{'grows' if known else 'arrives'} and takes {named_blocks(taken)}" if taken else "needs no new block"
         return f"{name}, now {count(table.num_tokens, 'token')}, {doing}.", taken
 
     def _free(self) -> Outcome:
@@ -94,21 +94,19 @@ class PoolPlayground(widgets.VBox):
         return f"{name} frees {named_blocks(blocks)}.", blocks
 
     def _attempt(self, act: Callable[[], Outcome]) -> None:
-        """Do it, or say why it was refused; then show what is there."""
+        """Do it, or say why it was refused; then show the result."""
         before = self._look()
         try:
             self._event, self._changed = act()
-        except Exception as error:  # refusals are part of the game, and so are the mistakes of a learner's pool
+        except Exception as error:  # refusals are expected, and so are mistakes in a learner's pool
             self._event, self._changed = f"Refused. {type(error).__name__}: {error}", ()
             if self._look() != before:
-                self._event += (
-                    " And yet the pool or a table has changed: a call that is refused must leave all as it was."
-                )
+                self._event += " And yet the pool or a table has changed: a refused call must change nothing."
         self.message.value = f'<div role="status" style="line-height:20px">{escape(self._event)}</div>'
         self.picture.value = live_html(self._content())
 
     def _look(self) -> str:
-        """All that a refused call must leave as it was."""
+        """Everything that a refused call must not change."""
         try:
             return repr(pool_state(self.pool, self.tables))
         except Exception as error:

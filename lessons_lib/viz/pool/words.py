@@ -1,4 +1,4 @@
-"""A block pool in words: which request owns which block, what is odd about it, and the alternative text of its picture."""
+"""A block pool in words: which request owns which block, what is inconsistent, and the alternative text of its picture."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lessons_lib.viz.drawing.svg import share_text
 class Holding:
     """A block in a request's table.
 
-    request   whose table
+    request   the request that the table belongs to
     start     position of the block's first cell in the request
-    tokens    cells of the block that hold a token, from the first on
+    tokens    cells of the block that contain a token, from the first on
     """
 
     request: str
@@ -44,15 +44,15 @@ def ordinal(n: int) -> str:
     return f"{n}{ending}"
 
 
-def block_title(block: int, held: Holding | None, place: int | None, block_size: int) -> str:
-    """What a block is, for the mouse.
+def block_title(block: int, held: Holding | None, queue_index: int | None, block_size: int) -> str:
+    """The hover text of a block.
 
-    held    its owner, if it has one
-    place   its index in the free queue, if it is there
+    held         its owner, if it has one
+    queue_index  its index in the free queue, if it is there
     """
     if held is None:
         return f"block {block}: " + (
-            "allocated, in no table" if place is None else f"free, {ordinal(place + 1)} in the queue"
+            "allocated, in no table" if queue_index is None else f"free, {ordinal(queue_index + 1)} in the queue"
         )
     empty = block_size - held.tokens
     stored = _positions(held.start, held.tokens) if held.tokens else "no token yet"
@@ -60,7 +60,7 @@ def block_title(block: int, held: Holding | None, place: int | None, block_size:
 
 
 def cell_title(block: int, offset: int, held: Holding, block_size: int) -> str:
-    """What one cell of a block in use is, for the mouse."""
+    """The hover text of one cell of a block in use."""
     position = (
         f"position {held.start + offset}"
         if offset < held.tokens
@@ -74,12 +74,12 @@ def _positions(start: int, tokens: int) -> str:
 
 
 def unused_cells(table: TableState, block_size: int) -> int:
-    """Cells of its blocks that hold no token."""
+    """Cells of its blocks without a token."""
     return max(len(table.blocks) * block_size - table.num_tokens, 0)
 
 
 def faults(state: PoolState) -> list[str]:
-    """What cannot be in a sound pool, a sentence each: a picture of a wrong pool must not look right."""
+    """What can't be true of a correct pool, one sentence each: the picture of a broken pool must not look right."""
     told = []
     held, queue = holdings(state), set(state.free_queue)
     for block, owners in held.items():
@@ -109,7 +109,7 @@ def loose_blocks(state: PoolState) -> list[int]:
 
 
 def sums(state: PoolState) -> str:
-    """How much of the pool is allocated, and how much of what the tables hold is empty."""
+    """How much of the pool is allocated, and how much of the tables' blocks is empty."""
     used = state.num_blocks - len(set(state.free_queue))
     told = [f"{used:,} of {count(state.num_blocks, 'block')} allocated ({share_text(used, state.num_blocks)})"]
     cells = sum(len(table.blocks) for table in state.tables) * state.block_size
@@ -139,7 +139,7 @@ def describe(state: PoolState) -> str:
         told.append("No request has a table.")
     loose = loose_blocks(state)
     if loose:
-        told.append(f"Handed out, in no table: {named_blocks(loose)}.")
+        told.append(f"Allocated, in no table: {named_blocks(loose)}.")
     queue = f"{named_blocks(state.free_queue)}, the first of them next" if state.free_queue else "empty"
     told.append(f"Free queue: {queue}.")
     if state.changed:

@@ -53,10 +53,10 @@ def block_title(step: MemoryStep, block: int) -> str:
     """What a block is, shown under the pointer."""
     owners, size = step.owners.get(block, ()), step.block_size
     if owners:
-        who = (
+        owner = (
             owners[0] if len(owners) == 1 else f"{', '.join(owners[:-1])} and {owners[-1]}, one block for {len(owners)}"
         )
-        return f"block {block}: {who}; {step.filled.get(block, 0)} of {count(size, 'token')}"
+        return f"block {block}: {owner}; {step.filled.get(block, 0)} of {count(size, 'token')}"
     if block in step.cached:
         return f"block {block}: free, but its contents can still be found"
     return f"block {block}: free"

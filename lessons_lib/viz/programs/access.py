@@ -1,4 +1,4 @@
-"""One program of a recorded kernel: what it loads and stores of each tensor, and which of all the programs it is."""
+"""One program of a recorded kernel: what it loads and stores in each tensor, and where it is in the grid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lessons_lib.viz.programs.words import bytes_text, ids_text, program_name, s
 
 _LEFT, _RIGHT = 146, 16
 _ROOM = WIDTH - _LEFT - _RIGHT
-_MOST_PROGRAMS = 1024  # more of them are not drawn one by one
+_MOST_PROGRAMS = 1024  # more aren't drawn one by one
 _GRID_WIDTH, _GRID_HEIGHT = 250.0, 66.0
 
 
@@ -25,7 +25,7 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
     """Program i of a recording: all tensors that the kernel touches, coloured where this program loads and stores.
 
     Tensors that no program touches are named at the end. Caches of which the program touches the same cells, such as keys and
-    values, are drawn once. A tensor is taken for a cache if its parameter's name has "cache" in it and it has the shape
+    values, are drawn once. A tensor counts as a cache if its parameter's name contains "cache" and it has the shape
     [blocks, slots, KV heads, elements] or [blocks, slots, elements].
 
     Args:
@@ -69,7 +69,7 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
 
 
 def _groups(found: dict[str, Touched]) -> list[tuple[list[str], Touched]]:
-    """Tensors in the order of the parameters; neighbouring caches with which the program does the same are one."""
+    """Tensors in the order of the parameters; adjacent caches that the program accesses alike are merged."""
     groups: list[tuple[list[str], Touched]] = []
     for name, of in found.items():
         if groups and of.kind == "cache" and groups[-1][1].same_as(of):
@@ -82,21 +82,21 @@ def _groups(found: dict[str, Touched]) -> list[tuple[list[str], Touched]]:
 def _tensor(
     d: Drawing, recording: KernelRecording, program: ProgramRun, names: list[str], of: Touched, y: float
 ) -> float:
-    """A tensor with its name, what is done with it in words, and its cells. Returns the y under it."""
+    """A tensor: its name, what the program does with it in words, and its cells. Returns the y below it."""
     layout = recording.tensors[names[0]]
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     y += 13
     told = _lines(of, names)
     lines = told or ["not touched by this program"]
     if of.kind == "cache":
-        # As many lines as for the program that has most to do, so that the pictures of all programs are of one height.
+        # As many lines as the busiest program needs, so that all programs' pictures have the same height.
         busiest = max(
             recording.programs, key=lambda other: sum(len(a.offsets) for a in other.accesses if a.tensor == names[0])
         )
         most = of if busiest is program else touched(recording, busiest, names[0])
         lines += [""] * (len(_lines(most, names)) - len(lines))
-    for place, line in enumerate(lines):
-        d.text(_LEFT, y + 16 * place, line, 12.5, bold=bool(told), fill=INK if told else SOFT_INK)
+    for index, line in enumerate(lines):
+        d.text(_LEFT, y + 16 * index, line, 12.5, bold=bool(told), fill=INK if told else SOFT_INK)
     label = y
     for name in names:
         d.text(16, label, name, 13 if len(name) <= 14 else 11, bold=True, mono=True)
@@ -121,7 +121,7 @@ def _shape_words(of: Touched) -> list[str]:
 
 
 def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[str] | None) -> float:
-    """All programs as a small grid, this one dark, in the upper right corner. Returns the y under it."""
+    """All programs as a small grid in the upper right corner, this one dark. Returns the y below it."""
     total, grid = len(recording.programs), recording.grid
     d.text(WIDTH - 16, 20, f"{count(total, 'program')}, this one dark", 12, "end", fill=SOFT_INK)
     lines, columns = (1, total) if len(grid) == 1 else (grid[0], total // max(grid[0], 1))
@@ -138,13 +138,13 @@ def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[st
         return 60.0
     left = WIDTH - 16 - columns * cell - gaps
     pale = ""
-    for place in range(total):
-        line, column = divmod(place, columns)
+    for index in range(total):
+        line, column = divmod(index, columns)
         x, y = left + column * cell + column // group * gap, 32 + line * cell
         pale += (
-            f"M{number(x)} {number(y)}h{number(cell - 1)}v{number(cell - 1)}h{number(1 - cell)}z" if place != i else ""
+            f"M{number(x)} {number(y)}h{number(cell - 1)}v{number(cell - 1)}h{number(1 - cell)}z" if index != i else ""
         )
-        if place == i:
+        if index == i:
             d.rect(x, y, cell - 1, cell - 1, INK, title=program_name(recording.programs[i]))
     d.lines(pale, "none", fill=PALE)
     y = 32 + lines * cell
@@ -157,7 +157,7 @@ def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[st
 
 
 def _legend(d: Drawing, of: list[Touched], y: float) -> float:
-    """What the colours and signs mean. Returns the y under it."""
+    """The legend. Returns the y below it."""
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     x, y = 16.0, y + 16
     signs = [("loaded", Run((), 0, 1, 1, 0, 1)), ("stored", Run((), 0, 1, 0, 1, 0))]

@@ -1,6 +1,6 @@
-"""Tensors as a kernel sees them: a strip of elements, a grid of rows, or the blocks of a cache; what a program touches is coloured.
+"""Tensors as a kernel sees them: a strip of elements, a grid of rows, or the blocks of a cache. What a program touches is colored.
 
-Every function draws one tensor from x on, at most `room` wide, and returns the y under it.
+Every function draws one tensor starting at x, at most `room` wide, and returns the y below it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ LOADED, STORED, PALE = SERIES[3], SERIES[4], mix(EDGE, PAPER, 0.62)
 _CELL = 26.0  # the widest cell
 _LABEL = 17.0  # narrower cells have no index in them
 _HEIGHT = 18.0
-_MOST_LINES = 4  # of a vector; a longer one is drawn as one bar
-_MOST_ROWS = 24  # of a matrix; of a larger one only those rows are drawn that the program touches
-_MOST_CACHE = 300.0  # pixels; of a larger cache only those blocks are drawn that the program touches
+_MOST_LINES = 4  # of a vector; a longer one is one bar
+_MOST_ROWS = 24  # of a matrix; in a larger one, only the rows that the program touches are drawn
+_MOST_CACHE = 300.0  # pixels; in a larger cache, only the blocks that the program touches are drawn
 _MOST_HOVERS = 2500
-_HEAD, _GAP = 17.0, 5.0  # of a block: above its slots, and between two
+_HEAD, _GAP = 17.0, 5.0  # of a block: above its slots, and between two blocks
 
 
 def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: Run, elements: int = 1) -> None:
-    """A cell, or neighbors drawn as one: loaded, stored, or both, side by side. Of a cell touched in part, that part is coloured."""
+    """A cell, or neighbors drawn as one: loaded, stored, or both, side by side. In a partly touched cell, only that part is colored."""
     size = width / 2 if run.loaded and run.stored else width
     begin, size = run.first / elements * size, (run.last + 1 - run.first) / elements * size
     if run.loaded:
@@ -35,7 +35,7 @@ def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: 
         start = x + begin + (width / 2 if run.loaded else 0)
         d.rect(start, y, size, height, STORED)
         if height >= 5:
-            # Stores differ from loads in more than their colour.
+            # Stores differ from loads by more than color.
             d.lines(f"M{number(start)} {number(y + height - 2.5)}h{number(size)}", PAPER, 1.5)
     if run.times > 1:
         line = min(2.0, height / 4)
@@ -54,26 +54,26 @@ def draw_vector(d: Drawing, of: Touched, name: str, x: float, y: float, room: fl
     if lines > _MOST_LINES:
         return _bar(d, of, name, x, y, room)
     width = min(_CELL, room / columns)
-    by_cell = {place: run for run in of.runs for place in range(run.start, run.end)}
+    by_cell = {cell: run for run in of.runs for cell in range(run.start, run.end)}
     for line in range(lines):
         cells_touched = range(line * columns, min((line + 1) * columns, length))
         top = y + line * (_HEIGHT + 3)
         _pale_row(d, x, top, width, len(cells_touched), _HEIGHT)
-        for place in cells_touched:
-            left, run = x + (place - cells_touched.start) * width, by_cell.get(place)
+        for cell in cells_touched:
+            left, run = x + (cell - cells_touched.start) * width, by_cell.get(cell)
             if run:
                 draw_cell(d, left, top, width - 1, _HEIGHT, run)
             if width >= _LABEL:
-                _cell_index(d, str(place), left + (width - 1) / 2, top, width, run)
+                _cell_index(d, str(cell), left + (width - 1) / 2, top, width, run)
         d.hover_grid(
-            x, top, width, _HEIGHT, [[cell_title(of, name, (place,), by_cell.get(place)) for place in cells_touched]]
+            x, top, width, _HEIGHT, [[cell_title(of, name, (cell,), by_cell.get(cell)) for cell in cells_touched]]
         )
     y += lines * (_HEIGHT + 3) - 3
     return y if width >= _LABEL else _ticks(d, length, width, x, y)
 
 
 def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
-    """A matrix, a row a line; with more axes, the last one is inside a cell and all but the one before it count the lines."""
+    """A matrix, one line per row. With more axes, a cell holds the whole last axis, and lines run over all axes but the last two."""
     columns = of.shape[-1]
     lines = int(np.prod(of.shape[:-1], dtype=np.int64))
     if not lines or not columns:
@@ -108,8 +108,8 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
         for run in own.get(line, []):
             cells = range(run.start, run.end) if width >= 4 else (run.start,)
             size = width - 1 if width >= 4 else width * (run.end - run.start)
-            for place in cells:
-                draw_cell(d, left + place * width, y, size, height, run, of.elements)
+            for column in cells:
+                draw_cell(d, left + column * width, y, size, height, run, of.elements)
             by_cell.update(dict.fromkeys(range(run.start, run.end), run))
         if hovers:
             d.hover_grid(
@@ -117,7 +117,7 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
                 y,
                 width,
                 height,
-                [[cell_title(of, name, (*row, place), by_cell.get(place)) for place in range(columns)]],
+                [[cell_title(of, name, (*row, column), by_cell.get(column)) for column in range(columns)]],
             )
         y += height + 2
     if len(shown) < lines:
@@ -132,7 +132,7 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
 
 
 def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
-    """A bay for each block with its slots, in a slot a mark for each KV head, and how manieth the block is to be loaded."""
+    """A bay for each block with its slots, a mark in each slot for each KV head, and the iterations that load the block."""
     blocks, slots, heads = of.shape
     touched = list(dict.fromkeys(of.index[:, 0].tolist()))
     shown, cut = list(range(blocks)), False
@@ -157,8 +157,8 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
         mark - 1,
     )
     hovers = len(shown) * slots * heads <= _MOST_HOVERS and cell >= 5
-    for place, block in enumerate(shown):
-        left, top = x + place % columns * (width + _GAP), y + place // columns * (height + _GAP)
+    for index, block in enumerate(shown):
+        left, top = x + index % columns * (width + _GAP), y + index // columns * (height + _GAP)
         is_touched = block in own
         d.rect(left, top, width, height, PAPER, EDGE, radius=3, title=_block_title(of, name, block))
         d.text(
@@ -198,7 +198,7 @@ def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: flo
 
 
 def _boxes(corners: list[tuple[float, float]], width: float, height: float) -> str:
-    """A path of boxes, each begun from where the last one ended, so that it can be drawn from anywhere."""
+    """A path of boxes, each relative to the end of the previous one, so that it can be drawn anywhere."""
     path, last = "", (0.0, 0.0)
     for x, y in corners:
         path += f"m{number(x - last[0])} {number(y - last[1])}h{number(width)}v{number(height)}h{number(-width)}z"
@@ -207,13 +207,13 @@ def _boxes(corners: list[tuple[float, float]], width: float, height: float) -> s
 
 
 def _slot_width(blocks: int, slots: int, slot_height: float, room: float) -> float:
-    """The widest slot with which all blocks find room; 0 if there is none."""
+    """The widest slot with which all blocks fit; 0 if there is none."""
     for cell in (16.0, 14.0, 12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0):
         per_line = min(slots, int((room - 8) / cell)) or 1
         height = _HEAD + math.ceil(slots / per_line) * (slot_height + 3) + 3 + _GAP
         columns = max(1, int((room + _GAP) // (max(per_line * cell + 7, 40.0) + _GAP)))
         lines = math.ceil(blocks / columns)
-        # Smaller slots only where they save lines that are too many.
+        # Use smaller slots only where that avoids too many lines.
         if lines * height <= (_MOST_CACHE / 2 if cell > 8 else _MOST_CACHE):
             return cell
     return 0.0
@@ -251,13 +251,13 @@ def _mark_title(of: Touched, name: str, block: int, slot: int, head: int, run: R
 
 
 def _pale_row(d: Drawing, x: float, y: float, width: float, count: int, height: float) -> None:
-    """A row of cells that no program touches; the gaps between them are cut out where they can be seen."""
+    """A row of untouched cells, with gaps between them where they are wide enough."""
     if width < 4:
         d.rect(x, y, width * count, height, PALE)
         return
     path = "".join(
-        f"M{number(x + place * width)} {number(y)}h{number(width - 1)}v{number(height)}h{number(1 - width)}z"
-        for place in range(count)
+        f"M{number(x + index * width)} {number(y)}h{number(width - 1)}v{number(height)}h{number(1 - width)}z"
+        for index in range(count)
     )
     d.lines(path, "none", fill=PALE)
 
@@ -283,11 +283,11 @@ def _bar(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) ->
 
 
 def _ticks(d: Drawing, count: int, width: float, x: float, y: float) -> float:
-    """Numbers under a line of cells that are too narrow for theirs."""
+    """Indices below a line of cells that are too narrow to contain them."""
     step = 1
     while step * width < 9 * len(str(count)) + 14:
         step *= 2
-    for place in range(0, count, step):
-        d.lines(f"M{number(x + (place + 0.5) * width)} {number(y + 1)}v3", EDGE)
-        d.text(x + (place + 0.5) * width, y + 10, str(place), 10, "middle", fill=SOFT_INK)
+    for index in range(0, count, step):
+        d.lines(f"M{number(x + (index + 0.5) * width)} {number(y + 1)}v3", EDGE)
+        d.text(x + (index + 0.5) * width, y + 10, str(index), 10, "middle", fill=SOFT_INK)
     return y + 15

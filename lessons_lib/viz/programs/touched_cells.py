@@ -1,4 +1,4 @@
-"""What one program of a recorded kernel does with one tensor, counted by the cells that a picture draws."""
+"""What one program of a recorded kernel does with one tensor, counted per drawn cell."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Touched:
     Attributes:
         kind: "vector" or "matrix", where a cell is one element; "rows", where it is a whole last axis; "cache", where it is
             the elements of one KV head in one slot of a block.
-        shape: how many cells there are along each axis; of a cache (blocks, slots, KV heads).
+        shape: cells along each axis; for a cache, (blocks, slots, KV heads).
         elements: elements of one cell.
-        index: int [P, axes], the cells that are touched, in the order of the tensor.
-        loaded, stored: int [P], how many different elements of each cell.
-        times: int [P], how often the most loaded element of the cell is loaded.
-        inner: int [P, 2], the first and the last element of the cell that is touched.
-        loads, stores: how many elements in all, the repeated ones too.
+        index: int [P, axes], the touched cells, in the order of the tensor.
+        loaded, stored: int [P], how many distinct elements of each cell.
+        times: int [P], how often the cell's most loaded element is loaded.
+        inner: int [P, 2], the first and the last touched element of the cell.
+        loads, stores: how many elements in all, repeats included.
         iterations: of a cache, "load" or "store" -> block -> which of the program's loads (stores) of this tensor touch it, from 1,
             blocks in the order in which they are touched first.
-        astray: how many of the elements are between those of the tensor, which then is a view of a larger one.
+        astray: how many accessed elements are between those of the tensor, which then is a view of a larger one.
     """
 
     kind: str
@@ -68,11 +68,11 @@ class Touched:
 
 @dataclass(frozen=True)
 class Run:
-    """Neighboring cells along the last axis of which the program does the same with each.
+    """Neighboring cells along the last axis that the program accesses alike.
 
     Attributes:
         row: their index along the other axes.
-        start, end: first cell, and the one after the last.
+        start, end: the first cell, and the one after the last.
         loaded, stored: elements of each cell; times: how often each of them is loaded at most.
         first, last: the touched elements of each cell are between these.
     """
@@ -90,7 +90,7 @@ class Run:
 def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touched:
     """What `program` does with the tensor given as the parameter `name`."""
     layout = recording.tensors[name]
-    kind, shape, axes = _places(name, layout.shape)
+    kind, shape, axes = _cell_layout(name, layout.shape)
     found: dict[str, tuple[np.ndarray, ...]] = {}
     iterations: dict[str, dict[int, list[int]]] = {}
     totals, astray = {}, 0
@@ -102,8 +102,8 @@ def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touch
         totals[what], astray = len(offsets), astray + int((~own).sum())
         offsets, iteration = offsets[own], iteration[own]
         index = layout.indices_of(offsets)
-        place = _raveled(index[:, :axes], layout.shape[:axes])
-        found[what] = _counted(offsets, place, _raveled(index[:, axes:], layout.shape[axes:]))
+        cells = _raveled(index[:, :axes], layout.shape[:axes])
+        found[what] = _counted(offsets, cells, _raveled(index[:, axes:], layout.shape[axes:]))
         iterations[what] = _iterations(index[:, 0], iteration) if kind == "cache" else {}
     cells_touched = np.union1d(found["load"][0], found["store"][0])
     loaded, stored, times = (np.zeros(len(cells_touched), np.int64) for _ in range(3))
@@ -125,8 +125,8 @@ def touched(recording: KernelRecording, program: ProgramRun, name: str) -> Touch
     )
 
 
-def _places(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], int]:
-    """Kind and shape of the cells, and how many axes of the tensor they go along."""
+def _cell_layout(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...], int]:
+    """The cells' kind and shape, and how many axes of the tensor they span."""
     if "cache" in name and len(shape) == 4:
         return "cache", shape[:3], 3
     if "cache" in name and len(shape) == 3:
@@ -140,10 +140,10 @@ def _raveled(index: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.ravel_multi_index(tuple(index.T), shape) if len(index) and shape else np.zeros(len(index), np.int64)
 
 
-def _counted(offsets: np.ndarray, place: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Touched cells; for each, how many different elements, how often the most touched one is touched, and its first and last number."""
+def _counted(offsets: np.ndarray, cells: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Touched cells; for each, its distinct touched elements, how often the most touched one is touched, and the first and last."""
     _, first, counts = np.unique(offsets, return_index=True, return_counts=True)
-    cells_touched, where, elements = np.unique(place[first], return_inverse=True, return_counts=True)
+    cells_touched, where, elements = np.unique(cells[first], return_inverse=True, return_counts=True)
     where, inside = where.reshape(-1), inside[first]
     times, least, most = (
         np.zeros(len(cells_touched), np.int64),

@@ -28,7 +28,7 @@ def bytes_text(recording: KernelRecording, program: ProgramRun) -> str:
 
 
 def sentences(of: Touched, names: Sequence[str]) -> list[str]:
-    """What a program does with these tensors, of which it does the same with each: "loads elements 4 to 7 of x", one for each kind."""
+    """What a program does with these tensors, all of which it accesses alike: "loads elements 4 to 7 of x", one per kind."""
     told = []
     for verb, counts in (("loads", of.loaded), ("stores", of.stored)):
         if counts.any():
@@ -42,7 +42,7 @@ def sentences(of: Touched, names: Sequence[str]) -> list[str]:
 
 
 def spans(values: Iterable[int], most: int = _MOST_SPANS) -> str:
-    """Numbers in words, neighbours together: "0 to 7 and 9"; after `most` of them "and 5 more"."""
+    """Indices in words, neighbors together: "0 to 7 and 9"; after `most` of them "and 5 more"."""
     found: list[list[int]] = []
     for value in values:
         if found and value == found[-1][1] + 1:
@@ -61,7 +61,7 @@ def spans(values: Iterable[int], most: int = _MOST_SPANS) -> str:
 
 
 def cell_title(of: Touched, name: str, index: tuple[int, ...], run: Run | None) -> str:
-    """One cell, for the mouse."""
+    """The hover text of one cell."""
     if of.kind == "cache":
         block, slot, head = index
         where = f"{name}: block {block}, slot {slot}" + (f", KV head {head}" if of.shape[2] > 1 else "")
@@ -71,7 +71,7 @@ def cell_title(of: Touched, name: str, index: tuple[int, ...], run: Run | None) 
 
 
 def done(of: Touched, run: Run | None) -> str:
-    """What is done with each cell of a run: "loaded", "loaded 2 times, stored", "not touched"."""
+    """What the program does with each cell of a run: "loaded", "loaded 2 times, stored", "not touched"."""
     if run is None:
         return "not touched"
     told = []
@@ -102,7 +102,7 @@ def _what(of: Touched, name: str, verb: str) -> str:
 
 
 def _indexed(name: str, rows: dict[tuple[int, ...], list[int]], inner: str) -> str:
-    """Places as a learner would index them: "q[6 to 14, 2 and 3]"."""
+    """The cells as a learner would index them: "q[6 to 14, 2 and 3]"."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for (*leading, row), columns in rows.items():
         alike.setdefault((*map(str, leading), spans(columns)), []).append(row)
@@ -150,7 +150,7 @@ def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
 
 
 def _slot_words(slots: list[Iterable[int]]) -> str:
-    """Of a few blocks the slots of each; of many those of all but the last, if they are the same, as they are where a sequence is read."""
+    """The slots of each block if there are few; else those of all but the last if they are the same, as when a sequence is read."""
     *firsts, last = [spans(own) for own in slots]
     noun = f"slot{'s' * (sum(len(list(own)) for own in slots) > 1)}"
     if len(slots) > 3 and len(set(firsts)) == 1:

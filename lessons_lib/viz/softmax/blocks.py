@@ -25,11 +25,11 @@ _LEFT, _RIGHT = 170, 16
 _ROOM = WIDTH - _LEFT - _RIGHT
 _SEEN, _NOW, _COMING = SERIES[3], SERIES[0], NEUTRAL
 _BARS = 84  # height of the scores' bars
-_MOST_VALUES = 6  # of the output; the rest is not drawn
+_MOST_VALUES = 6  # of the output; the rest isn't drawn
 _MOST_COLUMNS = 12  # keys of a block in one line
 _MOST_LINES = 2
-_WIDE_KEY = 32  # pixels that a key needs for its score and token to be written out
-_MOST_HOVERS = 512  # with more keys than that the strip has no hover texts: a key is narrower than two pixels
+_WIDE_KEY = 32  # pixels that a key needs to show its score and token
+_MOST_HOVERS = 512  # with more keys, the strip has no hover texts: a key is narrower than two pixels
 
 
 def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str] | None = None) -> Picture:
@@ -37,7 +37,7 @@ def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]
 
     Args:
         steps: from `record_blocks`.
-        i: which one, from 0 (before the first block).
+        i: which step, from 0 (before the first block).
         names: the text of each key's token, by position.
 
     Raises:
@@ -79,7 +79,7 @@ def _title(steps: Sequence[SoftmaxStep], i: int) -> str:
 
 
 def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | None, y: float) -> float:
-    """All keys in their blocks: a bar for each score, and the running maximum as a line. Returns the y under it."""
+    """All keys in their blocks: a bar for each score, and the running maximum as a line. Returns the y below it."""
     x = 16.0
     for colour, word in ((_SEEN, "seen"), (_NOW, "this block"), (_COMING, "to come")):
         d.rect(x, y, 14, 14, colour)
@@ -102,7 +102,7 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
         if value == 0 or abs(height_of(value) - height_of(0)) >= 12:
             d.text(_LEFT - 8, height_of(value), number_text(value), 11, "end", fill=SOFT_INK)
     d.text(16, y + _BARS / 2, "scores", 13, bold=True)
-    # Scores and tokens stand under the bars: the line of the maximum runs at the height of most of the bars' ends.
+    # Scores and tokens are below the bars: the line of the maximum runs close to the ends of most bars.
     scores_at, names_at = y + _BARS + 12, y + _BARS + 28
     under = y + _BARS + (8 if width < _WIDE_KEY else 40 if names else 24)
     line = ""
@@ -140,7 +140,7 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
 
 
 def _block_bracket(d: Drawing, step: SoftmaxStep, x: float, width: float, y: float, now: bool) -> None:
-    """A line under the keys of a block, and its number where it has room."""
+    """A line below the keys of a block, and the block's index where it fits."""
     d.lines(
         f"M{number(x + min(2, width / 8))} {number(y)}h{number(max(width - 4, width * 0.75))}",
         INK if now else EDGE,
@@ -154,7 +154,7 @@ def _block_bracket(d: Drawing, step: SoftmaxStep, x: float, width: float, y: flo
 
 
 def _weights(d: Drawing, step: SoftmaxStep, names: list[str] | None, y: float) -> float:
-    """The block's keys: score, score less the maximum, and weight. Returns the y under it."""
+    """The block's keys: score, score minus the maximum, and weight. Returns the y below it."""
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     y += 16
     lines = min(math.ceil(len(step.scores) / _MOST_COLUMNS), _MOST_LINES)
@@ -189,7 +189,7 @@ def _weights(d: Drawing, step: SoftmaxStep, names: list[str] | None, y: float) -
 
 
 def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
-    """Old sum and output x factor + the block's part = new sum and output, as a table. Returns the y under it."""
+    """Old sum and output x factor + the block's part = new sum and output, as a table. Returns the y below it."""
     dims = min(len(step.output), _MOST_VALUES)
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     width = _ROOM / (_MOST_VALUES + 1)
@@ -207,18 +207,18 @@ def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
         ]
     rows.append(("= now" if step.block else "now", "", step.total, step.output))
     attention = step.attention
-    # Numbers far apart share no scale: what an output overflowed to is left out of it, and the attention has its own.
+    # Values of very different size don't share a scale: overflowed outputs are left out, and the attention has its own.
     scale = _largest(value for _, _, _, output in rows for value in output[:dims])
     sum_scale = _largest(total for _, _, total, _ in rows)
     y += 24
-    for place, (label, note, total, output) in enumerate(rows):
+    for index, (label, note, total, output) in enumerate(rows):
         if label == "= now":
             d.lines(f"M16 {number(y - 15)}H{number(_LEFT + width * (1 + dims))}", INK)
-        now = place == len(rows) - 1
+        now = index == len(rows) - 1
         d.text(16, y, label, 13, bold=now)
         if note:
             d.text(16, y + 14, note, 10.5, fill=SOFT_INK)
-        colour = _NOW if place == 2 and step.block else _SEEN
+        colour = _NOW if index == 2 and step.block else _SEEN
         for column, (value, most) in enumerate([(total, sum_scale), *((value, scale) for value in output[:dims])]):
             _signed(d, value, most, _LEFT + (column + 0.5) * width, y, width, INK if now else colour, bold=now)
         y += 38
@@ -236,7 +236,7 @@ def _sums(d: Drawing, step: SoftmaxStep, last: bool, y: float) -> float:
 
 
 def _signed(d: Drawing, value: float, most: float, x: float, y: float, width: float, colour: str, bold: bool) -> None:
-    """A number around x, and a bar under it, from the middle to the right or, below 0, to the left."""
+    """A value centered at x, and a bar below it: from the middle to the right, or to the left if negative."""
     _fitted(d, x, y, number_text(value), width - 8, 12, bold=bold)
     half = (width - 16) / 2
     if math.isfinite(value):
@@ -255,7 +255,7 @@ def _fitted(
     d: Drawing, x: float, y: float, text: str, room: float, size: float,
     fill: str = INK, bold: bool = False, cut: bool = False,
 ) -> None:  # fmt: skip
-    """Text around x, so small that it fits; words that may be cut are shortened instead."""
+    """Text centered at x, small enough to fit; words that may be cut are shortened instead."""
     while cut and len(text) > 1 and mono_width(text, size) > room:
         text = text[:-2] + "…"
     d.text(x, y, text, min(size, size * room / mono_width(text, size)), "middle", bold=bold, fill=fill, mono=True)
@@ -273,7 +273,7 @@ def _maximum_words(steps: Sequence[SoftmaxStep], i: int) -> str:
     step = steps[i]
     if step.maximum == -math.inf:
         kept = all(score == -math.inf for seen in steps[: i + 1] for score in seen.scores)
-        return "largest score so far: none yet" if kept else "no maximum is kept: 0 stands in its place"
+        return "largest score so far: none yet" if kept else "no maximum is kept: 0 is used instead"
     return f"largest score so far: {number_text(step.maximum)}"
 
 

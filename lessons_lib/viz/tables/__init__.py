@@ -1,4 +1,4 @@
-"""Tables that read well in a notebook, on paper and aloud."""
+"""Tables that work in a notebook, in print and in a screen reader."""
 
 from lessons_lib.viz.tables.table import Table
 

@@ -1,4 +1,4 @@
-"""A table whose cells have a colour by their number: the darker, the more of what counts."""
+"""A table whose cells are colored by value: the darker, the higher."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class HeatCell:
     """One cell.
 
     Attributes:
-        text: the number; below: a smaller line under it, or "".
-        heat: 0 (pale) to 1 (dark); None: no number, the cell stays empty.
-        title: what one reads when the mouse rests on it.
+        text: the value; below: a smaller line below it, or "".
+        heat: 0 (pale) to 1 (dark); None: no value, the cell stays empty.
+        title: its hover text.
         hatched: nothing useful is done here.
         framed: it stands out.
     """

@@ -1,4 +1,4 @@
-"""A small table that reads well in a notebook, on paper and aloud."""
+"""A small table that works in a notebook, in print and in a screen reader."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Table:
     """Rows under named columns.
 
     columns  the names
-    rows     one sequence of cells a row, as many as there are columns; the first cell names its row.
+    rows     one sequence of cells per row, one cell per column; the first cell names the row.
              Integers are written with thousands separators, floats with three significant digits, None as "–".
     caption  what the table is about
 
-    Columns of numbers (or of text that starts with a digit, as "33 %") are set flush right.
+    Columns of numbers (or of text that starts with a digit, such as "33 %") are right-aligned.
     """
 
     columns: Sequence[str]

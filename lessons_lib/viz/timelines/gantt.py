@@ -1,6 +1,6 @@
-"""Who did what when: a row a sequence, simulated time from left to right.
+"""What each sequence did when: one row per sequence, simulated time from left to right.
 
-A sequence has its colour. While it waits it is pale and hatched; a dark frame marks prefill, full colour decode; pale with a dark line, a stall.
+A sequence has its color: pale and hatched while it waits, with a dark frame in prefill, full in decode, pale with a dark line in a stall.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from lessons_lib.viz.timelines.gantt_words import (
 _MARGIN, _GUTTER = 16, 26
 _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
 _NARROW = 7  # pixels; narrower chunks of a prefill share a frame
-_MOST_TOLD = 12  # sequences of which the words tell everything
+_MOST_TOLD = 12  # sequences that are described in full
 _GRID = "#E6E6E6"
-_BESIDE = 24  # pixels beside a name, for its tier and whether it is interactive
+_TIER_ROOM = 24  # pixels after a name, for its tier and whether it is interactive
 _SIGNS = {
     WAITING: "waits",
     PREFILL: "prefill",
     DECODE: "decode",
-    HELD: "no token: the budget went to others",
+    HELD: "no token: no budget left",
     STALLED: "stalled: no block is free",
 }
 
@@ -50,7 +50,7 @@ class _Frame:
     row: float
     gap: float
     seconds: float
-    beside: float = 0
+    tier_room: float = 0
 
     def x(self, time: float) -> float:
         share = time / self.seconds if self.seconds else 0.0
@@ -62,7 +62,7 @@ def draw_gantt(run: Simulation, title: str = "", upto: float | None = None) -> P
 
     Args:
         run: simulated with `keep_steps=True`.
-        upto: nothing that happens later, in seconds, is drawn; the axis stays as it is.
+        upto: seconds; nothing later is drawn, and the axis doesn't change.
     """
     rows, seconds = gantt_rows(run), _end(run)
     d = Drawing()
@@ -76,12 +76,12 @@ def draw_gantt(run: Simulation, title: str = "", upto: float | None = None) -> P
 
 
 def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, requests: Iterable[Arrival] = ()) -> Picture:
-    """Several runs on one time axis, each with its name and its mean latency. From three on, in two columns.
+    """Several runs on one time axis, each with its name and its mean latency. Three or more are in two columns.
 
     Args:
         runs: name -> run, simulated with `keep_steps=True`.
-        upto: nothing that happens later, in seconds, is drawn; the axes stay as they are.
-        requests: those that were served; if given, their tiers stand beside the names, and a dot if interactive.
+        upto: seconds; nothing later is drawn, and the axes don't change.
+        requests: the served requests; if given, their tiers are shown next to the names, with a dot if interactive.
     """
     asked = {request.id: request for request in requests}
     charts = {name: gantt_rows(run) for name, run in runs.items()}
@@ -123,13 +123,19 @@ def _heading(name: str, rows: list[Row], upto: float | None) -> str:
 def _frame(
     rows: list[Row], left: float, right: float, most_rows: int, seconds: float, asked: Mapping[str, Arrival]
 ) -> _Frame:
-    """Rows as high as fit; `most_rows` are stacked."""
+    """Rows as high as fit for `most_rows` rows."""
     room = _TALLEST / max(most_rows, 1)
     row = min(max(room - 3, _LOWEST_ROW), _HIGHEST_ROW)
     widest = max((_label_width(row_.name) for row_ in rows), default=0)
-    beside = _BESIDE if asked else 0
+    tier_room = _TIER_ROOM if asked else 0
     return _Frame(
-        left, right, min(widest, (right - left) / 6) + 6 + beside, row, 3 if row > _LOWEST_ROW else 1.5, seconds, beside
+        left,
+        right,
+        min(widest, (right - left) / 6) + 6 + tier_room,
+        row,
+        3 if row > _LOWEST_ROW else 1.5,
+        seconds,
+        tier_room,
     )
 
 
@@ -138,7 +144,7 @@ def _label_width(name: str) -> float:
 
 
 def _fitting(text: str, width: float, size: float) -> str:
-    """The text, without its middle if there is no room for all of it: names often differ at their ends."""
+    """The text, without its middle if it doesn't fit: names often differ at their ends."""
     most = max(int(width / sans_width("x", size)), 3)
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
 
@@ -146,7 +152,7 @@ def _fitting(text: str, width: float, size: float) -> str:
 def _block(
     d: Drawing, rows: list[Row], frame: _Frame, y: float, upto: float | None, asked: Mapping[str, Arrival]
 ) -> float:
-    """Rows and axis of one run. Returns the y under them."""
+    """Rows and axis of one run. Returns the y below them."""
     if not rows:
         d.text(frame.left, y + 10, "No sequences: nothing has run yet.", fill=SOFT_INK)
         return y + 28
@@ -177,7 +183,7 @@ def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
 
 
 def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | None) -> None:
-    room, colour = frame.label_room - 6 - frame.beside, color_of(row.name)
+    room, colour = frame.label_room - 6 - frame.tier_room, color_of(row.name)
     d.rect(frame.left, y, room, frame.row, colour, radius=2, title=say_request(request) if request else row.name)
     size = min(12.0, frame.row)
     if request:
@@ -222,7 +228,7 @@ def _span(d: Drawing, name: str, span: Span, start: float, end: float, y: float,
 
 
 def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mapping[str, Arrival]) -> float:
-    """The signs that occur. Returns the height of the finished sheet."""
+    """The legend of the signs that occur. Returns the height of the finished sheet."""
     seen = {span.state for rows in charts.values() for row in rows for span in row.spans}
     states = [state for state in _SIGNS if state in seen or state in (WAITING, PREFILL, DECODE)]
     d.lines(f"M{_MARGIN} {number(y)}H{WIDTH - _MARGIN}", EDGE)

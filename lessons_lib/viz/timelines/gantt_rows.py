@@ -14,7 +14,7 @@ class Span:
     """A stretch of time in which a sequence did one thing.
 
     Attributes:
-        state: WAITING, PREFILL, DECODE, STALLED (no block was free) or HELD (it runs, but the budget went to others).
+        state: WAITING, PREFILL, DECODE, STALLED (no block was free) or HELD (running, but no budget was left for it).
         start, end: seconds from the start of the run.
         tokens: how many were computed.
         steps: how many steps it took; 0 for a wait.
@@ -43,7 +43,7 @@ class Row:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, state: str, start: float, end: float, tokens: int = 0, steps: int = 0) -> None:
-        """Go on with a state, or begin one. A chunk of a prefill is always a beginning."""
+        """Extend the current span, or start one. Each chunk of a prefill starts its own."""
         last = self.spans[-1] if self.spans else None
         if last and last.state == state != PREFILL and last.end == start:
             last.end, last.tokens, last.steps = end, last.tokens + tokens, last.steps + steps
@@ -51,7 +51,7 @@ class Row:
             self.spans.append(Span(state, start, end, tokens, steps))
 
     def state_at(self, time: float) -> str:
-        """What it does at a time: a state, "finished", or "" before it comes and after the recording ends."""
+        """What it does at a time: a state, "finished", or "" before it arrives and after the recording ends."""
         if self.finished is not None and self.finished <= time:
             return "finished"
         return next((span.state for span in self.spans if span.start <= time < span.end), "")
@@ -85,7 +85,7 @@ def _read_steps(run: Simulation, rows: dict[str, Row]) -> None:
         ):
             for name in names:
                 row = rows.setdefault(name, Row(name, start))
-                if not row.spans and row.arrival < start:  # it came while another step ran
+                if not row.spans and row.arrival < start:  # it arrived during a step
                     row.add(WAITING, row.arrival, start)
                 if state == WAITING or state == STALLED:
                     row.add(state, start, end, steps=state == STALLED)
@@ -98,7 +98,7 @@ def _read_steps(run: Simulation, rows: dict[str, Row]) -> None:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """The spans, chunks of a prefill that follow each other made one."""
+    """The spans, with consecutive chunks of a prefill merged."""
     result: list[Span] = []
     for span in spans:
         last = result[-1] if result else None

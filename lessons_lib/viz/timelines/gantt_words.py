@@ -20,7 +20,7 @@ _DOES = {
 
 
 def latency_words(rows: list[Row], upto: float | None) -> str:
-    """The mean latency; before all have finished, how many have."""
+    """The mean latency, or how many have finished if not all have."""
     done = [row for row in rows if row.finished is not None and (upto is None or row.finished <= upto)]
     if not rows or len(done) < len(rows):
         return f"{len(done)} of {len(rows)} finished"
@@ -33,7 +33,7 @@ def say_request(request: Arrival) -> str:
 
 
 def describe_requests(requests: Iterable[Arrival]) -> list[str]:
-    """Who is of which tier, and with whom interactive: a sentence each. Empty if there are no requests."""
+    """The requests of each tier, and the interactive ones, one sentence each. Empty if there are no requests."""
     requests = list(requests)
     tiers = {
         tier: [request.id for request in requests if request.tier == tier]
@@ -48,7 +48,7 @@ def describe_requests(requests: Iterable[Arrival]) -> list[str]:
 
 
 def describe_row(row: Row) -> str:
-    """What became of one sequence."""
+    """What happened to one sequence."""
     told = []
     for state in (WAITING, PREFILL, DECODE, HELD, STALLED):
         spans = [span for span in row.spans if span.state == state]

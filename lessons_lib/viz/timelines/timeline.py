@@ -1,7 +1,7 @@
-"""Slots against steps: which request had which slot, when, and what was computed for nothing.
+"""Batch slots against steps: which request had which slot when, and what was computed in vain.
 
-A row is a slot, a column a step, a colour a request. A dark frame marks prefill. Hatching covers that share of a
-cell that was computed but not needed: padding at the top of a wave, rows that have finished, empty slots computed along.
+A row is a slot, a column a step, a color a request. A dark frame marks prefill. Hatching covers the share of a cell
+that was computed but not needed: padding at the start of a wave, finished rows, and empty slots that are computed anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def draw_timeline(trace: Trace, upto: int | None = None, title: str | None = Non
     """The timeline of one trace.
 
     upto   index of the last step shown, 0 to len(trace.steps) - 1; None shows all. Later steps stay blank, so that the
-           picture does not move while one steps through it. Another value raises IndexError.
+           picture doesn't move while you step through it. Other values raise IndexError.
     """
     shown = _steps_shown(trace, upto)
     d = Drawing()
@@ -42,7 +42,7 @@ def draw_timeline(trace: Trace, upto: int | None = None, title: str | None = Non
 def draw_compare(static_trace: Trace, continuous_trace: Trace, i: int | None = None) -> Picture:
     """Static batching above continuous batching on the same steps, up to step index i (None: to the end).
 
-    i may be as large as the longer trace allows; a trace that is done by then is shown whole.
+    i may be as large as the longer trace allows; a shorter trace is then shown whole.
     """
     columns = max(len(static_trace.steps), len(continuous_trace.steps))
     if i is None:
@@ -77,7 +77,7 @@ def _steps_shown(trace: Trace, upto: int | None) -> int:
 
 
 def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> float:
-    """Grid, axis, queue and sums of one trace. Returns the y under it."""
+    """Grid, axis, queue and sums of one trace. Returns the y below it."""
     if not trace.steps:
         d.text(16, y + 10, "No steps recorded: nothing has run yet.", fill=SOFT_INK)
         return y + 24
@@ -95,7 +95,7 @@ def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> floa
     if width < _LETTER_CELL:
         for slot in range(trace.slots):
             _letters(d, trace.steps[:shown], slot, _LEFT, y + slot * (height + 3) + height / 2, width)
-    if shown < len(trace.steps):  # where we are
+    if shown < len(trace.steps):  # the current step
         now = _LEFT + shown * width
         d.lines(f"M{number(now)} {number(y - 4)}V{number(bottom + 1)}", INK, 2)
     _axis(d, columns, bottom + 8, width)
@@ -104,7 +104,7 @@ def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> floa
 
 
 def _row(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float, height: float) -> None:
-    """One slot through the steps; equal neighbours are drawn as one where cells are very narrow."""
+    """One slot through the steps; equal neighbors are merged where cells are very narrow."""
     works = _works(steps, slot)
     if width < _HOVER_CELL:
         runs = [(work, len(list(group))) for work, group in groupby(works)]
@@ -146,10 +146,10 @@ def _cell(
 
 
 def _letters(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float) -> None:
-    """One letter in the middle of all the steps in which a request was at work in this slot, where it has room."""
+    """One letter in the middle of each request's steps in this slot, where it fits."""
     for name, phase, start, length in _stretches(steps, slot):
         badge = 9 * len(name) + 2
-        room = badge if phase == "decode" else 3 * badge  # a letter shall not hide the frames of a short prefill
+        room = badge if phase == "decode" else 3 * badge  # a letter must not hide the frames of a short prefill
         if length * width >= room:
             middle = x + (start + length / 2) * width
             d.rect(middle - badge / 2, y - 8, badge, 16, color_of(name))
@@ -172,12 +172,12 @@ def _stretches(steps: list[Step], slot: int) -> list[tuple[str, str, int, int]]:
 
 
 def _say(work: RowWork) -> str:
-    who = f"request {work.request}" if work.request is not None else "no request"
-    return f"{who}, {work.phase}, {work.computed} computed, {work.useful} useful"
+    owner = f"request {work.request}" if work.request is not None else "no request"
+    return f"{owner}, {work.phase}, {work.computed} computed, {work.useful} useful"
 
 
 def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
-    # Never every second step: 1, 4, 6, 8 would not be evenly spaced, and 1, 3, 5 would leave out the round numbers.
+    # Never every second step: 1, 4, 6, 8 isn't evenly spaced, and 1, 3, 5 has no round values.
     every = next(n for n in (1, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**9) if n * width >= 26)
     d.text(_LEFT - 10, y + 4, "step", 11, "end", fill=SOFT_INK)
     for n in range(1, columns + 1):
@@ -186,7 +186,7 @@ def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
 
 
 def _summary(d: Drawing, trace: Trace, shown: int, y: float) -> None:
-    """Left: the requests that wait. Right: the sums so far."""
+    """Left: the waiting requests. Right: the sums so far."""
     computed, useful = _sums(trace, shown)
     share = share_text(computed - useful, computed)
     sums = f"{useful:,} useful of {computed:,} computed, {computed - useful:,} wasted ({share})"
@@ -207,7 +207,7 @@ def _sums(trace: Trace, shown: int) -> tuple[int, int]:
 
 
 def _legend(d: Drawing, requests: tuple[str, ...], y: float) -> float:
-    """Names and signs. Returns the height of the finished sheet."""
+    """The legend. Returns the height of the finished sheet."""
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     y += 14
     x = 16.0
