@@ -1,4 +1,4 @@
-"""`make bench`: what each way of serving takes, all in one run on this machine.
+"""`make bench`: the time of each way of serving, all in one run on this machine.
 
 Absolute times differ from machine to machine and from minute to minute. Compare within one run, and trust ratios.
 """
@@ -86,7 +86,7 @@ def throughput(requests: int, batch_sizes: tuple[int, ...], repeats: int) -> Tab
                 f"{medians['static', size] / median:.2f} ×" if size > 1 else "",
                 result.trace.forward_calls,
                 f"{1 - result.trace.waste:.0%}",
-                f"{metrics.slot_utilisation:.0%}",
+                f"{metrics.slot_utilization:.0%}",
                 "yes" if result.outputs == answers else "NO",
             ]
         )
@@ -145,7 +145,7 @@ def contexts(repeats: int) -> Table:
 
 
 def allocator(repeats: int, operations: int = 100_000) -> Table:
-    """Calls of the block pool a second, and tokens appended to a block table a second, in pools of several sizes."""
+    """Calls of the block pool and tokens appended to a block table, per second, in pools of several sizes."""
 
     def one_by_one(pool: BlockPool) -> int:
         for _ in range(operations // 2):
@@ -181,7 +181,7 @@ def allocator(repeats: int, operations: int = 100_000) -> Table:
                 started = time.perf_counter()
                 rates[name].append(do(pool) / (time.perf_counter() - started))
         rows.append([size, *(f"{statistics.median(rates[name]) / 1e6:.2f}" for name in work)])
-    return Table(["blocks in the pool", *work], rows, f"Block pool: millions a second, median of {repeats}")
+    return Table(["blocks in the pool", *work], rows, f"Block pool: millions per second, median of {repeats}")
 
 
 def main() -> None:
@@ -201,7 +201,7 @@ def main() -> None:
     print()
     print(own_time(options.repeats))
     print()
-    print(ways_table(measure_ways(options.repeats)))  # about four minutes a turn
+    print(ways_table(measure_ways(options.repeats)))  # about four minutes per round
     for requests in options.requests:
         print()
         print(throughput(requests, WORKLOADS.get(requests, (4, 8)), options.repeats))

@@ -1,6 +1,6 @@
 """Part of `make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same requests.
 
-Every turn of every way is a process of its own. In one process that goes on, a way is slower after others have run, some more than others.
+Every measurement runs in its own process: in a shared process, a way of serving is slower after others have run, some more than others.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from lessons_lib.measuring.workloads import Workload, skewed_workload
 from lessons_lib.models.loading import load_model
 
 HF_ALONE = "Hugging Face generate"
-WARM_UP_REQUESTS = 8  # before the clock starts: what a process does but once
+WARM_UP_REQUESTS = 8  # before the clock starts: work that a process does only once
 
 
 def timed_answers(serve: Callable, model, tokenizer, load: Workload, size: int) -> tuple[float, list[list[int]]]:
@@ -34,7 +34,7 @@ def timed_answers(serve: Callable, model, tokenizer, load: Workload, size: int) 
 
 
 def generate_alone(model, tokenizer, load: Workload, size: int) -> list[list[int]]:
-    """Hugging Face `generate`, a request after the other."""
+    """Hugging Face `generate`, one request after the other."""
     answers = []
     for prompt, max_tokens in zip(load.prompts, load.max_new_tokens):
         inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
@@ -57,27 +57,27 @@ WAYS: dict[str, Callable] = {
 
 
 def serve_warm(name: str, size: int, requests: int) -> tuple[float, list[list[int]]]:
-    """Serve a few requests, and then the workload on the clock."""
+    """Serve a few requests to warm up, then time the workload."""
     model, tokenizer = load_model()
     WAYS[name](model, tokenizer, skewed_workload(WARM_UP_REQUESTS), size)
     return WAYS[name](model, tokenizer, skewed_workload(requests), size)
 
 
 def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16, 64)) -> dict:
-    """Every way at every batch size. The ways take turns, so that a slow minute of the machine falls on all of them.
+    """Every way at every batch size, timed in rounds, so that a slow minute of the machine affects them all.
 
     Returns:
-        dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the "seconds" of its median turn, and "same", how
-        many of its answers are those of one request at a time.
+        dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the median "seconds", and "same", how
+        many of its answers equal those of one request at a time.
     """
-    turns = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]
-    seconds, answers = {turn: [] for turn in turns}, {}
+    cases = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]
+    seconds, answers = {case: [] for case in cases}, {}
     for _ in range(repeats):
-        for turn in turns:
-            # "spawn": nothing of this process, its memory and threads, goes over into the new one.
+        for case in cases:
+            # "spawn": the new process inherits none of this one's memory and threads.
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-                elapsed, answers[turn] = process.submit(serve_warm, *turn, requests).result()
-            seconds[turn].append(elapsed)
+                elapsed, answers[case] = process.submit(serve_warm, *case, requests).result()
+            seconds[case].append(elapsed)
     expected = answers[ALONE, 1]
     ways = [
         {
@@ -86,7 +86,7 @@ def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16,
             "seconds": statistics.median(seconds[name, size]),
             "same": count_same(answers[name, size], expected),
         }
-        for name, size in turns
+        for name, size in cases
     ]
     return {"requests": requests, "repeats": repeats, "new_tokens": sum(map(len, expected)), "ways": ways}
 

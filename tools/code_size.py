@@ -1,4 +1,4 @@
-"""`python -m tools.code_size`: how many lines of code the engine is, without docstrings, comments and blank lines.
+"""`python -m tools.code_size`: how many lines of code the engine has, without docstrings, comments and blank lines.
 
 A row counts every module of `lessons_lib` that an import pulls in: what is imported at the top of a module, of the
 modules named there, and of those that they name. A package's `__init__` only passes names on and is left out.
@@ -48,7 +48,7 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def code_lines(source: str) -> int:
-    """Lines with at least one token of code. A line inside a docstring is none; one inside any other string is."""
+    """Lines with at least one token of code. A line inside a docstring doesn't count; one inside any other string does."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in LAYOUT:

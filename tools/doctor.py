@@ -1,8 +1,8 @@
-"""`make doctor`: what was found on this machine, a line each, and what to do about each problem.
+"""`make doctor`: what was found on this machine, one line each, and what to do about each problem.
 
     python -m tools.doctor        exit status 0 if the course can run here, 1 if it cannot
 
-Each check is a plain function from what was found to a `Finding`, so that a test can hand it any machine.
+Each check is a plain function from what was found to a `Finding`, so that a test can simulate any machine.
 `look()` alone looks at the real one. Nothing here installs or changes anything, and nothing at the top imports
 more than the standard library: it must be able to report on a broken install.
 """
@@ -120,13 +120,16 @@ def check_triton(
     if system != "Linux":
         return Finding(
             "Triton",
-            f"does not exist for {system}; all lessons work but the kernel lessons (07, 08)",
+            f"does not exist for {system}; all lessons work except the kernel lessons (07, 08)",
             NOTE,
             "for those use Linux, WSL or a container",
         )
     if installed is None:
         return Finding(
-            "Triton", "not installed; all lessons work but the kernel lessons (07, 08)", NOTE, "`make lab` installs it"
+            "Triton",
+            "not installed; all lessons work except the kernel lessons (07, 08)",
+            NOTE,
+            "`make lab` installs it",
         )
     if interpret:
         return Finding(
@@ -161,7 +164,7 @@ def check_machine(cores: int, memory_gb: float | None, disk_gb: float) -> Findin
     if disk_gb < 0.2:
         return Finding("machine", found, FAIL, "free some disk space: notebooks cannot be saved")
     if memory_gb is not None and memory_gb < 2.5:
-        return Finding("machine", found, NOTE, "4 GB of memory are comfortable; close other programs")
+        return Finding("machine", found, NOTE, "4 GB of memory is comfortable; close other programs")
     return Finding("machine", found)
 
 
@@ -318,7 +321,7 @@ def look() -> list[Finding]:
 
 
 def _requirements() -> list[str]:
-    """What pyproject.toml asks of a learner's install, without the extras."""
+    """The requirements of a learner's install in pyproject.toml, without the extras."""
     return [line for line in importlib.metadata.requires("lessons_lib") or [] if "extra ==" not in line]
 
 

@@ -1,4 +1,4 @@
-"""What has to be known about this machine before anything is installed: rights, disk space, GPU, network."""
+"""What the install must know about this machine first: permissions, disk space, GPU, network."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def check_writable(root):
             raise SetupError(disk_full_message(root)) from None
         raise SetupError(
             f"Cannot write in {root} ({error.strerror or error}), and the course installs itself there.\n"
-            "Copy the whole folder to a place of your own, such as your home folder, and run the same command there."
+            "Copy the whole folder to a folder that you own, such as your home folder, and run the same command there."
         ) from None
 
 

@@ -1,12 +1,12 @@
-"""Random workloads for both engines: whatever the scheduler does, each greedy answer is the one that its prompt gets
-alone.
+"""Random workloads for both engines: whatever the scheduler does, each greedy answer must equal the one that its prompt
+gets alone.
 
     python -m tools.random_workloads --count 5000 --seed 0
 
 Every workload draws an engine (LLMEngine or OverlappedEngine), a policy, an admission rule, a pool that is too small, a
 swap space, a block size, and a few requests, some with several completions and some that are aborted. Tiny random
-models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count 1` plays
-one workload again.
+models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count 1` repeats
+one workload.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class NoText:
 
 @functools.cache
 def prompts() -> tuple[tuple[int, ...], ...]:
-    """Prompts of 1 to 24 tokens; many have a beginning in common, and some are the beginning of another."""
+    """Prompts of 1 to 24 tokens; many share a prefix, and some are a prefix of another."""
     rng = random.Random(5)
     words = tuple(rng.randrange(VOCAB_SIZE) for _ in range(100))
     whole = [words[:length] for length in (1, 2, 3, 4, 7, 8, 12, 16, 17, 24)]
@@ -70,8 +70,8 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 @functools.cache
 @torch.inference_mode()
 def generated_alone(family: str, prompt: tuple[int, ...]) -> list[int]:
-    """The greedy answer of `LONGEST_ANSWER` tokens that Hugging Face `generate` gives; it does not stop at the end
-    token."""
+    """The greedy answer of `LONGEST_ANSWER` tokens from Hugging Face `generate`, which doesn't stop at the end token
+    here."""
     ids = torch.tensor([prompt])
     model = tiny_model(family, seed=3)
     options = dict(max_new_tokens=LONGEST_ANSWER, do_sample=False, eos_token_id=None, pad_token_id=0)
@@ -90,7 +90,7 @@ class Workload:
 
     Attributes:
         seed: everything is drawn from it.
-        happened: what the workload went through, counted.
+        happened: event -> how often it happened.
     """
 
     def __init__(self, seed: int):
@@ -146,7 +146,7 @@ class Workload:
         """Serve everything.
 
         Raises:
-            AssertionError: an answer is wrong, a request failed or never ended, or a block is lost.
+            AssertionError: an answer is wrong, a request failed or never finished, or a block was lost.
         """
         engine, scheduler = self.engine, self.engine.scheduler
         steps = 0
@@ -162,7 +162,7 @@ class Workload:
                 steps += 1
                 assert steps < MOST_STEPS, f"not done after {steps} steps"
             audit(scheduler)
-            assert not self.asked, f"{list(self.asked)} never ended"
+            assert not self.asked, f"{list(self.asked)} never finished"
             assert not scheduler.pool.used and not scheduler.swap_space.used, "blocks are still in use"
         self.happened.update(steps=steps, preemptions=scheduler.num_preempted, swaps=scheduler.num_swapped)
         self.happened["cached tokens"] += engine.metrics.cached_tokens
@@ -190,10 +190,10 @@ class Workload:
 
 
 def run(count: int, seed: int, show=print) -> tuple[Counter[str], list[int]]:
-    """Play the workloads `seed` to `seed + count - 1`.
+    """Run the workloads `seed` to `seed + count - 1`.
 
     Returns:
-        (what happened, counted; the seeds that failed).
+        (event -> count; the seeds that failed).
     """
     happened: Counter[str] = Counter()
     failed: list[int] = []

@@ -53,8 +53,8 @@ def explain_failure(said, root):
         )
     if any(sign in said for sign in ("Permission denied", "Read-only file system", "Operation not permitted")):
         return SetupError(
-            "The install was not allowed to write. Copy the whole course folder (%s) to a place of your "
-            "own, such as your home folder, and run the same command there." % root
+            "The install was not allowed to write. Copy the whole course folder (%s) to a folder that "
+            "you own, such as your home folder, and run the same command there." % root
         )
     if "No matching distribution found" in said or "No solution found when resolving dependencies" in said:
         return SetupError(

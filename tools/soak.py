@@ -1,10 +1,10 @@
-"""`make soak`: thousands of requests through one engine, with aborts, faults and too little memory; and at the end
-nothing is lost.
+"""`make soak`: thousands of requests through one engine, with aborts, faults and too little memory. At the end, nothing
+may be lost.
 
     python -m tools.soak --requests 10000 --seed 0
 
-A tiny random model answers. The books of the pool are audited after every step, and every greedy answer of a sample of
-the requests is compared with the one that `generate` gives alone.
+A tiny random model answers. The pool is audited after every step, and the greedy answers of a sample of the requests are
+compared with those that `generate` returns for each prompt alone.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class InjectedFault(RuntimeError):
 
 
 class Letters:
-    """A tokenizer for a model that writes nonsense: a letter for each token."""
+    """A tokenizer for a model that writes nonsense: one character per token."""
 
     eos_token_id = END
 
@@ -48,11 +48,11 @@ class Letters:
 
 @dataclass
 class Soak:
-    """The engine, what was asked of it, and what became of it.
+    """The engine, the requests sent to it, and what happened to them.
 
     Attributes:
         asked: id -> (prompt, params) of requests that have not ended.
-        to_compare: (prompt, cap, answer) of greedy requests.
+        to_compare: (prompt, params, answer) of greedy requests.
         counts: what happened, by name.
     """
 
@@ -75,7 +75,7 @@ class Soak:
         self.words = [self.rng.randrange(VOCAB_SIZE) for _ in range(200)]
 
     def run(self) -> Table:
-        """Everything, from the first request to the table of what happened.
+        """Run everything, from the first request to the table of what happened.
 
         Raises:
             AssertionError: an answer is wrong, a request was lost, or a block.
@@ -161,7 +161,7 @@ class Soak:
 
     def take(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
-            assert output.request_id in self.asked, f"request {output.request_id} has ended twice"
+            assert output.request_id in self.asked, f"request {output.request_id} finished twice"
             prompt, params = self.asked.pop(output.request_id)
             reason = "error" if output.error else output.finish_reason
             assert isinstance(output.error, (InjectedFault, FloatingPointError, type(None))), repr(output.error)
@@ -173,7 +173,7 @@ class Soak:
     def check_that_nothing_is_lost(self) -> None:
         scheduler, engine = self.engine.scheduler, self.engine
         audit(scheduler)
-        assert not self.asked, f"{len(self.asked)} requests never ended"
+        assert not self.asked, f"{len(self.asked)} requests never finished"
         assert not engine.requests and not engine._completions and not scheduler.running and not scheduler.waiting
         assert (
             len(scheduler.pool.free_queue) == CONFIG.num_blocks
@@ -182,7 +182,7 @@ class Soak:
 
     @torch.inference_mode()
     def compare(self) -> None:
-        """Each answer of the sample, also one that was cut short, is the beginning of the one that its prompt gets
+        """Each answer of the sample, even one that was cut short, is a prefix of the answer that its prompt gets
         alone."""
         for prompt, params, answer in self.to_compare:
             ids = torch.tensor([prompt])
@@ -201,7 +201,7 @@ class Soak:
             "preemptions": scheduler.num_preempted,
             "by swap": scheduler.num_swapped,
             "tokens computed": engine.metrics.tokens,
-            "tokens handed out": engine.metrics.new_tokens,
+            "tokens returned": engine.metrics.new_tokens,
             "tokens found in the cache": engine.metrics.cached_tokens,
             "blocks evicted": scheduler.pool.evicted,
             "steps": engine.metrics.steps,
@@ -219,7 +219,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(1)  # more only get in each other's way: the model is tiny
+    torch.set_num_threads(1)  # more threads only slow each other down: the model is tiny
     print(Soak(options.requests, options.seed).run())
 
 

@@ -194,7 +194,11 @@ def engine_markdown() -> str:
     recording = recorded_engine()
     rates = [(rate, name) for name, rate in recording.peers.items()]
     rates += [(mode["tokens_per_s"], f"**{OURS}**, {mode['name']}") for mode in recording.modes]
-    lines = [["output tokens a second", ""], ["---", "---:"], *([name, f"{rate:,.0f}"] for rate, name in sorted(rates))]
+    lines = [
+        ["output tokens per second", ""],
+        ["---", "---:"],
+        *([name, f"{rate:,.0f}"] for rate, name in sorted(rates)),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -206,7 +210,7 @@ def ways_markdown() -> str:
         fastest[way["name"]] = way
     alone = fastest["one at a time"]["seconds"]
     lines = [
-        [f"{results['requests']} requests on a CPU", "batch", "output tokens a second", "times one at a time"],
+        [f"{results['requests']} requests on a CPU", "batch", "output tokens per second", "times one at a time"],
         ["---", "---:", "---:", "---:"],
     ]
     for way in sorted(fastest.values(), key=lambda way: way["seconds"], reverse=True):

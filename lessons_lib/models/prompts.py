@@ -68,7 +68,7 @@ def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_
     outside = [token for token in prompt_ids if not 0 <= token < vocab_size]
     if outside:
         raise BadRequest(
-            f"{name} holds token id {outside[0]}; the vocabulary has ids 0 to {vocab_size - 1}. "
+            f"{name} contains token id {outside[0]}; the vocabulary has ids 0 to {vocab_size - 1}. "
             "Encode the text with this model's own tokenizer."
         )
     if len(prompt_ids) >= context:

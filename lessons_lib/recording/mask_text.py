@@ -161,11 +161,11 @@ def describe_mask(
     told += [f"To their own sequence only: {', '.join(own)}."] if own else []
     for seq_id, targets in seen.items():
         if targets != {seq_id}:
-            whom = ", ".join(sequence_name(target, names) for target in sorted(targets))
-            told.append(f"{sequence_name(seq_id, names)} attends to {whom or 'nothing'}.")
+            attended = ", ".join(sequence_name(target, names) for target in sorted(targets))
+            told.append(f"{sequence_name(seq_id, names)} attends to {attended or 'nothing'}.")
     told.append(f"{count_text(mask.tolist())}.")
     wrong = int((mask != combine(rules, queries, keys)).sum())
-    told += [f"In {wrong} of the cells the mask is not as the rules say."] if wrong else []
+    told += [f"In {wrong} of the cells, the mask differs from the rules."] if wrong else []
     return " ".join(told)
 
 

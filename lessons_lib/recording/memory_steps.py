@@ -19,7 +19,7 @@ class MemoryStep:
         index: of the step, from 0.
         num_blocks, block_size: of the pool.
         owners: block -> the ids of the sequences that use it, for blocks in use.
-        filled: block -> how many computed tokens it holds, for blocks in use.
+        filled: block -> how many computed tokens it contains, for blocks in use.
         cached: free blocks that can still be found by their hashes.
         swapped: id -> its blocks in the swap space, for sequences that are swapped out.
         num_swap_blocks: of the swap space; 0 if there is none.

@@ -48,7 +48,7 @@ WAYS = [one_by_one, static, continuous, packed, ragged]
 REFUSED = [
     ([GOOD, []], {}, "prompt 1 is empty"),
     ([GOOD, [VOCAB_SIZE]], {}, f"token id {VOCAB_SIZE}; the vocabulary has ids 0 to {VOCAB_SIZE - 1}"),
-    ([[-1], GOOD], {}, "prompt 0 holds token id -1"),
+    ([[-1], GOOD], {}, "prompt 0 contains token id -1"),
     ([GOOD, [3] * 300], {}, "prompt 1 has 300 tokens; the context is 256"),
     ([[3] * 256], {}, "Shorten the prompt to 255 tokens or fewer"),
     (

@@ -217,9 +217,9 @@ def test_cross_talk_is_said():
     rules = (not_padding, not_in_the_future)
     mask = combine(rules, TWO, TWO)
     assert "A attends to A, B. B attends to A, B. " in describe_mask(mask, TWO, TWO, rules=rules)
-    assert "not as the rules say" not in describe_mask(mask, TWO, TWO, rules=rules)
+    assert "differs from the rules" not in describe_mask(mask, TWO, TWO, rules=rules)
     differing = int((mask != block_diagonal_mask(TWO, TWO)).sum())
-    assert describe_mask(mask, TWO, TWO).endswith(f"In {differing} of the cells the mask is not as the rules say.")
+    assert describe_mask(mask, TWO, TWO).endswith(f"In {differing} of the cells, the mask differs from the rules.")
 
 
 def test_what_is_cached_can_be_told_only_beside_what_is_new():

@@ -206,7 +206,7 @@ def lesson_from(tmp_path, text, name="99_toy.py"):
             'exercise="99.7"',
             "99_toy.py, cell 4, exercise 99.7: no exercise '99.7'.*add it to EXERCISES",
         ),
-        ('exercise="99.2"', 'exercise="99.1"', "cell 6, exercise 99.1: this exercise stands in the lesson twice"),
+        ('exercise="99.2"', 'exercise="99.1"', "cell 6, exercise 99.1: this exercise is in the lesson twice"),
         ('exercise="99.2" given="__post_init__"', "", "exercise 99.2 of lesson 99 has no cell. Add a cell"),
         ('exercise="99.1"', 'exercise="98.1"', "an exercise of lesson 99 is named like 99.1"),
         ('exercise="99.1"', 'excercise="99.1"', "cell 4: unknown option excercise"),
@@ -339,7 +339,7 @@ def test_the_released_notebook_has_stubs_locks_and_no_outputs(built):
     [
         ("1 / 0", r"solutions/99_toy, cell 11 \(\w+: '1 / 0'\) raised ZeroDivisionError: division by zero"),
         ("import sys; print('look', file=sys.stderr)", "cell 11 .* wrote to stderr, which must stay empty:\nlook"),
-        ("print('/home/someone/model')", "names something of this machine only: '/home/someone'"),
+        ("print('/home/someone/model')", "contains a trace of this machine: '/home/someone'"),
         ("object()", "the output is a bare repr"),
         (
             "import matplotlib.pyplot as plt\nplt.figure().subplots();",

@@ -766,7 +766,7 @@ OK, NOTE, FAIL = doctor.OK, doctor.NOTE, doctor.FAIL
         (
             doctor.check_triton("Darwin", None, None, None, "cc", False),
             NOTE,
-            "does not exist for Darwin; all lessons work but",
+            "does not exist for Darwin; all lessons work except",
         ),
         (
             doctor.check_triton("Windows", None, None, None, None, False),

@@ -14,9 +14,9 @@ from tools.authoring.glossary import glossary
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 all well; 1 --check found differences; 2 a lesson could not be built."""
     parser = argparse.ArgumentParser(prog="python -m tools.authoring", description=__doc__)
-    parser.add_argument("numbers", nargs="*", metavar="NN", help="lessons to build, such as 00 02; all without")
+    parser.add_argument("numbers", nargs="*", metavar="NN", help="lessons to build, such as 00 02; all if none given")
     parser.add_argument("--check", action="store_true", help="write nothing; compare with the files there")
-    parser.add_argument("--fresh", action="store_true", help="take new measurements although the code is as it was")
+    parser.add_argument("--fresh", action="store_true", help="take new measurements even if the code is unchanged")
     parser.add_argument("--root", type=Path, default=LIBRARY, help="folder with solutions/ and notebooks/")
     options = parser.parse_args(arguments)
     try:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def pages(root: Path) -> dict[str, str]:
-    """What is made from all lessons together, {path: text}: the glossary and the README's picture."""
+    """The files made from all lessons together, {path: text}: the glossary and the README's picture."""
     return {"notebooks/glossary.md": glossary(lesson_files(root)), COVER: cover().svg}
 
 

@@ -1,11 +1,11 @@
 """solutions/NN_name.py -> a notebook that is complete but not yet run.
 
 A lesson is written in jupytext's percent format. A cell `# %% exercise="00.1"` holds the line
-`from lessons_lib.batching.greedy import greedy_without_cache`; the build puts the code of that function in place of the line,
+`from lessons_lib.batching.greedy import greedy_without_cache`; the build replaces the line with that function's code,
 with its body marked as solution, and adds the check cell below. The options a cell may have:
 
     exercise="00.1"       the exercise of that id in `lessons_lib.checks`
-    given="used free"     methods of its class that the learner gets complete
+    given="used free"     methods of its class that stay complete for the learner
     tags=["measured"]     the output holds times: it is kept, and never compared
 """
 
@@ -109,7 +109,7 @@ class Lesson:
 
     def _exercise(self, id: str, where: str) -> Exercise:
         if id in self.references:
-            raise BuildError(f"{where}: this exercise stands in the lesson twice. Remove one of the cells.")
+            raise BuildError(f"{where}: this exercise is in the lesson twice. Remove one of the cells.")
         if id.split(".")[0] != self.number:
             raise BuildError(f"{where}: an exercise of lesson {self.number} is named like {self.number}.1.")
         try:
@@ -131,7 +131,7 @@ class Lesson:
         if cell.cell_type != "code" and cell.metadata:
             raise BuildError(f"{where}: a markdown cell has no options; this one has {', '.join(cell.metadata)}.")
         if "exercise" in cell.metadata and "tags" in cell.metadata:
-            raise BuildError(f"{where}: an exercise cell is not measured. Measure in a cell of its own.")
+            raise BuildError(f"{where}: an exercise cell is not measured. Measure in a separate cell.")
         if "given" in cell.metadata and "exercise" not in cell.metadata:
             raise BuildError(f"{where}: `given` belongs to an exercise, and this cell has none.")
         if not cell.source.strip():
@@ -155,7 +155,7 @@ def is_measured(cell: NotebookNode) -> bool:
 
 
 def _replace_import(source: str, module: str, name: str, code: str, where: str) -> str:
-    """Put `code` in place of the line `from module import name`."""
+    """Replace the line `from module import name` with `code`."""
     wanted = f"from {module} import {name}"
     lines = source.splitlines()
     found = [
@@ -183,7 +183,7 @@ def _nbgrader(grade_id: str, solution: bool = False, points: int | None = None) 
 
 
 def _give_ids(cells: list[NotebookNode]) -> None:
-    """An id from the cell's own text, so that one more cell above changes no other id."""
+    """An id from the cell's own text, so that inserting a cell changes no other id."""
     seen: dict[str, int] = {}
     for cell in cells:
         if "nbgrader" in cell.metadata:

@@ -45,7 +45,7 @@ def build(path: Path, registry=course_registry, python_path: tuple[Path, ...] = 
     """Assemble, run, review and release one lesson. Nothing is written.
 
     Raises:
-        BuildError: naming the cell and the remedy.
+        BuildError: it names the cell and the remedy.
     """
     lesson = Lesson(path, registry)
     execution = execute(lesson.notebook, f"solutions/{lesson.name}", python_path=python_path, probes=_probes(lesson))
@@ -56,10 +56,10 @@ def build(path: Path, registry=course_registry, python_path: tuple[Path, ...] = 
 
 
 def write(built: Built, root: Path, fresh: bool = False) -> dict[str, bool]:
-    """Write both notebooks; a file whose deterministic part is as it was stays as it is.
+    """Write both notebooks; a file whose deterministic part hasn't changed isn't rewritten.
 
-    While the code and its deterministic outputs are unchanged, measured outputs are kept from the committed file, so
-    that a rebuild changes no line. `fresh` takes the new ones.
+    If the code and its deterministic outputs are unchanged, measured outputs are kept from the committed file, so that a
+    rebuild changes nothing. `fresh` takes the new ones.
 
     Returns:
         {path relative to root: was it changed?}
@@ -76,7 +76,7 @@ def write(built: Built, root: Path, fresh: bool = False) -> dict[str, bool]:
 
 
 def differences(built: Built, root: Path) -> list[str]:
-    """How a rebuilt lesson differs from the files under root, one text a difference."""
+    """How a rebuilt lesson differs from the files under root, one text per difference."""
     found = []
     for folder, notebook in (("solutions", built.solved), ("notebooks", built.released)):
         file = f"{folder}/{built.name}.ipynb"
@@ -105,10 +105,10 @@ def read(root: Path, folder: str, name: str) -> NotebookNode | None:
 
 
 def _probes(lesson: Lesson) -> dict[str, str]:
-    """Code that fails the build when a learner could not solve an exercise as the reference does.
+    """Code that fails the build if a learner couldn't solve an exercise the way the reference does.
 
-    Before the exercise is judged, every name that its code takes from its module must exist in the notebook; after,
-    the check must have returned the notebook's own object, which it does only for a correct one.
+    Before the check, every name that the exercise's code takes from its module must exist in the notebook. Afterwards,
+    the check must have returned the notebook's own object, which it does only if that is correct.
     """
     probes = {}
     for id, reference in lesson.references.items():

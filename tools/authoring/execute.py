@@ -49,8 +49,8 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_VISIBLE_DEVICES": "",
-        # Sums of floats depend on how many threads share them. One thread loses little on models this small, and where
-        # other programs want the cores too it loses nothing.
+        # Sums of floats depend on the number of threads. On models this small, one thread costs little, and nothing when
+        # other programs need the cores.
         "OMP_NUM_THREADS": "1",
     }
 
@@ -75,7 +75,7 @@ def execute(
     """
     notebook = nbformat.from_dict(notebook)
     with tempfile.TemporaryDirectory() as folder:
-        # Far from the repository: a cell that reads a file of the repository would work only there.
+        # Outside the repository, so that a cell that reads a file of the repository fails.
         workplace = Path(folder) / "notebooks"
         workplace.mkdir()
         client = NotebookClient(
@@ -99,14 +99,14 @@ def execute(
                 if cell.id in probes:
                     probe = nbformat.v4.new_code_cell(probes[cell.id])
                     _run_cell(client, probe, index, f"{name}, {describe(index, cell)}", store_history=False)
-                    # nbclient has put the probe in the cell's place.
+                    # nbclient has replaced the cell by the probe.
                     notebook.cells[index] = cell
     normalise(notebook)
     return Execution(notebook, seconds)
 
 
 def describe(index: int, cell: NotebookNode) -> str:
-    """A cell's place, id and first line, for messages."""
+    """A cell's position, id and first line, for messages."""
     first = cell.source.strip().splitlines()[0] if cell.source.strip() else ""
     return f"cell {index + 1} ({cell.id}: {first[:60]!r})"
 
@@ -120,15 +120,15 @@ def _run_cell(client: NotebookClient, cell: NotebookNode, index: int, where: str
     except CellTimeoutError:
         raise BuildError(f"{where} took more than {client.timeout:g} s. Make it shorter.") from None
     except DeadKernelError:
-        raise BuildError(f"{where}: the kernel died. Is there memory enough?") from None
+        raise BuildError(f"{where}: the kernel died. Is there enough memory?") from None
     for output in cell.outputs:
         if output.output_type == "stream" and output.name == "stderr":
-            # nbgrader gives no marks to a cell that writes there.
+            # nbgrader gives no points to a cell that writes to stderr.
             raise BuildError(f"{where} wrote to stderr, which must stay empty:\n{output.text.rstrip()}")
 
 
 def normalise(notebook: NotebookNode) -> None:
-    """Take out of the outputs what differs from run to run or needs a live kernel. In place."""
+    """Remove from the outputs, in place, what differs between runs or needs a live kernel."""
     number = 0
     for cell in notebook.cells:
         if cell.cell_type != "code":

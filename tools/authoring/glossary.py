@@ -20,7 +20,7 @@ class Definition:
 
 
 def definitions(lessons: list[Path]) -> list[Definition]:
-    """The definitions of all lessons, in the order of the alphabet.
+    """The definitions of all lessons, in alphabetical order.
 
     Raises:
         BuildError: a term is defined twice; later lessons may only use it.

@@ -1,4 +1,4 @@
-"""What a stored notebook must not hold: pictures without words, traces of one machine, widgets without a kernel."""
+"""What a stored notebook must not contain: pictures without words, traces of one machine, widgets without a kernel."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def findings(notebook: NotebookNode) -> list[str]:
         for fault in (_faults_of_markdown(cell) if cell.cell_type == "markdown" else _faults_of_outputs(cell))
     ]
     if "widgets" in notebook.metadata:
-        found.append("the notebook stores widget state, which nothing can drive")
+        found.append("the notebook stores widget state, which can't work without a kernel")
     return found
 
 
@@ -77,4 +77,4 @@ def _faults_of_html(page: str) -> Iterator[str]:
 def _traces_of_one_machine(text: str) -> Iterator[str]:
     trace = ONE_MACHINE.search(EMBEDDED_FILE.sub("", text))
     if trace:
-        yield f"the output names something of this machine only: {trace.group()!r}"
+        yield f"the output contains a trace of this machine: {trace.group()!r}"

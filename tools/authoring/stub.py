@@ -26,7 +26,7 @@ class Reference:
     Attributes:
         module, name: where it is defined.
         source: its text, from the first decorator to the last line of its body.
-        needs: names it uses that its own module defines or imports: {name: an import that brings it}.
+        needs: names it uses that its own module defines or imports: {name: an import that provides it}.
     """
 
     module: str
@@ -85,7 +85,7 @@ def _mark(lines: list[str], function: ast.FunctionDef) -> None:
     end = _last_line(lines, function)
     header_line, colon = _header_end(lines, function)
     if function.body[0].lineno == header_line:
-        # A body on the line of its signature moves to a line of its own.
+        # A body on its signature's line moves to a separate line.
         indent = " " * (function.col_offset + 4)
         header, rest = lines[header_line - 1][: colon + 1], lines[header_line - 1][colon + 1 :].strip()
         lines[header_line - 1 : end] = [header, indent + BEGIN, indent + rest, *lines[header_line:end], indent + END]
@@ -137,7 +137,7 @@ def _header_end(lines: list[str], function: ast.FunctionDef) -> tuple[int, int]:
 
 
 def _last_line(lines: list[str], node: ast.stmt) -> int:
-    """The last line of a definition, with the comments that end its body: the tree knows none."""
+    """The last line of a definition, including comments at the end of its body, which the tree doesn't contain."""
     last = node.end_lineno
     for number, line in enumerate(lines[last:], start=last + 1):
         text = line.lstrip()
@@ -159,7 +159,7 @@ def _module_text(module: str, target: str) -> str:
 
 
 def _needs(source: str, module: str, name: str, tree: ast.Module) -> dict[str, str]:
-    """The module's own names that the source uses, each with an import that brings it."""
+    """The module's own names that the source uses, each with an import that provides it."""
     origin = {}
     for node in tree.body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -1,7 +1,7 @@
 """Judge the exported student through plain transformers: held-out loss, endings, repetition, long contexts, load time.
 
 All in float32. A story counts all its tokens and the token that ends it, after one END (for the teacher: one BOS) that
-is given. Nats a character divides the same sum by the characters of the story, so that two tokenizers can be compared.
+is given. Nats per character divides the same sum by the characters of the story, so that two tokenizers can be compared.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def sum_of_losses(model, rows, batch=16):
             some = [torch.tensor(row, device=model.device) for row in rows[at : at + batch]]
             ids = torch.nn.utils.rnn.pad_sequence(some, batch_first=True)
             targets = torch.nn.utils.rnn.pad_sequence(some, batch_first=True, padding_value=-100)[:, 1:]
-            logits = model(ids).logits[:, :-1].float()  # padding stands on the right: nothing before it sees it
+            logits = model(ids).logits[:, :-1].float()  # padding is on the right: no token before it sees it
             nats += F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum").item()
             count += int((targets != -100).sum())
     return nats, count
@@ -81,14 +81,14 @@ def write(model, tokenizer, prompts, limit=512, **settings):
 
 
 def repetition(text, size=4):
-    """Share of a text's runs of four words that stood in it before."""
+    """Share of a text's four-word runs that occur earlier in it."""
     words = text.split()
     runs = [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
 
 def long_context(model, tokenizer, stories, count=128, width=1024):
-    """Nats a token by position, in rows of several stories read as one text."""
+    """Nats per token by position, in rows of several stories read as one text."""
     end = tokenizer.eos_token_id
     line = [token for story in stories[: count * 8] for token in [end, *tokenizer(story).input_ids]]
     rows = torch.tensor(line[: len(line) // width * width]).view(-1, width)[:count].to(model.device)
@@ -111,7 +111,7 @@ def main():
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="directory for report.json and the samples as text")
     parser.add_argument("--each", type=int, default=50, help="samples of each of the 20 prompts at each temperature")
-    parser.add_argument("--stories", type=int, help="judge on so many held-out stories only")
+    parser.add_argument("--stories", type=int, help="judge on only this many held-out stories")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

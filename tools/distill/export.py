@@ -12,7 +12,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from .text import END_ID, save_tokenizer
 from .train import student_config
 
-NOT_SHIPPED = ("_name_or_path", "transformers_version")  # they say where and with what the file was written, no more
+NOT_SHIPPED = ("_name_or_path", "transformers_version")  # they only say where and with what the file was written
 
 
 def drop_keys(path):
@@ -25,8 +25,8 @@ def drop_keys(path):
 def as_qwen2(tokenizer):
     """The same tokens and merges, with Qwen2's way of cutting a text into words before they are applied.
 
-    transformers gives that way to every Qwen2 model, whatever tokenizer.json says. So the file says it too, and all who
-    read it get the same ids. On the stories the two ways differ in one thing: " 3" becomes two tokens.
+    transformers gives that way to every Qwen2 model, whatever tokenizer.json says. So the file says so too, and every
+    reader gets the same ids. On the stories the two ways differ in one thing: " 3" becomes two tokens.
     """
     tokenizer.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated")

@@ -39,7 +39,7 @@ def decode_attention_kernel(
 def gumbel_argmax_kernel(logits, temperature, seed, out, vocabulary: tl.constexpr, block: tl.constexpr):
     """One program: one row of logits [B, vocabulary]. argmax(logits / T + Gumbel noise) is a sample of softmax(logits / T).
 
-    One call of the random generator gives four numbers, so the row is read in four quarters side by side.
+    One call of the random generator returns four values, so the row is read in four quarters side by side.
     """
     row = tl.program_id(0).to(tl.int64)
     quarter: tl.constexpr = vocabulary // 4

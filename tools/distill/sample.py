@@ -1,8 +1,8 @@
 """Let the teacher write stories, many thousand at a time, and store their token ids.
 
 Every row of a batch is at the same position, so one decode step is one fixed piece of GPU work: it is
-captured once as a CUDA graph, and replayed 256 times for a batch of stories. A row that has ended goes on as
-ballast until the batch is done; that wastes less than keeping ragged rows apart would cost here.
+captured once as a CUDA graph, and replayed 256 times for a batch of stories. A row that has finished keeps
+running as ballast until the batch is done; here, that wastes less than ragged rows would cost.
 """
 
 import argparse
@@ -21,7 +21,7 @@ if torch.cuda.is_available():
 
 
 def fused(function):
-    """On a GPU, one kernel made by the compiler in place of many small ones."""
+    """On a GPU, one compiled kernel instead of many small ones."""
     return torch.compile(function) if torch.cuda.is_available() else function
 
 
@@ -46,7 +46,7 @@ def gated(gate_up):
 
 
 def attend(query, keys, values, position):
-    """query [B, H, D] over the first position + 1 cells of keys and values [B, H, L, D]. Gives [B, H, D]."""
+    """query [B, H, D] over the first position + 1 slots of keys and values [B, H, L, D]. Returns [B, H, D]."""
     if not query.is_cuda:
         future = torch.arange(keys.shape[2]) > position
         mask = torch.zeros(keys.shape[2], dtype=query.dtype).masked_fill(future, float("-inf"))
@@ -106,7 +106,7 @@ class Sampler:
         self.temperature = torch.ones(batch, device=device)
 
     def logits(self, tokens):
-        """Logits [B, V] after one more token a row; its keys and values go into the cache at ``position``."""
+        """Logits [B, V] after one more token per row; its keys and values go into the cache at ``position``."""
         batch, size = tokens.shape[0], self.heads * self.width
         cos, sin = self.cos[self.position], self.sin[self.position]
         x = self.embedding[tokens]
@@ -131,7 +131,7 @@ class Sampler:
 
     def capture(self):
         """Replace ``step`` by a replay of its captured self. Nothing else changes for the caller."""
-        for _ in range(3):  # compiles what there is to compile
+        for _ in range(3):  # triggers compilation
             self.step()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -156,7 +156,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batch", type=int, default=16384)
     parser.add_argument("--seconds", type=float, default=360, help="stop after the batch that passes this time")
-    parser.add_argument("--batches", type=int, default=10**6, help="or after so many batches")
+    parser.add_argument("--batches", type=int, default=10**6, help="or after this many batches")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

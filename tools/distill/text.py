@@ -24,7 +24,7 @@ MAX_POSITIONS = 1024
 
 
 def read_stories(ids, pieces):
-    """Yield (row, text) for each finished story in teacher ids [B, 256]; the text is what stands before BOS."""
+    """Yield (row, text) for each finished story in teacher ids [B, 256]; the text is everything before BOS."""
     for row in range(len(ids)):
         ends = np.flatnonzero(ids[row] == BOS)
         if len(ends):

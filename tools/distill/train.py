@@ -31,7 +31,7 @@ def student_config():
 class Rows:
     """Endless training rows from one long array of stories, each ended by END. All on one device.
 
-    The stories are shuffled anew each epoch and laid end to end; three in ten get an END in front, so that the model
+    The stories are reshuffled each epoch and concatenated; three in ten get an END in front, so that the model
     learns to begin a story after END and also without it. The line is cut into rows wherever a row is full: the rest
     of a cut story is a text that begins in mid-sentence, as some prompts do.
     """
@@ -58,22 +58,22 @@ class Rows:
         self.epoch += 1
 
     def next(self, rows, width):
-        """Inputs, targets (-100: not counted), positions and document numbers, each [rows, width]."""
+        """Inputs, targets (-100: not counted), positions and document ids, each [rows, width]."""
         if self.at + rows * width + 1 > self.line_length:
             self.shuffle()
-        place = torch.arange(self.at, self.at + rows * width + 1, device=self.tokens.device)
+        index = torch.arange(self.at, self.at + rows * width + 1, device=self.tokens.device)
         self.at += rows * width
-        story = torch.searchsorted(self.line_ends, place, right=True)
+        story = torch.searchsorted(self.line_ends, index, right=True)
         source, lead = self.order[story], self.lead[story]
         begin = self.line_ends[story] - self.lengths[source] - lead
-        offset = place - begin - lead  # -1 for an END in front
+        offset = index - begin - lead  # -1 for an END in front
         token = torch.where(offset < 0, END_ID, self.tokens[self.starts[source] + offset.clamp(min=0)].long())
 
         ids, targets = token[:-1].view(rows, width), token[1:].view(rows, width)
         story, next_story = story[:-1].view(rows, width), story[1:].view(rows, width)
-        column = torch.arange(width, device=place.device).expand(rows, width)
-        row_start = place[:-1].view(rows, width)[:, :1]
-        alone = place[:-1].view(rows, width) - torch.maximum(begin[:-1].view(rows, width), row_start)
+        column = torch.arange(width, device=index.device).expand(rows, width)
+        row_start = index[:-1].view(rows, width)[:, :1]
+        alone = index[:-1].view(rows, width) - torch.maximum(begin[:-1].view(rows, width), row_start)
         whole = self.random((rows, 1)) < self.one_text
         positions = torch.where(whole, column, alone)
         documents = torch.where(whole, 0, story - story[:, :1])
@@ -110,7 +110,7 @@ def document_mask(documents):
 
 
 def packed_loss(model, ids, targets, positions, packed_mask):
-    """Mean cross-entropy in nats a token over the counted targets."""
+    """Mean cross-entropy in nats per token over the counted targets."""
     with torch.autocast(ids.device.type, torch.bfloat16):
         hidden = model.model(
             input_ids=ids, position_ids=positions, attention_mask={"full_attention": None}, use_cache=False,

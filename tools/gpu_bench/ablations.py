@@ -1,4 +1,4 @@
-"""What each idea of the fast kernels buys: the case in which it matters most, timed without the idea."""
+"""The gain from each idea in the fast kernels: the case in which it matters most, timed without the idea."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,11 +12,11 @@ from tools.gpu_bench.launches import decode_with, each_table, prefill_with
 
 @dataclass(frozen=True)
 class Ablation:
-    """One idea taken out.
+    """One idea removed.
 
     Attributes:
-        without: what is done in place of the idea; if that takes another kernel, its name in `VARIANTS`.
-        case: how the name of the case starts in which it is timed.
+        without: what replaces the idea; if that needs another kernel, its name in `VARIANTS`.
+        case: the beginning of the name of the case that is timed.
         calls: inputs -> one call per block table.
     """
 

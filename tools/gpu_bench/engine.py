@@ -1,7 +1,7 @@
-"""`python -m tools.gpu_bench.engine`: what each idea of the engine's GPU part buys, on the benchmark of nano-vllm.
+"""`python -m tools.gpu_bench.engine`: the gain from each idea in the engine's GPU part, on nano-vllm's benchmark.
 
-256 requests at once, greedy, by a model of the shape of Qwen2.5-0.5B. The tokens of the answers are counted; compiling
-and capturing are left out.
+256 requests at once, greedy, on a model of Qwen2.5-0.5B's shape. Throughput counts output tokens; compiling and
+capturing are excluded.
 """
 
 import argparse
@@ -27,8 +27,8 @@ NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 
 @dataclass(frozen=True)
 class Mode:
-    """One stage of the engine: which of the ideas are in it. In the last one, a whole `OverlappedEngine` drives it;
-    before, a bare scheduler."""
+    """One stage of the engine: which of the ideas it includes. The last one runs a whole `OverlappedEngine`, the others a
+    bare scheduler."""
 
     name: str
     graphs: bool
@@ -48,7 +48,7 @@ MODES = (
 
 
 def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
-    """Serve the benchmark's requests in one mode, several times; the run with the median time counts."""
+    """Serve the benchmark's requests in one mode, several times; return the run with the median time."""
     options = dict(max_num_seqs=MAX_NUM_SEQS, max_model_len=MAX_MODEL_LEN, compiled=mode.compiled, graphs=mode.graphs)
     runner = GPUModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, **options)
     began = time.perf_counter()

@@ -25,7 +25,7 @@ MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 256, 16384
 
 
 def qwen_half_billion(max_positions: int = 32768, device: str = "cuda"):
-    """A model of the shape of Qwen2.5-0.5B with random weights in bfloat16."""
+    """A model of Qwen2.5-0.5B's shape with random weights in bfloat16."""
     shape = dict(
         hidden_size=896,
         num_hidden_layers=24,
@@ -54,7 +54,7 @@ class StepTimes:
     """Where the time of each step went.
 
     Attributes:
-        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the row is computed; the rest
+        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the packed batch is built; the rest
             sends it and launches the model), "wait" (for the GPU) and "all"; "running", how many sequences it computes;
             "is_decode", whether one token of each.
     """
@@ -97,7 +97,7 @@ class StepTimes:
 
 
 class TimedRunner:
-    """A runner whose starts and waits are timed."""
+    """A runner that times its starts and waits."""
 
     def __init__(self, runner: GPUModelRunner, times: StepTimes):
         self.cache = runner.cache
@@ -121,7 +121,7 @@ class TimedTokens:
 
 
 def serve(runner: GPUModelRunner, sequences: list[Sequence], overlapped: bool) -> tuple[float, StepTimes]:
-    """Answer all sequences. Returns the seconds that it took, and where they went."""
+    """Serve all sequences. Returns the seconds it took, and where they went."""
     pool = PrefixCache(runner.null_block, runner.cache.block_size)
     scheduler = PreemptiveScheduler(pool, max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS)
     for sequence in sequences:
@@ -145,7 +145,7 @@ def serve(runner: GPUModelRunner, sequences: list[Sequence], overlapped: bool) -
 
 
 class NoWords:
-    """The tokenizer of a model that was never trained."""
+    """The tokenizer of an untrained model."""
 
     eos_token_id = None
 
@@ -154,7 +154,7 @@ class NoWords:
 
 
 def serve_by_engine(runner: GPUModelRunner, sequences: list[Sequence]) -> tuple[float, StepTimes]:
-    """As `serve`, by all of the engine: `generate` with token ids, greedy, whatever the end token is."""
+    """Like `serve`, with the whole engine: `generate` with token ids, greedy, ignoring the end token."""
     times = StepTimes()
     config = EngineConfig(
         max_num_seqs=MAX_NUM_SEQS,
@@ -178,7 +178,7 @@ def serve_by_engine(runner: GPUModelRunner, sequences: list[Sequence]) -> tuple[
 
 
 def seconds_of(run: Callable[[], None]) -> float:
-    """Of some work, until the GPU is done with it."""
+    """The seconds of some work, until the GPU has finished it."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     run()

@@ -13,7 +13,7 @@ LENGTHS = (128, 512, 2048, 8192)
 
 
 def seconds(work, repeat: int = 5) -> float:
-    """Shortest of several times, after a warm-up: copies of a few hundred microseconds are easily disturbed."""
+    """The shortest of several times, after a warm-up: copies of a few hundred microseconds are easily disturbed."""
     times = []
     for _ in range(repeat + 1):
         torch.cuda.synchronize()

@@ -109,7 +109,9 @@ def _check(names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> None
         if len(values) != len(names):
             raise ValueError(f"column {setting!r} has {len(values)} values for {len(names)} names; give one for each.")
         if not all(0 <= value <= 1 + 1e-6 for value in values) or sum(values) > 1 + 1e-4:
-            raise ValueError(f"column {setting!r} has values {list(values)}; probabilities are 0 to 1 and sum to at most 1.")
+            raise ValueError(
+                f"column {setting!r} has values {list(values)}; probabilities are 0 to 1 and sum to at most 1."
+            )
 
 
 def _describe(names: Sequence[str], columns: Mapping[str, Sequence[float]], title: str) -> str:
