@@ -822,7 +822,11 @@ WRONG = {
         Wrong("all prompts in one step", all_prompts_in_one_step, says="without a loop around it"),
         Wrong("admits one request per step", admits_one_per_step, says="admit one request per step"),
         Wrong("last come, first served", last_come_first_served, says="takes from the front"),
-        Wrong("leaves admitted requests in the queue", looks_at_the_queue_without_taking, says="only D should be left in the queue"),
+        Wrong(
+            "leaves admitted requests in the queue",
+            looks_at_the_queue_without_taking,
+            says="only D should be left in the queue",
+        ),
         Wrong("keeps a finished request in running", keeps_it_running, says="the slot manager has"),
         Wrong("forgets move_to(PREFILLING)", forgets_to_start_the_prefill, says="its state is still waiting"),
         Wrong("releases a slot", releases_slots, says="`release` takes the request's id"),

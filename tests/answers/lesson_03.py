@@ -978,16 +978,16 @@ WRONG = {
             says="after 128 tokens the table should hold 8 blocks; yours holds 1",
         ),
         Wrong("num_tokens not advanced", table_with(forgets_the_tokens), says="`num_tokens` should be 1; yours is 0"),
-        Wrong(
-            "new blocks in front", table_with(new_blocks_in_front), says="blocks with tokens in them have changed"
-        ),
+        Wrong("new blocks in front", table_with(new_blocks_in_front), says="blocks with tokens in them have changed"),
         Wrong(
             "new blocks replace the old ones",
             table_with(replaces_the_old_blocks),
             says="blocks with tokens in them have changed",
         ),
         Wrong("a list in the list", table_with(a_list_in_the_list), says="`+=` or `extend` adds its elements"),
-        Wrong("takes blocks from `free_queue` directly", table_with(past_the_pool), says="Change the pool only through"),
+        Wrong(
+            "takes blocks from `free_queue` directly", table_with(past_the_pool), says="Change the pool only through"
+        ),
         Wrong(
             "counts before it allocates",
             table_with(counts_before_allocating),

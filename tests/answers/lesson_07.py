@@ -53,7 +53,11 @@ ADD = [
     ),
     Wrong("not multiplied by BLOCK", changed(add_kernel, ("* BLOCK +", "+")), "Each program starts one element after"),
     Wrong("multiplied by the n_elements", changed(add_kernel, ("* BLOCK +", "* n_elements +")), "yours stores none"),
-    Wrong("<= in the mask", changed(add_kernel, ("offsets < n_elements", "offsets <= n_elements")), "`offsets < n_elements`, not `<=`"),
+    Wrong(
+        "<= in the mask",
+        changed(add_kernel, ("offsets < n_elements", "offsets <= n_elements")),
+        "`offsets < n_elements`, not `<=`",
+    ),
     Wrong(
         "the last element left out",
         changed(add_kernel, ("offsets < n_elements", "offsets < n_elements - 1")),
@@ -74,9 +78,7 @@ ADD = [
     ),
     Wrong(
         "adds addresses",
-        changed(
-            add_kernel, ("tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)", "x + y + offsets")
-        ),
+        changed(add_kernel, ("tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)", "x + y + offsets")),
         "add two addresses",
     ),
     Wrong(
@@ -177,9 +179,7 @@ SOFTMAX = [
     ),
     Wrong(
         "minimum in place of maximum",
-        changed(
-            softmax_kernel, ("tl.max(scores, axis=0)", 'tl.min(tl.where(mask, scores, float("inf")), axis=0)')
-        ),
+        changed(softmax_kernel, ("tl.max(scores, axis=0)", 'tl.min(tl.where(mask, scores, float("inf")), axis=0)')),
         "exp(200)",
     ),
     Wrong(
@@ -327,7 +327,11 @@ GATHER = [
     Wrong(
         "program id forgotten", changed(gather_kernel, ("tl.program_id(0)", "0")), "Every program stores the same row"
     ),
-    Wrong("the address as an index", changed(gather_kernel, ("tl.load(index + row)", "index + row")), "compute with the address itself"),
+    Wrong(
+        "the address as an index",
+        changed(gather_kernel, ("tl.load(index + row)", "index + row")),
+        "compute with the address itself",
+    ),
     Wrong(
         "stores the index",
         changed(
@@ -374,7 +378,9 @@ WRITE = [
         "You split the slot into block",
     ),
     Wrong(
-        "not multiplied by the stride", changed(write_kernel, ("slot * stride_slot", "slot")), "A slot has many elements"
+        "not multiplied by the stride",
+        changed(write_kernel, ("slot * stride_slot", "slot")),
+        "A slot has many elements",
     ),
     Wrong(
         "n_elements for the stride of slots",
@@ -417,7 +423,9 @@ WRITE = [
         ),
         "One program writes all tokens",
     ),
-    Wrong("one head only", changed(write_kernel, ("offsets < n_elements", "offsets < 4")), "Part of the token is missing"),
+    Wrong(
+        "one head only", changed(write_kernel, ("offsets < n_elements", "offsets < 4")), "Part of the token is missing"
+    ),
     Wrong(
         "stores to new",
         changed(write_kernel, ("tl.store(cache + slot * stride_slot", "tl.store(new + token * stride_new")),
@@ -438,9 +446,7 @@ def write_by_moved_pointers(new, cache, slot_mapping, n_elements, stride_new, st
 def write_one_by_one(new, cache, slot_mapping, n_elements, stride_new, stride_slot, BLOCK: tl.constexpr):
     token = tl.program_id(0)
     for i in range(n_elements):
-        tl.store(
-            cache + tl.load(slot_mapping + token) * stride_slot + i, tl.load(new + token * stride_new + i)
-        )
+        tl.store(cache + tl.load(slot_mapping + token) * stride_slot + i, tl.load(new + token * stride_new + i))
 
 
 # 07.5 attend_blocks
@@ -581,7 +587,11 @@ ATTEND = [
         attending(("block * stride_block", "block * BLOCK_SIZE * stride_block")),
         "already includes the slots of a block",
     ),
-    Wrong("values read as keys", attending(("tl.load(values + offsets", "tl.load(keys + offsets")), "used the keys as values"),
+    Wrong(
+        "values read as keys",
+        attending(("tl.load(values + offsets", "tl.load(keys + offsets")),
+        "used the keys as values",
+    ),
     Wrong(
         "keys read as values",
         attending(("tl.load(keys + offsets", "tl.load(values + offsets")),
@@ -763,7 +773,9 @@ DECODE = [
         "A query has 4 elements; you loaded 1",
     ),
     Wrong(
-        "the query as a pointer", decoding(("tl.load(q + offsets).to(tl.float32)", "q + offsets")), "Load the values first"
+        "the query as a pointer",
+        decoding(("tl.load(q + offsets).to(tl.float32)", "q + offsets")),
+        "Load the values first",
     ),
     Wrong("query in float16", decoding((".to(tl.float32)", "")), "keeps only three digits"),
     Wrong(
