@@ -21,7 +21,7 @@ _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // max(_workers, 2))))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import pytest  # noqa: E402
+import pytest
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,8 @@ LONGEST = [
     "test_answers",
     "test_generation",
 ]
-# What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
+# What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other
+# files
 # test with a few.
 MANY_CASES = [
     "test_authoring",

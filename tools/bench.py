@@ -129,7 +129,9 @@ def own_time(repeats: int) -> Table:
 
 
 def contexts(repeats: int) -> Table:
-    """Step time when every sequence decodes, with concatenated caches (lesson 05) and with blocks (lesson 06), as contexts grow."""
+    """Step time when every sequence decodes, with concatenated caches (lesson 05) and with blocks (lesson 06), as
+    contexts grow.
+    """
     model, _ = load_model()
     rows = []
     for requests, context in CONTEXTS:

@@ -1,6 +1,8 @@
-"""Part of `make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same requests.
+"""Part of `make bench`: the engine compared with the designs it grew from and with Hugging Face's own, on the same
+requests.
 
-Every measurement runs in its own process: in a shared process, a way of serving is slower after others have run, some more than others.
+Every measurement runs in its own process: in a shared process, a way of serving is slower after others have run, some
+    more than others.
 """
 
 import argparse
@@ -67,7 +69,8 @@ def measure_ways(repeats: int, requests: int = 64, sizes: tuple[int, ...] = (16,
     """Every way at every batch size, timed in rounds, so that a slow minute of the machine affects them all.
 
     Returns:
-        dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the median "seconds", and "same", how
+        dict: "requests", "repeats", "new_tokens", and "ways": for each, its "name", "size", the median "seconds", and
+            "same", how
         many of its answers equal those of one request at a time.
     """
     cases = [(name, size) for name in WAYS for size in ((1,) if name in (ALONE, HF_ALONE) else sizes)]

@@ -48,7 +48,9 @@ def docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def code_lines(source: str) -> int:
-    """Lines with at least one token of code. A line inside a docstring doesn't count; one inside any other string does."""
+    """Lines with at least one token of code. A line inside a docstring doesn't count; one inside any other string
+    does.
+    """
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in LAYOUT:

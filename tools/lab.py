@@ -16,7 +16,8 @@ def choose_port(wanted, first=8888, tries=50):
             raise SetupError(f"PORT={wanted} is not a port: give a number from 1 to 65535, e.g. `make lab PORT=9999`.")
         if not port_is_free(int(wanted)):
             raise SetupError(f"Port {wanted} is in use. Choose another one, e.g. "
-                             f"`make lab PORT={int(wanted) % 65535 + 1}`; or leave PORT out and a free one is found.")  # fmt: skip
+                             f"`make lab PORT={int(wanted) % 65535 + 1}`; or leave PORT out and a free one is "
+                             "found.")  # fmt: skip
         return int(wanted)
     for port in range(first, first + tries):
         if port_is_free(port):

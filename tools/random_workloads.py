@@ -5,8 +5,8 @@ gets alone.
 
 Every workload draws an engine (LLMEngine or OverlappedEngine), a policy, an admission rule, a pool that is too small, a
 swap space, a block size, and a few requests, some with several completions and some that are aborted. Tiny random
-models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count 1` repeats
-one workload.
+models answer on the CPU. The pool is audited after every step, and must be empty at the end. `--seed N --count 1`
+repeats one workload.
 """
 
 import argparse

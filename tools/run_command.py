@@ -9,7 +9,7 @@ from tools.setup_errors import explain_failure
 # A user's settings that would send packages elsewhere, or leave some out, without an error.
 MISLEADING = {
     *(tool + name for tool in ("PIP_", "UV_") for name in
-      ("TARGET", "PREFIX", "ROOT", "USER", "NO_DEPS", "DRY_RUN", "PYTHON", "REQUIREMENT", "NO_BINARY", "SYSTEM_PYTHON")),
+      ("TARGET", "PREFIX", "ROOT", "USER", "NO_DEPS", "DRY_RUN", "PYTHON", "REQUIREMENT", "NO_BINARY", "SYSTEM_PYTHON")),  # noqa: E501
     "PYTHONHOME",
     "PYTHONPATH",  # pip would count packages found there as installed
 }  # fmt: skip

@@ -3,8 +3,8 @@ may be lost.
 
     python -m tools.soak --requests 10000 --seed 0
 
-A tiny random model answers. The pool is audited after every step, and the greedy answers of a sample of the requests are
-compared with those that `generate` returns for each prompt alone.
+A tiny random model answers. The pool is audited after every step, and the greedy answers of a sample of the requests
+are compared with those that `generate` returns for each prompt alone.
 """
 
 import argparse

@@ -5,7 +5,7 @@ runs any kernel without a GPU, compile_check asks whether it would compile for o
 time out of the fast kernels.
 """
 
-import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled or interpreted
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
 # isort: split
 from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device

@@ -12,8 +12,9 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-# isort: split
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
 
 # isort: split
 import triton

@@ -3,12 +3,12 @@
 from contextlib import contextmanager
 from typing import Any
 
-import lessons_lib.kernels.triton_setup as triton_mode
-
 import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import InterpretedFunction
+
+from lessons_lib.kernels import triton_setup
 
 
 def on_cpu(tensor: torch.Tensor, storages: dict[int, tuple[Any, Any]]) -> torch.Tensor:
@@ -38,17 +38,18 @@ def cause_of(error: BaseException) -> BaseException:
 @contextmanager
 def interpreted(kernel, arguments: dict[str, object]):
     """The kernel as an interpreted function. Inside the context, the functions that it calls are interpreted too."""
-    if not triton_mode.is_interpreted():
-        import triton.experimental.gluon  # noqa: F401 - Triton imports it at the first call; it must not see interpreted functions
+    if not triton_setup.is_interpreted():
+        # Triton imports it at the first call, and it must not see interpreted functions.
+        import triton.experimental.gluon  # noqa: F401
     replaced = []
     with _language_kept():
         try:
-            replaced += triton_mode.interpret_library()
+            replaced += triton_setup.interpret_library()
             functions, seen = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))], set()
             for names in (function.fn.__globals__ for function in functions):  # the list grows as we go
                 if id(names) not in seen:
                     seen.add(id(names))
-                    found = triton_mode.interpret_names_in(names, names)
+                    found = triton_setup.interpret_names_in(names, names)
                     functions += [value for _, _, value in found]
                     replaced += found
             for name, value in arguments.items():

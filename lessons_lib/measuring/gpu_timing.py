@@ -3,8 +3,9 @@
 import statistics
 from collections.abc import Callable
 
-# isort: split
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
 
 # isort: split
 import torch

@@ -1,4 +1,6 @@
-"""Paged attention in PyTorch: block by block, merged, and for whole packed rows, against attention over gathered keys."""
+"""Paged attention in PyTorch: block by block, merged, and for whole packed rows, against attention over gathered
+keys.
+"""
 
 import random
 

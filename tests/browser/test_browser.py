@@ -1,6 +1,7 @@
 """The lessons as a learner meets them: JupyterLab, a real browser, mouse and keyboard.
 
-Lesson 07, a quick one, is run whole. Of the others, the cells that show something to play with are run, and those that they need.
+Lesson 07, a quick one, is run whole. Of the others, the cells that show something to play with are run, and those that
+they need.
 """
 
 import re
@@ -239,6 +240,7 @@ def test_an_engine_is_driven_from_its_dashboard(engine_lesson, record_property):
     assert dashboard.steps() == steps + 1 and dashboard.says("texts") != answers and again.after != paused.after
     record_property(
         "measured",
-        f"dashboard answered add in {added.milliseconds:.0f} ms, step in {stepped.milliseconds:.0f} ms, by key in {again.milliseconds:.0f} ms, "
+        f"dashboard answered add in {added.milliseconds:.0f} ms, step in {stepped.milliseconds:.0f} ms, by key in "
+        f"{again.milliseconds:.0f} ms, "
         f"run in {running.milliseconds:.0f} ms and pause in {paused.milliseconds:.0f} ms",
     )

@@ -667,8 +667,8 @@ def test_a_progress_bar_goes_to_the_end(monkeypatch):
             self.wanted, self.shown, self.done = total, not disable, 0
             bars.append(self)
 
-        __enter__ = lambda self: self  # noqa: E731
-        __exit__ = lambda self, *_: None  # noqa: E731
+        __enter__ = lambda self: self
+        __exit__ = lambda self, *_: None
 
         def update(self, by):
             self.done += by

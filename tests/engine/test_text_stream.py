@@ -1,6 +1,8 @@
 """Text that grows token by token: it adds up to the text that all tokens have together, and nothing of a stop string is
 ever shown."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +40,7 @@ def cut_into_tokens(draw):
     write them."""
     text = draw(texts)
     cuts = sorted(draw(st.sets(st.integers(0, len(text)), max_size=6)) | {0, len(text)})
-    return [token for start, end in zip(cuts, cuts[1:]) for token in tokenizer(text[start:end]).input_ids]
+    return [token for start, end in itertools.pairwise(cuts) for token in tokenizer(text[start:end]).input_ids]
 
 
 @few

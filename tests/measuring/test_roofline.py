@@ -1,4 +1,6 @@
-"""How much there is to read and to compute, counted one by one; and the recorded results: complete, and about the cases of the benchmark."""
+"""How much there is to read and to compute, counted one by one; and the recorded results: complete, and about the cases
+of the benchmark.
+"""
 
 import json
 import math
@@ -83,7 +85,8 @@ def test_every_case_has_its_numbers_and_none_is_faster_than_the_machine():
         work = attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim)
         for times in (kept.microseconds, kept.without, recorded_production().microseconds[case.name]):
             for name, us in times.items():
-                # A little less is possible: the limit was measured once, and of a repeated read some stays in the GPU's cache.
+                # A little less is possible: the limit was measured once, and of a repeated read some stays in the GPU's
+                # cache.
                 assert math.isfinite(us) and us * 1e-6 > 0.85 * attainable(work, recording.machine), (case.name, name)
         assert len(recorded_production().microseconds[case.name]) == 3
 

@@ -1,8 +1,9 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
-They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` and `test_unsolved_notebooks` run it. All four
-students take the toy lesson. In the lessons of the course one stands for three, and hands in every third lesson from 01 on, since each run takes
-minutes (00 the most); with LESSONS_NBGRADER=all, all of them.
+They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` and
+    `test_unsolved_notebooks` run it. All four
+students take the toy lesson. In the lessons of the course one stands for three, and hands in every third lesson from 01
+on, since each run takes minutes (00 the most); with LESSONS_NBGRADER=all, all of them.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
@@ -67,7 +68,9 @@ class Course:
         assert done.returncode == 0, done.stderr
 
     def hand_in(self, student: str, lessons: list[str], edit) -> None:
-        """Submit released notebooks; `edit(released, solved, is_first, is_last)` returns the exercise as the student wrote it."""
+        """Submit released notebooks; `edit(released, solved, is_first, is_last)` returns the exercise as the student
+        wrote it.
+        """
         self.taken[student] = lessons
         folder = self.folder / "submitted" / student / "course"
         folder.mkdir(parents=True)
@@ -150,7 +153,9 @@ def graded(name: str, folder: Path) -> Course:
 
 @pytest.fixture(scope="module")
 def graded_once(tmp_path_factory):
-    """Gives a course by name. A fixture with the name as its parameter would be made anew whenever the tests change course."""
+    """Gives a course by name. A fixture with the name as its parameter would be made anew whenever the tests change
+    course.
+    """
     return functools.cache(lambda name: graded(name, tmp_path_factory.mktemp(name)))
 
 

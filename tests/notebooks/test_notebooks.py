@@ -1,7 +1,8 @@
-"""Every lesson: built as committed, running solved, with words for every picture. `test_unsolved_notebooks` runs the learner's copies.
+"""Every lesson: built as committed, running solved, with words for every picture. `test_unsolved_notebooks` runs the
+learner's copies.
 
-A notebook runs once for the comparison of outputs. nbval runs what the rebuild has compared already, in another kernel: that is done for one
-lesson, the quickest, and for all of them with LESSONS_NBVAL=all.
+A notebook runs once for the comparison of outputs. nbval runs what the rebuild has compared already, in another kernel:
+that is done for one lesson, the quickest, and for all of them with LESSONS_NBVAL=all.
 """
 
 import os
@@ -77,7 +78,7 @@ def test_the_solved_notebook_passes_nbval(lesson, tmp_path):
     notebook = stored("solutions", lesson)
     status, passed, report = run_nbval(notebook, tmp_path)
     assert status == 0, report[-6000:]
-    assert passed == {number: True for number in range(len(code_cells(notebook)))}
+    assert passed == dict.fromkeys(range(len(code_cells(notebook))), True)
 
 
 def test_nbval_compares_the_stored_output_of_cells_that_are_not_measured(tmp_path):

@@ -1,4 +1,6 @@
-"""Every lesson as a learner opens it runs from top to bottom. A file of its own, so that two processes share the running of notebooks."""
+"""Every lesson as a learner opens it runs from top to bottom. A file of its own, so that two processes share the
+running of notebooks.
+"""
 
 import pytest
 from lesson_notebooks import every_lesson, stored

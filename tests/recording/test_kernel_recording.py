@@ -1,11 +1,13 @@
-"""What a kernel loads and stores, written down: compared with loops over plain numbers; wild addresses; and that Triton is left as it was."""
+"""What a kernel loads and stores, written down: compared with loops over plain numbers; wild addresses; and that Triton
+is left as it was.
+"""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled
 
 # isort: split
 import numpy as np
@@ -590,10 +592,13 @@ def outer(x):
 
 
 def test_compiled_kernels_are_recorded_and_stay_compiled(tmp_path):
-    """As on a machine with a GPU, in a process in which Triton compiles; nothing was compiled before the first recording."""
+    """As on a machine with a GPU, in a process in which Triton compiles; nothing was compiled before the first
+    recording.
+    """
     (tmp_path / "far.py").write_text(FAR)
     (tmp_path / "near.py").write_text(
-        "import triton\nimport triton.language as tl\nfrom far import outer\n\n@triton.jit\ndef kernel(x, out):\n    tl.store(out, outer(x))\n"
+        "import triton\nimport triton.language as tl\nfrom far import outer\n\n@triton.jit\ndef kernel(x, out):\n    "
+        "tl.store(out, outer(x))\n"
     )
     paths = [LIBRARY, LIBRARY / "tests", LIBRARY / "tests" / "recording", tmp_path]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(map(str, paths))}

@@ -265,7 +265,7 @@ def test_blocks_that_others_hold_take_nothing_from_the_copy(num_blocks):
     take_cached(pool, holder, found(pool, holder))
     take_cached(pool, taker, found(pool, taker))
     assert taker.num_computed_tokens == 7 and len(pool.free_queue) == num_blocks - 2
-    assert pool.ref_count == {block: 2 for block in taker.blocks}
+    assert pool.ref_count == dict.fromkeys(taker.blocks, 2)
 
 
 def test_a_prompt_that_is_cached_is_admitted_with_a_copy_of_its_last_block():

@@ -46,7 +46,7 @@ def prompts():
         for start, own in ((0, 1), (9, 4))
     ]
     return tuple(
-        map(tuple, found + [words[40:41], words[50:53], words[60:64], words[64:71], words[71:79], words[80:96]])
+        map(tuple, [*found, words[40:41], words[50:53], words[60:64], words[64:71], words[71:79], words[80:96]])
     )
 
 

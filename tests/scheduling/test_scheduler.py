@@ -336,7 +336,7 @@ def test_when_nobody_can_go_on_it_says_so_and_changes_nothing():
     scheduler = stalling(blocks=4)
     state = lambda: copy.deepcopy(
         ([vars(s) for s in scheduler.running], list(scheduler.pool.free_queue), scheduler.pool.used)
-    )  # noqa: E731
+    )
     before = state()
     for _ in range(2):
         with pytest.raises(

@@ -244,7 +244,9 @@ class Answer:
 
 
 class Interactive:
-    """A widget with a picture, as it stands in the page. NAME is the class of the whole; its parts are NAME-picture and so on."""
+    """A widget with a picture, as it stands in the page. NAME is the class of the whole; its parts are NAME-picture and
+    so on.
+    """
 
     NAME = ""
 

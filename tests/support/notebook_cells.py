@@ -10,7 +10,8 @@ import nbformat
 def cells_that_show(notebook: Path, *wanted: set[str]) -> list[str]:
     """The code cells that call all names of a set `wanted`, in order, with the cells before them that they need.
 
-    A cell needs the last cell before it that gives a name it reads. What a cell does to an object that another made is not seen:
+    A cell needs the last cell before it that gives a name it reads. What a cell does to an object that another made is
+    not seen:
     a lesson that shows an object after changing it in a cell of its own would be shown the object as it was at first.
 
     Raises:

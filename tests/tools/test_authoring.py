@@ -365,7 +365,10 @@ def test_a_check_that_refuses_the_reference_fails_the_build(tmp_path, monkeypatc
 
 def test_the_kernel_is_not_strict_and_writes_no_file_beside_the_lesson(tmp_path, monkeypatch):
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
-    shown = "import os\nprint('NBGRADER_EXECUTION' in os.environ, os.environ['HF_HUB_OFFLINE'], os.environ['PYTHONHASHSEED'], os.listdir('.'))\nopen('x', 'w').close()"
+    shown = (
+        "import os\nprint('NBGRADER_EXECUTION' in os.environ, os.environ['HF_HUB_OFFLINE'], "
+        "os.environ['PYTHONHASHSEED'], os.listdir('.'))\nopen('x', 'w').close()"
+    )
     notebook = build_text(tmp_path, TEXT + f"\n# %%\n{shown}\n").solved
     assert notebook.cells[-1].outputs[0].text == "False 1 0 []\n"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["99_toy.py"]

@@ -17,7 +17,7 @@ from lessons_lib.viz.dashboard.picture import draw_dashboard
 from lessons_lib.viz.drawing.palette import SERIES, color_of
 
 pytest.importorskip("ipywidgets")
-from lessons_lib.viz.dashboard.live import Dashboard  # noqa: E402
+from lessons_lib.viz.dashboard.live import Dashboard
 
 STEP = EngineStep(0.0, {"forward": 0.5}, 20, 10, 10, 4, 2, 15, 3, 1, 8)
 
@@ -47,7 +47,8 @@ def test_gauges_show_the_last_step_and_the_mean():
     snapshot, steps = with_steps(STEP, replace(STEP, running=8, tokens=32, used_blocks=30))
     picture = draw_dashboard(snapshot, steps)
     assert [text for text in texts(picture) if "the last step" in text] == [
-        "8 of 8 in the last step; mean (│) 75 %", "32 of 32 in the last step; mean (│) 81 %", "30 of 60 after the last step; mean (│) 38 %"
+        "8 of 8 in the last step; mean (│) 75 %", "32 of 32 in the last step; mean (│) 81 %", "30 of 60 after the last step; mean "
+                                                                                              "(│) 38 %"
     ]  # fmt: skip
     widths = {
         title.text: float(rect.get("width"))

@@ -91,7 +91,7 @@ def test_percentiles_are_values_that_occurred():
 
 
 def test_each_curve_is_named_beside_it():
-    for values in (TWO, {name: TWO["fast"] for name in ("one", "two", "three", "four", "five")}):
+    for values in (TWO, dict.fromkeys(("one", "two", "three", "four", "five"), TWO["fast"])):
         picture = draw_distributions(values, "latency")
         for name in values:
             assert texts(picture).count(name) == 2  # in the table, and at the curve

@@ -178,7 +178,7 @@ def test_signs_do_not_hang_on_colour_alone():
 
 def test_narrow_chunks_share_a_frame():
     run = run_of(("A", 0, 300, 2, 9), ("B", 0, 2, 200, 200), max_num_seqs=2, max_num_batched_tokens=2)
-    assert len([row for row in gantt_rows(run) if row.name == "A"][0].spans) > 100
+    assert len(next(row for row in gantt_rows(run) if row.name == "A").spans) > 100
     (together,) = [bar[1] for bar in bars(draw_gantt(run)) if bar[0] == "A" and bar[1].startswith("prefill")]
     assert re.match(r"prefill of 300 tokens in \d{3} steps, ", together)
 
@@ -195,7 +195,7 @@ def test_nothing_later_is_drawn_and_the_axis_stays(upto):
     assert {bar[0] for bar in bars(part) if bar[1] == "finished"} == {
         name for name, times in SMALL.times.items() if times.finished <= upto
     }
-    ticks = lambda picture: [text for text in texts(picture) if re.fullmatch(r"\d+( s)?", text)]  # noqa: E731
+    ticks = lambda picture: [text for text in texts(picture) if re.fullmatch(r"\d+( s)?", text)]
     assert ticks(part) == ticks(whole) and elements(part, "svg")[0].get("viewBox") == elements(whole, "svg")[0].get(
         "viewBox"
     )

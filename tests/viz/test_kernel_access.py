@@ -1,4 +1,6 @@
-"""The picture of one program of a recorded kernel: what it loads and stores of each tensor, and what it says in words."""
+"""The picture of one program of a recorded kernel: what it loads and stores of each tensor, and what it says in
+words.
+"""
 
 import re
 import time
@@ -153,7 +155,10 @@ def test_decode_says_which_blocks_in_which_turn_and_of_which_kv_head():
         blocks = TABLES[seq][: -(-(17, 5, 24)[seq] // 8)]
         slots = ("slots 0 to 7, 0 to 7, 0", "slots 0 to 4", "slots 0 to 7, 0 to 7, 0 to 7")[seq]
         noun = f"{len(blocks)} block{'s' * (len(blocks) > 1)}"
-        said = f"loads {noun} of k_cache: {', '.join(map(str, blocks))} ({slots}), KV head {head // 2}, the same of v_cache"
+        said = (
+            f"loads {noun} of k_cache: {', '.join(map(str, blocks))} ({slots}), KV head {head // 2}, the same of "
+            "v_cache"
+        )
         assert said in texts(picture) and f"Program ({seq}, {head}): {said}." in picture.alt
         assert (
             f"sequence {seq}, query head {head}" in texts(picture)

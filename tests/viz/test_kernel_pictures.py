@@ -1,4 +1,6 @@
-"""Pictures of lesson 08: the roofline, programs against processors, the sweep over tiles, lying bars, and the places of labels."""
+"""Pictures of lesson 08: the roofline, programs against processors, the sweep over tiles, lying bars, and the places of
+labels.
+"""
 
 import math
 import re
@@ -159,7 +161,7 @@ def test_labels_of_recorded_points_cover_neither_each_other_nor_a_sign_and_stay_
     signs = [(x, y, x + w, y + h) for x, y, w, h in (box(sign) for sign, title in titled(picture) if "µs" in title)]
     assert len(labels) > 6 and signs
     for index, label in enumerate(labels):
-        assert 0 <= label.left and label.right <= WIDTH
+        assert label.left >= 0 and label.right <= WIDTH
         assert not any(label.meets(other) for other in labels[:index]) and not any(
             label.meets(Box(*sign)) for sign in signs
         )
@@ -183,8 +185,8 @@ def test_the_note_stands_in_the_picture_and_in_its_words():
 
 def test_a_roofline_without_points_shows_the_limits():
     assert (
-        "Limits of a machine: 1 TB/s read from memory, 100 TFLOP/s in matrix products; they meet at the ridge, 100 FLOP/byte."
-        in draw_roofline(MACHINE, []).alt
+        "Limits of a machine: 1 TB/s read from memory, 100 TFLOP/s in matrix products; they meet at the ridge, 100 "
+        "FLOP/byte." in draw_roofline(MACHINE, []).alt
     )
 
 
@@ -246,8 +248,8 @@ def test_programs_are_sequences_times_heads_times_splits():
         (64, 512): (512, "3.9", 0), (64, 8192): (8192, "62", 0),
     }  # fmt: skip
     assert (
-        "1 sequence of 8,192 tokens: 1 × 8 KV heads × 16 splits = 128 programs for 132 processors, 0.97 each; 4 processors without work"
-        in titles(picture)
+        "1 sequence of 8,192 tokens: 1 × 8 KV heads × 16 splits = 128 programs for 132 processors, 0.97 each; 4 "
+        "processors without work" in titles(picture)
     )
     assert "1 sequence of 512 tokens, 1 split: 8 programs, 0.06 per processor, 124 without work." in picture.alt
     assert "64 sequences of 8,192 tokens, 16 splits: 8,192 programs, 62 per processor." in picture.alt

@@ -40,8 +40,8 @@ def test_keys_are_the_cached_tokens_of_all_and_then_the_queries():
     queries, keys = row_tags([2, 1], [1, 3], padding=2)
     assert queries.seq_ids.tolist() == [0, 0, 1, PADDING, PADDING]
     assert queries.positions.tolist() == [1, 2, 3, 0, 1]
-    assert keys.seq_ids.tolist() == [0, 1, 1, 1] + queries.seq_ids.tolist()
-    assert keys.positions.tolist() == [0, 0, 1, 2] + queries.positions.tolist()
+    assert keys.seq_ids.tolist() == [0, 1, 1, 1, *queries.seq_ids.tolist()]
+    assert keys.positions.tolist() == [0, 0, 1, 2, *queries.positions.tolist()]
 
 
 # --- what moves
@@ -289,7 +289,10 @@ def test_it_can_be_found_and_driven():
 # --- in a real JupyterLab
 
 NOTEBOOK = "mask_explorer.ipynb"
-CODE = "from lessons_lib.viz.masks.explorer import MaskExplorer\nMaskExplorer(lengths=(22, 21, 20), cached=(0, 0, 0), longest=40)"
+CODE = (
+    "from lessons_lib.viz.masks.explorer import MaskExplorer\nMaskExplorer(lengths=(22, 21, 20), cached=(0, 0, 0), "
+    "longest=40)"
+)
 
 
 class Page:
@@ -316,7 +319,9 @@ class Page:
         self.part("picture").locator("title").first.wait_for(state="attached")
 
     def answer_to(self, act):
-        """Do `act`; the picture after it, and the milliseconds from key or click until it had changed and been painted."""
+        """Do `act`; the picture after it, and the milliseconds from key or click until it had changed and been
+        painted.
+        """
         self.wait_for_hovers()  # so that what changes next is the answer
         before = self.picture()
         self.part("picture").evaluate(

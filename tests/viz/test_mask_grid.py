@@ -1,5 +1,6 @@
 """The picture of a mask: its cells, what it says, and that it can be read at any size."""
 
+import itertools
 import random
 import re
 import xml.etree.ElementTree as ET
@@ -160,7 +161,7 @@ def test_without_hover_texts_it_looks_the_same_and_is_small():
 def test_tokens_have_letters_and_positions():
     picture = drawn([2, 1], cached=[1, 0])
     assert texts(picture).count("A") == 3 + 2 and texts(picture).count("B") == 1 + 1
-    assert [text for text in texts(picture) if text.isdecimal()] == ["0", "1", "2", "0"] + ["1", "2", "0"]
+    assert [text for text in texts(picture) if text.isdecimal()] == ["0", "1", "2", "0", "1", "2", "0"]
 
 
 def test_padding_is_grey_and_has_no_letter():
@@ -244,19 +245,19 @@ def test_it_can_be_read_at_any_size(size):
     (wide, high, left, top), hovers = hover_layer(picture)
     assert wide >= 6 and high >= 6
     assert left + wide * len(hovers[0]) <= width and top + high * len(hovers) <= height
-    words = [e for e in root.iter(SVG + "text")]
+    words = list(root.iter(SVG + "text"))
     assert all(float(e.get("font-size")) >= 8 for e in words)
     positions = [e for e in words if e.text.isdecimal()]
     above = [e for e in positions if e.get("text-anchor") == "middle"]
     beside = [e for e in positions if e.get("text-anchor") == "end"]
     assert above and beside
-    for one, other in zip(above, above[1:]):
+    for one, other in itertools.pairwise(above):
         assert float(other.get("x")) - float(one.get("x")) >= 6.2 * max(len(one.text), len(other.text))
-    for one, other in zip(beside, beside[1:]):
+    for one, other in itertools.pairwise(beside):
         assert float(other.get("y")) - float(one.get("y")) >= 11
     letters = [e for e in words if e.get("font-weight") == "bold" and len(e.text) == 1 and float(e.get("y")) > top]
     assert all(
-        float(b.get("y")) - float(a.get("y")) >= 0.7 * float(a.get("font-size")) for a, b in zip(letters, letters[1:])
+        float(b.get("y")) - float(a.get("y")) >= 0.7 * float(a.get("font-size")) for a, b in itertools.pairwise(letters)
     )
 
 

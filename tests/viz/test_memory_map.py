@@ -145,13 +145,15 @@ def test_counts_and_shares():
     assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 slots reserved, 54 % of them without a token"]
     at = shown.index("a token")
     assert shown[at:] == [
-        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "unowned, in a gap", "2 (15 %)",
+        "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "unowned, in a "
+                                                                                                      "gap", "2 (15 %)",
     ]  # fmt: skip
 
 
 def test_memory_in_words():
     assert draw_memory(USES, 2).alt == (
-        "Memory after step 3 of 4. 13 slots reserved. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, never used: 4 (31 %); "
+        "Memory after step 3 of 4. 13 slots reserved. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, "
+        "never used: 4 (31 %); "
         "unowned, in a gap: 2 (15 %). C: slots 0 to 3, 1 with a token, 1 used later, 2 never. "
         "B: slots 6 to 12, 5 with a token, 0 used later, 2 never. Gap: slots 4 to 5."
     )

@@ -1,6 +1,7 @@
 """The picture of one step of a ragged batch: the requests in the row, the row token by token, and the mask under it."""
 
 import dataclasses
+import itertools
 import re
 import xml.etree.ElementTree as ET
 
@@ -130,7 +131,7 @@ def test_a_new_token_never_covers_that_of_a_neighbour():
         if (e.findtext(SVG + "title") or "").startswith("new token")
     ]
     assert len(chips) == 9
-    for one, other in zip(chips, chips[1:]):
+    for one, other in itertools.pairwise(chips):
         assert one[1] != other[1] or one[0] + one[2] <= other[0]
 
 
@@ -238,7 +239,7 @@ def test_cached_keys_lie_on_the_left_then_a_gap_then_the_new_ones():
             rows.setdefault(query, []).append((x, x + width, keys <= new))
         for pieces in rows.values():
             pieces.sort()
-            gaps = [(round(other[0] - one[1]), one[2] != other[2]) for one, other in zip(pieces, pieces[1:])]
+            gaps = [(round(other[0] - one[1]), one[2] != other[2]) for one, other in itertools.pairwise(pieces)]
             assert [gap for gap, _ in gaps if gap] == [16]
             assert all(bool(gap) == part_ends for gap, part_ends in gaps)
     assert {

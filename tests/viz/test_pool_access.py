@@ -1,4 +1,6 @@
-"""What a packed row writes and reads in the pool: every cell is told and drawn as what it is, whatever the size of the pool."""
+"""What a packed row writes and reads in the pool: every cell is told and drawn as what it is, whatever the size of the
+pool.
+"""
 
 import random
 import re
@@ -167,7 +169,7 @@ def test_slots_and_positions_are_written_where_they_have_room():
     shown = texts(draw_pool_access(MIXED))
     start = shown.index("go to slots")
     assert shown[start + 1 : start + 7] == ["A 6", "22", "B 5", "5", "C 0 to 2", "28 to 30"]
-    many = texts(draw_pool_access(step_of(60, 16, {name: (100, 1) for name in "ABCDEF"} | {"G": (0, 90)})))
+    many = texts(draw_pool_access(step_of(60, 16, dict.fromkeys("ABCDEF", (100, 1)) | {"G": (0, 90)})))
     assert "A" in many and "A 100" not in many
 
 
@@ -234,7 +236,8 @@ def test_the_title_counts_what_is_written_read_and_left_where_it_is():
 
 def test_the_picture_in_words():
     assert draw_pool_access(MIXED).alt == (
-        "5 cells are written and 16 are read. The 11 cached before stay where they are. Pool of 8 blocks with 4 cells each. "
+        "5 cells are written and 16 are read. The 11 cached before stay where they are. Pool of 8 blocks with 4 cells "
+        "each. "
         "A: position 6 is written to slot 22; its last new token reads 7 tokens in blocks 2, 5, in this order. "
         "B: position 5 is written to slot 5; its last new token reads 6 tokens in blocks 4, 1, in this order. "
         "C: positions 0 to 2 are written to slots 28 to 30; its last new token reads 3 tokens in block 7."
@@ -339,7 +342,7 @@ def test_a_large_pool_has_a_square_for_each_block():
 
 
 def test_steps_of_one_pool_have_one_height():
-    steps = [step_of(40, 16, {name: (20 * n, 1 if n else 30) for name in "ABCD"[: n + 1]}) for n in range(4)]
+    steps = [step_of(40, 16, dict.fromkeys("ABCD"[: n + 1], (20 * n, 1 if n else 30))) for n in range(4)]
     assert len({height(draw_pool_access(step)) for step in steps}) == 1
 
 

@@ -156,7 +156,7 @@ def test_sums():
 
 def test_the_event_stands_on_top_and_a_long_one_takes_two_lines():
     def first_bay(state):
-        return [e.get("y") for e in elements(draw_pool(state), "rect") if e.find(SVG + "title") is not None][0]
+        return next(e.get("y") for e in elements(draw_pool(state), "rect") if e.find(SVG + "title") is not None)
 
     long = "A " + "rather " * 18 + "long event."
     assert texts(draw_pool(SMALL))[0] == SMALL.event
@@ -212,7 +212,8 @@ def test_small_cells_become_bars():
 
 def test_the_pool_in_words():
     assert draw_pool(SMALL).alt == (
-        "B grows and takes block 6. Pool of 12 blocks with 4 cells each. B: 13 tokens in blocks 3, 4, 7, 6, 3 cells unused. "
+        "B grows and takes block 6. Pool of 12 blocks with 4 cells each. B: 13 tokens in blocks 3, 4, 7, 6, 3 cells "
+        "unused. "
         "C: 2 tokens in block 5, 2 cells unused. Free queue: blocks 8 to 11, 2, 1, 0, the first of them next. "
         "Just allocated or freed: block 6. 5 of 12 blocks allocated (42 %); 5 of 20 cells in the tables empty (25 %)."
     )
@@ -220,7 +221,8 @@ def test_the_pool_in_words():
 
 def test_an_empty_pool_in_words():
     assert draw_pool(pool_of(4, 4, {})).alt == (
-        "Pool of 4 blocks with 4 cells each. No request has a table. Free queue: blocks 0 to 3, the first of them next. 0 of 4 blocks allocated (0 %)."
+        "Pool of 4 blocks with 4 cells each. No request has a table. Free queue: blocks 0 to 3, the first of them "
+        "next. 0 of 4 blocks allocated (0 %)."
     )
 
 

@@ -9,7 +9,7 @@ from lessons_lib.recording.pool_states import pool_state
 from lessons_lib.viz.pool.grid import draw_pool
 
 pytest.importorskip("ipywidgets")
-from lessons_lib.viz.pool.playground import PoolPlayground  # noqa: E402
+from lessons_lib.viz.pool.playground import PoolPlayground
 
 
 def append(playground, request, tokens):

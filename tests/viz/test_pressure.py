@@ -183,10 +183,13 @@ def test_the_events_of_a_step():
 def test_the_picture_in_words():
     assert draw_pressure(BUSY).alt == (
         "Step 9 computes 6 tokens of 4 sequences: A 1, B 1, C 3, E 1. "
-        "D preempted, swapped out; F preempted, cache dropped; C admitted, 4 tokens found in the cache; E admitted, swapped in; "
+        "D preempted, swapped out; F preempted, cache dropped; C admitted, 4 tokens found in the cache; E admitted, "
+        "swapped in; "
         "block 4 is copied to block 9; blocks 5, 6 to swap 1, 2; swap 3 to block 6; G finished. "
-        "Pool of 10 blocks of 4 tokens: 6 of 10 blocks in use (1 shared); 4 free (2 cached); 2 of 6 swap blocks in use; "
-        "1 cached block evicted so far. A uses blocks 2, 3. B uses blocks 2, 4, 9. C uses block 5. E uses block 6. Shared: block 2. "
+        "Pool of 10 blocks of 4 tokens: 6 of 10 blocks in use (1 shared); 4 free (2 cached); 2 of 6 swap blocks in "
+        "use; "
+        "1 cached block evicted so far. A uses blocks 2, 3. B uses blocks 2, 4, 9. C uses block 5. E uses block 6. "
+        "Shared: block 2. "
         "D is swapped out to swap blocks 1, 2. Free but cached: blocks 0, 7. Waiting: F, D."
     )
     assert draw_pressure(replace(QUIET, num_blocks=2)).alt == (
@@ -235,7 +238,7 @@ def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, num_swap_bl
     foot = height(picture)
     assert foot < 780
     for rect in elements(picture, "rect"):
-        assert 0 <= float(rect.get("x", 0)) and float(rect.get("x", 0)) + float(rect.get("width")) <= WIDTH
+        assert float(rect.get("x", 0)) >= 0 and float(rect.get("x", 0)) + float(rect.get("width")) <= WIDTH
         assert float(rect.get("y", 0)) + float(rect.get("height")) <= foot
     bays = {
         (e.get("x"), e.get("y"))

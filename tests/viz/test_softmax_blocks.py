@@ -1,5 +1,6 @@
 """The softmax block by block: its recording, and the picture of one step."""
 
+import itertools
 import math
 import re
 import time
@@ -49,7 +50,7 @@ def test_every_step_is_plain_softmax_over_the_keys_so_far(count, dim, block_size
     assert len(steps) == 1 + math.ceil(count / block_size)
     assert [p for step in steps for p in step.positions] == list(range(count))
     assert [s for step in steps for s in step.scores] == scores.tolist()
-    for before, step in zip(steps, steps[1:]):
+    for before, step in itertools.pairwise(steps):
         end = step.positions[-1] + 1
         assert step.attention == pytest.approx((scores[:end].softmax(0) @ values[:end]).tolist())
         assert step.maximum == scores[:end].max()
@@ -150,9 +151,19 @@ def test_what_does_not_fit_is_refused(scores, values, block_size, words):
 
 @pytest.mark.parametrize(
     "value, text",
-    [(7.3, "7.3"), (0.04076, "0.0408"), (-0.0, "0"), (-2.0, "−2")]
-    + [(12345.6, "12,346"), (999.7, "1,000"), (1.234e-7, "1.23e−7"), (2.5e30, "2.5e30")]
-    + [(math.inf, "infinity"), (-math.inf, "−infinity"), (math.nan, "not a number")],
+    [
+        (7.3, "7.3"),
+        (0.04076, "0.0408"),
+        (-0.0, "0"),
+        (-2.0, "−2"),
+        (12345.6, "12,346"),
+        (999.7, "1,000"),
+        (1.234e-07, "1.23e−7"),
+        (2.5e30, "2.5e30"),
+        (math.inf, "infinity"),
+        (-math.inf, "−infinity"),
+        (math.nan, ("not a number")),
+    ],
 )
 def test_numbers_in_three_digits_and_others_in_words(value, text):
     assert number_text(value) == text

@@ -164,8 +164,8 @@ def test_drawing_leaves_its_input_alone():
     draw_timeline(STATIC)
     draw_cache_growth(GROWTH, 2)
     cache_growth_table(GROWTH)
-    assert (STATIC, CONTINUOUS) == traces
-    assert GROWTH == growth
+    assert traces == (STATIC, CONTINUOUS)
+    assert growth == GROWTH
 
 
 def test_figures_keep_their_text_and_are_closed():
@@ -193,7 +193,7 @@ def test_charts_refuse_series_of_another_length():
 def test_a_figure_of_ones_own_is_in_house_style():
     fig, ax = new_figure()
     assert not ax.spines["top"].get_visible()
-    assert ax.get_facecolor() == pytest.approx(tuple(int(palette.PAPER[i : i + 2], 16) / 255 for i in (1, 3, 5)) + (1,))
+    assert ax.get_facecolor() == pytest.approx((*tuple(int(palette.PAPER[i : i + 2], 16) / 255 for i in (1, 3, 5)), 1))
 
 
 # --- drawing
@@ -282,7 +282,7 @@ def test_the_picture_does_not_grow_while_stepping():
 
     def first_cell(picture):
         rects = (e for e in ET.fromstring(picture.svg).iter(SVG + "rect") if e.find(SVG + "title") is not None)
-        return [(e.get("x"), e.get("y"), e.get("width")) for e in rects][0]
+        return next((e.get("x"), e.get("y"), e.get("width")) for e in rects)
 
     longer = wave({"A": 60, "B": 50})
     assert first_cell(draw_timeline(longer, 0)) == first_cell(draw_timeline(longer))

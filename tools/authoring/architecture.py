@@ -8,11 +8,16 @@ from lessons_lib.viz.drawing.svg import Drawing
 
 DIAGRAM = "lessons_lib/assets/architecture.svg"
 ALT = (
-    "A request's way through the engine. A prompt enters through add_request and waits in the scheduler's queue. Each step is a loop of four "
-    "parts: the scheduler decides how many tokens of which sequences to compute, and takes blocks from the block pool and the prefix cache; the "
-    "model runner packs them into one batch of token ids, positions, slot mapping and block tables; the model computes one forward pass, in which "
-    "the attention backend writes to the paged KV cache and reads from it; the sampler picks a token for each sequence. Then the engine updates the "
-    "sequences, streams text, and returns the blocks of those that finished. Below, the folders by layer: models; kv_cache; kernels; attention; "
+    "A request's way through the engine. A prompt enters through add_request and waits in the scheduler's queue. Each "
+    "step is a loop of four "
+    "parts: the scheduler decides how many tokens of which sequences to compute, and takes blocks from the block pool "
+    "and the prefix cache; the "
+    "model runner packs them into one batch of token ids, positions, slot mapping and block tables; the model "
+    "computes one forward pass, in which "
+    "the attention backend writes to the paged KV cache and reads from it; the sampler picks a token for each "
+    "sequence. Then the engine updates the "
+    "sequences, streams text, and returns the blocks of those that finished. Below, the folders by layer: models; "
+    "kv_cache; kernels; attention; "
     "scheduling and batching; engine. recording, measuring, viz and checks watch from outside."
 )
 
@@ -39,10 +44,10 @@ def boxes() -> dict[str, Box]:
             222, 60, "Scheduler.schedule()", "scheduling/", ("num_scheduled_tokens", "for each sequence"), pale["A"]
         ),
         "runner": Box(
-            456, 60, "model runner", "engine/, attention/", ("pack token ids, positions,", "slots, block tables"), pale["B"]
+            456, 60, "model runner", "engine/, attention/", ("pack token ids, positions,", "slots, block tables"), pale["B"]  # noqa: E501
         ),
         "model": Box(
-            690, 60, "one forward pass", "models/, attention/", ("any causal LM, with its", "attention replaced"), pale["C"], 182
+            690, 60, "one forward pass", "models/, attention/", ("any causal LM, with its", "attention replaced"), pale["C"], 182  # noqa: E501
         ),
         "pool": Box(
             222, 214, "block pool", "kv_cache/", ("blocks and their owners,", "prefix cache"), pale["A"]
@@ -52,7 +57,7 @@ def boxes() -> dict[str, Box]:
         ),
         "sampler": Box(456, 214, "sampler", "engine/", ("one token per sequence,", "from its logits"), pale["B"]),
         "cache": Box(
-            690, 214, "paged KV cache", "kv_cache/, kernels/", ("write by slot mapping,", "read by block table"), pale["C"], 182
+            690, 214, "paged KV cache", "kv_cache/, kernels/", ("write by slot mapping,", "read by block table"), pale["C"], 182  # noqa: E501
         ),
     }  # fmt: skip
 

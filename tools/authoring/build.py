@@ -58,8 +58,8 @@ def build(path: Path, registry=course_registry, python_path: tuple[Path, ...] = 
 def write(built: Built, root: Path, fresh: bool = False) -> dict[str, bool]:
     """Write both notebooks; a file whose deterministic part hasn't changed isn't rewritten.
 
-    If the code and its deterministic outputs are unchanged, measured outputs are kept from the committed file, so that a
-    rebuild changes nothing. `fresh` takes the new ones.
+    If the code and its deterministic outputs are unchanged, measured outputs are kept from the committed file, so that
+    a rebuild changes nothing. `fresh` takes the new ones.
 
     Returns:
         {path relative to root: was it changed?}
@@ -114,13 +114,16 @@ def _probes(lesson: Lesson) -> dict[str, str]:
     for id, reference in lesson.references.items():
         slug = id.replace(".", "-")
         probes[f"ex-{slug}"] = (
-            f"_missing = [f'{{name}} ({{origin}})' for name, origin in {reference.needs!r}.items() if name not in globals()]\n"
-            f"if _missing: raise NameError('exercise {id} uses names the notebook lacks. Import in or above its cell: ' + '; '.join(_missing))\n"
+            f"_missing = [f'{{name}} ({{origin}})' for name, origin in {reference.needs!r}.items() if name not in "
+            "globals()]\n"
+            f"if _missing: raise NameError('exercise {id} uses names the notebook lacks. Import in or above its cell: "
+            "' + '; '.join(_missing))\n"
             "del _missing"
         )
         probes[f"check-{slug}"] = (
             f"if getattr({reference.name}, 'fn', {reference.name}).__module__ != '__main__': "
-            f"raise AssertionError('check {id} refuses the reference code run in the notebook: see what the check says')"
+            f"raise AssertionError('check {id} refuses the reference code run in the notebook: see what the check "
+            "says')"
         )
     return probes
 

@@ -49,7 +49,8 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_VISIBLE_DEVICES": "",
-        # Sums of floats depend on the number of threads. On models this small, one thread costs little, and nothing when
+        # Sums of floats depend on the number of threads. On models this small, one thread costs little, and nothing
+        # when
         # other programs need the cores.
         "OMP_NUM_THREADS": "1",
     }

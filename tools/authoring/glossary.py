@@ -32,7 +32,8 @@ def definitions(lessons: list[Path]) -> list[Definition]:
             earlier = found.setdefault(definition.term.lower(), definition)
             if earlier is not definition:
                 raise BuildError(
-                    f"{path.name}: {definition.term!r} is defined in {earlier.lesson} already. Use it here without defining it again."
+                    f"{path.name}: {definition.term!r} is defined in {earlier.lesson} already. Use it here without "
+                    "defining it again."
                 )
     return [found[term] for term in sorted(found)]
 

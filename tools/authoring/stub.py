@@ -48,7 +48,8 @@ def find_reference(target: str) -> Reference:
     if len(found) != 1:
         defined = [node.name for node in tree.body if isinstance(node, (*FUNCTIONS, ast.ClassDef))]
         raise BuildError(
-            f"reference {target!r}: {module} defines {len(found)} functions or classes named {name!r} at its top level, "
+            f"reference {target!r}: {module} defines {len(found)} functions or classes named {name!r} at its top "
+            "level, "
             f"and must define one. It has: {', '.join(defined) or 'none'}."
         )
     lines = text.splitlines()

@@ -1,10 +1,12 @@
 """Judge the exported student through plain transformers: held-out loss, endings, repetition, long contexts, load time.
 
 All in float32. A story counts all its tokens and the token that ends it, after one END (for the teacher: one BOS) that
-is given. Nats per character divides the same sum by the characters of the story, so that two tokenizers can be compared.
+is given. Nats per character divides the same sum by the characters of the story, so that two tokenizers can be
+compared.
 """
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -101,7 +103,7 @@ def long_context(model, tokenizer, stories, count=128, width=1024):
             )
     by_position = torch.cat(losses).mean(0)
     edges = [0, 128, 256, 512, 768, 1023]
-    return {f"{a}-{b - 1}": round(by_position[a:b].mean().item(), 3) for a, b in zip(edges, edges[1:], strict=False)}
+    return {f"{a}-{b - 1}": round(by_position[a:b].mean().item(), 3) for a, b in itertools.pairwise(edges)}
 
 
 def main():

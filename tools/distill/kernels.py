@@ -37,7 +37,8 @@ def decode_attention_kernel(
 
 @triton.jit
 def gumbel_argmax_kernel(logits, temperature, seed, out, vocabulary: tl.constexpr, block: tl.constexpr):
-    """One program: one row of logits [B, vocabulary]. argmax(logits / T + Gumbel noise) is a sample of softmax(logits / T).
+    """One program: one row of logits [B, vocabulary]. argmax(logits / T + Gumbel noise) is a sample of softmax(logits /
+    T).
 
     One call of the random generator returns four values, so the row is read in four quarters side by side.
     """

@@ -82,7 +82,7 @@ def encode_shard(path):
     ids = np.load(path).view(np.uint16)
     rows, texts = zip(*read_stories(ids, PIECES), strict=True)
     prints = np.array([fingerprint(text) for text in texts], np.uint64)
-    encoded = [encoding.ids + [END_ID] for encoding in TOKENIZER.encode_batch_fast(list(texts))]
+    encoded = [[*encoding.ids, END_ID] for encoding in TOKENIZER.encode_batch_fast(list(texts))]
     lengths = np.array([len(story) for story in encoded])
     tokens = np.concatenate([np.array(story, np.uint16) for story in encoded])
     heldout = [

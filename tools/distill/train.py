@@ -82,7 +82,9 @@ class Rows:
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packed_mask=None, **_):
-    """Attention of packed rows: query [B, 4, T, 64], key and value [B, 2, T, 64]; packed_mask says which token sees which."""
+    """Attention of packed rows: query [B, 4, T, 64], key and value [B, 2, T, 64]; packed_mask says which token sees
+    which.
+    """
     query, key = query.to(value.dtype), key.to(value.dtype)
     if query.is_cuda:
         mixed = flex_attention(query, key, value, block_mask=packed_mask, scale=scaling, enable_gqa=True)

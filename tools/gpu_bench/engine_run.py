@@ -54,7 +54,8 @@ class StepTimes:
     """Where the time of each step went.
 
     Attributes:
-        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the packed batch is built; the rest
+        steps: for each, seconds of "schedule", "start" (and in it "prepare", in which the packed batch is built; the
+            rest
             sends it and launches the model), "wait" (for the GPU) and "all"; "running", how many sequences it computes;
             "is_decode", whether one token of each.
     """

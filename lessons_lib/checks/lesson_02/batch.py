@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 from lessons_lib.batching.continuous_batching import SlotBatch
@@ -75,6 +75,6 @@ def a_request(name: str, prompt_length: int, max_tokens: int = 3) -> Request:
     return Request(name, [rng.randrange(VOCAB_SIZE) for _ in range(prompt_length)], max_tokens)
 
 
-@lru_cache(maxsize=None)
+@cache
 def answer_alone(prompt: tuple[int, ...], max_tokens: int) -> list[int]:
     return greedy_with_cache(tiny_model("qwen2"), list(prompt), max_tokens)

@@ -101,7 +101,7 @@ def _why_tokens(tokens: list[int], request: Request, start: int, end: int) -> st
         return (
             "That is the whole prompt. Feed at most `batch.prefill_step` tokens; decoding requests wait for this pass."
         )
-    if start and tokens == prompt[: end - start] or start and tokens == prompt[:start]:
+    if (start and tokens == prompt[: end - start]) or (start and tokens == prompt[:start]):
         return "That is the first chunk again. Start at `request.num_computed_tokens`, and advance it after each chunk."
     if tokens == prompt[start:]:
         return "That is everything left of the prompt. Feed at most `batch.prefill_step` tokens."

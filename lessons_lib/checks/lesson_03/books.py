@@ -16,10 +16,8 @@ def counted(count: int, noun: str) -> str:
 def is_whole(value: object) -> bool:
     """An int of any kind, numpy's and torch's included, but not a bool."""
     return (
-        hasattr(value, "__index__")
-        and type(value).__name__ not in ("bool", "bool_", "Tensor")
-        or _is_whole_tensor(value)
-    )
+        hasattr(value, "__index__") and type(value).__name__ not in ("bool", "bool_", "Tensor")
+    ) or _is_whole_tensor(value)
 
 
 def _is_whole_tensor(value: object) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from random import Random
 
-# isort: split
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
 
 # isort: split
 import torch

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-# isort: split
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
+# isort: split
 
 # isort: split
 import torch

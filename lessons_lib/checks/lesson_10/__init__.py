@@ -14,8 +14,10 @@ EXERCISES = [
         test=check_last_in_rank,
         hints=(
             "The policy serves the smallest rank first. Which sequence would it serve last?",
-            "`max` with `key=policy.rank` finds the largest rank. If several are equally large, it returns the first one it sees. You want the last one in the list.",
-            "`reversed(candidates)` iterates from the end and doesn't change the list: `max(reversed(candidates), key=policy.rank)`.",
+            "`max` with `key=policy.rank` finds the largest rank. If several are equally large, it returns the first "
+            "one it sees. You want the last one in the list.",
+            "`reversed(candidates)` iterates from the end and doesn't change the list: `max(reversed(candidates), "
+            "key=policy.rank)`.",
         ),
         points=1,
     ),

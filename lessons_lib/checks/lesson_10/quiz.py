@@ -4,7 +4,8 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A sequence was preempted after 13 tokens of its answer, and its cache was dropped. Now it is admitted again. What happens?",
+        text="A sequence was preempted after 13 tokens of its answer, and its cache was dropped. Now it is admitted "
+        "again. What happens?",
         choices=(
             Choice(
                 "The prompt is computed again, and the answer starts over.",
@@ -17,7 +18,8 @@ QUIZ = [
             ),
             Choice(
                 "The prompt is computed in one step, and then the 13 tokens are decoded again, one per step.",
-                "That is how they were produced. But known tokens don't have to wait for each other: they go through the model together.",
+                "That is how they were produced. But known tokens don't have to wait for each other: they go through "
+                "the model together.",
             ),
             Choice(
                 "Only the 13 tokens of the answer are computed, since the keys of the prompt are kept.",
@@ -26,7 +28,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="First come, first served. A, B and C arrived in this order and are running. B needs a block, and none is free. Which sequence is preempted?",
+        text="First come, first served. A, B and C arrived in this order and are running. B needs a block, and none "
+        "is free. Which sequence is preempted?",
         choices=(
             Choice(
                 "A, because it has held its blocks the longest.",
@@ -34,7 +37,8 @@ QUIZ = [
             ),
             Choice(
                 "B, because it is the one that needs a block.",
-                "Then C, which ranks behind B, would keep its blocks at B's expense. B is the victim only if no running sequence ranks behind it.",
+                "Then C, which ranks behind B, would keep its blocks at B's expense. B is the victim only if no "
+                "running sequence ranks behind it.",
             ),
             Choice(
                 "C, because the policy would serve it last.",
@@ -59,18 +63,21 @@ QUIZ = [
                 "No sequence has a claim to particular blocks. When the victim is admitted again, any blocks will do.",
             ),
             Choice(
-                "The admitted sequence would take the freed blocks and, under first come, first served, be the next victim.",
+                "The admitted sequence would take the freed blocks and, under first come, first served, be the next "
+                "victim.",
                 "It ranks behind every running sequence, so its prefill would be wasted: the start of thrashing.",
                 right=True,
             ),
             Choice(
                 "Copying the victim's blocks takes the whole step.",
-                "It takes some time, but less than a step, and if the victim's cache is dropped nothing is copied at all.",
+                "It takes some time, but less than a step, and if the victim's cache is dropped nothing is copied at "
+                "all.",
             ),
         ),
     ),
     Question(
-        text="With blocks of 1 token, swapping a sequence of 1,024 tokens out and in takes 661 ms, although its bytes alone would take 5 ms. Why?",
+        text="With blocks of 1 token, swapping a sequence of 1,024 tokens out and in takes 661 ms, although its bytes "
+        "alone would take 5 ms. Why?",
         choices=(
             Choice(
                 "The swap space has to be searched for 1,024 free blocks.",
@@ -81,8 +88,10 @@ QUIZ = [
                 "A token has the same keys and values in a block of any size.",
             ),
             Choice(
-                "In every block, each layer's keys and each layer's values are a separate transfer, and starting a transfer takes time.",
-                "1,024 blocks × 64 transfers × 2 directions × 5 µs = 655 ms. Larger blocks, or blocks gathered before they are sent, need fewer transfers.",
+                "In every block, each layer's keys and each layer's values are a separate transfer, and starting a "
+                "transfer takes time.",
+                "1,024 blocks × 64 transfers × 2 directions × 5 µs = 655 ms. Larger blocks, or blocks gathered before "
+                "they are sent, need fewer transfers.",
                 right=True,
             ),
             Choice(

@@ -1,4 +1,6 @@
-"""Judges 10.1, `last_in_rank`: the victim is the sequence that the policy would serve last; on a tie, the later candidate."""
+"""Judges 10.1, `last_in_rank`: the victim is the sequence that the policy would serve last; on a tie, the later
+candidate.
+"""
 
 from random import Random
 
@@ -55,12 +57,18 @@ def _choose(
         raise Mistake(
             what,
             case=case,
-            idea="Only read the list. `reversed(candidates)` and `sorted(candidates, ...)` leave the list as it is; `.reverse()`, `.sort()` and `.pop()` do not.",
+            idea=(
+                "Only read the list. `reversed(candidates)` and `sorted(candidates, ...)` leave the list as it is; "
+                "`.reverse()`, `.sort()` and `.pop()` do not."
+            ),
         )
     if got is want:
         return
     if not isinstance(got, Sequence):
-        idea = "`max(..., key=...)` returns the sequence with the largest key. The scheduler takes the blocks of what you return, so it needs the sequence itself."
+        idea = (
+            "`max(..., key=...)` returns the sequence with the largest key. The scheduler takes the blocks of what "
+            "you return, so it needs the sequence itself."
+        )
         raise Mistake(
             f"the victim should be the sequence {want.id}; yours returned {short(got)}.", case=case, idea=idea
         )
@@ -88,13 +96,25 @@ def _check_alone(attempt) -> None:
 
 def _check_order_of_arrival(attempt) -> None:
     a, b, c, d = (_sequence(name, float(time), prompt=8 + time) for time, name in enumerate("ABCD"))
-    first = "A has the smallest rank, so the policy serves it before all others. It would lose its blocks to sequences that rank behind it. "
+    first = (
+        "A has the smallest rank, so the policy serves it before all others. It would lose its blocks to "
+        "sequences that rank behind it. "
+    )
     ideas = {
         "A": first + "The victim is the one with the largest rank.",
-        "B": "B is first in the list, but it doesn't have the largest rank. The position in the list only breaks ties between equal ranks.",
-        "C": "C was admitted last, but D ranks behind it. If the last one admitted were the victim, a sequence that was preempted once would be preempted again and again. Ask `policy.rank`.",
+        "B": (
+            "B is first in the list, but it doesn't have the largest rank. The position in the list only breaks ties "
+            "between equal ranks."
+        ),
+        "C": (
+            "C was admitted last, but D ranks behind it. If the last one admitted were the victim, a sequence that "
+            "was preempted once would be preempted again and again. Ask `policy.rank`."
+        ),
     }
-    case = "first come, first served; A arrived at 0, B at 1, C at 2, D at 3. Some were preempted earlier and have been admitted again, so the candidates are B, A, D, C."
+    case = (
+        "first come, first served; A arrived at 0, B at 1, C at 2, D at 3. Some were preempted earlier and have "
+        "been admitted again, so the candidates are B, A, D, C."
+    )
     _choose(attempt, [b, a, d, c], FirstComeFirstServed(), d, case, ideas, LAST)
     case = "first come, first served; A arrived at 0, B at 1, C at 2, and they were admitted in this order."
     _choose(attempt, [a, b, c], FirstComeFirstServed(), c, case, {"A": first}, LAST)
@@ -120,12 +140,20 @@ def _check_other_policies(attempt) -> None:
         "shortest job first; A has a prompt of 40 tokens and an expected answer of 5, B has 3 and 60, C has 8 and 20."
     )
     ideas = {
-        "A": "A has the most tokens and blocks now, but the policy serves it first. The length of a sequence doesn't matter unless the policy ranks by it: `policy.rank(sequence)`.",
-        "C": "C arrived last, but this policy ranks by expected length. Ask `policy.rank(sequence)`, not `arrival_time`.",
+        "A": (
+            "A has the most tokens and blocks now, but the policy serves it first. The length of a sequence doesn't "
+            "matter unless the policy ranks by it: `policy.rank(sequence)`."
+        ),
+        "C": (
+            "C arrived last, but this policy ranks by expected length. Ask `policy.rank(sequence)`, not `arrival_time`."
+        ),
     }
     _choose(attempt, [a, b, c], ShortestJobFirst(), b, case, ideas, LAST)
     low, high = _sequence("A", 0.0, tier=1), _sequence("B", 1.0, tier=0)
-    case = "strict priority; A arrived at 0 in tier 1, B arrived at 1 in tier 0. Here ranks are pairs: (1, 0.0) and (0, 1.0)."
+    case = (
+        "strict priority; A arrived at 0 in tier 1, B arrived at 1 in tier 0. Here ranks are pairs: (1, 0.0) and "
+        "(0, 1.0)."
+    )
     _choose(
         attempt,
         [low, high],
@@ -149,7 +177,10 @@ def _check_other_policies(attempt) -> None:
 
 
 def _check_alike(attempt) -> None:
-    idea = "If several candidates share the largest rank, take the last of them in the list. `max` returns the first of several equal ones, so go through the list from the end."
+    idea = (
+        "If several candidates share the largest rank, take the last of them in the list. `max` returns the first "
+        "of several equal ones, so go through the list from the end."
+    )
     for count in (2, 3):
         candidates = [_sequence(name, 1.0) for name in "ABC"[:count]]
         case = f"first come, first served; the candidates {_ids(candidates)} all arrived at 1."

@@ -59,7 +59,10 @@ def _take(
         should = before.get(block, 0) + 1
         if pool.ref_count.get(block, 0) != should:
             idea = (
-                "Tell the pool: `pool.touch(blocks)`. Otherwise it allocates these blocks to another sequence, which overwrites them."
+                (
+                    "Tell the pool: `pool.touch(blocks)`. Otherwise it allocates these blocks to another sequence, which "  # noqa: E501
+                    "overwrites them."
+                )
                 if pool.ref_count.get(block, 0) < should
                 else "Touch the blocks once: only one more sequence uses them."
             )
@@ -76,7 +79,10 @@ def _take(
     if extra:
         idea = "Touch exactly the blocks that the sequence takes. No sequence would ever free the others."
         raise Mistake(
-            f"the reference count of block {next(iter(extra))} has changed, although the sequence doesn't have this block.",
+            (
+                f"the reference count of block {next(iter(extra))} has changed, although the sequence doesn't have this "  # noqa: E501
+                "block."
+            ),
             case=case,
             idea=idea,
         )
@@ -86,18 +92,24 @@ def _blocks_idea(sequence, blocks) -> str:
     if not sequence.blocks:
         return "The sequence starts with the blocks that were found: `sequence.blocks = list(blocks)`."
     if len(sequence.blocks) < len(blocks):
-        return "All of them hold tokens of this sequence. Leave out the last one only if all known tokens are found and no block is free for the copy."
+        return (
+            "All of them hold tokens of this sequence. Leave out the last one only if all known tokens are found "
+            "and no block is free for the copy."
+        )
     return "Exactly these blocks, in this order."
 
 
 def _computed_idea(got, known: int, covered: int, why: str) -> str:
     if got == known:
         return (
-            "Then nothing is left to compute. But the next token is chosen from the logits of the last one, and no cache holds logits. The step would compute nothing for this "
+            "Then nothing is left to compute. But the next token is chosen from the logits of the last one, and no cache holds logits. The step would compute nothing for this "  # noqa: E501
             "sequence, or choose its token from another sequence's logits. Count at most all known tokens minus one."
         )
     if got == 0:
-        return "`num_computed_tokens` says where the step starts computing. With 0, everything is computed again, into blocks that other sequences may read."
+        return (
+            "`num_computed_tokens` says where the step starts computing. With 0, everything is computed again, "
+            "into blocks that other sequences may read."
+        )
     return why
 
 
@@ -105,7 +117,10 @@ def _check_part(attempt) -> None:
     prompt = list(range(40))
     pool, blocks = _pool(6, 2, prompt)
     case = "blocks of 16; a prompt of 40 tokens, the first two blocks are found and free; four other blocks are free."
-    why = "Two full blocks hold 32 tokens, and all 32 count: tokens 32 to 39 remain to be computed, including the last one."
+    why = (
+        "Two full blocks hold 32 tokens, and all 32 count: tokens 32 to 39 remain to be computed, including the "
+        "last one."
+    )
     _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, why)
 
 
@@ -116,7 +131,10 @@ def _check_own_list(attempt) -> None:
     second, given = Sequence("second", prompt, 5), list(blocks)
     call(attempt, pool, second, given, case=case)
     if second.blocks is given:
-        idea = "`sequence.blocks = blocks` stores the caller's own list, so both would grow together. Make a copy: `list(blocks)`."
+        idea = (
+            "`sequence.blocks = blocks` stores the caller's own list, so both would grow together. Make a copy: "
+            "`list(blocks)`."
+        )
         raise Mistake("`sequence.blocks` is the same list object that was passed in as `blocks`.", case=case, idea=idea)
     if not isinstance(second.blocks, list):
         raise Mistake(
@@ -129,8 +147,14 @@ def _check_own_list(attempt) -> None:
 def _check_used_by_another(attempt) -> None:
     prompt = list(range(40))
     pool, blocks = _pool(3, 2, prompt, in_use=True, others=1)
-    case = "blocks of 16; a prompt of 40 tokens, its first two blocks are found, and another sequence uses them; no block is free."
-    idea = "A copy is made only if the last token's block is among those found. Here token 39 goes into a new block, so both blocks can be used."
+    case = (
+        "blocks of 16; a prompt of 40 tokens, its first two blocks are found, and another sequence uses them; no "
+        "block is free."
+    )
+    idea = (
+        "A copy is made only if the last token's block is among those found. Here token 39 goes into a new block, "
+        "so both blocks can be used."
+    )
     _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, "Two full blocks hold 32 tokens.", idea)
 
 
@@ -138,20 +162,32 @@ def _check_all(attempt) -> None:
     prompt = list(range(32))
     for in_use, others in ((False, 0), (True, 0), (True, 3)):
         pool, blocks = _pool(6, 2, prompt, in_use=in_use, others=others)
-        case = f"blocks of 16; a prompt of 32 tokens, both its blocks are found and {'in use by another sequence' if in_use else 'free'}; other free blocks: {4 - others}."
+        case = (
+            "blocks of 16; a prompt of 32 tokens, both its blocks are found and "
+            f"{'in use by another sequence' if in_use else 'free'}; other free blocks: {4 - others}."
+        )
         why = "All 32 tokens are found. Only the last one is still computed: 31 count."
-        dropped = "There is a free block for the copy, so keep both blocks and compute one token. Leaving out the last block also gives the right answer, but computes 16 tokens instead of 1."
+        dropped = (
+            "There is a free block for the copy, so keep both blocks and compute one token. Leaving out the "
+            "last block also gives the right answer, but computes 16 tokens instead of 1."
+        )
         _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 31, why, dropped)
 
 
 def _check_answer_counts(attempt) -> None:
     prompt, answer = list(range(20)), list(range(100, 112))
     pool, blocks = _pool(6, 2, prompt + answer)
-    case = "blocks of 16; a sequence that was preempted: 20 prompt tokens and 12 answer tokens are known; both blocks are found; four other blocks are free."
+    case = (
+        "blocks of 16; a sequence that was preempted: 20 prompt tokens and 12 answer tokens are known; both blocks "
+        "are found; four other blocks are free."
+    )
     why = "The known tokens are those of the prompt and of the answer so far: `sequence.num_tokens` is 32, so 31 count."
     _take(attempt, pool, Sequence("second", prompt, 30, output_ids=list(answer)), blocks, case, 2, 31, why)
     pool, blocks = _pool(6, 1, prompt + answer)
-    case = "blocks of 16; a sequence that was preempted: 16 prompt tokens and 16 answer tokens are known; the first block is found; other blocks are free."
+    case = (
+        "blocks of 16; a sequence that was preempted: 16 prompt tokens and 16 answer tokens are known; the first "
+        "block is found; other blocks are free."
+    )
     second = Sequence("second", (prompt + answer)[:16], 30, output_ids=(prompt + answer)[16:])
     _take(
         attempt,
@@ -161,18 +197,24 @@ def _check_answer_counts(attempt) -> None:
         case,
         1,
         16,
-        "The answer so far is known too: `sequence.num_tokens` is 32. Block 0 holds 16 of them, and its last token isn't the last known one.",
+        (
+            "The answer so far is known too: `sequence.num_tokens` is 32. Block 0 holds 16 of them, and its last token "
+            "isn't the last known one."
+        ),
     )
 
 
 def _check_no_block_for_the_copy(attempt) -> None:
     copied = (
-        "All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those found* must be free. There is none. Leave out the last block "
+        "All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those found* must be free. There is none. Leave out the last block "  # noqa: E501
         "and compute its 16 tokens again."
     )
     prompt = list(range(32))
     pool, blocks = _pool(3, 2, prompt, in_use=True, others=1)
-    case = "blocks of 16; a prompt of 32 tokens, both its blocks are found, and another sequence uses them; no block is free."
+    case = (
+        "blocks of 16; a prompt of 32 tokens, both its blocks are found, and another sequence uses them; no block "
+        "is free."
+    )
     _take(
         attempt,
         pool,
@@ -185,7 +227,10 @@ def _check_no_block_for_the_copy(attempt) -> None:
         copied,
     )
     pool, blocks = _pool(3, 2, prompt, others=1)
-    case = "a pool of 3 blocks of 16; a prompt of 32 tokens. The two free blocks are the two that are found; another sequence uses the third."
+    case = (
+        "a pool of 3 blocks of 16; a prompt of 32 tokens. The two free blocks are the two that are found; another "
+        "sequence uses the third."
+    )
     queue = copied + " `len(pool.free_queue)` is 2, but these two are the ones that the sequence takes."
     _take(
         attempt,
@@ -221,7 +266,10 @@ def _check_other_sizes(attempt) -> None:
                 for num_blocks in (found, found + 1, found + 3):
                     pool, blocks = _pool(num_blocks, found, prompt, size=size)
                     keep = found - (found * size == known and num_blocks == found)
-                    case = f"blocks of {size}, {num_blocks} of them, none in use; {known} known tokens, {found} blocks found."
+                    case = (
+                        f"blocks of {size}, {num_blocks} of them, none in use; {known} known tokens, {found} "
+                        "blocks found."
+                    )
                     computed = min(keep * size, known - 1)
                     _take(
                         attempt,

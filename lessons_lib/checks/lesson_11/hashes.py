@@ -1,4 +1,6 @@
-"""Judges 11.1, `block_hash`: one hash for all tokens up to the end of a block, and a different hash for anything else."""
+"""Judges 11.1, `block_hash`: one hash for all tokens up to the end of a block, and a different hash for anything
+else.
+"""
 
 import hashlib
 from random import Random
@@ -38,16 +40,22 @@ def _hash(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes
 
 
 def _too_large(error: Exception, case: str) -> Mistake:
-    idea = 'A byte holds 0 to 255, and token ids go up to 200,000 and more. `array("q", token_ids).tobytes()` uses eight bytes for each.'
+    idea = (
+        'A byte holds 0 to 255, and token ids go up to 200,000 and more. `array("q", token_ids).tobytes()` uses '
+        "eight bytes for each."
+    )
     return Mistake(f"your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea)
 
 
 def _kind_idea(got) -> str:
     if isinstance(got, str):
-        return "`.hexdigest()` returns the 32 bytes as text. `.digest()` returns the bytes, which the next block can use as its `parent`."
+        return (
+            "`.hexdigest()` returns the 32 bytes as text. `.digest()` returns the bytes, which the next block can "
+            "use as its `parent`."
+        )
     if isinstance(got, int):
         return (
-            "Python's `hash` returns an int of 64 bits. Two blocks may share one by chance, and such a pair can be constructed on purpose. For bytes and strings it "
+            "Python's `hash` returns an int of 64 bits. Two blocks may share one by chance, and such a pair can be constructed on purpose. For bytes and strings it "  # noqa: E501
             "also differs from process to process. Use `hashlib.sha256(...).digest()`."
         )
     if isinstance(got, bytearray):
@@ -62,7 +70,10 @@ def _check_kind(attempt) -> None:
         case = f"block_hash(b'', {tokens})"
         got = _hash(attempt, b"", tokens, case)
         if len(got) != 32:
-            idea = "SHA-256 returns 32 bytes: `hashlib.sha256(data).digest()`. With too few bytes, two beginnings may get the same hash, and one user reads another's keys."
+            idea = (
+                "SHA-256 returns 32 bytes: `hashlib.sha256(data).digest()`. With too few bytes, two beginnings may "
+                "get the same hash, and one user reads another's keys."
+            )
             raise Mistake(f"a block hash should have 32 bytes; yours has {len(got)}.", case=case, idea=idea)
 
 
@@ -74,7 +85,7 @@ def _differ(attempt, one: tuple, other: tuple, idea: str, what: str) -> None:
 
 def _in_words(arguments: tuple) -> str:
     parent, tokens = arguments
-    return f"block_hash({ {b'': 'b' + repr(''), PARENT: '<parent>', OTHER_PARENT: '<other parent>'}.get(parent, '…') }, {short(tokens)})"
+    return f"block_hash({ {b'': 'b' + repr(''), PARENT: '<parent>', OTHER_PARENT: '<other parent>'}.get(parent, '…') }, {short(tokens)})"  # noqa: E501
 
 
 def _check_same_again(attempt) -> None:
@@ -84,7 +95,10 @@ def _check_same_again(attempt) -> None:
     second = [*first]
     two = [bytes(call(attempt, PARENT, tokens, case=case)) for tokens in (first, second)]
     if len({*one, *two}) > 1:
-        idea = "The hash must depend only on the parent and the tokens: not on which list object it gets, not on the time, a counter or a random number. Otherwise no block is ever found again."
+        idea = (
+            "The hash must depend only on the parent and the tokens: not on which list object it gets, not on the "
+            "time, a counter or a random number. Otherwise no block is ever found again."
+        )
         raise Mistake(
             "equal tokens after the same parent should give the same hash; yours gives two different ones.",
             case=case,
@@ -107,9 +121,15 @@ def _check_tokens(attempt) -> None:
         "It matters how often a token occurs. A set loses that.",
         "the same tokens, one of them more often,",
     )
-    joined = "Without a separator, 1 and 12 look like 11 and 2. Use the same number of bytes for each token, or put a separator between them."
+    joined = (
+        "Without a separator, 1 and 12 look like 11 and 2. Use the same number of bytes for each token, or put a "
+        "separator between them."
+    )
     _differ(attempt, (PARENT, [1, 12]), (PARENT, [11, 2]), joined, "[1, 12] and [11, 2]")
-    wrapped = 'Token 65,537 is not token 1. Two bytes per token can tell only 65,536 ids apart, and `% 256` even fewer; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
+    wrapped = (
+        "Token 65,537 is not token 1. Two bytes per token can tell only 65,536 ids apart, and `% 256` even "
+        'fewer; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
+    )
     for far in (256, 65_536, 2**17):
         _differ(
             attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1 + far, 2, 3, 4]), wrapped, f"token 1 and token {1 + far:,}"
@@ -117,7 +137,10 @@ def _check_tokens(attempt) -> None:
 
 
 def _check_parent(attempt) -> None:
-    idea = "The keys of a token depend on all tokens before it. After a different beginning, the same tokens have different keys, so the block needs a different hash: hash `parent` together with the tokens."
+    idea = (
+        "The keys of a token depend on all tokens before it. After a different beginning, the same tokens have "
+        "different keys, so the block needs a different hash: hash `parent` together with the tokens."
+    )
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (OTHER_PARENT, [1, 2, 3, 4]), idea, "the same tokens after two parents")
     _differ(attempt, (b"", [1, 2, 3, 4]), (PARENT, [1, 2, 3, 4]), idea, "a first block and the same tokens later on")
     flipped = PARENT[:-1] + bytes([PARENT[-1] ^ 1])
@@ -138,7 +161,10 @@ def _chain(attempt, blocks: list[list[int]]) -> bytes:
 
 def _check_chain(attempt) -> None:
     x, y, z = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
-    idea = "Combining two hashes with + or ^ loses their order, and with ^ equal ones cancel out. Hash both at once: `hashlib.sha256(parent + ...)`."
+    idea = (
+        "Combining two hashes with + or ^ loses their order, and with ^ equal ones cancel out. Hash both at once: "
+        "`hashlib.sha256(parent + ...)`."
+    )
     for one, other in (([x, y], [y, x]), ([x, x], [y, y]), ([x, y, z], [y, x, z]), ([x, x, z], [z])):
         if _chain(attempt, one) == _chain(attempt, other):
             what = "two different beginnings should end with different hashes; yours end with the same one."
@@ -159,11 +185,20 @@ def _check_spread(attempt) -> None:
             idea="Some part of the tokens or of the parent is lost before it is hashed.",
         )
     if all(byte in b"0123456789abcdefABCDEF" for one in hashes for byte in one):
-        idea = "As text, a hash of 16 bytes such as MD5 takes 32 characters, but it is still only 16 bytes long, and MD5 collisions can be constructed. Use `hashlib.sha256(...).digest()`."
+        idea = (
+            "As text, a hash of 16 bytes such as MD5 takes 32 characters, but it is still only 16 bytes long, and "
+            "MD5 collisions can be constructed. Use `hashlib.sha256(...).digest()`."
+        )
         what = f"a block hash should be 32 bytes of any value; yours contains only hexadecimal digits: {hashes[0]!r}."
         raise Mistake(what, case=case, idea=idea)
     constant = [index for index in range(32) if len({one[index] for one in hashes}) < 100]
     if constant:
-        idea = "An int of 64 bits that is padded to 32 bytes still has only 64 bits. That is what Python's `hash` returns, and for bytes it differs from process to process. Use `hashlib.sha256`."
-        what = f"each of the 32 bytes should vary from hash to hash; in yours byte {constant[-1]} hardly ever changes. One of your hashes: {hashes[0].hex()}."
+        idea = (
+            "An int of 64 bits that is padded to 32 bytes still has only 64 bits. That is what Python's `hash` "
+            "returns, and for bytes it differs from process to process. Use `hashlib.sha256`."
+        )
+        what = (
+            f"each of the 32 bytes should vary from hash to hash; in yours byte {constant[-1]} hardly ever "
+            f"changes. One of your hashes: {hashes[0].hex()}."
+        )
         raise Mistake(what, case=case, idea=idea)

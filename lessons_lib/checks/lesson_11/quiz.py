@@ -4,7 +4,8 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Two prompts have the same tokens 16 to 31, but different tokens before them. Blocks hold 16 tokens. Can they share their second block?",
+        text="Two prompts have the same tokens 16 to 31, but different tokens before them. Blocks hold 16 tokens. Can "
+        "they share their second block?",
         choices=(
             Choice(
                 "Yes, since it holds the same tokens at the same positions.",
@@ -12,7 +13,8 @@ QUIZ = [
             ),
             Choice(
                 "No. Its keys differ, and so do the two block hashes.",
-                "The hash of the first block is part of what the second one's hash is computed from: it covers everything up to the end of the block.",
+                "The hash of the first block is part of what the second one's hash is computed from: it covers "
+                "everything up to the end of the block.",
                 right=True,
             ),
             Choice(
@@ -30,11 +32,13 @@ QUIZ = [
         choices=(
             Choice(
                 "They are erased, so that no other request can read them.",
-                "Nothing is erased. A sequence reads a block only if its hash matches, which means that it has the same tokens itself.",
+                "Nothing is erased. A sequence reads a block only if its hash matches, which means that it has the "
+                "same tokens itself.",
             ),
             Choice(
                 "They stay, and the block counts as used until the pool is full.",
-                "The block goes to the free queue at once and may be allocated at any time. It doesn't reduce the number of free blocks.",
+                "The block goes to the free queue at once and may be allocated at any time. It doesn't reduce the "
+                "number of free blocks.",
             ),
             Choice(
                 "They stay, and the block can be found by its hash until it is allocated for something else.",
@@ -43,7 +47,8 @@ QUIZ = [
             ),
             Choice(
                 "They are copied to the swap space.",
-                "Only preempted sequences are swapped out. What a finished sequence leaves behind simply stays where it is.",
+                "Only preempted sequences are swapped out. What a finished sequence leaves behind simply stays where "
+                "it is.",
             ),
         ),
     ),
@@ -70,19 +75,23 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A prompt of 32 tokens is entirely in the cache, in two blocks of 16 that another sequence uses; other blocks are free. What does its first step compute, and where is that stored?",
+        text="A prompt of 32 tokens is entirely in the cache, in two blocks of 16 that another sequence uses; other "
+        "blocks are free. What does its first step compute, and where is that stored?",
         choices=(
             Choice(
                 "Nothing. The answer starts at once.",
-                "The next token is chosen from the logits of token 31, and no cache holds logits. Engines have crashed on this.",
+                "The next token is chosen from the logits of token 31, and no cache holds logits. Engines have "
+                "crashed on this.",
             ),
             Choice(
                 "Token 31, in its slot of the second block.",
-                "That would write the same values, up to rounding, but into a block that another sequence is reading. A sequence never writes to a block that others use.",
+                "That would write the same values, up to rounding, but into a block that another sequence is reading. "
+                "A sequence never writes to a block that others use.",
             ),
             Choice(
                 "Token 31, in a copy of the second block.",
-                "In the copy, 15 tokens are reused and one is overwritten. If no block were free for the copy, the whole second block would be computed instead.",
+                "In the copy, 15 tokens are reused and one is overwritten. If no block were free for the copy, the "
+                "whole second block would be computed instead.",
                 right=True,
             ),
             Choice(

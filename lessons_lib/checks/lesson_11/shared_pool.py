@@ -50,7 +50,10 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
             idea=queue_idea or idea,
         )
     if used_of(pool) != set(ref_count):
-        idea = "`used` contains every block that a sequence uses, including those that left the free queue through `touch`: `self.used.update(blocks)`. Lesson 03's `free` refuses blocks that are not in it."
+        idea = (
+            "`used` contains every block that a sequence uses, including those that left the free queue through "
+            "`touch`: `self.used.update(blocks)`. Lesson 03's `free` refuses blocks that are not in it."
+        )
         raise Mistake(
             f"`used` should be {short(set(ref_count))}; yours is {short(used_of(pool))}.", case=case, idea=idea
         )
@@ -58,7 +61,10 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
 
 def _count_idea(counted: dict, ref_count: dict, idea: str) -> str:
     if any(count == 0 for count in counted.values()):
-        return "A block that no sequence uses has no entry in `ref_count`: delete the entry when the count drops to 0. `touch` checks whether a block has one."
+        return (
+            "A block that no sequence uses has no entry in `ref_count`: delete the entry when the count drops to "
+            "0. `touch` checks whether a block has one."
+        )
     return idea
 
 
@@ -72,7 +78,10 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
     try:
         got = call(pool.match_prefix, list(hashes), case=case)
     except KeyError:
-        lookup = "A hash may be unknown: no sequence ever had these tokens, or their block was evicted. Check whether it is in `self.hash_to_block` first."
+        lookup = (
+            "A hash may be unknown: no sequence ever had these tokens, or their block was evicted. Check whether "
+            "it is in `self.hash_to_block` first."
+        )
         raise Mistake(f"`match_prefix` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
     if not isinstance(got, (list, tuple)) or not all(is_whole(block) for block in got):
         raise Mistake(
@@ -98,7 +107,10 @@ def _check_match(attempt) -> None:
         begin + "`match_prefix([a, b, x])`; x is unknown.",
         "The blocks before the first unknown hash are still useful.",
     )
-    gap = "Blocks after a gap are useless: a sequence computes all its tokens from the first missing one on, including those that these blocks hold. Stop at the first unknown hash."
+    gap = (
+        "Blocks after a gap are useless: a sequence computes all its tokens from the first missing one on, "
+        "including those that these blocks hold. Stop at the first unknown hash."
+    )
     _match(pool, [a, x, c], [0], begin + "`match_prefix([a, x, c])`; x is unknown.", gap)
     _match(
         pool, [x, y], [], begin + "`match_prefix([x, y])`; both are unknown.", "Nothing is found, so the list is empty."
@@ -128,7 +140,10 @@ def _touch(pool, blocks: list[int], case: str) -> None:
     try:
         call(pool.touch, list(blocks), case=case)
     except ValueError as error:
-        idea = "Refuse only a block that no sequence uses *and* that has no hash. A block in use may have no hash yet, and a free block with a hash may be shared."
+        idea = (
+            "Refuse only a block that no sequence uses *and* that has no hash. A block in use may have no hash "
+            "yet, and a free block with a hash may be shared."
+        )
         raise Mistake(
             f"these blocks can be shared, but `touch` raised ValueError: {str(error)[:100]}", case=case, idea=idea
         ) from None
@@ -160,7 +175,10 @@ def _free_all(pool, blocks: list[int], case: str) -> None:
     try:
         call(pool.free, list(blocks), case=case)
     except (ValueError, KeyError) as error:
-        idea = "Refuse a block that is not in use and a block that appears twice in the list, nothing else. Each of the sequences that use a block may free it once."
+        idea = (
+            "Refuse a block that is not in use and a block that appears twice in the list, nothing else. Each of "
+            "the sequences that use a block may free it once."
+        )
         raise Mistake(
             f"these blocks are in use, but `free` raised {type(error).__name__}: {str(error)[:100]}",
             case=case,
@@ -182,7 +200,10 @@ def _check_touch_free(attempt) -> None:
     pool = _freed(attempt, case)
     _check_books_after_free(pool, case.split(" `touch")[0])
     _touch(pool, [0, 1], case)
-    idea = "A block that is in use again must leave the free queue, wherever it is in it: `self.free_queue.pop(block, None)`. Otherwise it is allocated a second time."
+    idea = (
+        "A block that is in use again must leave the free queue, wherever it is in it: `self.free_queue.pop(block, "
+        "None)`. Otherwise it is allocated a second time."
+    )
     expect(pool, {0: 1, 1: 1}, [3, 4, 5, 2], case, idea)
     got = call(pool.allocate, 3, case=case + " Then `allocate(3)`.")
     if list(got) != [3, 4, 5]:
@@ -204,23 +225,33 @@ def _check_books_after_free(pool, case: str) -> None:
     """Blocks 0, 1, 2 of six were freed by the only sequence that used them."""
     lower = "The last sequence that used them is gone: lower the count, and delete an entry that drops to 0."
     if queue_of(pool)[:3] == [2, 1, 0] or queue_of(pool)[:3] == [0, 1, 2]:
-        front = "Freed blocks join the *end* of the queue. At the front they would be allocated next, although they were used more recently than all others."
+        front = (
+            "Freed blocks join the *end* of the queue. At the front they would be allocated next, although they "
+            "were used more recently than all others."
+        )
         raise Mistake(f"the free queue should be [3, 4, 5, 2, 1, 0]; yours is {queue_of(pool)}.", case=case, idea=front)
     tail = (
-        "The last block comes first: it is useless without the ones before it, so it has to be evicted before them. `super().free` reverses the list: pass it all blocks that become free "
+        "The last block comes first: it is useless without the ones before it, so it has to be evicted before them. `super().free` reverses the list: pass it all blocks that become free "  # noqa: E501
         "in one call, in the order of the tokens."
     )
     expect(pool, {}, [3, 4, 5, 2, 1, 0], case, lower, tail)
 
 
 def _check_touch_refused(attempt) -> None:
-    idea = "A free block without a hash contains nothing to share; the caller must have mixed up its blocks. And check all blocks before you change anything."
+    idea = (
+        "A free block without a hash contains nothing to share; the caller must have mixed up its blocks. And "
+        "check all blocks before you change anything."
+    )
     for blocks in ([4], [0, 4], [2, 0, 5]):
-        case = f"blocks 0 and 1 have hashes and are free, block 2 has a hash and is in use; 3, 4, 5 contain nothing. `touch({blocks})`."
+        case = (
+            "blocks 0 and 1 have hashes and are free, block 2 has a hash and is in use; 3, 4, 5 contain nothing. "
+            f"`touch({blocks})`."
+        )
         pool = _filled(attempt, 6, 3)
         _free_all(pool, [0, 1], case)
         refused(
-            ValueError, pool.touch, blocks, doing=f"touching block {blocks[-1]}, which is free and has no hash,", case=case, idea=idea,
+            ValueError, pool.touch, blocks, doing=(f"touching block {blocks[-1]}, which is free and has no "
+                                                  "hash,"), case=case, idea=idea,
             unchanged=lambda pool=pool, case=case: expect(pool, {2: 1}, [3, 4, 5, 1, 0], case),
         )  # fmt: skip
 
@@ -229,7 +260,10 @@ def _check_free(attempt) -> None:
     case = "one sequence uses blocks 0, 1, 2, which have the hashes a, b, c; `free([0, 1, 2])`."
     pool = _freed(attempt, case)
     _check_books_after_free(pool, case)
-    kept = "A free block keeps its contents and its hash until it is allocated again. That is the whole point: the next sequence with this beginning finds it. `allocate` removes the hashes."
+    kept = (
+        "A free block keeps its contents and its hash until it is allocated again. That is the whole point: the "
+        "next sequence with this beginning finds it. `allocate` removes the hashes."
+    )
     looked = "The hashes are still there. For `match_prefix` it doesn't matter whether a block is in use."
     _match(
         pool,
@@ -255,7 +289,10 @@ def _check_free_shared(attempt) -> None:
     case = "one sequence uses blocks 0, 1, 2, and a second one uses 0 and 1 too; the second one frees [0, 1]."
     _touch(pool, [0, 1], case)
     _free_all(pool, [0, 1], case)
-    other = "The other sequence still uses 0 and 1, and reads from them. Only blocks with a count of 1 go back to the queue; for the others, just lower the count."
+    other = (
+        "The other sequence still uses 0 and 1, and reads from them. Only blocks with a count of 1 go back to the "
+        "queue; for the others, just lower the count."
+    )
     expect(pool, {0: 1, 1: 1, 2: 1}, [3, 4, 5], case, other)
     pool = _filled(attempt, 6, 3)
     case = "one sequence uses blocks 0, 1, 2, and a second one uses 0 and 1 too; the first one frees [0, 1, 2]."
@@ -269,7 +306,10 @@ def _check_free_shared(attempt) -> None:
 
 def _check_order(attempt) -> None:
     pool = _filled(attempt, 5, 4)
-    case = "five blocks; X uses 0 and 1 (hashes a, b), Y uses 2 and 3 (hashes c, d). X is freed, then Y; then X's blocks are touched and freed again."
+    case = (
+        "five blocks; X uses 0 and 1 (hashes a, b), Y uses 2 and 3 (hashes c, d). X is freed, then Y; then X's "
+        "blocks are touched and freed again."
+    )
     _free_all(pool, [0, 1], case)
     _free_all(pool, [2, 3], case)
     expect(
@@ -282,7 +322,10 @@ def _check_order(attempt) -> None:
     )
     _touch(pool, [0, 1], case)
     _free_all(pool, [0, 1], case)
-    recent = "X's blocks were used last, so Y's are now the least recently used. A freed block joins the end of the queue, even if it was in the queue before."
+    recent = (
+        "X's blocks were used last, so Y's are now the least recently used. A freed block joins the end of the "
+        "queue, even if it was in the queue before."
+    )
     expect(pool, {}, [4, 3, 2, 1, 0], case, "", recent)
     got = call(pool.allocate, 2, case=case + " Then `allocate(2)`.")
     if list(got) != [4, 3]:
@@ -305,17 +348,26 @@ def _check_free_refused(attempt) -> None:
         (
             [3],
             "freeing block 3, which is free,",
-            "It would be in the queue twice. `super().free` refuses it, if you pass it the block before you change anything.",
+            (
+                "It would be in the queue twice. `super().free` refuses it, if you pass it the block before you change "
+                "anything."
+            ),
         ),
         (
             [0, 4],
             "freeing block 0 and, with it, block 4, which is free,",
-            "Check all blocks before you change anything. `super().free` checks those that you pass to it, so call it before you lower a count.",
+            (
+                "Check all blocks before you change anything. `super().free` checks those that you pass to it, so call it "  # noqa: E501
+                "before you lower a count."
+            ),
         ),
         (
             [1, 1],
             "listing block 1 twice, even though two sequences use it,",
-            "A sequence uses a block once. Here both references would be gone although a second sequence still reads the block: compare `len(set(blocks))` with `len(blocks)`.",
+            (
+                "A sequence uses a block once. Here both references would be gone although a second sequence still reads "  # noqa: E501
+                "the block: compare `len(set(blocks))` with `len(blocks)`."
+            ),
         ),
         ([0, 1, 0], "listing block 0 twice", "A sequence uses a block once."),
         (

@@ -1,4 +1,6 @@
-"""The last test of 11.2: sequences arrive, share blocks and end at random, and the pool is compared with a plain count."""
+"""The last test of 11.2: sequences arrive, share blocks and end at random, and the pool is compared with a plain
+count.
+"""
 
 from collections import Counter
 from random import Random
@@ -24,7 +26,10 @@ def check_random_run(attempt) -> None:
             queue += [block for block in reversed(blocks) if block not in others]
         else:
             hashes = [bytes([byte]) * 32 for byte in _beginning(rng)]
-            case += "a new sequence looks for its beginning, touches the blocks it finds, and allocates new ones for the rest."
+            case += (
+                "a new sequence looks for its beginning, touches the blocks it finds, and allocates new ones for "
+                "the rest."
+            )
             blocks = [int(block) for block in call(pool.match_prefix, list(hashes), case=case)]
             _compare_found(blocks, hashes, block_to_hash, case)
             queue = [block for block in queue if block not in blocks]
@@ -77,5 +82,8 @@ def _compare_books(pool, tables: list[list[int]], queue: list[int], case: str) -
         raise Mistake(
             f"the free queue should be {queue}; yours is {queue_of(pool)}.",
             case=case,
-            idea="Every block is either free or in use, never both; freed blocks join the end of the queue, last block first.",
+            idea=(
+                "Every block is either free or in use, never both; freed blocks join the end of the queue, last "
+                "block first."
+            ),
         )

@@ -8,7 +8,7 @@ from lessons_lib.engine.sampling import draw
 
 P, TOKENS = [0.5, 0.25, 0.125, 0.125], [7, 3, 9, 1]
 
-# (probabilities, tokens, numbers), one row each; smallest case first. The rows of SHORT_SUMS add up to a little less than 1.
+# (probabilities, tokens, numbers), one row each; smallest case first. The rows of SHORT_SUMS add up to a little less than 1.  # noqa: E501
 CASES = (
     ([P], [TOKENS], [0.3]),
     ([P], [TOKENS], [0.6]),
@@ -69,9 +69,9 @@ def _check_same_again(attempt) -> None:
     case = _told([P], [TOKENS], [0.6]) + " Eight equal rows, five calls."
     answers = [_tokens(call(attempt, *_tensors(*values), case=case), 8, case).tolist() for _ in range(5)]
     if len({token for answer in answers for token in answer}) > 1:
-        idea = "All randomness is in `numbers` already. With a generator of your own (`torch.multinomial`, `torch.rand`) the result depends on all earlier draws, including those of other requests."
+        idea = "All randomness is in `numbers` already. With a generator of your own (`torch.multinomial`, `torch.rand`) the result depends on all earlier draws, including those of other requests."  # noqa: E501
         raise Mistake(
-            f"the same number should give the same token every time; yours returned {sorted({t for answer in answers for t in answer})}.",
+            f"the same number should give the same token every time; yours returned {sorted({t for answer in answers for t in answer})}.",  # noqa: E501
             case=case,
             idea=idea,
         )
@@ -127,7 +127,7 @@ def _compare(got, probabilities, tokens, numbers, case: str, all_found=(), index
 
 def _check_short_sum(attempt, probabilities, tokens, numbers) -> None:
     case = _told(probabilities, tokens, numbers)
-    idea = "Because of rounding, the sum can be slightly less than 1, and a number can be beyond it. Then the last token with a probability above 0 is drawn."
+    idea = "Because of rounding, the sum can be slightly less than 1, and a number can be beyond it. Then the last token with a probability above 0 is drawn."  # noqa: E501
     want = draw(*_tensors(probabilities, tokens, numbers)).tolist()
     try:
         got = _tokens(call(attempt, *_tensors(probabilities, tokens, numbers), case=case), len(want), case).tolist()
@@ -163,15 +163,15 @@ def _guesses(probabilities, tokens, numbers) -> list[tuple[torch.Tensor, str]]:
     return [
         (right[:, 0], "That is the index in the sorted row. The token at that index is in `tokens`."),
         (tokens[:, 0], "That is the likeliest token every time. The number decides, and it can fall on any of them."),
-        (chosen(found(ends, numbers, right=False)), "The number is on the border of two tokens. A token covers the line up to, but not including, its end: `right=True`, or `>` instead of `>=`."),
-        (chosen(right + 1), "That is the token after the right one. The first token starts at 0, so count the ends that the number has reached."),
-        (chosen(right - 1), "That is the token before the right one. Count the ends that the number has reached: that is the index."),
-        (chosen(found(ends, numbers[:1].expand_as(numbers))), "Each row has its own number. `numbers[:, None]` is [N, 1], one for each row of [N, vocabulary]."),
-        (tokens[:1].expand_as(tokens).gather(1, right)[:, 0], "Each row has its own order of tokens. `tokens.gather(1, index)` looks up each index in its own row."),
+        (chosen(found(ends, numbers, right=False)), "The number is on the border of two tokens. A token covers the line up to, but not including, its end: `right=True`, or `>` instead of `>=`."),  # noqa: E501
+        (chosen(right + 1), "That is the token after the right one. The first token starts at 0, so count the ends that the number has reached."),  # noqa: E501
+        (chosen(right - 1), "That is the token before the right one. Count the ends that the number has reached: that is the index."),  # noqa: E501
+        (chosen(found(ends, numbers[:1].expand_as(numbers))), "Each row has its own number. `numbers[:, None]` is [N, 1], one for each row of [N, vocabulary]."),  # noqa: E501
+        (tokens[:1].expand_as(tokens).gather(1, right)[:, 0], "Each row has its own order of tokens. `tokens.gather(1, index)` looks up each index in its own row."),  # noqa: E501
         (chosen(found(ends, 1 - numbers)), "The likeliest token starts at 0. You seem to count from the other end."),
-        (chosen((probabilities - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the probability nearest to the number. Lay the probabilities end to end, and find the one on which the number falls."),
-        (chosen((ends - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the end nearest to the number. Take the first end beyond it."),
-        (chosen((numbers[:, None] * (last + 1)).floor()), "You treat all tokens as equally likely. A token with a large probability covers more of the line."),
+        (chosen((probabilities - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the probability nearest to the number. Lay the probabilities end to end, and find the one on which the number falls."),  # noqa: E501
+        (chosen((ends - numbers[:, None]).abs().argmin(dim=-1, keepdim=True)), "That is the end nearest to the number. Take the first end beyond it."),  # noqa: E501
+        (chosen((numbers[:, None] * (last + 1)).floor()), "You treat all tokens as equally likely. A token with a large probability covers more of the line."),  # noqa: E501
     ]  # fmt: skip
 
 

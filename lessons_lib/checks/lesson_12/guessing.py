@@ -1,4 +1,6 @@
-"""Finds the wrong rule that an attempt seems to follow: one that explains its first wrong result and most of the others."""
+"""Finds the wrong rule that an attempt seems to follow: one that explains its first wrong result and most of the
+others.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +9,8 @@ def likeliest_idea(rules: Sequence[tuple[Callable[[int], bool | None], str]], fi
     """The message for the likeliest rule, or None.
 
     Args:
-        rules: pairs (function, message). The function maps the index of a case to whether the rule returns what the attempt returned; None if the rule doesn't apply.
+        rules: pairs (function, message). The function maps the index of a case to whether the rule returns what the
+            attempt returned; None if the rule doesn't apply.
         first: index of the first case in which the attempt is wrong. A rule has to explain that one.
         count: number of cases.
     """

@@ -9,7 +9,7 @@ from lessons_lib.engine.sampling import token_probabilities
 HALVES = [0.5, 0.3, 0.15, 0.05]
 MIXED = [0.15, 0.5, 0.05, 0.3]
 
-# (probabilities of the tokens 0, 1, 2, ... at temperature 1 and without cuts, temperatures, top_k, top_p), one row each; smallest case first.
+# (probabilities of the tokens 0, 1, 2, ... at temperature 1 and without cuts, temperatures, top_k, top_p), one row each; smallest case first.  # noqa: E501
 CASES = (
     ([HALVES], [1.0], [4], [1.0]),
     ([MIXED], [1.0], [4], [1.0]),
@@ -51,13 +51,13 @@ def check_token_probabilities(attempt) -> None:
         temperature, top_p = (torch.rand(2, count, generator=generator) * 0.9 + 0.1).tolist()
         top_k = torch.randint(1, 400, (count,), generator=generator).tolist()
         logits = 3 * torch.randn(count, 300, generator=generator)
-        case = f"{count} rows of 300 random logits; {_settings_told([[round(t, 3) for t in temperature], top_k, [round(p, 3) for p in top_p]])}."
+        case = f"{count} rows of 300 random logits; {_settings_told([[round(t, 3) for t in temperature], top_k, [round(p, 3) for p in top_p]])}."  # noqa: E501
         _check_one(attempt, logits, [temperature, top_k, top_p], case)
 
 
 def _case(index: int) -> tuple[torch.Tensor, list, str]:
     rows, *settings = CASES[index]
-    case = f"tokens 0, 1, … have the probabilities {_told(rows)}; {_settings_told(settings)}. (`logits` are their logarithms.)"
+    case = f"tokens 0, 1, … have the probabilities {_told(rows)}; {_settings_told(settings)}. (`logits` are their logarithms.)"  # noqa: E501
     return torch.tensor(rows).log(), settings, case
 
 
@@ -112,7 +112,7 @@ def _asked(attempt, logits, settings, case: str) -> tuple[torch.Tensor, torch.Te
     got = call(attempt, logits.clone(), *_tensors(settings), case=case)
     found, order = _pair(got, logits, case)
     if bool(found.isnan().any()):
-        idea = "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits and −∞; `exp` can't. And at least one token is always left."
+        idea = "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits and −∞; `exp` can't. And at least one token is always left."  # noqa: E501
         raise Mistake("your probabilities contain NaN.", case=case, idea=idea)
     return found, order
 
@@ -131,11 +131,11 @@ def _compare(got, logits, settings, case: str, all_found=(), index: int = 0) -> 
     found, order = got
     for row in range(len(want)):
         if not _same(found[row], want[row]):
-            what = f"the probabilities{_of_row(row, want)} should be {_rounded(want[row])}; yours are {_rounded(found[row])}."
+            what = f"the probabilities{_of_row(row, want)} should be {_rounded(want[row])}; yours are {_rounded(found[row])}."  # noqa: E501
             raise Mistake(what, case=case, idea=_why(found, logits, settings, all_found, index))
         drawn = want[row] > 1e-9
         if order[row][drawn].tolist() != tokens[row][drawn].tolist():
-            what = f"the tokens{_of_row(row, want)} with a probability above 0 should be {short(tokens[row][drawn])}; yours are {short(order[row][drawn])}."
+            what = f"the tokens{_of_row(row, want)} with a probability above 0 should be {short(tokens[row][drawn])}; yours are {short(order[row][drawn])}."  # noqa: E501
             raise Mistake(what, case=case, idea=_why_order(order[row], logits[row], tokens[row], drawn))
 
 
@@ -149,7 +149,7 @@ def _rounded(row) -> str:
 
 def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(got, (tuple, list)) or len(got) != 2 or not all(isinstance(part, torch.Tensor) for part in got):
-        idea = "Return both: the probabilities, likeliest first, and the token of each. `sort` returns values and indices; the indices are the tokens."
+        idea = "Return both: the probabilities, likeliest first, and the token of each. `sort` returns values and indices; the indices are the tokens."  # noqa: E501
         raise Mistake(
             f"expected a pair of tensors, (probabilities, tokens); yours returned {short(got)}.",
             case=case,
@@ -157,7 +157,7 @@ def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
         )
     for name, part in zip(("probabilities", "tokens"), got):
         if part.shape != want.shape:
-            idea = "Each row has one element per token of the vocabulary. Tokens that can't be drawn stay in it, with the probability 0."
+            idea = "Each row has one element per token of the vocabulary. Tokens that can't be drawn stay in it, with the probability 0."  # noqa: E501
             raise Mistake(
                 f"`{name}` should have the shape {list(want.shape)}; yours has {list(part.shape)}.",
                 case=case,
@@ -220,28 +220,28 @@ def _variant(
 
 RULES = (
     (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
-    (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),
-    (dict(reach="dropped at the border"), "You cut the token that reaches `top_p`; with `top_p` = 1 that is the last one. Look at the sum *before* each token: `cumsum` minus its own probability."),
-    (dict(reach="exactly reached, kept"), "The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`."),
-    (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),
+    (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),  # noqa: E501
+    (dict(reach="dropped at the border"), "You cut the token that reaches `top_p`; with `top_p` = 1 that is the last one. Look at the sum *before* each token: `cumsum` minus its own probability."),  # noqa: E501
+    (dict(reach="exactly reached, kept"), "The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`."),  # noqa: E501
+    (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),  # noqa: E501
     (dict(more=1), "One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
     (dict(more=-1), "One token too few is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
     (dict(more=10**6), "`top_k` cuts nothing in your code. Only the `top_k` likeliest tokens may be drawn."),
-    (dict(reach="dropped"), "You cut the token that reaches `top_p`, but it should stay. Look at the sum of the tokens *before* it."),
-    (dict(reach="one more"), "One token too many is left. A token is cut if the tokens before it already add up to `top_p`."),
-    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it already add up to `top_p`."),
-    (dict(share_of="uncut"), "You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over just that."),
-    (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),
-    (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),
-    (dict(all_by_first=True), "You used the settings of the first row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."),
-    (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),
+    (dict(reach="dropped"), "You cut the token that reaches `top_p`, but it should stay. Look at the sum of the tokens *before* it."),  # noqa: E501
+    (dict(reach="one more"), "One token too many is left. A token is cut if the tokens before it already add up to `top_p`."),  # noqa: E501
+    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it already add up to `top_p`."),  # noqa: E501
+    (dict(share_of="uncut"), "You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over just that."),  # noqa: E501
+    (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),  # noqa: E501
+    (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),  # noqa: E501
+    (dict(all_by_first=True), "You used the settings of the first row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."),  # noqa: E501
+    (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),  # noqa: E501
 )  # fmt: skip
 
 
 def _why(found, logits, settings, all_found, index: int) -> str:
     want, tokens = token_probabilities(logits, *_tensors(settings))
     if _same(found, torch.zeros_like(want).scatter(1, tokens, want)):
-        return "These are the right probabilities, but in the order of the vocabulary. Return them likeliest first; `tokens` says which is which."
+        return "These are the right probabilities, but in the order of the vocabulary. Return them likeliest first; `tokens` says which is which."  # noqa: E501
     if _same(found, want.flip(-1)):
         return "The likeliest tokens should come first: `descending=True`."
     cases = [(got[0], *_case(other)[:2]) for other, got in enumerate(all_found)] or [(found, logits, settings)]
@@ -253,13 +253,13 @@ def _why(found, logits, settings, all_found, index: int) -> str:
         return idea
     if not torch.allclose(found.double().sum(dim=-1), torch.ones(len(found), dtype=torch.float64), atol=1e-4):
         return "These don't add up to 1. Divide what is left after the cuts by its own sum."
-    return "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of the tokens before, divide by the sum."
+    return "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of the tokens before, divide by the sum."  # noqa: E501
 
 
 def _why_order(order, logits, tokens, drawn) -> str:
     if order.tolist() == list(range(len(order))):
-        return "Your `tokens` are the ranks 0, 1, 2, … of the sorted row. They should be the tokens at these ranks: the second tensor that `sort` returns."
+        return "Your `tokens` are the ranks 0, 1, 2, … of the sorted row. They should be the tokens at these ranks: the second tensor that `sort` returns."  # noqa: E501
     in_range = bool(((order >= 0) & (order < len(order))).all())
     if in_range and torch.equal(logits[order.long()][drawn], logits[tokens][drawn]):
-        return "Of two equally likely tokens, the smaller token id comes first; otherwise the same seed can give a different text on another machine. Use `sort(..., stable=True)`."
-    return "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`: the second tensor that the same `sort` returns."
+        return "Of two equally likely tokens, the smaller token id comes first; otherwise the same seed can give a different text on another machine. Use `sort(..., stable=True)`."  # noqa: E501
+    return "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`: the second tensor that the same `sort` returns."  # noqa: E501

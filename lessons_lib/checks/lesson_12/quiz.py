@@ -4,19 +4,23 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Someone tidies up `step`: it samples and returns the tokens first, and copies blocks at the very end. What goes wrong?",
+        text="Someone tidies up `step`: it samples and returns the tokens first, and copies blocks at the very end. "
+        "What goes wrong?",
         choices=(
             Choice(
                 "Nothing: a copy only changes where data is stored, and every step has new block tables.",
-                "The forward pass writes into the blocks that the scheduler assigned. Their old contents have to be saved before that.",
+                "The forward pass writes into the blocks that the scheduler assigned. Their old contents have to be "
+                "saved before that.",
             ),
             Choice(
                 "Each step takes longer, because the forward pass waits for the copies of the step before.",
                 "It's the same work. It just comes too late.",
             ),
             Choice(
-                "The forward pass overwrites data that should have been saved, and reads blocks that haven't been filled.",
-                "A victim's blocks go to other sequences in this very step. Their contents must be swapped out, copied and swapped in before anything is computed.",
+                "The forward pass overwrites data that should have been saved, and reads blocks that haven't been "
+                "filled.",
+                "A victim's blocks go to other sequences in this very step. Their contents must be swapped out, "
+                "copied and swapped in before anything is computed.",
                 right=True,
             ),
             Choice(
@@ -26,7 +30,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Four tokens have the probabilities 0.5, 0.3, 0.15 and 0.05. Which may be drawn with top_k = 3 and top_p = 0.8?",
+        text="Four tokens have the probabilities 0.5, 0.3, 0.15 and 0.05. Which may be drawn with top_k = 3 and top_p "
+        "= 0.8?",
         choices=(
             Choice(
                 "Three: the first three add up to 0.95, the first sum above 0.8.",
@@ -34,7 +39,8 @@ QUIZ = [
             ),
             Choice(
                 "Two: after top_k, the second token reaches 0.8.",
-                "0.5 / 0.95 = 0.526 is less than 0.8, so the second token stays. Together they reach 0.842, so the third is cut.",
+                "0.5 / 0.95 = 0.526 is less than 0.8, so the second token stays. Together they reach 0.842, so the "
+                "third is cut.",
                 right=True,
             ),
             Choice(
@@ -48,7 +54,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Someone replaces random_number(seed, position) with random_number(seed + position). With n = 2, the second answer gets the next seed. What do users see?",
+        text="Someone replaces random_number(seed, position) with random_number(seed + position). With n = 2, the "
+        "second answer gets the next seed. What do users see?",
         choices=(
             Choice(
                 "Nothing unusual: every number is still pseudo-random, and so is every token.",
@@ -56,7 +63,8 @@ QUIZ = [
             ),
             Choice(
                 "The second answer is drawn with the first answer's numbers, one position earlier.",
-                "seed + 1 at position 0 draws the same number as seed at position 1. The two answers should be independent, and they aren't.",
+                "seed + 1 at position 0 draws the same number as seed at position 1. The two answers should be "
+                "independent, and they aren't.",
                 right=True,
             ),
             Choice(
@@ -85,7 +93,8 @@ QUIZ = [
             ),
             Choice(
                 '" end."; the "\\n" is held back.',
-                "It's the beginning of the stop string. The next token decides. If there is none, it is shown at the end.",
+                "It's the beginning of the stop string. The next token decides. If there is none, it is shown at the "
+                "end.",
                 right=True,
             ),
         ),
@@ -104,7 +113,8 @@ QUIZ = [
             ),
             Choice(
                 "It ends all requests of the step with the error and frees their blocks.",
-                "That's what happens if the *model* fails, because then there are no tokens. Here every request has its token.",
+                "That's what happens if the *model* fails, because then there are no tokens. Here every request has "
+                "its token.",
             ),
             Choice(
                 "It prints the exception and continues with the request.",

@@ -120,7 +120,7 @@ def _matching(text: str, stop, found) -> list:
         longer_first = [
             (
                 (length - held, False),
-                "A complete stop string is in the text, so the answer ends now. Don't wait for a longer one that may have begun before it.",
+                "A complete stop string is in the text, so the answer ends now. Don't wait for a longer one that may have begun before it.",  # noqa: E501
             )
         ]
         ends = [text.index(string) + len(string) for string in stop if string in text]
@@ -129,11 +129,11 @@ def _matching(text: str, stop, found) -> list:
             *(longer_first if length - held < min(found) else []),
             ((length, False), "You missed a stop string in the text. It can be anywhere, not only at the end."),
             ((length - held, False), "You missed a stop string in the text. It can be anywhere, not only at the end."),
-            ((min(found), False), "The length is right. But the text contains a complete stop string, so the answer has ended: `stopped` is True."),
-            ((min(ends), True), "That shows the stop string too. It isn't part of the answer: the text ends where it begins."),
-            ((max(text.rindex(string) for string in stop if string in text), True), "You cut at the last stop string. The first one in the text ends the answer."),
-            ((max(found), True), "The text contains several stop strings. The one that comes first in the text ends the answer."),
-            ((next(text.index(string) for string in stop if string in text), True), "You took the first of `stop` that occurs. The one that comes first *in the text* ends the answer."),
+            ((min(found), False), "The length is right. But the text contains a complete stop string, so the answer has ended: `stopped` is True."),  # noqa: E501
+            ((min(ends), True), "That shows the stop string too. It isn't part of the answer: the text ends where it begins."),  # noqa: E501
+            ((max(text.rindex(string) for string in stop if string in text), True), "You cut at the last stop string. The first one in the text ends the answer."),  # noqa: E501
+            ((max(found), True), "The text contains several stop strings. The one that comes first in the text ends the answer."),  # noqa: E501
+            ((next(text.index(string) for string in stop if string in text), True), "You took the first of `stop` that occurs. The one that comes first *in the text* ends the answer."),  # noqa: E501
             ((length, True), "The stop string is still in the text. The text ends where the first stop string begins."),
             ((min(found) - 1, True), "That is one character too few. Everything before the stop string can be shown."),
             ((min(found) + 1, True), "That is one character too many: the first character of the stop string."),
@@ -141,15 +141,15 @@ def _matching(text: str, stop, found) -> list:
     longest = max(map(len, stop), default=0)
     return [
         *other_case,
-        ((length, False), "The text ends with the beginning of a stop string. Hold it back: the next token may complete it."),
+        ((length, False), "The text ends with the beginning of a stop string. Hold it back: the next token may complete it."),  # noqa: E501
         ((length - held, True), "The beginning of a stop string isn't a stop string yet. The answer goes on."),
         ((length, True), "The text contains no complete stop string, so the answer goes on: `stopped` is False."),
-        ((length - _first_held(text, stop), False), "You took the first stop string that matches. Hold back the longest beginning of *any* of them."),
-        ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings match at the end. Hold back the longest of them: less would show part of a stop string."),
-        ((length - _one_character(text, stop), False), "You hold back one character, whatever matches. Hold back the longest beginning that the text ends with."),
-        ((max(0, length - longest + 1), False), "You hold back as much as the longest stop string could need, whatever the text is. Hold back only what *is* the beginning of one."),
+        ((length - _first_held(text, stop), False), "You took the first stop string that matches. Hold back the longest beginning of *any* of them."),  # noqa: E501
+        ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings match at the end. Hold back the longest of them: less would show part of a stop string."),  # noqa: E501
+        ((length - _one_character(text, stop), False), "You hold back one character, whatever matches. Hold back the longest beginning that the text ends with."),  # noqa: E501
+        ((max(0, length - longest + 1), False), "You hold back as much as the longest stop string could need, whatever the text is. Hold back only what *is* the beginning of one."),  # noqa: E501
         ((0, False), "You hold back everything. Only what may still become a stop string has to wait."),
-        ((length - next((size for size in range(length, 0, -1) if any(char in string for string in stop for char in text[-size:])), 0), False), "Hold back only what is at the very end of the text and is the beginning of a stop string."),
+        ((length - next((size for size in range(length, 0, -1) if any(char in string for string in stop for char in text[-size:])), 0), False), "Hold back only what is at the very end of the text and is the beginning of a stop string."),  # noqa: E501
     ]  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _why(cases, first: int) -> str:
     (text, stop), got = cases[first]
     found = [text.index(string) for string in stop if string in text]
     if got[0] < 0 or got[0] > len(text):
-        return f"The text has {len(text)} characters, so the length is between 0 and {len(text)}. (`text.find` returns −1 if it finds nothing.)"
+        return f"The text has {len(text)} characters, so the length is between 0 and {len(text)}. (`text.find` returns −1 if it finds nothing.)"  # noqa: E501
     guesses = [
         {idea: guess for guess, idea in _matching(*case, [case[0].index(s) for s in case[1] if s in case[0]])}
         for case, _ in cases
@@ -173,7 +173,7 @@ def _why(cases, first: int) -> str:
         return "The first stop string in the text ends it: the `min` of their indices."
     held = max(_beginnings(text, stop), default=0)
     if not held:
-        return "Nothing at the end of this text is the beginning of a stop string, so all of it can be shown. A beginning starts with the string's first character, and counts only at the end of the text."
+        return "Nothing at the end of this text is the beginning of a stop string, so all of it can be shown. A beginning starts with the string's first character, and counts only at the end of the text."  # noqa: E501
     return (
         f"The longest beginning of a stop string that the text ends with is {text[-held:]!r}. Hold back exactly that."
     )

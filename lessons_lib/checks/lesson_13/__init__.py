@@ -14,9 +14,11 @@ EXERCISES = [
         test=check_largest_that_fits,
         hints=(
             "Keep two sizes: one known to fit, and one known to be too large. Each try moves one of them.",
-            "At the start, 0 counts as fitting and `most + 1` as too large. Try the size in the middle. If it fits, it becomes the size that fits; otherwise it becomes the one that is too large. "
+            "At the start, 0 counts as fitting and `most + 1` as too large. Try the size in the middle. If it fits, "
+            "it becomes the size that fits; otherwise it becomes the one that is too large. "
             "When they differ by 1, the lower one is the answer.",
-            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` compute `middle = (fitting + too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
+            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` compute `middle = (fitting + "
+            "too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
         ),
         points=1,
     ),

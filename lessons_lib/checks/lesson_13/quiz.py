@@ -4,11 +4,13 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A CUDA graph was captured for 16 decodes. Then the cache is enlarged, so it's in new tensors at new addresses. What must the engine prevent?",
+        text="A CUDA graph was captured for 16 decodes. Then the cache is enlarged, so it's in new tensors at new "
+        "addresses. What must the engine prevent?",
         choices=(
             Choice(
                 "A replay that raises an error, because the graph's tensors no longer exist.",
-                "A graph knows nothing about tensors. It launches its kernels on the addresses of the capture, without any error.",
+                "A graph knows nothing about tensors. It launches its kernels on the addresses of the capture, "
+                "without any error.",
             ),
             Choice(
                 "A slower replay, because the graph was tuned for the smaller cache.",
@@ -16,7 +18,8 @@ QUIZ = [
             ),
             Choice(
                 "A replay on the old addresses. So the addresses are part of the graph's key.",
-                "A key without addresses would match, and the replay would return wrong answers without an error. With the addresses in the key it doesn't match, and the step is captured again.",
+                "A key without addresses would match, and the replay would return wrong answers without an error. "
+                "With the addresses in the key it doesn't match, and the step is captured again.",
                 right=True,
             ),
             Choice(
@@ -26,7 +29,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A step of 5 decodes is padded to the captured batch size 8. Where do the three padding sequences write their keys and values?",
+        text="A step of 5 decodes is padded to the captured batch size 8. Where do the three padding sequences write "
+        "their keys and values?",
         choices=(
             Choice(
                 "Nowhere: a padding sequence isn't computed.",
@@ -34,12 +38,14 @@ QUIZ = [
             ),
             Choice(
                 "Into the null block, which belongs to no sequence.",
-                "They have to write somewhere. Nothing ever reads the null block, so they may all write to the same cache slot.",
+                "They have to write somewhere. Nothing ever reads the null block, so they may all write to the same "
+                "cache slot.",
                 right=True,
             ),
             Choice(
                 "Into the next free blocks of the pool, which are freed after the step.",
-                "That would work, but a full pool has no free block, and padding would fail just when the engine is busiest.",
+                "That would work, but a full pool has no free block, and padding would fail just when the engine is "
+                "busiest.",
             ),
             Choice(
                 "Into the last block of the fifth sequence, after its newest token.",
@@ -48,7 +54,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The engine overlaps its steps. The in-flight step produces the end token of sequence A, but the next step, with A in it, has already been launched. What happens to A's token in that step?",
+        text="The engine overlaps its steps. The in-flight step produces the end token of sequence A, but the next "
+        "step, with A in it, has already been launched. What happens to A's token in that step?",
         choices=(
             Choice(
                 "The step is canceled and launched again without A.",
@@ -60,12 +67,14 @@ QUIZ = [
             ),
             Choice(
                 "It is computed, and then thrown away.",
-                "That's the price of launching before the results are known: at most one unneeded token for each sequence.",
+                "That's the price of launching before the results are known: at most one unneeded token for each "
+                "sequence.",
                 right=True,
             ),
             Choice(
                 "That can't happen: the scheduler waits for A's token before it schedules A again.",
-                "Then every step would wait for the one before, and there would be no overlap. A placeholder stands for the token.",
+                "Then every step would wait for the one before, and there would be no overlap. A placeholder stands "
+                "for the token.",
             ),
         ),
     ),
@@ -87,7 +96,8 @@ QUIZ = [
             ),
             Choice(
                 "Half of the memory is kept free as a watermark.",
-                "A watermark keeps blocks of the pool free at admission. It doesn't change how much memory the pool takes.",
+                "A watermark keeps blocks of the pool free at admission. It doesn't change how much memory the pool "
+                "takes.",
             ),
         ),
     ),

@@ -30,7 +30,10 @@ class Tries:
             raise Mistake(f"your code tried the size {int(size)}.", case=self.case, idea=idea)
         self.sizes.append(int(size))
         if len(self.sizes) > 3 * self.most + 10:
-            idea = "The range must get smaller with every try. It doesn't if `middle` equals an end that stays in the range."
+            idea = (
+                "The range must get smaller with every try. It doesn't if `middle` equals an end that stays in the "
+                "range."
+            )
             raise Mistake(
                 f"your code is still going after {len(self.sizes)} tries; the last ones were {short(self.sizes[-4:])}.",
                 case=self.case,
@@ -99,7 +102,10 @@ def _why(got, sizes: list[int], largest: int, most: int) -> str:
     if largest + 1 == got:
         return "That is the smallest size that doesn't fit. Return the other end of the range."
     if got < largest and not any(got < size <= largest for size in sizes):
-        return f"You never tried the sizes between {got} and the smallest one known to be too large. Go on until the two ends differ by 1."
+        return (
+            f"You never tried the sizes between {got} and the smallest one known to be too large. Go on until the "
+            "two ends differ by 1."
+        )
     if got < largest:
         return "A larger size fit. When a size fits, it becomes the new lower end; don't skip any."
     return "When a size doesn't fit, it becomes the new upper end: no larger size fits either."

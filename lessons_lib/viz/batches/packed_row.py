@@ -205,7 +205,10 @@ def _strip(d: Drawing, step: PackedStep, outputs: list[str], y: float) -> float:
     y += _OUTPUT
     for name, output, start, end in zip(step.names, outputs, bounds, bounds[1:]):
         x, size, fill = _LEFT + start * width, (end - start) * width, mix(color_of(name), "#FFFFFF", 0.35)
-        title = f"indices {start} to {end - 1} of the row: request {name}, positions {positions[start]} to {positions[end - 1]}; new token '{output}'"
+        title = (
+            f"indices {start} to {end - 1} of the row: request {name}, positions {positions[start]} to "
+            f"{positions[end - 1]}; new token '{output}'"
+        )
         d.rect(x, y, size, _HEIGHT, fill, title=title)
         d.lines(f"M{number(x + size - 1)} {number(y)}v{_HEIGHT}", INK, min(2.0, width))
         if size > 8 * len(name) + 6:
@@ -236,7 +239,8 @@ def _describe(step: PackedStep, outputs: list[str]) -> str:
         kind = "prefill" if name in step.joined else "decode"
         leaves = ", then it leaves" if name in step.left else ""
         told.append(
-            f"{name}: {kind} of {_count(new, 'token')} at {where}, after {cached} in the cache, gives '{output}'{leaves}."
+            f"{name}: {kind} of {_count(new, 'token')} at {where}, after {cached} in the cache, gives "
+            f"'{output}'{leaves}."
         )
     bounds = ", ".join(map(str, packed.cu_seqlens_q.tolist()))
     admitted = f"In the next row: {', '.join(step.admitted)}. " if step.admitted else ""

@@ -1,4 +1,6 @@
-"""A wave before its prefill: prompts of unequal length in one rectangle, padding hatched, positions below the tokens."""
+"""A wave before its prefill: prompts of unequal length in one rectangle, padding hatched, positions below the
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def draw_padded_batch(
     lengths = {len(row) for grid in (tokens, attention_mask, position_ids) for row in grid}
     if len(shapes) != 1 or len(lengths) != 1:
         raise ValueError(
-            f"{len(names)} names, {len(tokens)} rows of tokens, {len(attention_mask)} of the mask, {len(position_ids)} of positions, with "
+            f"{len(names)} names, {len(tokens)} rows of tokens, {len(attention_mask)} of the mask, {len(position_ids)} of positions, with "  # noqa: E501
             f"{sorted(lengths)} columns; there must be as many of each, and rows of one length."
         )
     columns = lengths.pop()
@@ -66,7 +68,10 @@ def draw_padded_batch(
         f"{name} has {list(line).count(0)} cells of padding, then {sum(line)} tokens"
         for name, line in zip(names, attention_mask)
     )
-    alt = f"Rectangle of {len(names)} rows and {columns} columns. {told}. Positions count from 0 at the first token of each row. {cells - real} of {cells} cells are padding."
+    alt = (
+        f"Rectangle of {len(names)} rows and {columns} columns. {told}. Positions count from 0 at the first token "
+        f"of each row. {cells - real} of {cells} cells are padding."
+    )
     return d.picture(alt)
 
 

@@ -60,7 +60,10 @@ def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
     d.text(
         16,
         20,
-        f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} cache slots in use, {share_text(reserved - used, reserved)} not",
+        (
+            f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} cache slots in use, "
+            f"{share_text(reserved - used, reserved)} not"
+        ),
         15,
         bold=True,
     )
@@ -144,4 +147,7 @@ def _describe(rows: list[SlotRow], i: int, steps: int, max_seq_len: int) -> str:
         old = "".join(f", then what {name} left up to column {end - 1}" for name, end in row.left_over)
         told.append(f"Slot {slot}: {own}{old}.")
     head = f"KV cache of {len(rows)} slots with {max_seq_len} columns each after step {i + 1} of {steps}."
-    return f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} cache slots, {share_text(reserved - used, reserved)} not."
+    return (
+        f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} cache slots, "
+        f"{share_text(reserved - used, reserved)} not."
+    )

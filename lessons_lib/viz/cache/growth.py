@@ -79,7 +79,9 @@ def cache_growth_table(steps: Sequence[CacheStep], caption: str = "Input, cache 
 
 
 def _computed_before(steps: Sequence[CacheStep], i: int) -> int:
-    """How many of step i's first input tokens the previous step already computed. With a cache, none are computed twice."""
+    """How many of step i's first input tokens the previous step already computed. With a cache, none are computed
+    twice.
+    """
     if i == 0 or steps[i].cached_before:
         return 0
     now, before = steps[i].input_tokens, steps[i - 1].input_tokens

@@ -50,7 +50,8 @@ def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", num_slots: i
         raise IndexError(f"step index {i} is not in the layout; it may be {limits}.")
     if any(use.slots and not use.regions for use in uses):
         raise ValueError(
-            "this layout has no regions: it is in blocks. draw_memory shows contiguous reservations; draw_pool shows blocks."
+            "this layout has no regions: it is in blocks. draw_memory shows contiguous reservations; draw_pool shows "
+            "blocks."
         )
     largest = max(use.slots for use in uses)
     scale = largest if num_slots is None else num_slots
@@ -180,7 +181,8 @@ def _describe(use: MemoryUse) -> str:
     for region in use.regions:
         later, never = region.final_tokens - region.tokens, region.size - region.final_tokens
         told.append(
-            f"{region.request}: {_range(region.start, region.start + region.size)}, {region.tokens} with a token, {later} used later, {never} never."
+            f"{region.request}: {_range(region.start, region.start + region.size)}, {region.tokens} with a token, "
+            f"{later} used later, {never} never."
         )
     told += [f"Gap: {_range(part.start, part.end)}." for part in parts(use) if part.kind == "gaps"]
     return " ".join(told)

@@ -49,7 +49,8 @@ class _Plane:
 
 
 def draw_distributions(values: Mapping[str, Sequence[float]], xlabel: str, title: str = "") -> Picture:
-    """The share of requests within a given time, one curve per name, with the median (p50) and the 99th percentile (p99) marked.
+    """The share of requests within a given time, one curve per name, with the median (p50) and the 99th percentile
+    (p99) marked.
 
     Args:
         values: name -> seconds, one for each request; may be empty, and may be many.
@@ -205,7 +206,8 @@ def _describe(title: str, xlabel: str, curves: dict[str, np.ndarray]) -> str:
         if len(ordered):
             half, most = (say_seconds(_percentile(ordered, percent)) for percent in _MARKED)
             told.append(
-                f"{name}, {len(ordered):,} requests: half within {half}, 99 % within {most}, all within {say_seconds(float(ordered[-1]))}."
+                f"{name}, {len(ordered):,} requests: half within {half}, 99 % within {most}, all within "
+                f"{say_seconds(float(ordered[-1]))}."
             )
         else:
             told.append(f"{name}: no requests.")

@@ -23,7 +23,8 @@ def draw_programs(
     splits: Callable[[int, int], int],
     title: str = "",
 ) -> Picture:
-    """A table of programs per processor, one row per batch and one column per context; below 1, some processors are idle.
+    """A table of programs per processor, one row per batch and one column per context; below 1, some processors are
+    idle.
 
     Args:
         batches: sequences with one new token each; contexts: tokens of each of them.
@@ -36,7 +37,8 @@ def draw_programs(
     """
     if not batches or not contexts or processors < 1:
         raise ValueError(
-            f"{len(batches)} batches, {len(contexts)} contexts and {processors} processors; at least one of each is needed."
+            f"{len(batches)} batches, {len(contexts)} contexts and {processors} processors; at least one of each is "
+            "needed."
         )
     counts = {
         (batch, context): _programs(batch, context, kv_heads, splits) for batch in batches for context in contexts
@@ -65,7 +67,8 @@ def _programs(batch: int, context: int, kv_heads: int, splits: Callable[[int, in
 def _cell(batch: int, context: int, kv_heads: int, processors: int, num_splits: int, programs: int) -> HeatCell:
     each = programs / processors
     title = (
-        f"{_count(batch, 'sequence')} of {context:,} tokens: {batch:,} × {_count(kv_heads, 'KV head')} × {_count(num_splits, 'split')} = "
+        f"{_count(batch, 'sequence')} of {context:,} tokens: {batch:,} × {_count(kv_heads, 'KV head')} × "
+        f"{_count(num_splits, 'split')} = "
         f"{_count(programs, 'program')} for {processors} processors, {_short(each)} each"
     )
     title += f"; {_count(processors - programs, 'processor')} without work" if programs < processors else ""
@@ -85,7 +88,8 @@ def _legend(d: Drawing, y: float, kv_heads: int, processors: int) -> float:
     d.text(
         16,
         y + 8,
-        f"programs = sequences × {_count(kv_heads, 'KV head')} × splits; the value is programs / {processors} processors",
+        f"programs = sequences × {_count(kv_heads, 'KV head')} × splits; the value is programs / {processors} "
+        "processors",
         12,
         fill=SOFT_INK,
     )
@@ -102,7 +106,8 @@ def _legend(d: Drawing, y: float, kv_heads: int, processors: int) -> float:
 
 def _describe(title: str, counts: dict[tuple[int, int], tuple[int, int]], kv_heads: int, processors: int) -> str:
     told = [
-        f"{_count(batch, 'sequence')} of {context:,} tokens, {_count(num_splits, 'split')}: {_count(programs, 'program')}, {_short(programs / processors)} per processor"
+        f"{_count(batch, 'sequence')} of {context:,} tokens, {_count(num_splits, 'split')}: "
+        f"{_count(programs, 'program')}, {_short(programs / processors)} per processor"
         + (f", {processors - programs} without work." if programs < processors else ".")
         for (batch, context), (num_splits, programs) in counts.items()
     ]

@@ -66,7 +66,8 @@ class _Plane:
 def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str = "", note: str = "") -> Picture:
     """Operations per second against operations per byte, on logarithmic axes, below the machine's two limits.
 
-    Each point is labeled with its case and the share of the machine's limit that it reaches; hover texts give all values.
+    Each point is labeled with its case and the share of the machine's limit that it reaches; hover texts give all
+    values.
 
     Args:
         note: the source of the figures, written under the picture; for recorded ones, their provenance.
@@ -77,7 +78,8 @@ def draw_roofline(machine: Machine, points: Sequence[RooflinePoint], title: str 
     for point in points:
         if min(point.seconds, point.work.flop, point.work.bytes) <= 0:
             raise ValueError(
-                f"point {point.name!r} has {point.work.flop} operations and {point.work.bytes} bytes in {point.seconds} s; each must be above 0."
+                f"point {point.name!r} has {point.work.flop} operations and {point.work.bytes} bytes in "
+                f"{point.seconds} s; each must be above 0."
             )
     title = title or f"Roofline of the machine: {machine.name}"
     series = list(dict.fromkeys(point.series for point in points))
@@ -235,7 +237,9 @@ def _groups(points: Sequence[RooflinePoint], place) -> list[list[RooflinePoint]]
 
 
 def _label(group: list[RooflinePoint], points: Sequence[RooflinePoint], machine: Machine) -> str:
-    """The case and its share of the limit. A case is named once, at its fastest point, unless others have the same intensity."""
+    """The case and its share of the limit. A case is named once, at its fastest point, unless others have the same
+    intensity.
+    """
     first, shares = group[0], [_share(point, machine) for point in group]
     if len(group) > 1:
         return f"{first.name} and {len(group) - 1} more: {_percent(min(shares))}–{_percent(max(shares))} %"
@@ -257,7 +261,8 @@ def _share(point: RooflinePoint, machine: Machine) -> float:
 def _hover(point: RooflinePoint, machine: Machine) -> str:
     least = attainable(point.work, machine)
     return (
-        f"{point.series}, {point.name}: {point.seconds * 1e6:,.4g} µs, {_tera(point.flop_per_s)} TFLOP/s at {point.work.intensity:.3g} FLOP/byte; "
+        f"{point.series}, {point.name}: {point.seconds * 1e6:,.4g} µs, {_tera(point.flop_per_s)} TFLOP/s at "
+        f"{point.work.intensity:.3g} FLOP/byte; "
         f"the machine allows {least * 1e6:,.4g} µs, {_percent(_share(point, machine))} % of which is reached"
     )
 
@@ -268,14 +273,16 @@ def _tera(rate: float) -> str:
 
 def _describe(title: str, machine: Machine, points: Sequence[RooflinePoint], note: str) -> str:
     limits = (
-        f"{title}. Limits of {machine.name}: {_tera(machine.bytes_per_s)} TB/s read from memory, {_tera(machine.flop_per_s)} TFLOP/s "
+        f"{title}. Limits of {machine.name}: {_tera(machine.bytes_per_s)} TB/s read from memory, "
+        f"{_tera(machine.flop_per_s)} TFLOP/s "
         f"in matrix products; they meet at the ridge, {machine.ridge:,.0f} FLOP/byte."
     )
     told = []
     for point in points:
         bound = "memory" if point.work.intensity < machine.ridge else "operations"
         told.append(
-            f"{point.series}, {point.name}: {_tera(point.flop_per_s)} TFLOP/s at {point.work.intensity:.3g} FLOP/byte, bound by {bound}, "
+            f"{point.series}, {point.name}: {_tera(point.flop_per_s)} TFLOP/s at {point.work.intensity:.3g} "
+            f"FLOP/byte, bound by {bound}, "
             f"{_percent(_share(point, machine))} % of what the machine allows."
         )
     return " ".join([limits, *told, note]).strip()

@@ -21,7 +21,8 @@ _GRID = "#E6E6E6"
 
 
 def draw_step_parts(steps: Sequence[EngineStep], title: str = "") -> Picture:
-    """Stacked bars of the parts of each step; below them, the same without the model on its own scale. Shares are also given in words.
+    """Stacked bars of the parts of each step; below them, the same without the model on its own scale. Shares are also
+    given in words.
 
     If there are more steps than bars, a bar is the mean of several consecutive steps.
     """

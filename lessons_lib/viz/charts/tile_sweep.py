@@ -17,7 +17,8 @@ _DARKEST = 0.8
 
 
 def draw_sweep(tiles: Sequence[dict], note: str = "", title: str = "", chosen: dict | None = None) -> Picture:
-    """A table of times: a tile's rows and keys down, warps and stages across; the darker, the faster. The fastest is framed, and the chosen one is marked.
+    """A table of times: a tile's rows and keys down, warps and stages across; the darker, the faster. The fastest is
+    framed, and the chosen one is marked.
 
     Args:
         tiles: "rows", "keys", "warps", "stages" and microseconds "us" of each combination; None where it can't run.

@@ -23,7 +23,8 @@ def draw_token_bars(names: Sequence[str], columns: Mapping[str, Sequence[float]]
 
     Args:
         names: texts of the likeliest tokens, likeliest first.
-        columns: setting -> a probability for each name, 0 to 1; 0 if it was cut. The rest up to 1 is shown as "all others".
+        columns: setting -> a probability for each name, 0 to 1; 0 if it was cut. The rest up to 1 is shown as "all
+            others".
 
     Raises:
         ValueError: nothing to show, a column whose length differs from `names`, or values that aren't probabilities.
@@ -121,6 +122,7 @@ def _describe(names: Sequence[str], columns: Mapping[str, Sequence[float]], titl
         cut = sum(value == 0 for value in values[: len(names)])
         others = f", all others {_percent(values[-1])}" if len(values) > len(names) and values[-1] > _ROUNDING else ""
         parts.append(
-            f"{setting}: {', '.join(told) or 'none of these'}{others}{f'; {cut} of {len(names)} are never drawn' if cut else ''}."
+            f"{setting}: "
+            f"{', '.join(told) or 'none of these'}{others}{f'; {cut} of {len(names)} are never drawn' if cut else ''}."
         )
-    return " ".join([f"{title or 'Probabilities of the next token'}."] + parts)
+    return " ".join([f"{title or 'Probabilities of the next token'}.", *parts])

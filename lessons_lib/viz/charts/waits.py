@@ -61,7 +61,8 @@ class _Panel:
 def draw_waits(runs: Mapping[str, Simulation], tiers: Mapping[str, int], title: str = "") -> Picture:
     """Queue time against arrival time, per tier, with all panels on the same axes.
 
-    A few requests are drawn as points. Many are binned by arrival time: a line for each bin's mean, and a pale band up to its longest wait.
+    A few requests are drawn as points. Many are binned by arrival time: a line for each bin's mean, and a pale band up
+    to its longest wait.
 
     Args:
         tiers: sequence id -> tier, for every sequence of the runs.
@@ -102,7 +103,8 @@ def waits_by_tier(run: Simulation, tiers: Mapping[str, int]) -> dict[int, np.nda
     missing = run.times.keys() - tiers.keys()
     if missing:
         raise ValueError(
-            f"sequence {min(missing)!r} has no tier; `tiers` must name the tier of each sequence of the runs, and names {len(tiers)}."
+            f"sequence {min(missing)!r} has no tier; `tiers` must name the tier of each sequence of the runs, and "
+            f"names {len(tiers)}."
         )
     count = len(run.times)
     own = np.fromiter(map(tiers.__getitem__, run.times), int, count)
@@ -169,7 +171,9 @@ def _draw_points(d: Drawing, panel: _Panel, by_tier: dict[int, np.ndarray]) -> N
 
 
 def _draw_bins(d: Drawing, panel: _Panel, by_tier: dict[int, list[Bin]]) -> None:
-    """All pale bands first, then all lines, so that no band hides a line. Where two tiers coincide, the wider line shows below the other."""
+    """All pale bands first, then all lines, so that no band hides a line. Where two tiers coincide, the wider line
+    shows below the other.
+    """
     tiers = list(reversed(by_tier.items()))
     for tier, bins in tiers:
         colour, tops = SERIES[tier % len(SERIES)], _path(panel, bins, "most")
@@ -181,7 +185,10 @@ def _draw_bins(d: Drawing, panel: _Panel, by_tier: dict[int, list[Bin]]) -> None
     for tier, bins in tiers:
         every = max(len(bins) // 6, 1)
         for b in bins[tier * every // 2 % every :: every]:
-            words = f"tier {tier}: {b.count:,} arrived about {say_seconds(b.arrival)}, mean wait {say_seconds(b.mean)}, longest {say_seconds(b.most)}"
+            words = (
+                f"tier {tier}: {b.count:,} arrived about {say_seconds(b.arrival)}, mean wait "
+                f"{say_seconds(b.mean)}, longest {say_seconds(b.most)}"
+            )
             draw_sign(d, panel.x(b.arrival), panel.y(b.mean), tier, words)
 
 
@@ -220,7 +227,7 @@ def _describe(title: str, waits: dict[str, dict[int, np.ndarray]]) -> str:
             third = max(len(points) // 3, 1)
             first, last = say_seconds(_mean(points[:third])), say_seconds(_mean(points[-third:]))
             parts.append(
-                f"tier {tier}, {len(points):,} served: mean wait {say_seconds(_mean(points))}, of the first third {first}, "
+                f"tier {tier}, {len(points):,} served: mean wait {say_seconds(_mean(points))}, of the first third {first}, "  # noqa: E501
                 f"of the last third {last}, longest {say_seconds(_longest(points))}"
             )
         told.append(f"{name}: {'; '.join(parts) or 'no request was served'}.")

@@ -30,8 +30,8 @@ class Dashboard(widgets.VBox):
     engine  an LLMEngine
     params  SamplingParams of the requests that are added here
 
-    `outputs` are the requests that ended in steps made here. Keyboard: Tab from one control to the next, Enter for a button.
-    Where no kernel runs (GitHub, an exported page), the last picture is shown.
+    `outputs` are the requests that ended in steps made here. Keyboard: Tab from one control to the next, Enter for a
+    button. Where no kernel runs (GitHub, an exported page), the last picture is shown.
     """
 
     def __init__(self, engine, params: SamplingParams | None = None):
@@ -46,7 +46,8 @@ class Dashboard(widgets.VBox):
         self.prompt = widgets.Text(
             value="The old dog", description="story", style={"description_width": "initial"},
             layout=widgets.Layout(flex="1 1 200px", margin="0 0 0 16px"),
-            continuous_update=True,  # else the text and a button click would be sent at the same time, and might arrive in the wrong order
+            # else the text and a button click would be sent at the same time, and might arrive in the wrong order
+            continuous_update=True,
         )  # fmt: skip
         self.add_button = _button("add", "add a request that continues this story")
         self.message = widgets.HTML(layout=widgets.Layout(min_height="24px", max_width="900px"))
@@ -85,7 +86,9 @@ class Dashboard(widgets.VBox):
         self.redraw()
 
     def run(self) -> None:
-        """Run steps until no request is left, in between the kernel's other work. Without an event loop: all at once."""
+        """Run steps until no request is left, in between the kernel's other work. Without an event loop: all at
+        once.
+        """
         self._set_running(True)
         try:
             self._task = asyncio.get_running_loop().create_task(self._keep_stepping())
@@ -175,9 +178,15 @@ def _reason(output: RequestOutput) -> str:
 def _line(name: str, text: str, reason: str) -> str:
     """An answer so far, after the name of its request."""
     text = f"…{text[-_MOST_CHARACTERS:]}" if len(text) > _MOST_CHARACTERS else text
-    chip = f"background:{color_of(name)};color:{text_on(color_of(name))};border-radius:3px;padding:1px 7px;font-weight:bold"
+    chip = (
+        f"background:{color_of(name)};color:{text_on(color_of(name))};border-radius:3px;padding:1px "
+        "7px;font-weight:bold"
+    )
     end = f' <span style="color:{SOFT_INK}">({escape(reason)})</span>' if reason else ""
-    return f'<div style="line-height:20px;margin:4px 0"><span style="{chip}">{escape(name)}</span> {escape(text)}{end}</div>'
+    return (
+        f'<div style="line-height:20px;margin:4px 0"><span style="{chip}">{escape(name)}</span> '
+        f"{escape(text)}{end}</div>"
+    )
 
 
 def _button(text: str, tooltip: str) -> widgets.Button:

@@ -110,7 +110,7 @@ def _waiting(steps: Sequence[EngineStep]) -> float:
 
 
 def _chart(
-    d: Drawing, x: float, y: float, title: str, points: list[list[EngineStep]], curves: list[tuple[Callable, str]], names: Sequence[str] = ()
+    d: Drawing, x: float, y: float, title: str, points: list[list[EngineStep]], curves: list[tuple[Callable, str]], names: Sequence[str] = ()  # noqa: E501
 ) -> None:  # fmt: skip
     """Curves over the steps. The area under the first is filled; the others are lines."""
     d.text(x, y, title, 12, bold=True)
@@ -151,7 +151,9 @@ def _chart(
 
 
 def _gauges(snapshot: Mapping, steps: Sequence[EngineStep]) -> list[tuple[str, int, int, float, str]]:
-    """(what, used, limit, mean share over all steps, when it was counted) of each. Blocks are counted after the step has freed some."""
+    """(what, used, limit, mean share over all steps, when it was counted) of each. Blocks are counted after the step
+    has freed some.
+    """
     last = steps[-1] if steps else None
     return [
         ("slots", last.running if last else 0, snapshot["max_num_seqs"], snapshot["slot_utilization"], "in"),

@@ -7,7 +7,9 @@ from lessons_lib.viz.drawing.svg import Drawing
 
 
 def draw_faults(d: Drawing, told: Sequence[str], left: float, y: float) -> float:
-    """A line for each sentence, below y: of more than four, the first three and how many more there are. Returns where the last line is."""
+    """A line for each sentence, below y: of more than four, the first three and how many more there are. Returns where
+    the last line is.
+    """
     for sentence in [*told[:3], f"… and {len(told) - 3} more."] if len(told) > 4 else told:
         y += 22
         d.rect(left, y - 9, 18, 18, INK, radius=3)

@@ -40,7 +40,8 @@ def place_labels(
     taken: Sequence[Box] = (),
     radius: float = 0,
 ) -> list[Box]:
-    """A box for each label: next to its point, as near as there is room; first right of it, then left, then above and below these.
+    """A box for each label: next to its point, as near as there is room; first right of it, then left, then above and
+    below these.
 
     Args:
         points: (x, y) of each.
@@ -50,7 +51,8 @@ def place_labels(
         radius: half the size of a point's sign, which no label may cover either.
 
     Returns:
-        as many boxes as points. Where there is no room at all, the label lies right of its point, over whatever is there.
+        as many boxes as points. Where there is no room at all, the label lies right of its point, over whatever is
+        there.
     """
     signs = [Box(x - radius, y - radius, x + radius, y + radius) for x, y in points]
     placed: dict[int, Box] = {}

@@ -82,7 +82,9 @@ class Drawing:
         mono: bool = False,
         halo: str | None = None,
     ) -> None:
-        """Text whose *middle* line is at y. `anchor` is "start", "middle" or "end"; `halo` is a rim around the letters."""
+        """Text whose *middle* line is at y. `anchor` is "start", "middle" or "end"; `halo` is a rim around the
+        letters.
+        """
         extra = f' text-anchor="{anchor}"' if anchor != "start" else ""
         extra += ' font-weight="bold"' if bold else ""
         extra += f' font-family="{MONO}" xml:space="preserve"' if mono else ""
@@ -98,7 +100,8 @@ class Drawing:
     ) -> None:
         """A path in SVG's own notation ("M x y H x V y"), with an arrow head at its end when asked for.
 
-        With `dots`, the line is a row of round dots so many pixels apart, the first one where a piece of the path begins.
+        With `dots`, the line is a row of round dots so many pixels apart, the first one where a piece of the path
+        begins.
         """
         end = ' marker-end="url(#ARROW)"' if arrow else ""
         end += f' stroke-dasharray="0 {number(dots)}" stroke-linecap="round"' if dots else ""
@@ -109,11 +112,13 @@ class Drawing:
     def hover_grid(self, x: float, y: float, width: float, height: float, titles: Sequence[Sequence[str]]) -> None:
         """Hover texts for a grid of cells so wide and so high, row by row; nothing is seen of it.
 
-        The grid sets the scale and a row its place, so that a cell costs few characters: there may be thousands. Only a cell's
+        The grid sets the scale and a row its place, so that a cell costs few characters: there may be thousands. Only a
+            cell's
         inside answers the mouse; its outline, though not drawn, would be a cell wide at that scale.
         """
         self._parts.append(
-            f'<g transform="matrix({number(width)} 0 0 {number(height)} {number(x)} {number(y)})" fill="none" pointer-events="fill">'
+            f'<g transform="matrix({number(width)} 0 0 {number(height)} {number(x)} {number(y)})" fill="none" '
+            'pointer-events="fill">'
         )
         for row, line in enumerate(titles):
             cells = (

@@ -21,7 +21,8 @@ _AT_REST = 0.3  # seconds after the last move
 
 
 def row_tags(lengths: Sequence[int], cached: Sequence[int], padding: int = 0) -> tuple[Tags, Tags]:
-    """The tags of one pass. The queries are the new tokens of every sequence, then the padding; the keys are the cached tokens of
+    """The tags of one pass. The queries are the new tokens of every sequence, then the padding; the keys are the cached
+    tokens of
     every sequence, then those same queries."""
     at_the_end = Tags(torch.full((padding,), PADDING), torch.arange(padding))
     queries = tag_tokens(lengths, starts=cached).followed_by(at_the_end)
@@ -51,7 +52,8 @@ class MaskExplorer(widgets.VBox):
         self.names = list(letters(len(lengths)) if names is None else names)
         if not len(lengths) == len(cached) == len(self.names):
             raise ValueError(
-                f"{len(lengths)} lengths, {len(cached)} cached lengths and {len(self.names)} names; there must be as many of each."
+                f"{len(lengths)} lengths, {len(cached)} cached lengths and {len(self.names)} names; there must be as "
+                "many of each."
             )
         for count in (*lengths, *cached):
             if not 0 <= count <= longest:
@@ -204,5 +206,8 @@ def _box(description: str) -> widgets.Checkbox:
 
 def _chip(name: str | None) -> widgets.HTML:
     label, colour = ("–" if name is None else name), color_of(name)
-    style = f"display:inline-block;min-width:20px;padding:0 4px;border-radius:3px;text-align:center;background:{colour};color:{text_on(colour)}"
+    style = (
+        "display:inline-block;min-width:20px;padding:0 "
+        f"4px;border-radius:3px;text-align:center;background:{colour};color:{text_on(colour)}"
+    )
     return widgets.HTML(f'<b style="{style}">{escape(label)}</b>')

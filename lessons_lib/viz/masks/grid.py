@@ -1,7 +1,7 @@
 """A mask as a grid: one row per query, one column per key, colored where the query may attend to the key.
 
-A cell has the color of the query's sequence. Letters and positions are at the edges, and hovering over a cell describes it.
-Fills are drawn in runs, because the picture must redraw while a slider moves.
+A cell has the color of the query's sequence. Letters and positions are at the edges, and hovering over a cell describes
+it. Fills are drawn in runs, because the picture must redraw while a slider moves.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def draw_mask(
         rules: the rules of the mask; they give the reasons in the hover texts.
         title: a heading.
         sentence: whether the row's description is also shown below the grid; the alternative text always has it.
-        hover: whether the cells have hover texts. At 64 x 64, they make up most of the picture's size: 40 times the rest.
+        hover: whether the cells have hover texts. At 64 x 64, they make up most of the picture's size: 40 times the
+            rest.
 
     Raises:
         ValueError: the mask is not bool, has another shape than the tags, or has more than 100 queries or keys.
@@ -113,15 +114,18 @@ def _check(mask: torch.Tensor, queries: Tags, keys: Tags, row: int | None) -> No
     shape = [len(queries), len(keys)]
     if list(mask.shape) != shape:
         raise ValueError(
-            f"the mask has the shape {list(mask.shape)}; with {shape[0]} queries and {shape[1]} keys it must have {shape}."
+            f"the mask has the shape {list(mask.shape)}; with {shape[0]} queries and {shape[1]} keys it must have "
+            f"{shape}."
         )
     if mask.dtype != torch.bool:
         raise ValueError(
-            f"the mask is of dtype {mask.dtype}; it must be torch.bool, True where attending is allowed. For an additive mask, draw `mask == 0`."
+            f"the mask is of dtype {mask.dtype}; it must be torch.bool, True where attending is allowed. For an "
+            "additive mask, draw `mask == 0`."
         )
     if max(shape) > LARGEST:
         raise ValueError(
-            f"{shape[0]} queries and {shape[1]} keys; at most {LARGEST} of each can be drawn. Draw a part of the mask, or print `mask_text`."
+            f"{shape[0]} queries and {shape[1]} keys; at most {LARGEST} of each can be drawn. Draw a part of the "
+            "mask, or print `mask_text`."
         )
     if row is not None and not 0 <= row < len(queries):
         raise IndexError(
@@ -244,7 +248,8 @@ def _crosses(d: Drawing, sheet: _Sheet, y: float) -> None:
     wide, high = sheet.columns.cell, sheet.rows.cell
     across, down = number(0.56 * wide), number(0.56 * high)
     path = "".join(
-        f"M{number(sheet.left + (column + 0.22) * wide)} {number(y + (row + 0.22) * high)}l{across} {down}m0-{down}l-{across} {down}"
+        f"M{number(sheet.left + (column + 0.22) * wide)} {number(y + (row + 0.22) * high)}l{across} "
+        f"{down}m0-{down}l-{across} {down}"
         for row, flags in enumerate(sheet.differs)
         for column, flag in enumerate(flags)
         if flag

@@ -1,6 +1,8 @@
-"""The mask of a forward pass over a packed row, drawn in runs: keys in the cache on the left, keys of the row on the right.
+"""The mask of a forward pass over a packed row, drawn in runs: keys in the cache on the left, keys of the row on the
+right.
 
-`mask_grid` draws every cell, with a hover text. A pass has too many cells for that: 4 decodes attend to hundreds of cached keys.
+`mask_grid` draws every cell, with a hover text. A pass has too many cells for that: 4 decodes attend to hundreds of
+cached keys.
 """
 
 from __future__ import annotations
@@ -108,7 +110,10 @@ def describe_pass_mask(packed: PackedBatch) -> str:
 
 def _sums(mask: torch.Tensor, cached: int) -> str:
     seen, cells, (queries, keys) = int(mask.sum()), mask.numel(), mask.shape
-    size = f"{'1 query' if queries == 1 else f'{queries:,} queries'} × {keys:,} keys, {cached:,} cached and {keys - cached:,} new"
+    size = (
+        f"{'1 query' if queries == 1 else f'{queries:,} queries'} × {keys:,} keys, {cached:,} cached and "
+        f"{keys - cached:,} new"
+    )
     return f"Mask: {size}; {seen:,} of {cells:,} cells may attend ({share_text(seen, cells)})"
 
 

@@ -73,7 +73,9 @@ class TokenAxis:
         return found
 
     def ticks(self, upright: bool) -> list[tuple[int, str]]:
-        """(index, position) of the tokens whose positions are shown: the first of a run, then those at round positions."""
+        """(index, position) of the tokens whose positions are shown: the first of a run, then those at round
+        positions.
+        """
         digits = max((len(str(position)) for _, position in self.tokens), default=1)
         gap = 11 if upright else 6.2 * digits + 6
         step = next(step for step in (1, 2, 5, 10, 20) if step * self.cell >= gap)

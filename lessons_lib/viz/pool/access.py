@@ -24,7 +24,8 @@ _CHIP, _CHIP_LINES = 20, 4
 
 
 def draw_pool_access(step: PagedStep, reader: str | None = None) -> Picture:
-    """The pool while one row is computed. Pools of one size make pictures of one height, unless many requests are listed.
+    """The pool while one row is computed. Pools of one size make pictures of one height, unless many requests are
+    listed.
 
     Args:
         step: one of `RecordedRun.accesses`.
@@ -35,7 +36,8 @@ def draw_pool_access(step: PagedStep, reader: str | None = None) -> Picture:
     """
     if reader is not None and reader not in step.tables:
         raise ValueError(
-            f"no request {reader!r} in this row; there are {', '.join(step.tables) or 'none'}. Give one of them, or None for all."
+            f"no request {reader!r} in this row; there are {', '.join(step.tables) or 'none'}. Give one of them, or "
+            "None for all."
         )
     d = Drawing()
     d.text(_LEFT, 20, title(step, reader), 15, bold=True)
@@ -159,7 +161,9 @@ def _requests(d: Drawing, step: PagedStep, reader: str | None, y: float) -> floa
 
 
 def _blocks_read(d: Drawing, step: PagedStep, name: str, x: float, y: float, most_lines: int) -> float:
-    """A request's blocks in the order of its tokens; those that the row writes to are framed. Returns the y below them."""
+    """A request's blocks in the order of its tokens; those that the row writes to are framed. Returns the y below
+    them.
+    """
     blocks, written = step.tables[name], {slot // step.block_size for slot in step.written[name]}
     width, room = max(24.0, 8.0 * len(str(step.num_blocks - 1)) + 8), WIDTH - _LEFT - x
     a_line = int((room + 4) // (width + 4))

@@ -21,7 +21,10 @@ def title(step: PagedStep, reader: str | None) -> str:
     if reader is not None:
         where = f"{count(step.context_lens[reader], 'cell')} in {count(len(step.tables[reader]), 'block')}"
         return f"{reader}'s last new token reads {where}, in the order of its table."
-    told = f"{count(written, 'cell')} {'is' if written == 1 else 'are'} written and {held:,} {'is' if held == 1 else 'are'} read."
+    told = (
+        f"{count(written, 'cell')} {'is' if written == 1 else 'are'} written and {held:,} "
+        f"{'is' if held == 1 else 'are'} read."
+    )
     if held == written:
         return f"{told} Nothing was there before."
     if held - written == 1:
@@ -32,7 +35,10 @@ def title(step: PagedStep, reader: str | None) -> str:
 def run_title(step: PagedStep, name: str, position: int, slots: tuple[int, ...]) -> str:
     """The hover text of new tokens that go side by side into one block."""
     block, offset = divmod(slots[0], step.block_size)
-    return f"{name}, {_span('position', position, len(slots))}: written to {named_slots(slots)}, block {block}, {_span('offset', offset, len(slots))}"
+    return (
+        f"{name}, {_span('position', position, len(slots))}: written to {named_slots(slots)}, block {block}, "
+        f"{_span('offset', offset, len(slots))}"
+    )
 
 
 def access_block_title(block: int, held: Holding | None, step: PagedStep, reader: str | None) -> str:
@@ -68,7 +74,8 @@ def access_faults(step: PagedStep) -> list[str]:
             index, offset = divmod(position, step.block_size)
             if 0 <= index < len(blocks) and blocks[index] * step.block_size + offset != slot:
                 told.append(
-                    f"{name}'s position {position} belongs in slot {blocks[index] * step.block_size + offset}; slot {slot} is written."
+                    f"{name}'s position {position} belongs in slot {blocks[index] * step.block_size + offset}; slot "
+                    f"{slot} is written."
                 )
                 break
     return told
@@ -88,7 +95,10 @@ def describe_access(step: PagedStep, reader: str | None) -> str:
             if reader in (None, name)
             else ""
         )
-        where = f"{_span('position', context - len(slots), len(slots))} {'is' if len(slots) == 1 else 'are'} written to {named_slots(slots)}"
+        where = (
+            f"{_span('position', context - len(slots), len(slots))} {'is' if len(slots) == 1 else 'are'} written "
+            f"to {named_slots(slots)}"
+        )
         told.append(f"{name}: {where}{reads}.")
     return " ".join([*told, *access_faults(step)])
 

@@ -59,7 +59,9 @@ def draw_pool(state: PoolState) -> Picture:
 
 
 def _event(d: Drawing, event: str, y: float) -> float:
-    """What has just happened; if long, on two lines in smaller type, so that the grid doesn't move. Returns the y below it."""
+    """What has just happened; if long, on two lines in smaller type, so that the grid doesn't move. Returns the y below
+    it.
+    """
     words = event.split(" ")
     places = flow([7 * len(word) for word in words], WIDTH - 2 * _LEFT, gap=4)
     lines = [" ".join(word for word, (line, _) in zip(words, places) if line == n) for n in range(places[-1][0] + 1)]

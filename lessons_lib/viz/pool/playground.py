@@ -34,15 +34,17 @@ class PoolPlayground(widgets.VBox):
             raise ValueError("names is empty; a playground needs 1 request or more.")
         self._fresh, self._new_table = pool, new_table
         self.pool, self.tables = pool, {}
-        # Buttons and no drop-down list: JupyterLab takes arrow keys and letters away from a list, and makes cells of them.
+        # Buttons and no drop-down list: JupyterLab takes arrow keys and letters away from a list, and makes cells of
+        # them.
         self.request = widgets.ToggleButtons(
             options=list(names),
             tooltips=[f"request {name}" for name in names],
             style={"button_width": f"{24 + 9 * max(map(len, names))}px"},
         )
         self.tokens = widgets.BoundedIntText(
-            value=5, min=0, max=9999, description="tokens", layout=widgets.Layout(width="150px", margin="0 0 0 16px"), style={"description_width": "initial"},
-            continuous_update=True,  # else the value and a button click would be sent at the same time, and might arrive in the wrong order
+            value=5, min=0, max=9999, description="tokens", layout=widgets.Layout(width="150px", margin="0 0 0 16px"), style={"description_width": "initial"},  # noqa: E501
+            # else the value and a button click would be sent at the same time, and might arrive in the wrong order
+            continuous_update=True,
         )  # fmt: skip
         self.append_button = _button("append", "append this many tokens to the request; its first tokens create it")
         self.free_button = _button("free", "free all blocks of the request")

@@ -1,4 +1,6 @@
-"""A block pool in words: which request owns which block, what is inconsistent, and the alternative text of its picture."""
+"""A block pool in words: which request owns which block, what is inconsistent, and the alternative text of its
+picture.
+"""
 
 from __future__ import annotations
 

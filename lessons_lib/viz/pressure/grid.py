@@ -21,7 +21,9 @@ CACHED = mix(NEUTRAL, PAPER, 0.6)
 
 
 def bay_size(num_blocks: int) -> tuple[int, int, int]:
-    """The largest bays with which a pool fits, in rows of equal length if that costs little: columns, width, height of a bay."""
+    """The largest bays with which a pool fits, in rows of equal length if that costs little: columns, width, height of
+    a bay.
+    """
     sizes = [_fitted(columns, num_blocks) for columns in range(1, max(num_blocks, 1) + 1)]
     fitting = [size for size in sizes if math.ceil(num_blocks / size[0]) * (size[2] + _GAP) <= _TALLEST] or [
         sizes[min(65, len(sizes)) - 1]

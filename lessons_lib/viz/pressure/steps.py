@@ -1,7 +1,8 @@
-"""The pool under pressure, one step of a run: which sequence uses which blocks, what is cached, what is in the swap space.
+"""The pool under pressure, one step of a run: which sequence uses which blocks, what is cached, what is in the swap
+space.
 
-A stripe in a block is a sequence that uses it; its empty slots are hatched. Dots mark blocks that are free but can still be
-found by their hashes. A dark frame marks the target of a copy in this step.
+A stripe in a block is a sequence that uses it; its empty slots are hatched. Dots mark blocks that are free but can
+still be found by their hashes. A dark frame marks the target of a copy in this step.
 """
 
 from __future__ import annotations

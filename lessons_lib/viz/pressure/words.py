@@ -1,4 +1,6 @@
-"""The pool under pressure in words: what happened in a step, what a block is, and the alternative text of the picture."""
+"""The pool under pressure in words: what happened in a step, what a block is, and the alternative text of the
+picture.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ Event = tuple[str | None, str]  # the sequence that it concerns, if it is one, a
 
 
 def title(step: MemoryStep) -> str:
-    return f"Step {step.index + 1} computes {count(sum(step.counts.values()), 'token')} of {count(len(step.counts), 'sequence')}"
+    return (
+        f"Step {step.index + 1} computes {count(sum(step.counts.values()), 'token')} of "
+        f"{count(len(step.counts), 'sequence')}"
+    )
 
 
 def events(step: MemoryStep) -> list[Event]:
@@ -44,7 +49,8 @@ def _moved(block_copies: Sequence[BlockCopy]) -> list[str]:
             told.append(f"{sources} to swap {targets}")
         else:
             told.append(
-                f"swap {', '.join(str(move.source) for move in group)} to {named_blocks([move.target for move in group])}"
+                f"swap {', '.join(str(move.source) for move in group)} to "
+                f"{named_blocks([move.target for move in group])}"
             )
     return told
 

@@ -24,7 +24,8 @@ _GRID_WIDTH, _GRID_HEIGHT = 250.0, 66.0
 def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None = None) -> Picture:
     """Program i of a recording: all tensors that the kernel touches, coloured where this program loads and stores.
 
-    Tensors that no program touches are named at the end. Caches of which the program touches the same cells, such as keys and
+    Tensors that no program touches are named at the end. Caches of which the program touches the same cells, such as
+    keys and
     values, are drawn once. A tensor counts as a cache if its parameter's name contains "cache" and it has the shape
     [blocks, slots, KV heads, elements] or [blocks, slots, elements].
 
@@ -43,7 +44,8 @@ def draw_program(recording: KernelRecording, i: int, names: Sequence[str] | None
         )
     if names is not None and len(names) != len(recording.grid):
         raise ValueError(
-            f"names has {count(len(names), 'name')}; the grid has {len(recording.grid)} {'axis' if len(recording.grid) == 1 else 'axes'}."
+            f"names has {count(len(names), 'name')}; the grid has {len(recording.grid)} "
+            f"{'axis' if len(recording.grid) == 1 else 'axes'}."
         )
     program = recording.programs[i]
     used = {access.tensor for other in recording.programs for access in other.accesses}

@@ -1,4 +1,5 @@
-"""Tensors as a kernel sees them: a strip of elements, a grid of rows, or the blocks of a cache. What a program touches is colored.
+"""Tensors as a kernel sees them: a strip of elements, a grid of rows, or the blocks of a cache. What a program touches
+is colored.
 
 Every function draws one tensor starting at x, at most `room` wide, and returns the y below it.
 """
@@ -26,7 +27,9 @@ _HEAD, _GAP = 17.0, 5.0  # of a block: above its slots, and between two blocks
 
 
 def draw_cell(d: Drawing, x: float, y: float, width: float, height: float, run: Run, elements: int = 1) -> None:
-    """A cell, or neighbors drawn as one: loaded, stored, or both, side by side. In a partly touched cell, only that part is colored."""
+    """A cell, or neighbors drawn as one: loaded, stored, or both, side by side. In a partly touched cell, only that
+    part is colored.
+    """
     size = width / 2 if run.loaded and run.stored else width
     begin, size = run.first / elements * size, (run.last + 1 - run.first) / elements * size
     if run.loaded:
@@ -73,7 +76,9 @@ def draw_vector(d: Drawing, of: Touched, name: str, x: float, y: float, room: fl
 
 
 def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
-    """A matrix, one line per row. With more axes, a cell holds the whole last axis, and lines run over all axes but the last two."""
+    """A matrix, one line per row. With more axes, a cell holds the whole last axis, and lines run over all axes but the
+    last two.
+    """
     columns = of.shape[-1]
     lines = int(np.prod(of.shape[:-1], dtype=np.int64))
     if not lines or not columns:
@@ -132,7 +137,9 @@ def draw_rows(d: Drawing, of: Touched, name: str, x: float, y: float, room: floa
 
 
 def draw_cache(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:
-    """A bay for each block with its slots, a mark in each slot for each KV head, and the iterations that load the block."""
+    """A bay for each block with its slots, a mark in each slot for each KV head, and the iterations that load the
+    block.
+    """
     blocks, slots, heads = of.shape
     touched = list(dict.fromkeys(of.index[:, 0].tolist()))
     shown, cut = list(range(blocks)), False

@@ -15,8 +15,8 @@ class Touched:
     """The cells of a tensor that a program loads or stores. A cell is drawn as one box.
 
     Attributes:
-        kind: "vector" or "matrix", where a cell is one element; "rows", where it is a whole last axis; "cache", where it is
-            the elements of one KV head in one slot of a block.
+        kind: "vector" or "matrix", where a cell is one element; "rows", where it is a whole last axis; "cache", where
+            it is the elements of one KV head in one slot of a block.
         shape: cells along each axis; for a cache, (blocks, slots, KV heads).
         elements: elements of one cell.
         index: int [P, axes], the touched cells, in the order of the tensor.
@@ -24,8 +24,8 @@ class Touched:
         times: int [P], how often the cell's most loaded element is loaded.
         inner: int [P, 2], the first and the last touched element of the cell.
         loads, stores: how many elements in all, repeats included.
-        iterations: of a cache, "load" or "store" -> block -> which of the program's loads (stores) of this tensor touch it, from 1,
-            blocks in the order in which they are touched first.
+        iterations: of a cache, "load" or "store" -> block -> which of the program's loads (stores) of this tensor touch
+            it, from 1, blocks in the order in which they are touched first.
         astray: how many accessed elements are between those of the tensor, which then is a view of a larger one.
     """
 
@@ -141,7 +141,9 @@ def _raveled(index: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _counted(offsets: np.ndarray, cells: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Touched cells; for each, its distinct touched elements, how often the most touched one is touched, and the first and last."""
+    """Touched cells; for each, its distinct touched elements, how often the most touched one is touched, and the first
+    and last.
+    """
     _, first, counts = np.unique(offsets, return_index=True, return_counts=True)
     cells_touched, where, elements = np.unique(cells[first], return_inverse=True, return_counts=True)
     where, inside = where.reshape(-1), inside[first]

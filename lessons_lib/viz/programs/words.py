@@ -28,7 +28,9 @@ def bytes_text(recording: KernelRecording, program: ProgramRun) -> str:
 
 
 def sentences(of: Touched, names: Sequence[str]) -> list[str]:
-    """What a program does with these tensors, all of which it accesses alike: "loads elements 4 to 7 of x", one per kind."""
+    """What a program does with these tensors, all of which it accesses alike: "loads elements 4 to 7 of x", one per
+    kind.
+    """
     told = []
     for verb, counts in (("loads", of.loaded), ("stores", of.stored)):
         if counts.any():
@@ -135,7 +137,10 @@ def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
     order = list(of.iterations["load" if verb == "loads" else "store"])
     shown = order if len(order) <= _MOST_BLOCKS else order[: _MOST_BLOCKS - 2]
     more = f" and {len(order) - len(shown)} more" if len(order) > len(shown) else ""
-    words = f"{'into ' if verb == 'stores' else ''}{count(len(order), 'block')} of {name}: {', '.join(map(str, shown))}{more}"
+    words = (
+        f"{'into ' if verb == 'stores' else ''}{count(len(order), 'block')} of {name}: "
+        f"{', '.join(map(str, shown))}{more}"
+    )
     words += f" ({_slot_words([slots[block] for block in order])})"
     if of.shape[2] > 1:
         words += f", KV head{'s' * (len(heads) > 1)} {spans(sorted(heads))}"
@@ -150,7 +155,9 @@ def _cache_words(of: Touched, name: str, own: list[Run], verb: str) -> str:
 
 
 def _slot_words(slots: list[Iterable[int]]) -> str:
-    """The slots of each block if there are few; else those of all but the last if they are the same, as when a sequence is read."""
+    """The slots of each block if there are few; else those of all but the last if they are the same, as when a sequence
+    is read.
+    """
     *firsts, last = [spans(own) for own in slots]
     noun = f"slot{'s' * (sum(len(list(own)) for own in slots) > 1)}"
     if len(slots) > 3 and len(set(firsts)) == 1:

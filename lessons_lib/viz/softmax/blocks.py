@@ -1,4 +1,6 @@
-"""One step of a softmax computed block by block: all scores with the running maximum, and the sums before and after a block."""
+"""One step of a softmax computed block by block: all scores with the running maximum, and the sums before and after a
+block.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,10 @@ def _strip(d: Drawing, steps: Sequence[SoftmaxStep], i: int, names: list[str] | 
         for position, score in zip(step.positions, step.scores):
             left, right = _LEFT + position * width + width * 0.12, _LEFT + (position + 1) * width - width * 0.12
             if math.isfinite(score):
-                path += f"M{number(left)} {number(height_of(0))}V{number(height_of(score))}H{number(right)}V{number(height_of(0))}Z"
+                path += (
+                    f"M{number(left)} "
+                    f"{number(height_of(0))}V{number(height_of(score))}H{number(right)}V{number(height_of(0))}Z"
+                )
         if path:
             d.lines(path, "none", fill=colour)
         _block_bracket(d, step, start, size, under, now=step.block == i)

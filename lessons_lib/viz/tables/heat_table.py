@@ -46,7 +46,9 @@ def draw_heat_table(
     cells: Sequence[Sequence[HeatCell]],
     corner: str,
 ) -> float:
-    """Column names, row names right of the margin `left`, cells. `corner` says what the names are. Returns the y below."""
+    """Column names, row names right of the margin `left`, cells. `corner` says what the names are. Returns the y
+    below.
+    """
     width = min(_WIDEST, (WIDTH - left - _RIGHT) / max(len(columns), 1))
     d.text(left - 10, y + 8, corner, 12, "end", fill=SOFT_INK)
     for index, name in enumerate(columns):

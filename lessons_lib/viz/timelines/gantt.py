@@ -1,6 +1,7 @@
 """What each sequence did when: one row per sequence, simulated time from left to right.
 
-A sequence has its color: pale and hatched while it waits, with a dark frame in prefill, full in decode, pale with a dark line in a stall.
+A sequence has its color: pale and hatched while it waits, with a dark frame in prefill, full in decode, pale with a
+    dark line in a stall.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class Row:
 def gantt_rows(run: Simulation) -> list[Row]:
     """A row for each sequence, in the order of arrival.
 
-    A run without steps (static batching has none) still says when each sequence was admitted and had its first and last token.
+    A run without steps (static batching has none) still says when each sequence was admitted and had its first and last
+    token.
     """
     rows = {name: Row(name, times.arrival, times.finished) for name, times in run.times.items()}
     if run.steps:
@@ -87,7 +88,7 @@ def _read_steps(run: Simulation, rows: dict[str, Row]) -> None:
                 row = rows.setdefault(name, Row(name, start))
                 if not row.spans and row.arrival < start:  # it arrived during a step
                     row.add(WAITING, row.arrival, start)
-                if state == WAITING or state == STALLED:
+                if state in (WAITING, STALLED):
                     row.add(state, start, end, steps=state == STALLED)
                 else:
                     row.add(state, start, end, names[name], 1)

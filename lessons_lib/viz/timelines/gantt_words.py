@@ -67,7 +67,10 @@ def describe_moment(rows: list[Row], seconds: float, upto: float | None) -> str:
         order = sorted((row for row in rows if row.finished is not None), key=lambda row: row.finished)
         rest = [row.name for row in rows if row.finished is None]
         missing = f" Not finished: {_names(rest)}." if rest else ""
-        return f"Finished after {say_seconds(seconds)}. Finished in this order: {_names([row.name for row in order])}.{missing}"
+        return (
+            f"Finished after {say_seconds(seconds)}. Finished in this order: "
+            f"{_names([row.name for row in order])}.{missing}"
+        )
     doing: dict[str, list[str]] = {state: [] for state in _DOES}
     for row in rows:
         doing.setdefault(row.state_at(upto), []).append(row.name)

@@ -1,7 +1,8 @@
 """Batch slots against steps: which request had which slot when, and what was computed in vain.
 
 A row is a slot, a column a step, a color a request. A dark frame marks prefill. Hatching covers the share of a cell
-that was computed but not needed: padding at the start of a wave, finished rows, and empty slots that are computed anyway.
+that was computed but not needed: padding at the start of a wave, finished rows, and empty slots that are computed
+    anyway.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _axis(d: Drawing, columns: int, y: float, width: float) -> None:
     every = next(n for n in (1, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 10**9) if n * width >= 26)
     d.text(_LEFT - 10, y + 4, "step", 11, "end", fill=SOFT_INK)
     for n in range(1, columns + 1):
-        if n == 1 or n % every == 0 and (n - 1) * width >= 16:
+        if n == 1 or (n % every == 0 and (n - 1) * width >= 16):
             d.text(_LEFT + (n - 0.5) * width, y + 4, str(n), 11, "middle", fill=SOFT_INK)
 
 
