@@ -87,7 +87,7 @@ The keys are already in memory. If *we* say which address to read, nothing has t
 
 > **program**: one of these runs of a kernel. All programs of a launch execute the same code.
 
-> **program id**: the index of a program, by which it determines its part of the data.
+> **program id**: the index of a program, which tells it what part of the data to work on.
 
 > **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each with two ids.
 
@@ -194,7 +194,7 @@ except OutOfBounds as error:
 
 # %% [markdown]
 """
-This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written the sums after the end of `out`, into memory that
+This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written the sums past the end of `out`, into memory that
 may belong to another tensor. The process may crash with an *illegal memory access*, some time later and somewhere else. Or the error goes unnoticed,
 and some other result is wrong.
 
@@ -237,7 +237,7 @@ from lessons_lib.kernels.basics import softmax_kernel
 
 # %%
 wide = 10 * torch.randn(5, 20, generator=torch.Generator().manual_seed(7))
-scores = wide.to(DEVICE)[:, :13]  # 13 columns, 20 elements from row to row
+scores = wide.to(DEVICE)[:, :13]  # 13 columns; rows start 20 elements apart
 weights = torch.empty(5, 13, device=DEVICE)
 softmax_kernel[(5,)](scores, weights, 13, scores.stride(0), weights.stride(0), COLUMNS=16)
 same = torch.allclose(weights, scores.softmax(dim=1), atol=1e-6)
@@ -342,8 +342,8 @@ In the cache, `[num_blocks, block_size, KV heads, head size]`, each cache slot h
 block × block size + offset in the block. So the slot times one stride gives the start of its vector.
 
 **Your task: `write_kernel`.** Program i writes new token i, with all its heads. `slot_mapping` has a 64-bit integer per new token. `n_elements` is the
-length of a token's vector, and `BLOCK` a power of two, at least as large. `stride_new` is the distance from one token of `new` to the next,
-`stride_slot` that from one slot of the cache to the next. Nothing else in the cache may change.
+length of a token's vector, and `BLOCK` is a power of two at least that large. `stride_new` is the distance from one token of `new` to the next,
+and `stride_slot` is the distance from one slot of the cache to the next. Nothing else in the cache may change.
 
 Example: with `slot_mapping` = [6, 1], program 0 copies row 0 of `new` to slot 6, and program 1 copies row 1 to slot 1.
 """
@@ -354,7 +354,7 @@ from lessons_lib.kernels.simple_paged import write_kernel
 # %% [markdown]
 """
 The library's `write_cache(new, cache, slot_mapping, kernel)` launches it with one program per new token and passes the two strides. Compare it with
-`write` of lesson 06 on the first step of our run: three prompts in one packed batch.
+lesson 06's `write` on the first step of our run: three prompts in one packed batch.
 """
 
 # %%
@@ -393,11 +393,11 @@ Five things are different.
 
 **A tile is always a whole block.** Its size is fixed, so the last block needs a mask: in the block that starts at position `first`, slot *s* holds a key
 if `first + s < num_tokens`. Slots without a token may hold anything, even NaN. Load keys and values with `other=0.0`. That alone isn't enough: a key of
-zeros has the score 0, which is a score like any other. So `tl.where(is_key, scores, float("-inf"))` replaces it with minus infinity before the maximum
+zeros has a score of 0, which is a score like any other. So `tl.where(is_key, scores, float("-inf"))` replaces it with minus infinity before the maximum
 is taken. (Every iteration has at least one real key, so the trap of lesson 06, −∞ − (−∞), can't occur here.)
 
-**What a loop updates keeps its dtype and its shape.** The compiler fixes both before the first iteration. A sum that starts as `0` is an integer, and
-the compiler rejects the loop if it turns the sum into a float; so start with `0.0`. And `acc` starts as a tile, not as a scalar.
+**Variables that a loop updates keep their dtype and shape.** The compiler fixes both before the first iteration. A sum that starts as `0` is an
+integer, and the compiler rejects the loop if it turns the sum into a float; so start with `0.0`. And `acc` starts as a tile, not as a scalar.
 
 **Keys form a rectangle.** One row per slot, one column per element of a key: `[BLOCK_SIZE, HEAD_DIM]`. If `slot` is the tile 0 … BLOCK_SIZE − 1, and
 `dim` the tile 0 … HEAD_DIM − 1, then `slot[:, None]` is a column, `dim[None, :]` a row, and `slot[:, None] * stride_slot + dim[None, :]` a rectangle of
@@ -410,8 +410,8 @@ print(slot[:, None] * stride_slot + dim[None, :])
 
 # %% [markdown]
 """
-A mask for it is `is_key[:, None]`. The scores are sums along the rows, `tl.sum(query[None, :] * block_keys, axis=1)`. The weighted sum of the values goes
-down the columns: `tl.sum(weights[:, None] * block_values, axis=0)`.
+The mask for this rectangle is `is_key[:, None]`. The scores are sums along the rows, `tl.sum(query[None, :] * block_keys, axis=1)`. The weighted sum
+of the values goes down the columns: `tl.sum(weights[:, None] * block_values, axis=0)`.
 
 **The block comes from the table.** Entry `p // BLOCK_SIZE` tells you which block position p is in. The entry is the *physical* block, an index into the
 pool. That block starts at offset block × `stride_block`. The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE ×
@@ -702,8 +702,8 @@ else:
 
 # %% [markdown]
 """
-This lesson adds no row to the ledger. The counts would be the same as in lesson 06. The time would be the interpreter's, or a GPU's among rows measured
-on a CPU.
+This lesson adds no row to the ledger. The counts would be the same as in lesson 06. The time would be either the interpreter's, which means nothing,
+or a GPU's, and all other rows were measured on a CPU.
 
 ## What production does
 
@@ -736,7 +736,7 @@ need several queries at once, and a program here has only one.
 **One program per sequence and head, however long the sequence.** With few sequences, most SMs of a GPU have nothing to do, and the longest sequence
 decides when the launch finishes.
 
-**Prompts go through PyTorch**, and are still gathered for it.
+**Prompts go through PyTorch**, and their keys and values are still gathered for it.
 
 Lesson 08 fixes these one at a time, and measures what each fix gains.
 

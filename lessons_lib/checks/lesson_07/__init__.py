@@ -82,11 +82,11 @@ EXERCISES = [
         hints=(
             "`add_block` of lesson 06 in a loop, with tiles instead of tensors. Only the addresses are new: the block "
             "from the table, the mask of the last block.",
-            "Before the loop: row_max is minus infinity, row_sum 0.0, acc a tile of zeros; what a loop updates keeps "
-            "its dtype and shape. In an iteration: load the block's index and convert it to 64 bits; compute the "
-            "offsets of its keys, a rectangle [BLOCK_SIZE, HEAD_DIM]; load keys and values, masked, other=0.0; "
-            "scores, minus infinity where there is no key; new maximum, weights, factor; rescale sum and acc, and "
-            "add to them; carry the maximum. After the loop: acc / row_sum.",
+            "Before the loop: row_max is minus infinity, row_sum 0.0, acc a tile of zeros; variables that a loop "
+            "updates keep their dtype and shape. In an iteration: load the block's index and convert it to 64 bits; "
+            "compute the offsets of its keys, a rectangle [BLOCK_SIZE, HEAD_DIM]; load keys and values, masked, "
+            "other=0.0; scores, minus infinity where there is no key; new maximum, weights, factor; rescale "
+            "sum and acc, and add to them; carry the maximum. After the loop: acc / row_sum.",
             "`block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)`, `is_key = first + slot < num_tokens`, "
             "`offsets = block * stride_block + slot[:, None] * stride_slot + dim[None, :]`. Keys: "
             "`tl.load(keys + offsets, mask=is_key[:, None], other=0.0)`. Scores: "

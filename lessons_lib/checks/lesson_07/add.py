@@ -72,7 +72,7 @@ def _out_of_bounds(error, n_elements: int, block: int) -> str:
 
 def _wrong_offsets(index: int, want, stored, n_elements: int, block: int, case: str) -> Mistake:
     what = f"program {index} should store elements {ranges(want)}; yours stores {ranges(stored)}."
-    idea = "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, up to the last that exists."
+    idea = "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, up to the last one that exists."
     if index and stored == list(range(min(block, n_elements))):
         idea = "All programs add the same elements. They differ only in their id: start at `tl.program_id(0) * BLOCK`."
     elif index and stored == list(range(index, min(index + block, n_elements))):

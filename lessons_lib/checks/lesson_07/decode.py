@@ -245,8 +245,8 @@ def _query(recording, program) -> str:
         return "The query wasn't loaded: `tl.load(q + offsets)`."
     if len(loaded) == 1:
         return (
-            f"It used the query of sequence {loaded[0][0]}, head {loaded[0][1]}. Its own is at seq × stride_seq + head "
-            "× stride_q_head."
+            f"The program used the query of sequence {loaded[0][0]}, head {loaded[0][1]}. Its own is at "
+            "seq × stride_seq + head × stride_q_head."
         )
     return (
         "The query was loaded from more than one head. Two heads are `stride_q_head` apart, two sequences `stride_seq`."
@@ -259,7 +259,10 @@ def _length(recording, program) -> str:
         return ""
     if not looked_up:
         return "The context length wasn't loaded. `context_lens` is an address: `tl.load(context_lens + seq)`."
-    return f"It used the context length of sequence {ranges(looked_up)}. Its own is `tl.load(context_lens + seq)`."
+    return (
+        f"The program used the context length of sequence {ranges(looked_up)}. Its own is "
+        "`tl.load(context_lens + seq)`."
+    )
 
 
 def _table(recording, program) -> str:
@@ -271,7 +274,7 @@ def _table(recording, program) -> str:
         return "You read no entry of the block tables. The table of sequence i starts at i × stride_table."
     if rows == [program.ids[0]]:
         return "You don't read this sequence's table from its first entry on. It starts at seq × stride_table."
-    return f"It read the block table of sequence {ranges(rows)}. Its own starts at seq × stride_table."
+    return f"The program read the block table of sequence {ranges(rows)}. Its own starts at seq × stride_table."
 
 
 def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -> str:
@@ -281,8 +284,8 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
         start = _first_offset(program, tensor) - tables[seq][0] * k_cache.stride(0)
         if 0 <= start < kv_heads * k_cache.stride(2) and start % HEAD_DIM:
             return (
-                f"Query head {head} reads {name} from element {start} of the slot on, where no KV head starts. Divide "
-                "first, then multiply: `head // GROUP * stride_head` is evaluated from left to right; "
+                f"Query head {head} reads {name} starting at element {start} of the slot, where no KV head starts. "
+                "Divide first, then multiply: `head // GROUP * stride_head` is evaluated from left to right; "
                 "`head * stride_head // GROUP` is something else."
             )
         used = [
@@ -298,7 +301,7 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
             return (
                 prefix
                 + "`head % number of KV heads` assigns heads round-robin. Neighbors share: the first GROUP query heads "
-                "have KV head 0, the next KV head 1."
+                "use KV head 0, the next GROUP use KV head 1."
             )
         if used == [0] * q_heads:
             return (
@@ -309,7 +312,7 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
             return prefix + "`head % GROUP` is the index inside the group. The group is `head // GROUP`."
         if used == list(range(q_heads)):
             return prefix + "There are fewer KV heads than query heads; GROUP query heads share one: head // GROUP."
-        return prefix + "GROUP query heads share one KV head, head // GROUP, which starts at that many × stride_head."
+        return prefix + "GROUP query heads share one KV head, head // GROUP. It starts at head // GROUP × stride_head."
     return ""
 
 

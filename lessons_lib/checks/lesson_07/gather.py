@@ -68,7 +68,7 @@ def _out_of_bounds(error, columns: int, size: int, index: list[int], strides: tu
         )
     if columns <= error.number - wanted * own < size:
         return (
-            f"The tile has {size} elements and the row {columns} columns. Give `tl.{error.kind}` the mask "
+            f"The tile has {size} elements, but the row has {columns}. Give `tl.{error.kind}` the mask "
             "`column < columns`."
         )
     if error.tensor == "out" and 0 <= error.number - index[row] * own < size:

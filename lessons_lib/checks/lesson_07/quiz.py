@@ -62,7 +62,7 @@ QUIZ = [
         "score of a masked key to minus infinity?",
         choices=(
             Choice(
-                "Because a key of zeros has the score 0, and exp(0 − maximum) is a positive weight that `row_sum` "
+                "Because a key of zeros has a score of 0, and exp(0 − maximum) is a positive weight that `row_sum` "
                 "would include.",
                 "The value of zeros adds nothing to `acc`, but the denominator would be too large and the result too "
                 "small.",

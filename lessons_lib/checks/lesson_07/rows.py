@@ -1,4 +1,4 @@
-"""What is wrong if a program stores elsewhere than in its row of a matrix; for the kernels of 07.2 and 07.3."""
+"""What is wrong if a program stores outside its row of a matrix; for the kernels of 07.2 and 07.3."""
 
 from lessons_lib.checks.kernels import ranges, touched
 

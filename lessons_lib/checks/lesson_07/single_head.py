@@ -154,8 +154,8 @@ class SingleHead:
         yield "The result is not divided by `row_sum`, the sum of the weights.", self._online(divide=False)
         if max(block for block, _ in in_order) < len(self.keys):
             yield (
-                "You read blocks 0, 1, ... of the cache. Those are the sequence's logical blocks; the table says in "
-                "which physical block each of them is.",
+                "You read blocks 0, 1, ... of the cache. Those are the sequence's logical blocks; the table says "
+                "which physical block holds each of them.",
                 self._over(in_order),
             )
         yield (
@@ -222,8 +222,8 @@ class Reads:
         if blocks == sorted({token // size for token in range(single.num_tokens)}) and blocks != needed:
             return (
                 prefix
-                + "Those are the sequence's logical blocks, 0, 1, ... The table says in which physical block each of "
-                "them is."
+                + "Those are the sequence's logical blocks, 0, 1, ... The table says which physical block holds each "
+                "of them."
             )
         if self.key_elements > len(set(self.keys)) * single.query.shape[0]:
             return (
@@ -264,7 +264,7 @@ class Reads:
             )
         if self.entries:
             return NEWEST
-        return "You read no key, and no table entry: the loop is never entered. A block that isn't full counts too."
+        return "You read no keys and no table entries: the loop is never entered. A block that isn't full counts too."
 
 
 NEWEST = "The newest token is left out. `num_tokens` includes it, and its key counts: `first + slot < num_tokens`."

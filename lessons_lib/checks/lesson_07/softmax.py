@@ -96,7 +96,7 @@ def _out_of_bounds(error, columns: int, size: int, x, out) -> str:
         )
     if columns <= error.number - error.ids[0] * own.stride(0) < size:
         return (
-            f"The tile has {size} elements and the row {columns} columns. Give `tl.{error.kind}` the mask "
+            f"The tile has {size} elements, but the row has {columns}. Give `tl.{error.kind}` the mask "
             "`column < columns`."
         )
     return "Row i starts i × stride elements after the first; x and out have one stride each."

@@ -81,14 +81,18 @@ def _out_of_bounds(error, slots, n_elements: int, size: int, block_size: int, st
     if error.tensor == "new":
         if error.number < error.count + size - n_elements:
             return (
-                f"The tile has {size} elements, a token {n_elements}. Give `tl.load` the mask `offsets < n_elements`."
+                f"The tile has {size} elements, but a token has {n_elements}. Give `tl.load` the mask "
+                "`offsets < n_elements`."
             )
         return (
             "Program i reads token i of `new`: `new + token * stride_new + offsets`. The slot says where to write, not "
             "what to read."
         )
     if error.number < error.count + size - n_elements:
-        return f"The tile has {size} elements, a token {n_elements}. Give `tl.store` the mask `offsets < n_elements`."
+        return (
+            f"The tile has {size} elements, but a token has {n_elements}. Give `tl.store` the mask "
+            "`offsets < n_elements`."
+        )
     slot = slots[error.ids[0]]
     if error.number >= slot * block_size * stride:
         return (
