@@ -63,7 +63,7 @@ matrices in bfloat16. A TFLOP is 10¹² operations, a GFLOP 10⁹.
 ## The problem: correct, and slow
 
 Here is the attention of one layer, in decodes of several sizes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a Llama with
-8 billion weights. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the pool. All keys and values must be read once,
+8 billion parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the pool. All keys and values must be read once,
 so bytes divided by read bandwidth is a lower bound for any kernel.
 """
 
@@ -88,8 +88,8 @@ Table(
 
 # %% [markdown]
 """
-Every case takes far longer than reading the memory. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes through
-its blocks one after another, 16 tokens per iteration of the loop:
+Every case takes far longer than reading its keys and values. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes
+through its blocks one after another, 16 tokens per iteration of the loop:
 """
 
 # %%
@@ -101,7 +101,7 @@ print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iteratio
 # %% [markdown]
 """
 An iteration requests an entry of the block table, waits for it, requests the keys, waits, computes, requests the values, waits. In all that time it
-reads and computes very little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea in this lesson is of one of three kinds:
+reads and computes very little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea in this lesson does one of three things:
 **read and compute less, work in larger units, and always keep enough loads in flight**.
 
 > **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs
@@ -134,7 +134,7 @@ elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 by
 tokens, at positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the
 same; queries and outputs triple.
 
-As in the other lessons, run `hint("08.1")` in a cell of its own for help, in three steps.
+As in the other lessons, `hint("08.1")`, run in a cell of its own, gives up to three hints.
 """
 
 # %% exercise="08.1"
@@ -236,7 +236,7 @@ That's why there will be two.
 Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read once per query head. Instead,
 let one program compute **all query heads of one KV head**. Then each key that it reads serves all of them.
 
-Let's count that on real keys. C, D and B decode, and we keep what attention gets in one layer.
+Let's count that on real keys. C, D and B decode, and we keep the inputs of one layer's attention.
 """
 
 # %%
@@ -317,7 +317,7 @@ programs_of(eight.recording, start=0, still=2)
 
 # %% [markdown]
 """
-There are half as many programs, and each key is loaded once. With the shapes of a Llama, a key serves 4 query heads; with the 14 over 2 of Qwen2, it
+There are half as many programs, and each key is loaded once. With the shapes of a Llama, a key serves 4 query heads; with a Qwen2's 14 over 2, it
 serves 7.
 
 How much time does that save? For each idea, the same kernel was built without it, giving the same results, and timed on the H200. We'll look at these
@@ -344,9 +344,9 @@ included. `is_row` marks the real ones, and only those are stored.
 
 ## Idea 3: a tile of several blocks
 
-A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration. But an iteration doesn't have to be one block. A
-tile may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, in runs of 16 that are the same.
-The load returns 64 block indices, and from these we compute 64 offsets:
+A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration. Luckily, an iteration needn't be one block. A tile
+may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, in runs of 16 that are the same. The
+load returns 64 block indices, and from these we compute 64 offsets:
 """
 
 # %%
@@ -371,7 +371,7 @@ that. Keys and values wait in shared memory until they're needed.
 ## Idea 4: powers of two
 
 A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2 to the power of x × log₂ e. Triton 3.6 compiles `tl.exp2` to one
-instruction, and `tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And it runs them for every
+instruction, and `tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And they run for every
 score. But the scores are multiplied by `scale` anyway, so the launcher passes scale × log₂ e:
 """
 
@@ -502,7 +502,7 @@ How many programs are there? One per KV head of each sequence. Here's what that 
 from lessons_lib.viz.charts import draw_programs
 
 BATCHES, CONTEXTS = (1, 4, 16, 64, 256), (512, 2048, 8192, 32768)
-draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 1, title="Sequences not split: programs for each processor")
+draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 1, title="Sequences not split: programs per processor")
 
 # %% [markdown]
 """
@@ -531,12 +531,12 @@ def splits(batch, context):
     return triton.cdiv(context, keys_per_split(batch, 8, context, recorded.processors))
 
 
-draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs for each processor")
+draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs per processor")
 
 # %% [markdown]
 """
 In the hatched cells, the lower bound of 512 keys determines the split size. So the single sequence of 8,192 tokens gets 16 splits, and its 16 × 8
-programs are four fewer than the processors. Why not smaller splits?
+programs are four fewer than there are processors. Why not smaller splits?
 """
 
 # %%
@@ -659,7 +659,7 @@ and a `high` that is known to start after it, or to be past the last sequence. E
 sequence.
 
 `while` and `if` work in a kernel as they do in Python, on scalars loaded with `tl.load`. But the compiler accepts no `return` and no `break` inside a
-loop, though the interpreter would. The check tries both.
+loop, though the interpreter does. The check tries both.
 
 Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start at tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence 0,
 tile 3 to sequence 1, and tile 5 to sequence 2.
@@ -710,15 +710,16 @@ prices(*((long, name) for name in (*IN_PREFILLS[:3], "64-bit offsets")), (mixed,
 # %% [markdown]
 """
 **Natural exponentials** take out Idea 4; the launcher then passes the scale without log₂ e. They were timed in the prefill because that's where
-arithmetic counts: a decode waits for memory. Four extra instructions per score is a lot: the tensor cores do the products, and the other arithmetic units
-do the rest, scaling, maximum, exponential and sum, a handful of instructions per score.
+arithmetic counts: a decode waits for memory. Four extra instructions per score is a lot. The tensor cores do the products; the other arithmetic units
+do the rest: scaling, maximum, exponential and sum, only a handful of instructions per score.
 
 **A mask in every iteration** runs all keys through the second loop, with its comparison, its `tl.where` and your softmax.
 
 **First tokens first** is only a little slower here, though by more than the difference between two timings of the same kernel. Each processor runs many
 programs in this case, one after another, so the wait at the end is a small part of the whole.
 
-**64-bit offsets** shows the price of `USE_INT64`. It has no diff: it's only compiled with another constant. Registers are scarce in the prefill kernel.
+**64-bit offsets** shows the price of `USE_INT64`. It has no diff: it's the same kernel, compiled with a different constant. Registers are scarce in the
+prefill kernel.
 
 ## Idea 7: choose tiles once, on purpose
 
@@ -812,8 +813,8 @@ for arguments in ((query, keys, values, tables.long(), contexts, scale), (query,
 """
 ## Prove it
 
-Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes, contexts of 1,
-of exactly one block, and of one more, and NaN in every cache slot that holds no token.
+Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes, contexts of
+one token, of exactly one block, and of a block plus one token, and NaN in every cache slot that holds no token.
 """
 
 # %%
@@ -913,7 +914,7 @@ if device == "cuda":
         times = [microseconds(own) if own else None for own in calls.values()]
         ours, work = times[0], work_of(name)
         rows.append([name, *times, f"{work.bytes / ours / 1e6:.2f} TB/s, {work.flop / ours / 1e6:.0f} TFLOP/s"])
-    display(Table(["µs", *WAYS, "rate of the first"], rows, f"Measured here, on {torch.cuda.get_device_name()}, bfloat16"))
+    display(Table(["µs", *WAYS, f"rate of {OURS}"], rows, f"Measured here, on {torch.cuda.get_device_name()}, bfloat16"))
 else:
     print("Kernels are interpreted here, which says nothing about speed. Below are the recorded times.")
 
@@ -1035,18 +1036,18 @@ This lesson adds no row to the ledger. The ledger counts tokens, bytes and forwa
 ## What is still wrong
 
 **Tiles for one GPU.** The sweep was made on one machine, with a head size of 128 in bfloat16. These tiles work elsewhere, but others may be faster.
-`python -m tools.gpu_bench` measures it on your machine.
+`python -m tools.gpu_bench` runs the same sweep on your machine.
 
-**Keys in 16 bits.** A decode is memory-bound. Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a factor per head or
-tensor to keep the range.
+**Keys in 16 bits.** A decode is memory-bound. Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per head
+or tensor to keep the range.
 
 **Two launches and a round trip.** The partial results are written to memory and read back for the merge. The shorter the sequence, the larger their
 share of the time.
 
-**Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads the
-shared keys for its own sequence. One could attend to them once for all of them, and merge: *cascade attention*.
+**Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads
+the shared keys for its own sequence. A kernel could process them once for all of these requests, and merge: *cascade attention*.
 
-**Attention is one part.** The kernel takes the batch as it comes. Whether a step has one long prefill or many decodes is decided before it, by the
+**Attention is one part.** The kernel takes the batch as it comes. Whether a step has one long prefill or many decodes is decided earlier, by the
 scheduler: lesson 09.
 
 ## Quiz

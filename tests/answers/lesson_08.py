@@ -123,7 +123,7 @@ WORK = [
     ),
     Wrong("two operations", counting(per_pair=2), "So 4 per element, not 2"),
     Wrong("one operation", counting(per_pair=1), "takes 4 operations: a multiplication"),
-    Wrong("eight operations", counting(per_pair=8), "That's twice as many"),
+    Wrong("eight operations", counting(per_pair=8), "That's twice too many"),
     Wrong("operations of KV heads", counting(heads=lambda q, c, hq, hkv, d: hkv), "They share keys, not work"),
     Wrong("operations of one head", counting(heads=lambda *_: 1), "The heads are missing"),
     Wrong(

@@ -88,7 +88,7 @@ def _of_all_tiles(attempt, bounds: list[int], tokens: int, case: str) -> list[in
     except TimeLimit:
         current_case.text = (
             f"{case} If `low` and `high` are neighbors, their middle, rounded down, is `low` again, and neither moves "
-            "any more. Search while they are more than 1 apart."
+            "anymore. Search while they are more than 1 apart."
         )
         raise
     return out.tolist()

@@ -187,7 +187,7 @@ def _why_read(read, tensor: str, seq: int, head: int, splits: Splits) -> str:
             f"The tile has BLOCK_SPLITS = {_power(num_splits)} elements, and a head {num_splits} splits. What follows "
             "belongs to the next head: mask it."
         )
-    prefix = f"Of `{tensor}`, a program of head {head} read {sorted(read)[:4]} as (token, head, split). "
+    prefix = f"From `{tensor}`, a program of head {head} read {sorted(read)[:4]} as (token, head, split). "
     swapped = {_cell((token * num_splits + split) * heads + head, heads, num_splits) for split in range(used)}
     if set(read) < own:
         return prefix + f"{used} splits have keys, and all of them count: `split < tl.cdiv(context_len, SPLIT_SIZE)`."

@@ -55,8 +55,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="One request with 8,192 tokens decodes alone, on a GPU with 132 processors. There are 8 KV heads. What do "
-        "splits gain?",
+        text="One request with 8,192 tokens decodes alone, on a GPU with 132 processors. There are 8 KV heads. What "
+        "does splitting gain?",
         choices=(
             Choice(
                 "Fewer bytes are read.",

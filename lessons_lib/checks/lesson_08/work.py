@@ -223,7 +223,7 @@ def _wrong_flop(batch: Batch) -> Iterator[tuple[str, float]]:
         right // 4,
     )
     yield (
-        "That's twice as many: it's 4 operations per element of each pair, 2 for the score and 2 for the output.",
+        "That's twice too many: it's 4 operations per element of each pair, 2 for the score and 2 for the output.",
         2 * right,
     )
     yield (
