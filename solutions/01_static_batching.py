@@ -65,7 +65,7 @@ print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.out
 
 # %% [markdown]
 """
-F is last in the queue. Before its first token, the model runs one forward pass for every token of the other five
+F is last in the queue. Before F gets its first token, the model runs one forward pass for every token of the other five
 answers.
 
 Lesson 00 showed that a decode step reads all weights of the model from memory to compute a single token. What if it

@@ -744,9 +744,9 @@ Within its own tier, an offline request yields only to interactive requests that
 So in the second row the odd one waits 0.2 s longer than in the first, however long the stream is: ageing also limits
 how much interactive requests can delay the others.
 
-Each tier below the best costs one patience. A tier-1 odd one yields to interactive tier-0 requests for patience plus
-head start, 0.7 s, as the last row shows. If the odd one is interactive and the others aren't, it waits 0.2 s less than
-it would otherwise.
+Each tier below the best adds `patience` seconds. If the odd one is tier 1, it yields to interactive tier-0 requests
+that arrive within patience plus head start, 0.7 s, as the last row shows. If the odd one is interactive and the others
+aren't, it waits 0.2 s less than it would otherwise.
 
 These are bounds on the order. How many seconds they amount to depends on how fast the requests ahead are served. Here,
 short requests are served about as fast as they arrive, so one second of arrivals takes about one second to serve.
@@ -788,8 +788,8 @@ With a head start of 0.3 s, the interactive requests F, G and H are admitted bef
 than the patience, so F, a tier-1 request, even goes before E, an offline tier-0 request that arrived just before it. C,
 D and E pay for that with a longer wait. The mean drops, because the interactive requests happen to be short here.
 
-In this trace, the mean of balanced lengths is close to that of shortest job first. That is luck: while long requests
-run, short ones bring the mean length down to the target. Now the stream:
+In this trace, the mean latency under balanced lengths is close to that under shortest job first. That is luck: while
+long requests run, short ones bring the mean length down to the target. Now the stream:
 """
 
 # %%
@@ -951,14 +951,14 @@ for name in ("first come, first served", "static, waves of 32"):
 
 # %% [markdown]
 """
-Still, its Jain's index is as good as that of first come, first served. An index of evenness doesn't notice when all
+Still, it does as well on Jain's index as first come, first served. An index of evenness doesn't notice when all
 requests are served equally badly.
 
 **First come, first served** makes all requests wait about equally long, and its longest wait is the shortest in the
 table. But equal waits aren't equal slowdowns: the same wait hurts a short request more.
 
 **Shortest job first** has the smallest mean latency, less than half that of first come, first served. At this load, its
-slowdowns are the most even, because short requests wait little. The price is paid in the tail: its p99 is the worst of
+slowdowns are the most even, because short requests barely wait. The price is paid in the tail: its p99 is the worst of
 the five, and its longest wait is many times that of first come, first served. Those are the requests with the longest
 answers.
 
@@ -1039,8 +1039,8 @@ Under strict priority, tier 0 doesn't notice the overload. Tier 1 alone pays for
 the overload lasts. The wait drops only for the last arrivals: after them the trace ends, so no further tier-0 requests
 arrive to pass them.
 
-With ageing, tier 0 hardly waits at first either. Once the wait of tier 1 has reached one patience, here 1 s, both grow
-together, one patience apart. That is what the parameter means: tier 1 may wait that much longer than tier 0, and no
+With ageing, tier 0 hardly waits at first either. Once the wait of tier 1 has reached the patience, here 1 s, both waits
+grow together, 1 s apart. That is what the parameter means: tier 1 may wait that much longer than tier 0, and no
 more.
 
 Neither is right or wrong. No policy makes a machine faster; a policy only decides which requests pay.

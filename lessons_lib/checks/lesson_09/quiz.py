@@ -35,7 +35,7 @@ QUIZ = [
             ),
             Choice("A prompt must be computed in one step.", "It can be computed in chunks."),
             Choice(
-                "A decode takes only one token of the budget, and skipping it ends its answer a step later.",
+                "A decode takes only one token of the budget, and skipping it delays the end of its answer by a step.",
                 "It costs little. Interactive or not, its batch slot and its blocks are free a step sooner.",
                 right=True,
             ),

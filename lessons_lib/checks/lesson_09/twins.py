@@ -175,7 +175,7 @@ class Twins:
                     "at all can continue."
                 )
             raise Mistake(f"the step should compute {counts}; yours raised a Deadlock.", case=self._now(), idea=idea)
-        idea = "A deadlock means that sequences run, but after both halves of `schedule` none has a token."
+        idea = "It's a deadlock only if sequences are running and `schedule` has found no tokens for any of them."
         raise Mistake(
             (
                 "yours raised a Deadlock, but nothing runs, so nothing can be stuck. `schedule` should return an "
