@@ -480,8 +480,8 @@ proportion: arithmetic takes the time, and each further token costs its share. D
 the right, so a token in a prefill costs a small fraction of a token in a decode step.
 
 To see past the fixed overhead, take a model with more weights. This one isn't trained, so it writes gibberish,
-but its passes take as long as those of any model of its size. The table shows what share of each of the two peak rates
-above a pass reaches, and which rate it is closer to.
+but its passes take as long as those of any model of its size. The table shows what percentage of each peak rate a pass
+reaches, and which of the two rates it is closer to.
 """
 
 # %% tags=["measured"]

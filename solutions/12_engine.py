@@ -303,7 +303,7 @@ cover more of the line, so they are hit more often.
 **Your task: `draw(probabilities, tokens, numbers)`**, for N rows at once. `probabilities` and `tokens` come from `token_probabilities`: [N, vocabulary],
 likeliest first. `numbers` [N] are random floats in [0, 1). Return an int64 tensor [N]: for each row, the *token* on which the number falls.
 
-- A token covers the line from its start up to, but not including, its end. A number on the border of two tokens belongs to the later one.
+- A token covers the line from its start up to, but not including, its end. A number on the border between two tokens belongs to the later one.
   `torch.searchsorted(ends, numbers[:, None], right=True)` counts, in each row, the `ends` that are at or below the number: [N, 1].
 - Because of rounding, the sum of a row may be slightly less than 1, and a number may fall beyond it. Then the *last token with a probability above 0* is
   drawn: never one that was cut, and never an index beyond the end of the row.
@@ -370,7 +370,7 @@ with swapping; and as the first of three answers to one prompt. The other reques
 
 # %%
 def with_others(n=1, **sizes):
-    """C's answer with seed 7 next to five other requests, and the number of preemptions."""
+    """C's answer with seed 7 alongside five other requests, and the number of preemptions."""
     engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes))
     c = engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, n=n, **SETTING))
     for seed, name in enumerate("ABDEF"):

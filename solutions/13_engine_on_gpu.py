@@ -189,7 +189,7 @@ print(f"captures: careless {careless.num_captured}, full {careful.num_captured}"
 ## Compilation around two operators
 
 `torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends on lengths that change from
-step to step. So the cache write and the attention are declared as operators, which the compiler calls but doesn't look into. An operator's schema lists its
+step to step. So the cache write and the attention are declared as operators, which the compiler treats as black boxes. An operator's schema lists its
 inputs and marks with "!" the tensors that it writes to. For attention, a second function, registered with `register_fake` in
 `lessons_lib/attention/custom_op.py`, tells the compiler the shape of the output.
 """
@@ -316,7 +316,7 @@ fails later, under full load. That is why a try has to run the worst case.
 
 ## How large should a block be?
 
-You can count what a block size costs from a workload, without running it: the number of blocks, the empty cache slots at the sequences' ends, the length
+You can work out what a block size costs for a workload without running it: the number of blocks, the empty cache slots at the sequences' ends, the length
 of the longest block table, and how many prompt tokens are found in the prefix cache. Here are forty requests whose prompts start with the same instructions.
 """
 
@@ -336,7 +336,7 @@ Table(
 
 # %% [markdown]
 """
-Small blocks waste nothing and find most of the shared tokens. Large blocks make short tables, let a kernel read longer contiguous runs of memory
+Small blocks waste nothing and find most of the shared tokens. Large blocks keep the tables short, let a kernel read longer contiguous runs of memory
 (lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
 six stories repeat among the forty requests, so more is found than the instructions alone.) With blocks of 64 or more, little is found, because the common prefix is
 shorter than a block.

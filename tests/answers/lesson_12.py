@@ -425,7 +425,7 @@ WRONG = {
     "12.2": [
         Wrong("the likeliest", takes_the_likeliest, "likeliest token every time"),
         Wrong("multinomial", draws_with_multinomial, "the same number should give the same token"),
-        Wrong("border", at_the_border_the_first, "on the border of two tokens"),
+        Wrong("border", at_the_border_the_first, "on the border between two tokens"),
         Wrong("the index, not the token", returns_the_index, "the index in the sorted row"),
         Wrong("over the end", runs_over_the_end, "raised"),
         Wrong("a cut token", ends_at_the_last_index, "must never be drawn"),
@@ -476,7 +476,7 @@ WRONG = {
         Wrong(
             "first of the tuple",
             releasing(found=lambda text, stop: next(text.index(s) for s in stop if s in text)),
-            "the first of `stop`",
+            "the first string of `stop`",
         ),
         Wrong(
             "last place of the earliest",

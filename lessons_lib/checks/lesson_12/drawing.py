@@ -163,7 +163,7 @@ def _guesses(probabilities, tokens, numbers) -> list[tuple[torch.Tensor, str]]:
     return [
         (right[:, 0], "That is the index in the sorted row. The token at that index is in `tokens`."),
         (tokens[:, 0], "That is the likeliest token every time. The number decides, and it can fall on any of them."),
-        (chosen(found(ends, numbers, right=False)), "The number is on the border of two tokens. A token covers the line up to, but not including, its end: `right=True`, or `>` instead of `>=`."),  # noqa: E501
+        (chosen(found(ends, numbers, right=False)), "The number is on the border between two tokens. A token covers the line up to, but not including, its end: `right=True`, or `>` instead of `>=`."),  # noqa: E501
         (chosen(right + 1), "That is the token after the right one. The first token starts at 0, so count the ends that the number has reached."),  # noqa: E501
         (chosen(right - 1), "That is the token before the right one. Count the ends that the number has reached: that is the index."),  # noqa: E501
         (chosen(found(ends, numbers[:1].expand_as(numbers))), "Each row has its own number. `numbers[:, None]` is [N, 1], one for each row of [N, vocabulary]."),  # noqa: E501

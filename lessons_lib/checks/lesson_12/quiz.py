@@ -103,7 +103,7 @@ QUIZ = [
         text="The callback of one of 30 running requests raises an exception. What does the engine do?",
         choices=(
             Choice(
-                "It raises the exception out of step(), so that the caller can decide what to do.",
+                "It lets step() raise the exception, so that the caller can decide what to do.",
                 "Then 29 healthy requests would be stuck in a half-finished step.",
             ),
             Choice(

@@ -133,7 +133,7 @@ def _matching(text: str, stop, found) -> list:
             ((min(ends), True), "That shows the stop string too. It isn't part of the answer: the text ends where it begins."),  # noqa: E501
             ((max(text.rindex(string) for string in stop if string in text), True), "You cut at the last stop string. The first one in the text ends the answer."),  # noqa: E501
             ((max(found), True), "The text contains several stop strings. The one that comes first in the text ends the answer."),  # noqa: E501
-            ((next(text.index(string) for string in stop if string in text), True), "You took the first of `stop` that occurs. The one that comes first *in the text* ends the answer."),  # noqa: E501
+            ((next(text.index(string) for string in stop if string in text), True), "You took the first string of `stop` that occurs. The one that comes first *in the text* ends the answer."),  # noqa: E501
             ((length, True), "The stop string is still in the text. The text ends where the first stop string begins."),
             ((min(found) - 1, True), "That is one character too few. Everything before the stop string can be shown."),
             ((min(found) + 1, True), "That is one character too many: the first character of the stop string."),
