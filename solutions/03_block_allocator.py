@@ -146,7 +146,7 @@ ways = three_ways(held, prompt_tokens, answer_tokens)
 reveal("03.a", 100 * waste(while_queued(ways["oracle"], six.trace)), unit="%")
 
 # %%
-draw_memory(ways["oracle"], 24, title="Oracle: exactly what each request will need", num_slots=512)
+draw_memory(ways["oracle"], 24, title="Oracle: exactly what each request needs", num_slots=512)
 
 # %% [markdown]
 """
@@ -547,7 +547,7 @@ from lessons_lib.kv_cache.block_pool import blocks_in_budget
 llama = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
 for what, config, budget, bytes_per_element in (
     ("bundled model, float32, 64 MiB", model.config, 64 * 2**20, 4),
-    ("Llama 3 with 8 billion weights, bfloat16, 40 GiB", llama, 40 * 2**30, 2),
+    ("Llama 3 with 8 billion parameters, bfloat16, 40 GiB", llama, 40 * 2**30, 2),
 ):
     count, each = blocks_in_budget(config, 16, budget, bytes_per_element), block_bytes(config, 16, bytes_per_element)
     print(f"{what}: {each:,} bytes per block of 16, {count:,} blocks, room for {16 * count:,} tokens")

@@ -715,7 +715,7 @@ def bytes_copied_per_step(config, bytes_per_element, requests, context):
     return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
 
 
-# Shapes of a Llama with 8 billion weights; 2 bytes per element.
+# Shapes of a Llama with 8 billion parameters; 2 bytes per element.
 llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
 for requests, context in ((4, 500), (16, 2000), (64, 4000)):
     gigabytes = bytes_copied_per_step(llama_8b, 2, requests, context) / 1e9
@@ -725,7 +725,7 @@ for requests, context in ((4, 500), (16, 2000), (64, 4000)):
 # %% [markdown]
 """
 The curve climbs while the same requests run and drops when one leaves. The new keys and values are the flat curve at
-the bottom, with a bump wherever a prompt comes in. A Llama with 8 billion weights takes 16 GB at 2 bytes per weight.
+the bottom, with a bump wherever a prompt comes in. A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight.
 With sixteen requests of 2,000 tokens each, a step would read and write more bytes for copies than it reads for
 weights, all for keys and values that don't change.
 

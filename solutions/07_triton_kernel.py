@@ -418,7 +418,7 @@ pool. That block starts at offset block × `stride_block`. The cache may be a vi
 `stride_slot`.
 
 **Offsets can be large.** The block table holds 32-bit integers, a stride is passed as one if it fits, and the product of two 32-bit integers has 32
-bits as well. Take a Llama with 8 billion weights (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the last block of its
+bits as well. Take a Llama with 8 billion parameters (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the last block of its
 pool:
 """
 
