@@ -218,7 +218,7 @@ def test_the_pool_under_pressure_is_stepped_through(pressure_lesson, record_prop
 
 @pytest.fixture(scope="module")
 def engine_lesson(lab):
-    return open_part(lab, "11", {"Dashboard"})
+    return open_part(lab, "12", {"Dashboard"})
 
 
 def test_an_engine_is_driven_from_its_dashboard(engine_lesson, record_property):
