@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -254,6 +255,32 @@ def test_what_says_that_it_has_paused_comes_after_what_it_shows(monkeypatch):
 
     asyncio.run(play())
     assert changes == ["texts", "picture", "message", "run"]
+
+
+def test_a_pause_from_another_thread_waits_for_the_step_under_way():
+    """JupyterLab sends clicks to a thread of their own, once a widget has answered from there."""
+    dashboard = a_dashboard()
+    dashboard.add()
+    pausing = threading.Thread(target=dashboard.pause)
+    step, shown = dashboard.engine.step, []
+    dashboard.message.observe(lambda _: shown.append(dashboard.picture.value), "value")
+
+    def step_while_a_click_arrives():
+        if dashboard.engine.metrics.steps == 2:
+            pausing.start()
+            pausing.join(0.2)  # enough for a pause that does not wait
+        return step()
+
+    dashboard.engine.step = step_while_a_click_arrives
+
+    async def play():
+        dashboard.run()
+        await dashboard._task
+
+    asyncio.run(play())
+    pausing.join()
+    assert said(dashboard) == "Paused." and dashboard.run_button.description == "run"
+    assert f"The engine after {dashboard.engine.metrics.steps} step" in shown[-1]
 
 
 def test_run_without_an_event_loop_runs_at_once():

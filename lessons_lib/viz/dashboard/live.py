@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from html import escape
 
@@ -40,6 +41,8 @@ class Dashboard(widgets.VBox):
         self.outputs: list[RequestOutput] = []
         self.is_running = False
         self._task: asyncio.Task | None = None
+        # Jupyter may deliver one click to the kernel's main thread and the next one to another thread.
+        self._one_at_a_time = threading.RLock()
         self._drawn_at = float("-inf")
         self.step_button = _button("step", "run one step of the engine")
         self.run_button = _button("run", "run steps until no request is left, or pause")
@@ -74,46 +77,58 @@ class Dashboard(widgets.VBox):
 
     def step(self) -> None:
         """One step of the engine."""
-        self._step()
-        self.redraw()
+        with self._one_at_a_time:
+            self._step()
+            self.redraw()
 
     def add(self) -> None:
         """Add a request with the story in the text field."""
-        try:
-            self._say(f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step.")
-        except Exception as error:  # show the learner what the engine refuses
-            self._say(f"Refused. {type(error).__name__}: {error}")
-        self.redraw()
+        with self._one_at_a_time:
+            try:
+                self._say(f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step.")
+            except Exception as error:  # show the learner what the engine refuses
+                self._say(f"Refused. {type(error).__name__}: {error}")
+            self.redraw()
 
     def run(self) -> None:
         """Run steps until no request is left, in between the kernel's other work. Without an event loop: all at
         once.
         """
-        self._set_running(True)
-        try:
-            self._task = asyncio.get_running_loop().create_task(self._keep_stepping())
-        except RuntimeError:
-            while self.is_running:
-                self._step()
-            self.redraw()
+        with self._one_at_a_time:
+            self._set_running(True)
+            try:
+                self._task = asyncio.get_running_loop().create_task(self._keep_stepping())
+            except RuntimeError:
+                while self.is_running:
+                    self._step()
+                self.redraw()
 
     def pause(self) -> None:
-        self.is_running = False
-        self.redraw()  # first, so that the page already shows the last step when it says it has paused
-        self._say("Paused.")
-        self._set_running(False)
+        """Run no more steps. A step that is under way in another thread is finished first."""
+        with self._one_at_a_time:
+            self.is_running = False
+            self.redraw()  # first, so that the page already shows the last step when it says it has paused
+            self._say("Paused.")
+            self._set_running(False)
 
     def close(self) -> None:
-        self._set_running(False)
+        with self._one_at_a_time:
+            self._set_running(False)
         if self._follow in self.engine.listeners:
             self.engine.listeners.remove(self._follow)
         super().close()
 
     async def _keep_stepping(self) -> None:
-        while self.is_running and asyncio.current_task() is self._task:  # pausing and running again starts a new task
-            self._step()
+        while self._step_if_running(asyncio.current_task()):
             await asyncio.sleep(0.001)  # lets the kernel handle clicks
-        self.redraw()
+
+    def _step_if_running(self, task: asyncio.Task | None) -> bool:
+        with self._one_at_a_time:
+            if goes_on := self.is_running and task is self._task:  # pausing and running again starts a new task
+                self._step()
+            if not self.is_running:
+                self.redraw()
+            return goes_on
 
     def _step(self) -> None:
         try:
