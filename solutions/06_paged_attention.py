@@ -5,7 +5,7 @@
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
 75 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
-you need first: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
+prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
 packed row, but copied their caches in every step. This lesson combines the two. Keys and values go into the blocks and

@@ -4,7 +4,7 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-90 minutes · difficulty: hard · routes: kernels · you need first: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
 Lesson 06 left keys and values in their blocks, but each layer still made a temporary copy of them, because PyTorch's attention wants contiguous
 tensors. In this lesson you write the attention kernel yourself, starting from a plain addition. You don't need a GPU: without one, every kernel runs

@@ -4,7 +4,7 @@
 
 **Lesson 07's kernel is correct. What makes it as fast as the memory allows?**
 
-90 minutes · difficulty: hard · routes: kernels · you need first: lesson 07 (programs, masks, strides, a kernel over a block table)
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 First you count the minimum that attention has to do, and see how far lesson 07's kernel is from it. Then you go through the ideas that close the gap,
 one at a time, with the lines that each one changes and the time that it saves. You write four of the parts. The result is two kernels of about two

@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-75 minutes · difficulty: medium · routes: serving · you need first: lessons 02 (continuous batching), 03 (blocks) and 06
+75 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and each new request put its whole prompt into the next step. In

@@ -4,7 +4,7 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-60 minutes · difficulty: medium · routes: serving · you need first: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+60 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
 lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.

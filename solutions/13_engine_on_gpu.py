@@ -4,7 +4,7 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-60 minutes · difficulty: hard · routes: kernels · you need first: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
+60 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
 
 You don't need a GPU for this lesson. Every mechanism also runs on a CPU, where you can check that it doesn't change a single token. The speeds were
 recorded on an NVIDIA H200, and each chart names the machine, the versions and the command. At the end you choose two sizes that an

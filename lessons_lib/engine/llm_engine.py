@@ -291,7 +291,7 @@ class LLMEngine:
         )
 
     def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: BaseException) -> None:
-        """A step went wrong halfway: nobody knows what its sequences have in the cache now."""
+        """A step failed halfway, and what its sequences have in the cache now is unknown: fail their requests."""
         # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
         half_copied = [] if "move" in watch.laps else [each for each in scheduler_output.preempted if each.swapped]
         sequences = (*scheduler_output.num_scheduled_tokens, *half_copied)

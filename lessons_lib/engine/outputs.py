@@ -40,8 +40,8 @@ class CompletionOutput:
             while it grows.
         logprobs: one for each token, if they were asked for.
         request, sequence, seed, detokenizer, first_token_time, last_token_time: the engine's own. The detokenizer is
-            None if nobody reads along; times are on the engine's clock, when the first and the last token were passed
-            on.
+            None if the text isn't streamed; times are on the engine's clock, when the first and the last token were
+            passed on.
     """
 
     index: int

@@ -93,7 +93,7 @@ class OverlappedEngine(LLMEngine):
             return super().step()
         self.overlap.step()
         if not self.requests:
-            self._finish_in_flight()  # nobody reads it, but an engine without requests has nothing in flight
+            self._finish_in_flight()  # its result is unused, but an engine without requests has nothing in flight
         return self._claim()
 
     def _next_needs_logits(self) -> bool:

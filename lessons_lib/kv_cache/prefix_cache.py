@@ -23,7 +23,7 @@ def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
         token_ids: the tokens of the block.
 
     Returns:
-        32 bytes, by SHA-256: nobody can construct a prompt whose blocks have the hashes of another one.
+        32 bytes, by SHA-256: it is not feasible to construct a prompt whose blocks have another one's hashes.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
 

@@ -179,7 +179,7 @@ def test_the_order_of_arrival_changes_no_token(family, arrivals, max_num_seqs):
         if batch.running:
             free = [request for request in batch.running if request.state is RequestState.FINISHED]
             assert not free and (len(batch.running) == max_num_seqs or not batch.waiting), (
-                "a place stood free while somebody waited"
+                "a slot was free while a request waited"
             )
             ragged_step(batch)
     assert {number: request.output_ids for number, request in requests.items()} == {

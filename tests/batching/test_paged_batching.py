@@ -49,7 +49,7 @@ def serve(family="qwen2", **kwargs):
 
 
 def poisoned_cache(*args):
-    """A cache full of NaN: whoever reads a place that was not written spoils his answer."""
+    """A cache full of NaN: reading a slot that was not written spoils the answer."""
     cache = PagedKVCache(*args)
     for tensor in [*cache.keys, *cache.values]:
         tensor.fill_(float("nan"))
@@ -88,7 +88,7 @@ def check_pool(batch):
     if batch.waiting:
         first = batch.waiting[0]
         needed = promised + blocks_for(len(first.prompt_ids) + first.max_new_tokens - 1, pool.block_size)
-        assert len(running) == batch.max_num_seqs or needed > pool.num_blocks, "somebody waits although there is place"
+        assert len(running) == batch.max_num_seqs or needed > pool.num_blocks, "a request waits although there is room"
 
 
 def checked_step(batch):
@@ -156,7 +156,7 @@ def test_tokens_equal_generate_and_the_ragged_loop(family, block_size):
             max_num_seqs=max_num_seqs,
         )
         assert paged.outputs == expected == ragged.outputs
-        # With the pool that it makes for itself, nobody ever waits for blocks: the rows are those of lesson 05.
+        # With the pool that it makes for itself, no request ever waits for blocks: the rows are those of lesson 05.
         assert [step.names for step in paged.packed] == [step.names for step in ragged.packed]
         assert all(torch.equal(p.packed.input_ids, r.packed.input_ids) for p, r in zip(paged.packed, ragged.packed))
 
@@ -197,7 +197,7 @@ def test_in_a_small_pool_requests_wait_for_blocks_and_get_the_same_tokens(family
         )
         result = serve(family, max_num_seqs=8, num_blocks=largest + 2, block_size=block_size, step=hostile_step)
         assert result.outputs == expected
-        assert any(step.waiting and len(step.names) < 8 for step in result.packed), "nobody waited for blocks"
+        assert any(step.waiting and len(step.names) < 8 for step in result.packed), "no request waited for blocks"
         assert all(access.num_blocks == largest + 2 for access in result.accesses)
 
 

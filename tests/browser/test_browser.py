@@ -211,7 +211,7 @@ def test_the_pool_under_pressure_is_stepped_through(pressure_lesson, record_prop
     stepper.press("Home")
     assert stepper.words().startswith("Step 1 computes ")
     while "preempted" not in stepper.words():
-        stepper.press("ArrowRight")  # an error at the last step, if nobody ever is
+        stepper.press("ArrowRight")  # an error at the last step, if none ever is
     hovers = stepper.part("picture").locator("svg title").all_text_contents()
     assert any(hover.startswith("block 0: ") for hover in hovers)
 

@@ -405,7 +405,7 @@ def test_a_stream_is_the_answer_token_by_token():
 
 
 def test_the_scheduler_is_told_who_reads_along():
-    """Added without a word, nobody does; of a stream somebody does, unless it is said to be otherwise."""
+    """A request that is only added is not interactive; a streamed one is, unless told otherwise."""
     engine = an_engine()
     for said in ({}, {"is_interactive": True}, {"is_interactive": False}):
         engine.add_request([1, 2], greedy(), **said)
@@ -440,7 +440,7 @@ def test_a_stream_that_is_closed_early_is_aborted(after):
     audit(engine.scheduler)
     assert list(run_out(engine)) == ["other"]
     for _ in engine.stream([1, 2, 3], sampled(0)):
-        break  # nobody holds it any more
+        break  # nothing refers to it any more
     check_that_nothing_is_left(engine)
     assert engine.metrics.requests["abort"] == 2
 
@@ -523,7 +523,7 @@ def test_a_request_is_aborted_wherever_it_is(where):
 
 def test_aborting_what_is_not_there_is_harmless():
     engine = an_engine()
-    assert engine.abort("nobody") is None
+    assert engine.abort("unknown") is None
     engine.generate([[1]], greedy(2))
     assert engine.abort("0") is None
     assert engine.step() == [] and engine.metrics.requests == {"length": 1}

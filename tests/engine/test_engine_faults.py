@@ -1,4 +1,4 @@
-"""Faults of the model and of callbacks: whoever is concerned fails with the error, everybody else gets the right
+"""Faults of the model and of callbacks: the requests concerned fail with the error, all others get the right
 tokens, nothing is lost."""
 
 import pytest
@@ -30,7 +30,7 @@ def an_engine_at_work(params=None, **config):
 
 def check_answers(outputs, failed, kind=Broken, expected=PROMPTS.keys()):
     """Those who failed have the error and a right beginning; all others are answered in full."""
-    assert outputs.keys() == expected, "somebody was lost"
+    assert outputs.keys() == expected, "a request was lost"
     for name, output in outputs.items():
         answer = alone("qwen2", PROMPTS[name], CAP, ignore_eos=True)
         if name in failed:

@@ -107,7 +107,7 @@ def test_the_token_after_a_stop_token_is_thrown_away():
     sequence = Sequence("A", range(3), 10, frozenset({4}))
     steps = counting_steps(sequence)
     assert run(steps) == [sequence] and sequence.output_ids == [3, 4] and sequence.finish_reason == "stop"
-    assert "launch 2" in steps.runner.log, "nobody could know that it had ended"
+    assert "launch 2" in steps.runner.log, "that it had ended could not be known yet"
     assert len(steps.scheduler.pool.free_queue) == 200
 
 

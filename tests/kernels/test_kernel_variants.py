@@ -63,7 +63,7 @@ def test_every_variant_is_timed_and_in_a_case_that_exists():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_diff_of_a_variant_is_its_idea_and_nothing_else(name):
-    """The variants repeat most of the original: whoever changes one kernel and forgets the other sees it here."""
+    """The variants repeat most of the original: changing one kernel and forgetting the other shows here."""
     variant = VARIANTS[name]
     assert variant.idea and variant.kernel is not variant.changed[0][0]
     diff = variant.diff().splitlines()

@@ -77,7 +77,7 @@ def test_a_prompt_wholly_in_the_prefix_cache_left_nothing_to_compute(family, num
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_preemption_followed_by_a_prefix_hit_broke_the_block_table(family):
-    """Whoever comes back and finds its blocks in the cache has each block once, in the order of its tokens."""
+    """A sequence that comes back and finds its blocks in the cache has each block once, in the order of its tokens."""
     machine = Machine(family, 8, swap_blocks=0, should_swap=never_swap)
     prompts = [list(range(start, start + 6)) for start in (20, 50)]
     sequences = [Sequence(name, prompt, 20, arrival_time=n) for n, (name, prompt) in enumerate(zip("AB", prompts))]
@@ -145,7 +145,7 @@ def test_can_append_looked_at_the_wrong_token_at_a_block_boundary(prompt, block_
         scheduler.add(sequence)
     first = scheduler.schedule()
     scheduler.update(first, [0, 0])
-    others = pool.allocate(len(pool.free_queue))  # somebody else has all the rest
+    others = pool.allocate(len(pool.free_queue))  # another sequence has all the rest
     position = early.num_computed_tokens
     while late in scheduler.running:
         held, starts_a_block = len(early.blocks), position % block_size == 0
@@ -192,8 +192,8 @@ def test_greedy_decoding_was_impossible(family):
 @pytest.mark.parametrize("max_tokens, samples", [(1, 1), (8, 1), (8, 3), (None, 1)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_immediate_end_of_text_lost_the_request(family, max_tokens, samples):
-    """A request whose first token is the end is answered, with that token and no text; and so is everybody beside
-    it."""
+    """A request whose first token is the end is answered, with that token and no text; and so are the requests
+    that run with it."""
     engine, told = an_engine(family), []
     prompt = next([token, 50] for token in range(97) if END in alone(family, (token, 50), 12))
     answer = alone(family, tuple(prompt), 12)

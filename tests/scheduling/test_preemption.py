@@ -43,7 +43,7 @@ def sequence(name="A", prompt=5, max_tokens=20, arrival=0.0, first=0, **more):
 
 
 def go(scheduler, steps=1, token=90):
-    """Steps without a model: everybody gets the same token. Returns the plans."""
+    """Steps without a model: all sequences get the same token. Returns the plans."""
     scheduler_outputs = []
     for _ in range(steps):
         scheduler_output = scheduler.schedule()
@@ -552,7 +552,7 @@ def wrong_used(s):
 
 
 def wrong_name_without_block(s):
-    s.pool.hash_to_block[b"nobody"] = 0
+    s.pool.hash_to_block[b"unused"] = 0
 
 
 def wrong_name_of_two(s):

@@ -1,6 +1,6 @@
 """The proof of lesson 10: whatever happens to a sequence's blocks, its answer is the one that it gets alone.
 
-Random workloads in pools that are too small for them. Cells that nobody may read are NaN in every step, so that reading
+Random workloads in pools that are too small for them. Cells that must not be read are NaN in every step, so that reading
 one cannot go unseen, and the books of the pool are checked after every step.
 """
 
@@ -145,8 +145,8 @@ class Workload:
         self.to_come = [(comes, sequence) for comes, sequence in self.to_come if comes > step]
 
     def disturb(self):
-        everybody = [*self.scheduler.running, *self.scheduler.waiting]
-        parent, victim = self.rng.choice(everybody), self.rng.choice(everybody)
+        sequences = [*self.scheduler.running, *self.scheduler.waiting]
+        parent, victim = self.rng.choice(sequences), self.rng.choice(sequences)
         if self.rng.random() < self.forks and len(self.sequences) < 14 and not parent.swapped:
             child = fork(self.scheduler.pool, parent, f"{len(self.sequences)} of {parent.id}")
             self.sequences.append(child)
@@ -163,7 +163,7 @@ class Workload:
         holding_forks = len(scheduler.waiting_forks())
         scheduler_output = scheduler.schedule()
         assert scheduler_output.num_scheduled_tokens and not scheduler_output.stalled, (
-            f"{self.name}: nothing is computed, or somebody stalls"
+            f"{self.name}: nothing is computed, or a sequence stalls"
         )
         assert (
             scheduler_output.num_tokens <= scheduler.max_num_batched_tokens

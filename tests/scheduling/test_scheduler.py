@@ -50,7 +50,7 @@ def test_an_answer_ends_with_a_stop_token_or_at_its_cap():
         assert (early.output_ids, early.finish_reason) == ([6], "stop")
 
 
-def test_sequences_with_the_same_content_are_different_ones():
+def test_all_sequenceswith_the_same_content_are_different_ones():
     one, other = a_sequence("A"), a_sequence("A")
     assert one != other and len({one: 1, other: 2}) == 2
 
@@ -65,20 +65,20 @@ def test_prefill_chunk_decode_and_recompute_are_one_case():
         a_sequence("decoding", 10, 5, computed=12, answer=3),
     )
     again, last = a_sequence("again", 4, 5, computed=0, answer=3), a_sequence("last of its prompt", 10, computed=9)
-    everybody = [new, half, decoding, again, last]
-    assert by_name(share_budget(everybody, 99)) == {
+    all_sequences = [new, half, decoding, again, last]
+    assert by_name(share_budget(all_sequences, 99)) == {
         "decoding": 1,
         "last of its prompt": 1,
         "new": 10,
         "half": 4,
         "again": 7,
     }
-    assert list(by_name(share_budget(everybody, 99))) == ["decoding", "last of its prompt", "new", "half", "again"]
-    assert by_name(share_budget(everybody, 14)) == {"decoding": 1, "last of its prompt": 1, "new": 10, "half": 2}
-    assert by_name(share_budget(everybody, 12)) == {"decoding": 1, "last of its prompt": 1, "new": 10}
-    assert by_name(share_budget(everybody, 5)) == {"decoding": 1, "last of its prompt": 1, "new": 3}
-    assert by_name(share_budget(everybody, 1)) == {"decoding": 1}
-    assert share_budget(everybody, 0) == share_budget([], 8) == {}
+    assert list(by_name(share_budget(all_sequences, 99))) == ["decoding", "last of its prompt", "new", "half", "again"]
+    assert by_name(share_budget(all_sequences, 14)) == {"decoding": 1, "last of its prompt": 1, "new": 10, "half": 2}
+    assert by_name(share_budget(all_sequences, 12)) == {"decoding": 1, "last of its prompt": 1, "new": 10}
+    assert by_name(share_budget(all_sequences, 5)) == {"decoding": 1, "last of its prompt": 1, "new": 3}
+    assert by_name(share_budget(all_sequences, 1)) == {"decoding": 1}
+    assert share_budget(all_sequences, 0) == share_budget([], 8) == {}
     assert share_budget([a_sequence("all computed", 10, computed=10)], 8) == {}
 
 
@@ -120,7 +120,7 @@ def test_a_long_prompt_takes_what_the_decodes_leave():
     ]
 
 
-def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_nobodys():
+def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_unknowns():
     sequence = a_sequence("A", 5, 3)
     scheduler = a_scheduler(sequence, max_num_seqs=1, max_num_batched_tokens=3)
     assert (
@@ -221,7 +221,7 @@ def test_a_promise_covers_all_tokens_but_the_last(prompt, max_tokens, blocks):
         a_scheduler(a_sequence("A", prompt, max_tokens), blocks=blocks - 1)
 
 
-def test_one_block_too_few_and_conservative_admission_lets_nobody_else_in():
+def test_one_block_too_few_and_conservative_admission_lets_unknown_else_in():
     for blocks, together in ((5, False), (6, True)):  # three blocks each at most: 8 + 5 - 1 and 10 + 2 - 1 tokens
         scheduler = a_scheduler(a_sequence("A", 8, 5), a_sequence("B", 10, 2), blocks=blocks)
         scheduler_output = checked_schedule(scheduler)
@@ -269,7 +269,7 @@ def test_the_reserve_is_for_those_who_run(watermark, admitted):
 
 
 @pytest.mark.parametrize("admission", [conservative, optimistic])
-def test_nobody_passes_the_first_of_the_queue(admission):
+def test_unknown_passes_the_first_of_the_queue(admission):
     scheduler = a_scheduler(
         a_sequence("A", 8, 5), a_sequence("B", 12, 2), a_sequence("C", 1, 2), blocks=4, admission=admission
     )
@@ -308,7 +308,7 @@ def test_one_goes_on_while_the_other_stalls():
     assert by_name(checked_schedule(scheduler).num_scheduled_tokens) == {"B": 1}
 
 
-def test_nobody_comes_in_while_somebody_stalls():
+def test_unknown_comes_in_while_somebody_stalls():
     """A chunk of B lacks two blocks and one is free: C, which needs one, may not take it."""
     limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=3)
     scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
@@ -332,7 +332,7 @@ def test_nobody_comes_in_while_somebody_stalls():
     )  # no budget is left
 
 
-def test_when_nobody_can_go_on_it_says_so_and_changes_nothing():
+def test_when_unknown_can_go_on_it_says_so_and_changes_nothing():
     scheduler = stalling(blocks=4)
     state = lambda: copy.deepcopy(
         ([vars(s) for s in scheduler.running], list(scheduler.pool.free_queue), scheduler.pool.used)
@@ -350,7 +350,7 @@ def test_a_chunk_that_needs_two_blocks_takes_none_while_one_is_free():
     limits = dict(blocks=6, admission=optimistic, max_num_batched_tokens=10, max_num_seqs=2)
     scheduler = a_scheduler(a_sequence("A", 3, 9), a_sequence("B", 20, 2), **limits)
     scheduler.update(scheduler.schedule(), [7, 7])  # A has 3 tokens in the cache, B 7
-    scheduler.pool.allocate(2)  # somebody else
+    scheduler.pool.allocate(2)  # by another sequence
     a, b = scheduler.running
     scheduler_output = scheduler.schedule()
     assert (
@@ -416,17 +416,17 @@ def test_limits_that_make_no_sense_are_refused(limits, words):
 def test_a_sequence_can_be_taken_out_in_every_state():
     prefilling, decoding, waiting = a_sequence("prefilling", 20, 3), a_sequence("decoding", 2, 9), a_sequence("waiting")
     for leaver in (prefilling, decoding, waiting):
-        everybody = {s.id: copy.deepcopy(s) for s in (decoding, prefilling, waiting)}
-        scheduler = a_scheduler(*everybody.values(), max_num_seqs=2, max_num_batched_tokens=8)
+        all_sequences = {s.id: copy.deepcopy(s) for s in (decoding, prefilling, waiting)}
+        scheduler = a_scheduler(*all_sequences.values(), max_num_seqs=2, max_num_batched_tokens=8)
         for _ in range(2):
             scheduler_output = scheduler.schedule()
             scheduler.update(scheduler_output, [7] * len(scheduler_output.num_scheduled_tokens))
-        gone = everybody.pop(leaver.id)
+        gone = all_sequences.pop(leaver.id)
         held = set(gone.blocks)
         assert bool(held) == (leaver is not waiting)
         scheduler.remove(gone)
         assert gone.blocks == [] and held <= set(scheduler.pool.free_queue)
-        assert {*names(scheduler.running), *names(scheduler.waiting)} == set(everybody)
+        assert {*names(scheduler.running), *names(scheduler.waiting)} == set(all_sequences)
         check_books(scheduler)
         while scheduler.has_unfinished():
             scheduler_output = checked_schedule(scheduler)
@@ -445,9 +445,9 @@ def test_a_stalled_sequence_can_be_taken_out():
 def test_who_is_not_there_cannot_be_taken_out():
     scheduler = a_scheduler(a_sequence("A"), a_sequence("B", max_tokens=1), a_sequence("W"), max_num_seqs=2)
     (finished,) = scheduler.update(scheduler.schedule(), [7, 7])
-    for nobody in (a_sequence("A"), finished):
-        with pytest.raises(ValueError, match=f"sequence {nobody.id!r} does not wait"):
-            scheduler.remove(nobody)
+    for unknown in (a_sequence("A"), finished):
+        with pytest.raises(ValueError, match=f"sequence {unknown.id!r} does not wait"):
+            scheduler.remove(unknown)
         assert names(scheduler.running) == ["A"] and names(scheduler.waiting) == ["W"]
         check_books(scheduler)
 
@@ -530,7 +530,7 @@ def requests_of(family):
     )
 
 
-def sequences_of(family, chosen=range(18)):
+def all_sequencesof(family, chosen=range(18)):
     prompts, max_tokens_each, answers = requests_of(family)
     sequences = [
         Sequence(
@@ -542,7 +542,7 @@ def sequences_of(family, chosen=range(18)):
 
 
 def poisoned_runner(family, pool):
-    """A runner whose cache is full of NaN: whoever reads a place that was not written spoils his answer."""
+    """A runner whose cache is full of NaN: reading a slot that was not written spoils the answer."""
     runner = ModelRunner(tiny_model(family, seed=3), pool.num_blocks, pool.block_size)
     for tensor in [*runner.cache.keys, *runner.cache.values]:
         tensor.fill_(float("nan"))
@@ -572,7 +572,7 @@ def serve_with_deadlocks(runner, scheduler, sequences):
 @settings(max_examples=45, deadline=None, derandomize=True)
 @given(st.sampled_from(FAMILIES), st.lists(st.integers(0, 17), min_size=1, max_size=8, unique=True), limits)
 def test_no_schedule_changes_a_token(family, chosen, limits):
-    sequences, expected = sequences_of(family, chosen)
+    sequences, expected = all_sequencesof(family, chosen)
     scheduler = limited_scheduler(sequences, **limits)
     serve_with_deadlocks(poisoned_runner(family, scheduler.pool), scheduler, sequences)
     assert [sequence.output_ids for sequence in sequences] == expected
@@ -580,7 +580,7 @@ def test_no_schedule_changes_a_token(family, chosen, limits):
 
 
 def test_after_a_deadlock_an_answer_goes_on_from_a_cache_computed_again():
-    sequences, expected = sequences_of("qwen2")
+    sequences, expected = all_sequencesof("qwen2")
     scheduler = limited_scheduler(sequences, 5, 20, 4, 0, admission=optimistic)
     assert serve_with_deadlocks(poisoned_runner("qwen2", scheduler.pool), scheduler, sequences) > 0
     assert [sequence.output_ids for sequence in sequences] == expected
@@ -589,7 +589,7 @@ def test_after_a_deadlock_an_answer_goes_on_from_a_cache_computed_again():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_served_greedily_under_any_budget_the_answers_are_those_of_generate(family):
     for seats, budget in ((1, 1), (4, 4), (4, 16), (8, 64)):
-        sequences, expected = sequences_of(family)
+        sequences, expected = all_sequencesof(family)
         scheduler = Scheduler(BlockPool(60, 4), max_num_seqs=seats, max_num_batched_tokens=budget)
         assert serve_greedily(poisoned_runner(family, scheduler.pool), scheduler, sequences) == expected
         assert not scheduler.pool.used

@@ -58,7 +58,7 @@ def alone(family, prompt, max_tokens, ignore_eos=False):
 
 
 def run_out(engine, most_steps=2000):
-    """Steps until nobody is left, with the books checked after each. Returns id -> output."""
+    """Steps until no request is left, with the books checked after each. Returns id -> output."""
     outputs = {}
     for _ in range(most_steps):
         if not engine.has_unfinished():
@@ -75,7 +75,7 @@ class Broken(RuntimeError):
 
 
 def run_out_with_a_listener_that_raises(engine, check):
-    """Steps until nobody is left, `check()` after each, while a listener raises after every other step. Returns (id ->
+    """Steps until no request is left, `check()` after each, while a listener raises after every other step. Returns (id ->
     output, how often it raised)."""
     outputs, errors = {}, 0
 

@@ -42,13 +42,13 @@ def check_books(scheduler):
     pool, running, waiting = scheduler.pool, scheduler.running, list(scheduler.waiting)
     held = [block for sequence in running for block in sequence.blocks]
     assert len(set(held)) == len(held), "two sequences hold a block"
-    assert set(held) == pool.used, "a block is used and nobody holds it, or the other way round"
+    assert set(held) == pool.used, "a block is used and no sequence holds it, or the other way round"
     assert sorted([*pool.free_queue, *pool.used]) == list(range(pool.num_blocks)), (
         "a block is lost, or free and used at once"
     )
     assert len(running) <= scheduler.max_num_seqs
     assert len({id(sequence) for sequence in [*running, *waiting]}) == len(running) + len(waiting), (
-        "somebody is there twice"
+        "a sequence is there twice"
     )
     assert not any(sequence.finish_reason for sequence in [*running, *waiting])
     assert not any(sequence.blocks for sequence in waiting)
@@ -94,10 +94,10 @@ def checked_schedule(scheduler):
     if scheduler_output.num_tokens < budget and not scheduler_output.stalled:
         assert all(
             scheduler_output.num_scheduled_tokens.get(sequence) == wanted[sequence] for sequence in scheduler.running
-        ), "budget is left, and somebody wants more"
+        ), "budget is left, and a sequence wants more"
         if scheduler.waiting and len(scheduler.running) < scheduler.max_num_seqs:
             # All that `conservative` looks at is as it was when it said no; `optimistic` sees the same free blocks.
             assert not scheduler.admission(scheduler, scheduler.waiting.next(scheduler.running)), (
-                "there is room, and somebody waits"
+                "there is room, and a sequence waits"
             )
     return scheduler_output

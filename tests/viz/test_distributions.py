@@ -145,7 +145,7 @@ def test_what_is_no_time_is_refused(wrong):
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"nobody": []}, {"nobody": [], "zero": [0.0, 0.0], "one": [1.0]}, {"a": [10.0]}, {"a": [1e-9, 1e9]},
+    [{}, {"none": []}, {"none": [], "zero": [0.0, 0.0], "one": [1.0]}, {"a": [10.0]}, {"a": [1e-9, 1e9]},
      {f"a long name of a policy, number {n}": [0.1 * n, 2, 3] for n in range(8)}, TWO],
     ids=["no runs", "empty", "zero", "one value", "far apart", "many names", "two"],
 )  # fmt: skip

@@ -325,7 +325,7 @@ def test_the_words_say_the_same_as_the_picture():
         step_of([1] * 26, [50] * 26),
         step_of([2], [1], names=["a <b> & 'c'"]),
     ],
-    ids=["mixed", "nobody", "one token", "many prefills", "many decodes", "odd name"],
+    ids=["mixed", "no request", "one token", "many prefills", "many decodes", "odd name"],
 )
 def test_every_step_can_be_drawn_and_nothing_lies_outside_the_sheet(step):
     picture = draw_packed_step(step, lambda token: "<&\n\"'")

@@ -1,4 +1,4 @@
-"""Waits against arrivals: points where their times are, bins that hold everybody once, tiers apart."""
+"""Waits against arrivals: points where their times are, bins that hold every request once, tiers apart."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -171,7 +171,7 @@ def test_a_pale_band_lies_between_the_mean_and_the_longest_wait():
 
 @pytest.mark.parametrize(
     "runs",
-    [{}, {"nobody": Simulation()}, {"one": run_of((0, 0))},
+    [{}, {"none": Simulation()}, {"one": run_of((0, 0))},
      {"a": run_of((3, 0), (4, 0)), "b": Simulation(), "c": run_of((1, 5)), "d": run_of(*[(n, n) for n in range(400)]), "e": run_of((0, 1))}],
     ids=["no runs", "empty", "one", "five"],
 )  # fmt: skip
