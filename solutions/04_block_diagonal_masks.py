@@ -751,7 +751,7 @@ small = tag_tokens([40] * 8)
 assert block_diagonal_mask(small, small).sum() == useful[3]  # check the formula against the mask
 for n, all_cells, true_cells in list(zip(counts, cells, useful))[::4]:
     sizes = f"{all_cells / 2**20:5.1f} MiB as bool, {4 * all_cells / 2**20:5.1f} MiB as float32"
-    print(f"{n:3} sequences: {all_cells:11,} cells, {true_cells:7,} True ({true_cells / all_cells:.1%}), {sizes}")
+    print(f"n = {n:3}: {all_cells:11,} cells, {true_cells:7,} True ({true_cells / all_cells:.1%}), {sizes}")
 line_chart(
     counts,
     {"all cells of the mask": cells, "True cells": useful},
@@ -769,8 +769,8 @@ Both axes are logarithmic, so a power law is a straight line, and its slope is t
 the True ones. Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a
 plain attention function computes a score for every cell, in every head of every layer, before the mask throws most of
 them away. That's why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask.
-They're told where each sequence begins and ends, and compute only those blocks. You'll write such a kernel in lesson
-08.
+They're told where each sequence begins and ends, and compute only the blocks on the diagonal. You'll write the main
+parts of such a kernel in lesson 08.
 
 PyTorch offers something in between, **FlexAttention**. You give the mask as a function of a query and a key, like the
 rules of this lesson; here both are indices in the row. `create_mask` evaluates the function for all pairs.
@@ -819,8 +819,8 @@ the next. That's why it's still slower than "alone, KV cache", which makes more 
 
 - **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
   each request begins in it. vLLM passes `query_start_loc` to `flash_attn_varlen_func`, FlashAttention's fast
-  attention kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables: see
-  `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
+  attention kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables (lesson
+  03): see `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
   FlexAttention backend, `flex_attention.py` in the same folder. It does what the FlexAttention cell above does, and
   calls its sequence ids `doc_ids`.
 - **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For
