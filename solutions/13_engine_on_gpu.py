@@ -6,8 +6,8 @@
 
 60 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
 
-You don't need a GPU for this lesson. Every mechanism also runs on a CPU, where you can check that it doesn't change a single token. The speeds were
-recorded on an NVIDIA H200, and each chart names the machine, the versions and the command. At the end you choose two sizes that an
+You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
+recorded on an NVIDIA H200, and each chart says where its numbers come from. At the end you choose two sizes that an
 engine needs before its first request: how many sequences run at once, and how many tokens fit in a block.
 """
 
@@ -59,8 +59,8 @@ END = tokenizer.eos_token_id
 """
 ## The problem: the GPU waits for the CPU
 
-A decode step of a small model gives a large GPU very little to compute. It still takes several hundred kernel launches, and each launch costs the CPU
-a few microseconds. So the GPU waits for the CPU.
+A decode step of a small model gives a large GPU very little to compute. It still takes about a thousand kernel launches, and for each one
+the CPU spends tens of microseconds running Python and PyTorch code. So the GPU waits for the CPU.
 
 Four ideas turn that around: CUDA graphs, compilation, tokens kept on the device, and overlapped steps. The chart shows a recorded run with 256
 requests that all arrive at the start. The first bar is an engine that launches its kernels one by one. Each bar below it keeps what the bar above has and
@@ -90,7 +90,7 @@ for (_, before), (name, after) in zip(list(speeds.items()), list(speeds.items())
 # %% [markdown]
 """
 Read the first row of the table. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU has already finished: it was idle most of the
-time. In the second row a launch takes half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
+time. In the second row, launching takes half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
 computes, so it waits less and the whole step gets shorter. The last row is the whole engine, with requests, sampling parameters and metrics; in the
 rows above it, a bare scheduler drives the model.
 
@@ -212,7 +212,7 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 
 That is also what makes overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
 loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
-the end token, the sequence has computed one token too many, and that token is thrown away.
+the end token, one token too many has been computed for that sequence, and it is thrown away.
 
 One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of blocks, the
 loop first waits for the in-flight step.
@@ -226,8 +226,8 @@ print(inspect.getsource(OverlappedSteps.step))
 ## Prove it
 
 All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same four. They run without a GPU too,
-though no faster: nothing is compiled, and `rerun` replaces the capture. You can still check that the answers are right, against one request at a time
-as in lesson 00:
+though no faster: nothing is compiled, and `rerun` replaces the capture. You can still check that the answers are right: they must be the same
+as when each request runs alone, as in lesson 00.
 """
 
 # %%
@@ -241,7 +241,7 @@ gpu_model_runner.close()
 
 # %% [markdown]
 """
-## How large may the batch be?
+## How large can the batch be?
 
 Graphs are captured and buffers are allocated before the first request arrives, so the engine must know its largest batch, `max_num_seqs`, in advance.
 A larger batch serves more requests at once. Memory sets the limit, and the cache takes most of it. So it's tempting to simply divide the memory by the cache of
@@ -267,7 +267,7 @@ print(inspect.getsource(engine_fits))
 """
 ## Build: the largest batch that fits
 
-One try takes seconds, or minutes with a large model, so we don't want to try all 64 sizes. If one size fits, all smaller ones do. So one try in the
+One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size fits, all smaller ones do. So one try in the
 middle rules out half of the sizes.
 
 **Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True for all smaller sizes. `most` is
@@ -336,7 +336,7 @@ Table(
 
 # %% [markdown]
 """
-Small blocks waste nothing and find most of the shared tokens. Large blocks keep the tables short, let a kernel read longer contiguous runs of memory
+Small blocks waste almost nothing and find most of the shared tokens. Large blocks keep the tables short, let a kernel read longer contiguous runs of memory
 (lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
 six stories repeat among the forty requests, so more is found than the instructions alone.) With blocks of 64 or more, little is found, because the common prefix is
 shorter than a block.
@@ -357,13 +357,13 @@ draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark
 # %% [markdown]
 """
 Read this chart with care. The model is small and all sampling is greedy, so the CPU time of each step dominates, and our engine does little in a step.
-vLLM does more, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. Lesson 08 compares kernels
-with vLLM 0.33.0, because the two comparisons were recorded at different times.
+vLLM does more, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. The kernels in
+lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recorded at different times.
 
 ## What production does
 
-- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention, which
-  stays an operator that isn't compiled. Mixed steps replay a graph for each part; steps with only decodes replay a single graph of the whole step.
+- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention
+  operators, which aren't compiled. Mixed steps replay a graph for each part; steps with only decodes replay a single graph of the whole step.
 - **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
   `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
 - **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
