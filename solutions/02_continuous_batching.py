@@ -66,8 +66,8 @@ print(f"Of all token positions computed, {static.trace.waste:.0%} were wasted.")
 
 # %% [markdown]
 """
-Two things keep E out. First, the shape of a wave is fixed when it starts: its padding and its cache fit these four
-prompts. Second, a wave ends as a whole. That's the batch barrier of lesson 01.
+Two things keep E out. First, the shape of a wave is fixed when it starts: its padding and its cache are sized for
+these four prompts. Second, a wave ends as a whole. That's the batch barrier of lesson 01.
 
 ## Predict
 
@@ -163,8 +163,8 @@ prefilling to finished, because the prefill gives the first token of the answer,
 """
 **Exercise 02.1.** Write the two methods of `Request`. The fields are given.
 
-- `move_to(state)` makes an allowed transition and refuses any other with `IllegalTransition`. A refused call changes
-  nothing, so the caller can catch the error and the request is still intact.
+- `move_to(state)` makes an allowed transition and refuses any other by raising `IllegalTransition`. A refused call
+  changes nothing, so the caller can catch the error and the request is still intact.
 - `append_token(token)` adds a token to the answer and makes the transition that follows from it, if any.
 
 Example: E has a limit of 80 tokens, the end token is 0, and E is decoding with 79 tokens so far. `E.append_token(5)`
@@ -245,8 +245,9 @@ print("D has left; E gets slot", manager.acquire("E"))
 
 In lesson 01, the cache grew by one column per step, for all rows at once. That can't work here, because the rows have
 different lengths. So we reserve the whole cache at the start and never move it. Each layer has one tensor for the
-keys and one for the values, of shape `[slots, KV heads, max_seq_len, head size]`. Column *c* of a row holds the token
-at position *c* of the request in that slot. There is no padding, and nothing is copied when a row grows.
+keys and one for the values, of shape `[slots, KV heads, max_seq_len, head size]`. Here `max_seq_len`, the number of
+columns, is 256. Column *c* of a row holds the token at position *c* of the request in that slot. There is no padding,
+and nothing is copied when a row grows.
 """
 
 # %%
@@ -268,9 +269,9 @@ Before each pass, the loop sets `view`, which says
 - which columns the new tokens go to: `view.positions`,
 - how many columns the pass reads: `view.num_keys`, as many as its longest request needs.
 
-The `transpose` is there because of how PyTorch indexes. `keys[rows, :, positions]` selects single entries by row and
-column, and PyTorch then puts the head axis after those two. The model's new keys have the heads before the tokens, so
-we swap these two axes.
+The code below has a `transpose` because of how PyTorch indexes. `keys[rows, :, positions]` selects single entries by
+row and column, and PyTorch then puts the head axis after those two. The model's new keys have the heads before the
+tokens, so we swap these two axes.
 """
 
 # %%
@@ -540,7 +541,7 @@ def answer_of_e(previous, mask):
 
 texts = {(mask, previous): answer_of_e(previous, mask) for mask in (cache_mask, careless_mask) for previous in "BF"}
 for (mask, previous), text in texts.items():
-    print(f"{mask.__name__}, slot used by {previous} before:\n   {PROMPTS[4]}{text}\n")
+    print(f"{mask.__name__}, slot previously used by {previous}:\n   {PROMPTS[4]}{text}\n")
 for mask in (cache_mask, careless_mask):
     print(f"{mask.__name__}: E's answer is the same after B and after F: {texts[mask, 'B'] == texts[mask, 'F']}")
 
@@ -590,8 +591,8 @@ utilization says how well the machine is used.
 
 > **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
 
-The workload is sixteen requests cut from the stories. Most have short answers, three have long ones, in an order
-drawn with a fixed seed. All of them arrive at the start.
+The workload is sixteen requests, with prompts cut from those of the stories. Most have short answers, three have long
+ones, and the order is shuffled with a fixed seed. All of them arrive at the start.
 """
 
 # %%
@@ -743,15 +744,15 @@ There are three separate losses:
 - **A pass with more rows costs more** than a pass with one. That puts the ceiling below the number of slots.
 - **Rows without a token.** A decode pass over 8 rows costs the same, however many of them give a token. At 8 slots,
   more than half of the rows give no token: the longest requests run on while the other slots are empty.
-- **Prefill passes.** Serving one request at a time needs them too, and batching doesn't reduce their number. As the rest
-  shrinks, their share grows.
+- **Prefill passes.** Serving one request at a time needs them too, and batching doesn't reduce their number. As the
+  rest shrinks, their share grows.
 
 The last two columns agree only roughly. The passes were timed outside of the runs, all with 100 columns; the runs add
 our own bookkeeping; and the one-at-a-time run used the growing cache of lesson 01.
 
 When you compare these ratios with those in papers, check the baseline. Orca reports 36.9 times the throughput of
-FasterTransformer at equal latency, for a model with 175 billion weights (Yu et al., 2022, abstract). vLLM reports 2
-to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
+FasterTransformer at equal latency, for a model with 175 billion parameters (Yu et al., 2022, abstract). vLLM reports
+2 to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
 already batch.
 
 ### The size of a chunk
@@ -772,7 +773,7 @@ for prefill_step in (16, 64, 240):
     largest = max(s.tokens_computed for s in steps)
     first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
     print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
-          f"the long prompt gets its first token in step {first}")
+          f"the request with the long prompt gets its first token in step {first}")
 
 # %% tags=["measured"]
 for prefill_step in (16, 64, 240):
@@ -782,7 +783,7 @@ for prefill_step in (16, 64, 240):
 # %% [markdown]
 """
 Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
-token sooner. That is a trade-off, and the operator of the server chooses.
+token sooner. That is a trade-off, and the choice is up to the operator of the server.
 
 ### The ledger
 """
@@ -792,8 +793,8 @@ ledger(model, tokenizer, "02", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last row with the one above it. Fewer token positions are computed, more of them are useful, and nothing
-is copied: the cache stays where it is, and each step writes only its new keys and values. But look at "cache
+Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful, and
+nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look at "cache
 reserved": no other row reserves as much.
 
 ## What production does
@@ -807,7 +808,8 @@ reserved": no other row reserves as much.
   `batch_size` is its `max_num_seqs`.
 - **Hugging Face transformers** has `generation/continuous_batching/`. The states in its `requests.py` include
   `PENDING`, `PREFILLING`, `DECODING` and `FINISHED`.
-- Neither reserves whole rows of cache, as we do. Both divide the cache into blocks, for the reason that follows.
+- Unlike our loop, vLLM and transformers don't reserve whole rows of cache. Both divide the cache into blocks, for the
+  reason that follows.
 
 ## What is still wrong
 """
@@ -825,10 +827,10 @@ for name, run in (
 # %% [markdown]
 """
 **Every slot reserves room for `max_seq_len` tokens, whichever request is in it.** We have to reserve for the longest
-request that might come, and most requests are short. On a GPU, the cache limits the number of slots, so most of the
-memory that could serve more requests stays empty. Lesson 03 allocates small blocks instead of whole rows.
+request that might come, and most requests are short. On a GPU, the memory for the cache limits the number of slots,
+yet most of that memory stays empty. Lesson 03 allocates small blocks instead of whole rows.
 
-**Idle rows still cost.** The pass is a rectangle over all slots.
+**Idle rows still take time.** The pass is a rectangle over all slots.
 """
 
 # %%
