@@ -33,7 +33,7 @@ from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import PoolPlayground, draw_pool
 from lessons_lib.viz.tables import Table
 
-model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
+model, tokenizer = load_model(device="cpu")  # float32: 4 bytes per element in the cache
 prompt_tokens = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(NAMES, PROMPTS)}
 
 # %% [markdown]
@@ -85,7 +85,7 @@ oracle tells us how many tokens it will hold when it finishes. We reserve exactl
 as long as the request runs. Nothing is hatched anymore.
 
 Look only at the steps in which requests are waiting in the queue. That's when an empty slot hurts, because a waiting
-request could use it. As memory in use, count all slots from the first reserved one to the last.
+request could use it. As memory in use, count all slots from slot 0 to the last reserved one.
 """
 
 # %%
@@ -493,8 +493,8 @@ print(inspect.getsource(slot_of))
 
 # %% [markdown]
 """
-Take a request with the blocks 5 and 2, at 4 tokens per block, and position 6. 6 // 4 = 1, so the token is in the
-second block of the table, block 2. Its offset there is 6 % 4 = 2. The slot is 2 × 4 + 2 = 10.
+Take a request with blocks 5 and 2, at 4 tokens per block, and position 6. 6 // 4 = 1, so the token is in the second
+block of the table, block 2. Its offset there is 6 % 4 = 2. The slot is 2 × 4 + 2 = 10.
 
 A prefill can need hundreds of positions in one step, and the result must be a tensor, because it indexes the cache.
 So don't loop over the positions.
@@ -650,7 +650,7 @@ for name, result in (("six stories", six), ("32 requests", many)):
 
 ### Waste against block size
 
-First the comparison that this lesson is about. We take the same steps of the same run, once with the best that
+First, the comparison that this lesson is about. We take the same steps of the same run, once with the best that
 contiguous memory allows, and once in blocks.
 """
 
@@ -914,7 +914,7 @@ print(f"at their peak, the six stories hold {peak} blocks of 16")
 for num_blocks in (peak, peak - 1):
     try:
         served = replay(six.trace, BlockPool(num_blocks, 16), BlockTable)
-        print(f"pool of {num_blocks} blocks: {len(served)} states, all served")
+        print(f"pool of {num_blocks} blocks: {len(served)} pictures, all requests served")
     except OutOfBlocks as error:
         print(f"pool of {num_blocks} blocks: OutOfBlocks: {error}")
 
