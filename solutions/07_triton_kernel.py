@@ -79,7 +79,7 @@ Table(
 # %% [markdown]
 """
 Attention has to read the keys and values: that's the third column. The data in the last column is read from the pool, written to new memory, and read
-again. It's larger where sequences have different lengths, because the rectangles are padded.
+again. There's more of it when sequences have different lengths, because the rectangles are padded.
 
 The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our own. First, the vocabulary:
 
@@ -128,8 +128,8 @@ A kernel is written from the point of view of one program, which asks for its ow
 > **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are powers of two, and known when the kernel is
 > compiled.
 
-> **pointer**: the address of a tensor's first element. A tensor argument reaches the kernel as a pointer, without shape and strides. Pointer + 3 is the
-> address of the element three elements further.
+> **pointer**: the address of a tensor's first element. A tensor argument reaches the kernel as a pointer, without its shape or strides. Pointer + 3 is
+> the address of the element three elements further.
 
 > **mask of a load or store**: a tile of booleans. Where it is False, nothing is read or written.
 
@@ -140,7 +140,7 @@ A kernel is written from the point of view of one program, which asks for its ow
 | `tl.arange(0, BLOCK)` | the tile 0, 1, ..., BLOCK − 1 |
 | `a + b`, `a * b`, `a < b` | elementwise on tiles; a scalar is combined with every element |
 | `tl.load(x + offsets, mask=m)` | the elements of `x` at the offsets in the tile `offsets` |
-| `tl.store(out + offsets, tile, mask=m)` | writes them; a kernel returns nothing |
+| `tl.store(out + offsets, tile, mask=m)` | writes the elements of `tile` to `out`, at these offsets; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a compile-time constant, written in capitals and passed by name |
 
 You launch it with the grid in brackets: `add_kernel[(3,)](x, y, out, 10, BLOCK=4)`. The tensors must be on the GPU, or on the CPU where kernels are
@@ -493,15 +493,15 @@ C's second block is half empty. Masked elements aren't read: the kernel loads th
 One program computes one query head of one sequence. Now we launch a grid of (sequences, query heads): program (i, h) computes query head h of sequence
 i. The loop doesn't change. What remains is to find each program's query, KV head, block table, context length and output.
 
-GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and the query heads 0, 1, 2, 3 use the KV heads 0, 0, 1,
-1. You can move a pointer: `k_cache + n` points n elements further.
+GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2, 3 use KV heads 0, 0, 1, 1.
+You can move a pointer: `k_cache + n` points n elements further.
 
 | argument | what it is | strides |
 |---|---|---|
 | `q`, `out` | `[sequences, query heads, HEAD_DIM]` | `stride_seq`, `stride_q_head`, the same for both; the last is 1 |
 | `k_cache`, `v_cache` | `[num_blocks, BLOCK_SIZE, KV heads, HEAD_DIM]` | `stride_block`, `stride_slot`, `stride_head`, the same for both; the last is 1 |
 | `block_tables` | `[sequences, longest table]`, 32-bit | `stride_table`; the last is 1 |
-| `context_lens` | `[sequences]`, 32-bit: tokens of each sequence, the new one included | 1 |
+| `context_lens` | `[sequences]`, 32-bit: number of tokens in each sequence, including the new one | 1 |
 
 HEAD_DIM and BLOCK_SIZE are powers of two again: models with a head size of 80 or 96 have to wait for lesson 08.
 
@@ -562,8 +562,8 @@ Lesson 08 gives all query heads of a KV head to one program, which loads each ke
 
 ## Prove it
 
-First, random cases against lesson 06. The contexts are close to the size of a block: one token, one less than a block, exactly a block, and one more.
-Slots without a token hold NaN.
+First, random cases against lesson 06. One context is a single token; the others are close to the size of a block: one less, exactly a block, and one
+more. Slots without a token hold NaN.
 """
 
 # %%
@@ -703,13 +703,13 @@ else:
 # %% [markdown]
 """
 This lesson adds no row to the ledger. The counts would be the same as in lesson 06. The time would be either the interpreter's, which means nothing,
-or a GPU's, and all other rows were measured on a CPU.
+or a GPU's, which can't be compared with the other rows: they were all measured on a CPU.
 
 ## What production does
 
 - **vLLM** started with CUDA kernels. `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence to one thread block, as your
-  kernel gives it to one program. `paged_attention_v2` split long sequences into partitions of 512 tokens and merged them. On NVIDIA GPUs it now uses
-  FlashAttention or FlashInfer by default.
+  kernel gives it to one program. `paged_attention_v2` split long sequences into partitions of 512 tokens and merged their results. On NVIDIA GPUs vLLM
+  now uses FlashAttention or FlashInfer by default.
 - vLLM's Triton kernel is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py` (names as of version 0.33). You'll recognize
   `block_tables_ptr`, the strides of the caches, `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`,
   `row_sum` and `acc`. It has one program per *KV* head and group of query tokens, and handles prompts and decodes alike.
