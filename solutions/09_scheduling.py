@@ -496,7 +496,7 @@ measurements, a coefficient may even come out negative.
 
 From here on, we no longer use your machine's timings. A fixed cost model makes the simulator's results the same on
 every machine: 5 ms per step, 20 µs per token, and 0.2 µs per context token. That's in the range of a model with a few
-billion weights on one GPU; the numbers are round, not measured. Everything below compares policies under this cost
+billion parameters on one GPU; the numbers are round, not measured. Everything below compares policies under this cost
 model.
 """
 
