@@ -6,9 +6,9 @@
 
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
-First you count the minimum that attention has to do, and see how far lesson 07's kernel is from it. Then you go through the ideas that close the gap,
-one at a time, with the lines that each one changes and the time that it saves. You write four of the parts. The result is two kernels of about two
-screens each, compared with those that production uses.
+First you count the minimum amount of work that attention has to do, and see how far lesson 07's kernel is from it. Then you go through the ideas that
+close the gap, one at a time, with the lines that each one changes and the time that it saves. You write four of the parts. The result is two kernels of
+about two screens each, which you compare with those used in production.
 """
 
 # %%
@@ -57,7 +57,7 @@ print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f}
 
 # %% [markdown]
 """
-Both limits were measured in the same run: the first with a kernel that reads 8 GB once and sums it, the second with a product of two 8192 × 8192
+Both rates were measured in the same run: the first with a kernel that reads 8 GB once and sums it, the second with a product of two 8192 × 8192
 matrices in bfloat16. A TFLOP is 10¹² operations, a GFLOP 10⁹.
 
 ## The problem: correct, and slow
@@ -134,7 +134,7 @@ elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 by
 tokens, at positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the
 same; queries and outputs triple.
 
-As in the other lessons, `hint("08.1")`, run in a cell of its own, gives up to three hints.
+As in the other lessons, `hint("08.1")` shows one hint per call. Run it in a cell of its own.
 """
 
 # %% exercise="08.1"
@@ -205,8 +205,8 @@ print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for n
 The keys and values stay the same, and each new token uses them once more. So the intensity grows by about 4 per token, until queries and outputs begin
 to matter.
 
-Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering the blocks into a dense copy, and
-then PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
+Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering the blocks into a dense copy and
+then running PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
 """
 
 # %%
@@ -252,7 +252,7 @@ noted = []
 
 
 def noting_backend(packed, block_tables, block_size):
-    """PyTorch's backend of lesson 06; it also keeps the attention inputs of every layer of a step of decodes."""
+    """Lesson 06's PyTorch backend; in steps with only decodes, it also keeps the attention inputs of every layer."""
     attend = plan_attention("torch", torch.device("cpu"))(packed, block_tables, block_size)
 
     def attend_and_note(query, keys, values, scale):
@@ -345,7 +345,7 @@ included. `is_row` marks the real ones, and only those are stored.
 ## Idea 3: a tile of several blocks
 
 A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration. Luckily, an iteration needn't be one block. A tile
-may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, in runs of 16 that are the same. The
+may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, in runs of 16 identical ones. The
 load returns 64 block indices, and from these we compute 64 offsets:
 """
 
@@ -360,9 +360,9 @@ print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]}
 
 # %% [markdown]
 """
-`USE_INT64` is the other trick in `cache_offsets`. Lesson 07 converted every block index to 64 bits, because 32 bits overflow in a large cache. But a
-64-bit integer takes two registers, and a tile has many of them. So the launcher looks at the cache: if all its offsets fit into 32 bits, the kernel is
-compiled without the conversion.
+`USE_INT64` is the other trick in `cache_offsets`. Lesson 07 converted every block index to 64 bits, because 32-bit offsets overflow in a large cache.
+But a 64-bit integer takes two registers, and a tile has many of them. So the launcher looks at the cache: if all its offsets fit into 32 bits, the
+kernel is compiled without the conversion.
 
 Keys can be requested only once their block indices have arrived. That's two waits in a row, in every iteration. Triton hides part of this by itself.
 With `num_stages=2`, an iteration requests the next one's keys and values before it ends; with `num_stages=3`, also the block indices of the one after
@@ -401,8 +401,8 @@ In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a
 It returns four tiles, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled** to
 the new maximum. It does *not* add the values of these keys. The kernel does that afterwards, with a `tl.dot` of weights and values.
 
-It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` compares two tiles elementwise.
-To combine one value per row with a tile [rows, keys], make it a column: `x[:, None]`.
+It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` takes the elementwise maximum
+of two tiles. To combine one value per row with a tile [rows, keys], make it a column: `x[:, None]`.
 
 The trap is the same as in lesson 06. If a row hasn't seen a key yet and may not see any of these either, its new maximum is minus infinity, and −∞ −
 (−∞) is NaN. For such a row, subtract 0 instead, but still return minus infinity as its maximum; its weights and its sum are then 0. An `if` can't
@@ -447,7 +447,7 @@ print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.al
 
 Four variants were timed. In three of them, the lines below were changed; the fourth is the same kernel, launched with `BLOCK_N` = 16. The first variant
 is launched on caches that claim to have one KV head per query head, but the four heads of a group are at the same address. The third has one *extra*
-idea: the entries of the table that the next iteration needs are known already, so it reads them one iteration early.
+idea: it's known in advance which table entries the next iteration needs, so they're read one iteration early.
 """
 
 # %%
@@ -535,8 +535,8 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: p
 
 # %% [markdown]
 """
-In the hatched cells, the lower bound of 512 keys determines the split size. So the single sequence of 8,192 tokens gets 16 splits, and its 16 × 8
-programs are four fewer than there are processors. Why not smaller splits?
+In the hatched cells, the minimum of 512 keys determines the split size. So the single sequence of 8,192 tokens gets 16 splits, and its 16 × 8 programs
+are four fewer than there are processors. Why not smaller splits?
 """
 
 # %%
@@ -546,7 +546,7 @@ print(f"512 keys and values of one head: {split_bytes / 1e3:.0f} KB, read in {sp
 
 # %% [markdown]
 """
-Besides reading, a program has to start, look up its table, wait for its first keys, and write its result; and each split is one more to merge. The
+Besides reading, a program has to start, look up its blocks, wait for its first keys, and write its result; and each split is one more to merge. The
 smaller the splits, the larger the share of this overhead.
 """
 
@@ -585,8 +585,8 @@ starts at HEAD_DIM times that in `partial_out`.
   token, `return`: another kernel handles it. The decode kernel above starts in the same way.
 - **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold anything, even NaN. Load them
   with a mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
-- **Result.** The weighted mean of the attentions, with the weights 2 to the (log-sum-exp − the largest log-sum-exp). Store it in `out`, with a mask for
-  `dim < HEAD_DIM`.
+- **Result.** The weighted mean of the attentions. A split's weight is 2 to the power of (its log-sum-exp − the largest log-sum-exp). Store it in `out`,
+  with a mask for `dim < HEAD_DIM`.
 
 Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 × [2, 4] + 1 × [8, 1]) / 1.5 =
 [6, 2].
@@ -618,17 +618,17 @@ partial tensors are never written.
 
 ## Idea 6: one packed batch, prefills included
 
-In a real step the batch is mixed: some requests contribute a whole prompt, some a chunk, and most of them one token. With several new tokens of a
-sequence, Idea 1 goes further: a program computes **neighboring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are
-256 rows. Every key that is loaded serves all of them.
+In a real step the batch is mixed: some requests contribute a whole prompt, some a chunk, and most of them one token. When a sequence has several new
+tokens, Idea 1 goes further: a program computes **neighboring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256
+rows. Every key that is loaded serves all of them.
 
-So the packed batch is cut into tiles of BLOCK_Q tokens each, sequence by sequence. Program (h, t) computes tile t. Which sequence is tile t part of?
-Sequences have different lengths, so the program has to find out. It would be easy if the CPU, the *host* of the GPU, counted each sequence's tiles. But
-then it would need the lengths, which are on the GPU, and would have to wait for them. A trick avoids that:
+So the packed batch is cut into tiles of BLOCK_Q tokens each, sequence by sequence. Program (h, t) computes tile t. Which sequence does tile t belong
+to? Sequences have different lengths, so the program has to find out. It would be easy if the CPU, the *host* of the GPU, counted each sequence's tiles.
+But then it would need the lengths, which are on the GPU, and would have to wait for them. A trick avoids that:
 
 **The tiles of sequence i start at tile cu_seqlens_q[i] // BLOCK_Q + i.** The first term is the number of full tiles that fit before it. And each of the
-i sequences before it may end with a tile that isn't full, so there's one more for each. There may be one tile too many; it finds no tokens, and exits.
-T // BLOCK_Q + N tiles are enough for T tokens of N sequences: both are known from shapes.
+i sequences before it may end with a tile that isn't full, so there's one more for each. A sequence may get one tile too many; that tile finds no
+tokens, and its program exits. T // BLOCK_Q + N tiles are enough for T tokens of N sequences: both are known from shapes.
 """
 
 # %%
@@ -658,8 +658,8 @@ There may be hundreds of sequences, and every program searches. So use binary se
 and a `high` that is known to start after it, or to be past the last sequence. Each look at the one in the middle halves the range. There is at least one
 sequence.
 
-`while` and `if` work in a kernel as they do in Python, on scalars loaded with `tl.load`. But the compiler accepts no `return` and no `break` inside a
-loop, though the interpreter does. The check tries both.
+`while` and `if` work in a kernel as they do in Python, on scalars loaded with `tl.load`. But inside a loop the compiler rejects `return` and `break`,
+which the interpreter allows. The check uses both the interpreter and the compiler.
 
 Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start at tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence 0,
 tile 3 to sequence 1, and tile 5 to sequence 2.
@@ -674,9 +674,9 @@ from lessons_lib.kernels.paged_flash import find_seq_idx
 
 It has three more ideas. The functions below implement them.
 
-**A mask on the diagonal only.** A token sees the keys up to its own position. So all tokens of a tile see all keys before the tile's first token. Only
-around the tile's own positions does one token see a key that another doesn't. Therefore the kernel has two loops. The first, up to `first_masked_key`,
-needs no mask, and no row in it can be without a key, so `unmasked_softmax` drops your `tl.where`. The second loop masks, and is short.
+**A mask on the diagonal only.** A token sees the keys up to its own position. So all tokens of a tile see all keys before the tile's first token. What
+they see differs only around the tile's own positions. Therefore the kernel has two loops. The first, up to `first_masked_key`, needs no mask, and no
+row in it can be without a key, so `unmasked_softmax` drops your `tl.where`. The second loop masks, and is short.
 
 **Longest first.** The last tokens of a long prompt see the most keys, so their programs take longest. A GPU starts programs in the order of their ids.
 If the longest came last, most processors would wait for them at the end. So `longest_first` counts the tiles backwards.
@@ -771,14 +771,14 @@ So no idea has a fixed value. What it buys depends on what is already there, and
 
 ## Two functions
 
-A function that others call has to be safe. A kernel checks nothing; with a wrong table it reads the wrong memory, or overwrites another tensor. So two
-functions wrap the kernels:
+A function that others call has to be safe. A kernel checks nothing; with a wrong table it reads the wrong memory, and with a wrong `cu_seqlens_q` it
+may overwrite another tensor. So two functions wrap the kernels:
 
 - `decode(q, k_cache, v_cache, block_tables, context_lens, scale)` for sequences with one new token each;
 - `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed batch.
 
 Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are on the GPU, and reading them
-synchronizes. So those are checked only on a CPU, or if `varlen` isn't given the maxima and has to synchronize anyway. `decode` doesn't need maxima: it
+synchronizes. So those are checked only on a CPU, or if `varlen` isn't given both maxima and has to synchronize anyway. `decode` doesn't need maxima: it
 uses the width of the table. On a GPU it never synchronizes, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
 """
 
@@ -950,7 +950,7 @@ Table(
 
 # %% [markdown]
 """
-In the decodes the limit is read bandwidth: near 100 %, a kernel runs about as fast as this machine can read. The short cases can't come as close,
+In the decodes the limit is read bandwidth: near 100%, a kernel runs about as fast as this machine can read. The short cases can't come as close,
 because starting and finishing take a larger share. In the prefill the limit is the rate of the large matrix product. The mixed batch can't reach its
 limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
 
