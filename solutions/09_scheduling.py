@@ -106,8 +106,9 @@ line_chart(range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y",
 # %% [markdown]
 """
 With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, as in every
-step, but they have to wait for it until the whole prompt is computed. Anyone watching a stream sees it freeze. With the
-limit, the prompt is spread over many steps, each a little longer than a plain decode step.
+step, but only once the whole prompt has been computed. Anyone watching a stream sees it freeze. With the limit, the
+prompt is spread over many steps, each longer than a plain decode step but far shorter than the step with the whole
+prompt.
 
 L pays for that. With whole prompts, its first token comes at the end of step 11. With the limit, it comes about twenty
 steps later.
@@ -244,7 +245,7 @@ reveal("09.a", shared[64]["E"], unit="tokens")
 
 # %% [markdown]
 """
-With a budget of 32, B gets what A and C leave, and D, E and F get nothing in this step. The next steps finish B, then
+With a budget of 16, B gets what A and C leave, and D, E and F get nothing in this step. The next steps finish B, then
 D, and so on. The oldest prompt is completed first, so that its answer can begin.
 
 ## Schedule, forward, update
@@ -258,7 +259,7 @@ scheduler.schedule()  ──▶  SchedulerOutput  ──▶  runner.forward(sche
 ```
 
 A `SchedulerOutput` has three fields: `num_scheduled_tokens`, the dict from Build 1; `admitted`, the sequences that
-start running in this step; and `stalled`, the running sequences for which no block was free.
+start running in this step; and `stalled`, the running sequences for which there weren't enough free blocks.
 `scheduler_output.num_tokens` is the total number of scheduled tokens.
 
 The runner is lesson 06's forward pass and makes no decisions. It packs the tokens, looks up their cache slots, and runs
@@ -321,8 +322,8 @@ print(inspect.getsource(optimistic))
 
 # %% [markdown]
 """
-Optimism has a price. A running sequence whose last block is full needs another one, and none may be free. Then it
-**stalls**: it gets no token in this step. Once another sequence finishes, it can go on. But if all running sequences
+Optimism has a price. A running sequence whose last block is full needs another one, and there may be none left. Then it
+**stalls**: it gets no token in this step. It can go on once another sequence finishes. But if all running sequences
 stall, none will ever finish.
 
 > **deadlock**: a state in which each of several parties waits for something that another one holds, so none can ever
@@ -365,7 +366,7 @@ reveal("09.b", float(outcome["conservative"][2].rstrip("%")), unit="%")
 """
 Conservative admission is safe, but leaves most of the pool idle, because the answers end long before they reach
 `max_tokens`. Optimistic admission with a watermark runs about twice as many sequences at a time, and needs about half
-as many steps. Without a watermark it ended in a deadlock, the row of dashes:
+as many steps. Without a watermark, it ended in a deadlock (the row of dashes):
 """
 
 # %%
@@ -427,8 +428,7 @@ from lessons_lib.scheduling.scheduler import Scheduler
 
 # %% [markdown]
 """
-Here your scheduler serves C, D and F with a budget of 16 and two batch slots. Follow how each step splits its 16
-tokens:
+Here your scheduler serves C, D and F with a budget of 16 and two batch slots. Watch how each step splits its 16 tokens:
 """
 
 # %%
@@ -491,8 +491,8 @@ Table(
 """
 Why a linear model? Part of a step's work is done once, whatever the step contains: reading the weights, launching the
 operators. Part is done for each token: the matrix products. And attention reads each token in the cache. The fit finds
-the three coefficients with the smallest sum of squared errors. It's a rough model. On a busy machine, or with so few
-measurements, a coefficient may even come out negative.
+the three coefficients with the smallest sum of squared errors. It's a rough model. With so few measurements, a
+coefficient may even come out negative, especially on a busy machine.
 
 From here on, we no longer use your machine's timings. A fixed cost model makes the simulator's results the same on
 every machine: 5 ms per step, 20 µs per token, and 0.2 µs per context token. That's in the range of a model with a few
@@ -502,7 +502,7 @@ model.
 
 # %%
 COST = StepCost(base=0.005, per_token=20e-6, per_context_token=0.2e-6)
-print(f"32 decodes with 100 tokens each: {1000 * COST.seconds(32, 3200):.2f} ms")
+print(f"32 decodes with 100 context tokens each: {1000 * COST.seconds(32, 3200):.2f} ms")
 print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
@@ -524,7 +524,8 @@ When a batch slot becomes free, which waiting request gets it?
 Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. If two ranks are equal, the
 sequence that was added to the queue first goes first.
 
-Take eight requests, two batch slots, and a budget of 32. The tier says what a customer pays for: tier 0 is the best.
+Take eight requests, two batch slots, and a budget of 32. Each request has a tier, which says what the customer pays
+for: tier 0 is the best.
 
 > **interactive request**: a request with a user who is waiting for the answer and reads it as it is generated.
 
@@ -600,7 +601,7 @@ If one sequence runs at a time and all requests are there at the start, no other
 several batch slots and later arrivals, it's only a good heuristic.
 
 Strict priority favors E, G and H. F, which is also short but tier 1, goes last, although it is interactive. E is the
-first to be admitted after A and B, although it isn't.
+first to be admitted after A and B, although it's offline.
 
 ### Wrong estimates
 
@@ -649,7 +650,7 @@ def stream_row(name, policy):
 
 
 def stream_table(rows):
-    columns = [f"{group} {count}" for group in ("odd, of", "others, of") for count in (25, 50, 100)]
+    columns = [f"{group} {count}" for group in ("odd one, stream of", "others, stream of") for count in (25, 50, 100)]
     caption = "Queue time in seconds: the odd one, and the mean of the others, in streams of 25, 50 and 100"
     return Table(columns=["policy", *columns], rows=rows, caption=caption)
 
@@ -673,7 +674,7 @@ seconds has the same rank as a tier-0 request that arrives now.
 A tier says what a customer pays for. It doesn't say whether a user is sitting in front of a screen. A user notices
 every wait; for a job that runs overnight, it doesn't matter exactly when it starts. So an interactive request gets a
 head start: it ranks as if it had already waited for `head_start` seconds when it arrives. Now everything this policy
-looks at, arrival, tier and interactivity, is in the same unit: seconds of waiting. The head start counts only in the
+looks at (arrival, tier and interactivity) is in the same unit: seconds of waiting. The head start counts only in the
 queue. Once sequences run, all decodes are treated alike, since `share_budget` doesn't look at `is_interactive`.
 
 Does the queue have to be sorted again as time passes? No. All waiting requests age at the same rate, so the order of
@@ -733,20 +734,20 @@ one_short = served(with_head_start, stream(1), max_num_seqs=1).times["short 0"]
 print(f"patience + head start: {with_head_start.patience + with_head_start.head_start:.1f} s")
 print(f"A short request arrives every {1000 * GAP:.0f} ms and takes about {1000 * (one_short.finished - one_short.admitted):.0f} ms.")
 Table(
-    columns=["tier of the odd one", "interactive", *(f"odd waits, of {count}" for count in (25, 50, 100))],
+    columns=["tier of the odd one", "interactive", *(f"stream of {count}" for count in (25, 50, 100))],
     rows=[odd_row(0, "none"), odd_row(0, "the others"), *(odd_row(1, which) for which in ("none", "the odd one", "the others"))],
     caption="Queue time of the odd one in seconds, in streams of 25, 50 and 100; the others are tier 0",
 )
 
 # %% [markdown]
 """
-Within its own tier, an offline request yields only to interactive requests that arrive within one head start after it.
-So in the second row the odd one waits 0.2 s longer than in the first, however long the stream is: ageing also limits
-how much interactive requests can delay the others.
+Within its own tier, an offline request yields only to interactive requests that arrive up to `head_start` seconds after
+it. So in the second row the odd one waits 0.2 s longer than in the first, however long the stream is: ageing also
+limits how much interactive requests can delay the others.
 
 Each tier below the best adds `patience` seconds. If the odd one is tier 1, it yields to interactive tier-0 requests
-that arrive within patience plus head start, 0.7 s, as the last row shows. If the odd one is interactive and the others
-aren't, it waits 0.2 s less than it would otherwise.
+that arrive up to 0.7 s (patience plus head start) after it, as the last row shows. If the odd one is interactive and
+the others aren't, it waits 0.2 s less than it would otherwise.
 
 These are bounds on the order. How many seconds they amount to depends on how fast the requests ahead are served. Here,
 short requests are served about as fast as they arrive, so one second of arrivals takes about one second to serve.
@@ -951,8 +952,8 @@ for name in ("first come, first served", "static, waves of 32"):
 
 # %% [markdown]
 """
-Still, it does as well on Jain's index as first come, first served. An index of evenness doesn't notice when all
-requests are served equally badly.
+Still, static batching does as well on Jain's index as first come, first served. An index of evenness doesn't notice
+when all requests are served equally badly.
 
 **First come, first served** makes all requests wait about equally long, and its longest wait is the shortest in the
 table. But equal waits aren't equal slowdowns: the same wait hurts a short request more.
@@ -962,13 +963,13 @@ slowdowns are the most even, because short requests barely wait. The price is pa
 the five, and its longest wait is many times that of first come, first served. Those are the requests with the longest
 answers.
 
-**Strict priority** and **ageing** move time from one tier to the other; the mean over both hardly changes. We'll look
-at the tiers below. (No request in this traffic is interactive, so ageing goes by tier and arrival.)
+**Strict priority** and **ageing** move waiting time from one tier to the other; the mean over both hardly changes.
+We'll look at the tiers below. (No request in this traffic is interactive, so ageing goes by tier and arrival.)
 
 **Balanced lengths** has a better mean than first come, first served, and a longest wait almost as bad as that of
 shortest job first: a request far from the target waits until the running sequences offset it. So its slowdowns are the
-least even. It was designed for TPOT, but its TPOT is the same as with the others, because under this cost model a large
-cache makes a step only slightly more expensive. On another machine that may differ.
+least even. It was designed for TPOT, but its TPOT is about the same as the others', because under this cost model a
+large cache makes a step only slightly more expensive. On another machine that may differ.
 
 TPOT hardly depends on the policy. Once a sequence runs, it gets a token in every step, thanks to "decodes first" and the
 budget.
@@ -1000,12 +1001,12 @@ Table(
 
 # %% [markdown]
 """
-A rough estimate still helps the mean; the slowest 1% of requests pays for it. Reversed estimates are worse than none.
+A rough estimate still helps the mean; the slowest 1% of requests pay for it. Reversed estimates are worse than none.
 
 ### Bursts
 
-Real requests arrive in bursts. Here are 450 a second on average, a little less than before, once as Poisson arrivals
-and once in bursts: twenty at ten times the rate, then a pause.
+Real requests arrive in bursts. Here we send 450 a second on average, slightly fewer than before, once as Poisson
+arrivals and once in bursts: twenty at ten times the rate, then a pause.
 """
 
 # %%
@@ -1072,8 +1073,9 @@ Table(
 # %% [markdown]
 """
 The mean over all requests hardly changes: what interactive requests gain, offline requests lose, in both tiers. A head
-start of 2 s is longer than the patience, so interactive tier-1 requests wait less than offline tier-0 requests.
-The gaps are smaller than the head start, because a request that hardly waits anyway has nothing left to gain.
+start of 2 s is longer than the patience, so interactive tier-1 requests wait less than offline tier-0 requests. The
+gaps between interactive and offline requests are smaller than the head start, because a request that hardly waits
+anyway has nothing left to gain.
 
 ### The ledger
 """
@@ -1089,19 +1091,19 @@ the start, a budget doesn't make anything faster. What it buys is even step time
 
 ## What production does
 
-- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` starts with a comment that there is no decoding phase and
-  no prefill phase in the scheduler. Each request has `num_computed_tokens` and a number of known tokens, and every step
-  tries to let the first catch up with the second. It schedules `self.running` first, then `self.waiting`, and stops at
-  the first waiting request for which there are no blocks. Two things differ from ours: it takes the running requests in
-  order, without moving those that want one token to the front, and if there is no free block, it doesn't stall but
-  preempts (lesson 10).
+- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` starts with a comment saying that there is no decoding
+  phase and no prefill phase in the scheduler. Each request has `num_computed_tokens` and a number of known tokens, and
+  every step tries to let the first catch up with the second. It schedules `self.running` first, then `self.waiting`,
+  and stops at the first waiting request for which there are no blocks. Two things differ from ours: it takes the
+  running requests in order, without moving those that want one token to the front, and if there is no free block, it
+  doesn't stall but preempts (lesson 10).
 - vLLM's limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second.
-  `long_prefill_token_threshold` limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`.
-  The latter sorts by priority, then by arrival time, which is our strict priority. There is no ageing.
+  `long_prefill_token_threshold` limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`. The
+  latter sorts by priority, then by arrival time, which is our strict priority. There is no ageing.
 - **Hugging Face transformers**: `ContinuousBatchingManager` has two schedulers in
   `generation/continuous_batching/scheduler.py`, `fifo` and `prefill_first`. The first serves decodes before prompts, as
-  yours does; the second continues prompts that have already started. Both have a `safety_margin`, a share of the blocks
-  that must be free before new prompts are admitted: a watermark.
+  yours does; in the second, prompts that have already started come before decodes. Both have a `safety_margin`, a share
+  of the blocks that must be free before new prompts are admitted: a watermark.
 - **Orca** (2022) introduced *iteration-level scheduling*: a scheduling decision before every step. **Sarathi-Serve**
   (2024) combined it with chunks of prompts that share one budget with decodes, and called the result *stall-free*: no
   decode waits for a prompt.
