@@ -44,8 +44,7 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
 
     A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute.
     Decodes come first: they cost little, and skipping one would delay its completion by a step. What is left of the
-        budget goes to the others in order, as much
-    as each wants while there is any.
+    budget goes to the others in order, as much as each wants while there is any.
 
     Args:
         running: sequences, in the order of admission.
