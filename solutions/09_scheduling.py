@@ -301,8 +301,8 @@ promises add up to no more than the total number of blocks in the pool, free or 
 has `block_size` and `num_blocks`.
 
 Example with blocks of 16: A (prompt 13, `max_tokens` 30) may have 42 tokens in the cache, so 3 blocks. B (prompt 62,
-`max_tokens` 60) may have 121, so 8 blocks. While both run, C (prompt 3, `max_tokens` 100) arrives, which may have 102,
-so 7 blocks. A pool of 18 blocks can admit C; a pool of 17 can't. How many blocks A and B hold right now doesn't matter.
+`max_tokens` 60) may have 121, so 8 blocks. While both run, C (prompt 3, `max_tokens` 100) arrives. It may have 102, so
+7 blocks. A pool of 18 blocks can admit C; a pool of 17 can't. How many blocks A and B hold right now doesn't matter.
 """
 
 # %% exercise="09.2"
@@ -406,8 +406,8 @@ queue isn't empty, budget is left, and fewer than `self.max_num_seqs` sequences 
    budget.
 
 `allocate_slots(scheduler_output, sequence, count)` schedules `count` tokens of a sequence if there are enough blocks
-for them. After the step, `num_computed_tokens + count` tokens will be in the cache (`update` adds them to the counter
-then). The sequence may already have some of the blocks for them. If more blocks are missing than are free
+for them. After the step, `num_computed_tokens + count` tokens will be in the cache (`update` then adds `count` to the
+counter). The sequence may already have some of the blocks for them. If more blocks are missing than are free
 (`self.pool.free_queue`), it **stalls**: append it to `scheduler_output.stalled`, and give it no tokens and no blocks.
 Otherwise, allocate the missing blocks with `self.pool.allocate(missing)`, which returns a list, add them to
 `sequence.blocks`, and set `scheduler_output.num_scheduled_tokens[sequence]`.
@@ -594,8 +594,8 @@ slots, and the short requests E, F, G and H wait behind them.
 
 Shortest job first lets the short ones through. (A waits a moment at the start: B arrived at the same time, and its
 answer is shorter. B's prompt of 62 uses all 32 tokens of the first step, so no budget is left for A.) C and D pay: C
-waits one and a half times as long, and D almost a quarter longer. Each of the other four gains more than three times
-what C loses, and the mean drops a lot.
+waits one and a half times as long, and D almost a quarter longer. E, F, G and H each gain more than three
+times what C loses, and the mean drops a lot.
 
 If one sequence runs at a time and all requests are there at the start, no other order has a smaller mean wait. With
 several batch slots and later arrivals, it's only a good heuristic.
@@ -1073,9 +1073,9 @@ Table(
 # %% [markdown]
 """
 The mean over all requests hardly changes: what interactive requests gain, offline requests lose, in both tiers. A head
-start of 2 s is longer than the patience, so interactive tier-1 requests wait less than offline tier-0 requests. The
-gaps between interactive and offline requests are smaller than the head start, because a request that hardly waits
-anyway has nothing left to gain.
+start of 2 s is longer than the patience, so interactive tier-1 requests wait less than offline tier-0 requests. Even
+so, the gaps between interactive and offline requests stay below 2 s, because a request that hardly waits anyway has
+nothing left to gain.
 
 ### The ledger
 """
@@ -1086,8 +1086,9 @@ ledger(model, tokenizer, "09", with_cache_only=True, since="06")
 # %% [markdown]
 """
 The first row is the baseline. Compare the other two. They compute the same number of tokens, all of them useful, and
-copy nothing. There are a few more forward passes, because prompts come in chunks. When all six stories are there from
-the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson began.
+copy nothing. The last row has a few more forward passes, because prompts come in chunks. When all six stories are there
+from the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson
+began.
 
 ## What production does
 

@@ -129,7 +129,7 @@ overlapped
   GPU  │ step 1                       │ step 2                                  │ …
 ```
 
-- **CUDA graphs** replace hundreds of launches with a single one.
+- **CUDA graphs** replace about a thousand launches with a single one.
 - **Compilation** fuses small operations, so there are fewer kernels to run.
 - **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
 - **Overlap**: schedule and launch the next step, then process the results of the previous one.

@@ -54,9 +54,8 @@ class PriorityWithAgeing:
     """The best tier first, and interactive requests before the others; but waiting counts too, in seconds.
 
     All waiting sequences age alike, so the order of two sequences never changes once both have arrived: a sequence
-        ranks as if it had
-    arrived `patience` seconds later for each tier below the best, and `head_start` seconds earlier if it is
-    interactive.
+    ranks as if it had arrived `patience` seconds later for each tier below the best, and `head_start` seconds earlier
+    if it is interactive.
 
     Attributes:
         patience: seconds of waiting that a tier is worth, 0 or more.

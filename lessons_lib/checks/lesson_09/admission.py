@@ -85,7 +85,7 @@ def _made(block_size, num_blocks, running, new):
 
 def _told(block_size, num_blocks, running, new) -> str:
     def one(name, prompt, max_tokens, answered):
-        return f"{name} (prompt {prompt}, max_tokens {max_tokens}, {answered} answer tokens so far)"
+        return f"{name} (prompt {prompt}, max_tokens {max_tokens}, answer tokens so far {answered})"
 
     runs = ", ".join(one(name, *lengths) for name, lengths in zip("ABCD", running))
     pool = f"{num_blocks} block{'s' * (num_blocks > 1)} of {block_size}"

@@ -63,7 +63,7 @@ def _right(specs, budget: int) -> dict[str, int]:
 
 def _told(specs, budget: int) -> str:
     running = ", ".join(
-        f"{name} ({prompt + answer} tokens known, {computed} computed)" for name, prompt, answer, computed in specs
+        f"{name} (known {prompt + answer}, computed {computed})" for name, prompt, answer, computed in specs
     )
     return f"running: {running or 'none'}; budget {budget}."
 
@@ -252,7 +252,7 @@ def _why(found, counts, case) -> str:
             return idea
     if sum(counts.values()) > budget:
         return (
-            f"These are {sum(counts.values())} tokens in total; the budget is {budget}. Subtract what you "
+            f"That makes {sum(counts.values())} in total; the budget is {budget}. Subtract what you "
             "schedule from the budget."
         )
     if sum(counts.values()) < sum(_right(*case).values()):

@@ -322,13 +322,13 @@ class Twins:
             idea = "Leave out sequences that get no tokens from `scheduler_output.num_scheduled_tokens`."
         elif sum(mine.values()) > budget and self.before:
             idea = (
-                f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. The running "
+                f"That makes {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. The running "
                 "sequences have used some of it: start with `max_num_batched_tokens - "
                 "scheduler_output.num_tokens`."
             )
         elif sum(mine.values()) > budget:
             idea = (
-                f"These are {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. A new sequence "
+                f"That makes {sum(mine.values())} tokens, and max_num_batched_tokens is {budget}. A new sequence "
                 "gets at most what is left of the budget; subtract what it gets."
             )
         elif any(name in names_of(got.stalled) for name in empty):

@@ -17,7 +17,7 @@ QUIZ = [
                 "A replay would be as fast as before. It would read the wrong memory.",
             ),
             Choice(
-                "A replay on the old addresses. So the addresses are part of the graph's key.",
+                "A replay with the old addresses. So the addresses are part of the graph's key.",
                 "A key without addresses would match, and the replay would return wrong answers without an error. "
                 "With the addresses in the key it doesn't match, and the step is captured again.",
                 right=True,
