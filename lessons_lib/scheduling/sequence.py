@@ -9,9 +9,8 @@ class Sequence:
     """A prompt and the completion that grows behind it.
 
     There are no phases. A prompt that isn't computed yet, a prompt computed halfway, a completion whose last token
-    isn't computed yet, and
-    a sequence that lost its cache and recomputes everything differ in two numbers only: `num_tokens` and
-        `num_computed_tokens`.
+    isn't computed yet, and a sequence that lost its cache and recomputes everything differ in two counts only:
+    `num_tokens` and `num_computed_tokens`.
 
     Attributes:
         id: unique among the sequences of a scheduler.
