@@ -738,7 +738,7 @@ decides when the launch finishes.
 
 **Prompts go through PyTorch**, and their keys and values are still gathered for it.
 
-Lesson 08 fixes these one at a time, and measures what each fix gains.
+Lesson 08 fixes these one at a time, and measures what most of the fixes gain.
 
 ## Quiz
 """

@@ -356,7 +356,7 @@ print(inspect.getsource(cache_offsets.fn))
 first = next(access for access in eight.recording.programs[2].accesses if access.tensor == "k_cache")
 cells = eight.recording.indices(first, 2)
 blocks = list(dict.fromkeys(block for block, _ in cells))
-print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]} to {cells[-1]}, in the blocks {blocks}, in one `tl.load`")
+print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]} to {cells[-1]}, in blocks {blocks}, in one `tl.load`")
 
 # %% [markdown]
 """
@@ -446,8 +446,8 @@ print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.al
 ### What these ideas buy
 
 Four variants were timed. In three of them, the lines below were changed; the fourth is the same kernel, launched with `BLOCK_N` = 16. The first variant
-is launched on caches that claim to have one KV head per query head, but the four heads of a group are at the same address. The third has one *extra*
-idea: it's known in advance which table entries the next iteration needs, so they're read one iteration early.
+is launched on views of the caches with one KV head per query head, in which the four heads of a group are at the same address. The third has one
+*extra* idea: it's known in advance which table entries the next iteration needs, so they're read one iteration early.
 """
 
 # %%
@@ -486,9 +486,9 @@ of this lesson.
 into the registers. So this variant was timed with 16 keys per iteration, and the table compares it with the row above it, which has 16 as well. The
 factor is what tensor cores buy.
 
-**The table read early** sounded good, but it isn't in our kernel. In the first case its effect is little more than the difference between two timings
-of the same kernel (Idea 7 shows two). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too small a gain
-for lines that every reader has to think through. If a few percent matter to you, you may decide differently.
+**The table read early** sounded good, but it isn't in our kernel. In the first case it's about 1% slower, which is only twice the difference between
+two timings of the same kernel (Idea 7 shows two). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too
+small a gain for lines that every reader has to think through. If a few percent matter to you, you may decide differently.
 """
 
 # %% [markdown]
@@ -672,7 +672,7 @@ from lessons_lib.kernels.paged_flash import find_seq_idx
 """
 ### The prefill kernel
 
-It has three more ideas. The functions below implement them.
+It uses three more ideas. The functions below implement them.
 
 **A mask on the diagonal only.** A token sees the keys up to its own position. So all tokens of a tile see all keys before the tile's first token. What
 they see differs only around the tile's own positions. Therefore the kernel has two loops. The first, up to `first_masked_key`, needs no mask, and no
@@ -735,7 +735,7 @@ def kernel(...):
 
 Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and runs each
 many times. A request that happens to have a new value waits seconds, not microseconds. The outputs are written many times, which is wrong for a kernel
-that accumulates into them. And it can't happen while a CUDA graph is being captured.
+that accumulates into them. And none of this can happen while a CUDA graph is being captured.
 
 > **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
 > nothing may wait for the GPU.
@@ -765,9 +765,9 @@ Each sweep covers one case, and tiles have to serve all cases. The chosen decode
 more than the difference between two timings of the same tiles (see the last two lines printed). We chose them with the other decode cases in mind, for
 which no sweep is recorded. The chosen prefill tiles are the fastest, and only one other combination comes close.
 
-A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decode sweep, the single blocks of Idea
-3. With two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, and little for 128.
-So no idea has a fixed value. What it buys depends on what is already there, and all the times above hold only for this kernel.
+A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decode sweep, the single blocks of
+Idea 3. With two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, but too little
+for 128. So no idea has a fixed value. What it buys depends on what is already there, and all the times above hold only for this kernel.
 
 ## Two functions
 

@@ -241,7 +241,7 @@ def _why_not_finite(finite_is_right: bool, full_is_right: bool, scores: str) -> 
         )
     return (
         "The factor is exp(row_max − new_max), in this order. Before the first block row_max is minus infinity, and "
-        "exp(−infinity) is 0; the other way round it's infinite. And scores of minus infinity give NaN only if a "
+        "exp(−infinity) is 0; the other way around it's infinite. And scores of minus infinity give NaN only if a "
         "whole block is masked."
     )
 

@@ -49,8 +49,8 @@ QUIZ = [
             ),
             Choice(
                 "The 32 query heads read the 8 KV heads four times.",
-                "Then there would be more bytes for the same operations, and the intensity would be 1. The count has "
-                "one read.",
+                "Then there would be more bytes for the same operations, and the intensity would be 1. In the "
+                "count, each key and value is read once.",
             ),
         ),
     ),
