@@ -744,8 +744,8 @@ There are three separate losses:
 - **A pass with more rows costs more** than a pass with one. That puts the ceiling below the number of slots.
 - **Rows without a token.** A decode pass over 8 rows costs the same, however many of them give a token. At 8 slots,
   more than half of the rows give no token: the longest requests run on while the other slots are empty.
-- **Prefill passes.** Serving one request at a time needs them too, and batching doesn't reduce their number. As the
-  rest shrinks, their share grows.
+- **Prefill passes.** Serving one request at a time needs just as many, because our loop never prefills two prompts in
+  one pass. As the rest shrinks, their share grows.
 
 The last two columns agree only roughly. The passes were timed outside of the runs, all with 100 columns; the runs add
 our own bookkeeping; and the one-at-a-time run used the growing cache of lesson 01.

@@ -727,7 +727,7 @@ Table(
 
 # %% [markdown]
 """
-The half-block rule explains all four rows. With requests as long as those of ShareGPT, blocks of 16 waste less than
+The rule explains all four rows. With requests as long as those of ShareGPT, blocks of 16 waste less than
 4%. With Alpaca's short instructions, and with our short requests, they waste more. So "under 4%" is a statement
 about requests that hold at least the number of tokens printed above the table. (Here one average request stands for a
 whole workload. In a real one, long requests run longer, so more of the running requests are long, and the percentage
@@ -865,8 +865,8 @@ Read down the columns of the table. With the queue, the speed changes little as 
 times the blocks means about a tenth of the operations per second, because each call walks past the allocated blocks
 until it finds a free one. The pool that we computed for Llama 3 has more blocks than any in this table.
 
-The times with the queue include the checks against misuse; the scanning pool has almost none. The cost is small
-compared with a step of the model.
+The numbers for the queue include its checks against misuse; the scanning pool has almost none. One operation on the
+queue takes little time compared with a step of the model.
 
 ### The ledger
 """

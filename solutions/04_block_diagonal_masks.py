@@ -460,8 +460,8 @@ The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
 of token ids, none of them empty. Make the tags, run **one** forward pass, and return the logits split by sequence: a
 list with one tensor of shape `[tokens, vocabulary]` per sequence. `tensor.split([3, 5])` splits a tensor of 8 rows
-into one of 3 rows and one of 5. (Pass `use_cache=False` to skip building a cache that we don't need; the result is
-the same without it.)
+into one of 3 rows and one of 5. (Pass `use_cache=False` to skip building a cache that we don't need; the logits are
+the same either way.)
 
 The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
 
@@ -774,8 +774,8 @@ parts of such a kernel in lesson 08.
 
 PyTorch offers something in between, **FlexAttention**. You give the mask as a function of a query and a key, like the
 rules of this lesson; here both are indices in the row. `create_mask` evaluates the function for all pairs.
-`create_block_mask` splits the mask into blocks, here of 16 × 16 cells, and records which blocks contain any True
-cell. The kernel visits only those. For the six prompts:
+`create_block_mask` splits the mask into blocks, here of 16 × 16 cells, and records which blocks contain at least one
+True cell. The kernel visits only those. For the six prompts:
 """
 
 # %%

@@ -148,7 +148,7 @@ def _name_wrong_slots(
         and max(want, default=0) >= 2**15
         and any(mine != right and (mine - right) % 2**16 == 0 for mine, right in zip(got, want))
     ):
-        idea = "Does it overflow along the way? Use int64 for both tensors."
+        idea = "Does an intermediate result overflow? Use int64 for both tensors."
     if len(got) != len(want) and not idea:
         idea = "`start` is included and `end` is excluded, as in `range(start, end)`."
         if len(got) == end:
