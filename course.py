@@ -24,7 +24,11 @@ import os
 import subprocess
 import sys
 
-from tools.setup_errors import SetupError
+try:
+    from tools.setup_errors import SetupError, print_any_text
+except ImportError:
+    sys.exit("course.py needs the other files of the course next to it, and the folder tools is missing or damaged.\n"
+             "Take the whole course again: `git checkout .`, or unpack it afresh.")  # fmt: skip
 
 OLDEST, TOO_NEW = (3, 10), (3, 14)
 
@@ -77,7 +81,13 @@ def become(command, root):
     sys.stdout.flush()
     if os.name == "nt":  # where exec leaves the terminal
         sys.exit(subprocess.call(command))
-    os.execv(command[0], command)
+    try:
+        os.execv(command[0], command)
+    except (IOError, OSError) as error:
+        raise SetupError(
+            "%s cannot be started (%s). Remove the folder .venv, then run the same command again."
+            % (command[0], error.strerror or error)
+        )
 
 
 def start_lab(env, port, arguments):
@@ -116,8 +126,12 @@ def main(arguments):
 
 if __name__ == "__main__":
     try:
+        print_any_text()
         sys.exit(main(sys.argv[1:]))
     except SetupError as error:
         sys.exit("\n%s" % error)
+    except (IOError, OSError) as error:
+        sys.exit("\nThe setup stopped: %s.\nSee that this folder is yours and its disk is not full, then run the same "
+                 "command again." % error)  # fmt: skip
     except KeyboardInterrupt:
         sys.exit("\nInterrupted. Run the same command again; it starts afresh.")

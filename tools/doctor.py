@@ -3,22 +3,25 @@
     python -m tools.doctor        exit status 0 if the course can run here, 1 if it cannot
 
 Each check is a plain function from what was found to a `Finding`, so that a test can simulate any machine.
-`look()` alone looks at the real one. Nothing here installs or changes anything, and nothing at the top imports
-more than the standard library: it must be able to report on a broken install.
+The functions in `LOOKS` look at the real one; to add a check, add a function there. Nothing here installs or changes
+anything, and nothing at the top imports more than the standard library: it must be able to report on a broken install.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.setup_errors import print_any_text
+from tools.try_imports import error_of_import, try_imports
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,24 +65,20 @@ def check_python(version: tuple[int, int, int], executable: str, missing_modules
 def check_package(requirement: str, installed: str | None, import_error: str = "") -> Finding:
     """requirement: as in pyproject.toml, e.g. "torch>=2.11"; installed: its version, None when absent."""
     from packaging.requirements import Requirement
+    from packaging.version import InvalidVersion, Version
 
     wanted = Requirement(requirement)
+    afresh = "remove the folder .venv, then `make lab`"
     if installed is None:
         return Finding(wanted.name, "not installed", FAIL, "`make lab` installs it")
-    if not wanted.specifier.contains(installed, prereleases=True):
-        return Finding(
-            wanted.name,
-            f"{installed}, but the course needs {wanted.specifier}",
-            FAIL,
-            "remove the folder .venv, then `make lab`",
-        )
+    try:
+        suits = wanted.specifier.contains(Version(installed), prereleases=True)
+    except InvalidVersion:
+        return Finding(wanted.name, f"damaged: it calls its version {installed!r}", FAIL, afresh)
+    if not suits:
+        return Finding(wanted.name, f"{installed}, but the course needs {wanted.specifier}", FAIL, afresh)
     if import_error:
-        return Finding(
-            wanted.name,
-            f"{installed}, but importing it fails: {import_error}",
-            FAIL,
-            "remove the folder .venv, then `make lab`",
-        )
+        return Finding(wanted.name, f"{installed}, damaged: importing it fails: {import_error}", FAIL, afresh)
     return Finding(wanted.name, installed)
 
 
@@ -186,9 +185,17 @@ def check_browser(chromium: str | None) -> Finding:
     return Finding("Chromium", chromium)
 
 
-def check_install(missing: tuple[str, ...]) -> Finding:
+def check_install(missing: tuple[str, ...], import_error: str = "") -> Finding:
+    """import_error: of packaging, which the checks of the packages need."""
     if missing:
         return Finding("course", f"not installed ({', '.join(missing)} missing)", FAIL, "`make lab` installs it")
+    if import_error:
+        return Finding(
+            "course",
+            f"damaged: importing packaging fails: {import_error}",
+            FAIL,
+            "remove the folder .venv, then `make lab`",
+        )
     return Finding("course", "installed")
 
 
@@ -202,38 +209,14 @@ def can_run(findings: list[Finding]) -> bool:
 
 
 def version_of(package: str) -> str | None:
+    """The version that is installed; None when the package is absent or has lost its metadata."""
+    # Not the root: what an editable install leaves there stays when .venv is gone.
+    places = [place for place in sys.path if place and Path(place).resolve() != ROOT]
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        found = next(iter(importlib.metadata.distributions(name=package, path=places)), None)
+        return found.metadata["Version"] if found else None
+    except Exception:  # noqa: BLE001 - how a damaged one fails depends on the Python
         return None
-
-
-def error_of_import(module: str) -> str:
-    """The first line of what goes wrong when `module` is imported; empty when nothing does."""
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001 - whatever a broken install raises is what we report
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return ""
-
-
-def look_at_torch() -> tuple[str | None, tuple[int, int] | None, str, str]:
-    """(name of the GPU, its compute capability, what torch is built for, first line of an error), with any torch."""
-    gpu = capability = None
-    build = "CPU"
-    try:
-        import torch
-
-        if torch.version.cuda:
-            build = f"CUDA {torch.version.cuda}"
-        elif torch.version.hip:
-            build = f"ROCm {torch.version.hip}"
-        if torch.cuda.is_available():
-            gpu = torch.cuda.get_device_name()
-            capability = torch.cuda.get_device_capability() if torch.version.cuda else None
-    except Exception as error:  # noqa: BLE001 - as above; an install that was cut short can leave an empty torch
-        return None, None, build, f"{type(error).__name__}: {error}".splitlines()[0]
-    return gpu, capability, build, ""
 
 
 def find_chromium(environ=os.environ) -> str | None:
@@ -276,59 +259,84 @@ def gpu_the_driver_names() -> str | None:
 def total_memory_gb() -> float | None:
     try:
         import psutil
-    except ImportError:
+
+        return psutil.virtual_memory().total / 1e9
+    except Exception:  # noqa: BLE001 - absent or damaged
         return None
-    return psutil.virtual_memory().total / 1e9
 
 
-def look() -> list[Finding]:
-    """Every finding about this machine. Takes seconds, because it imports torch and transformers."""
+def look_at_python() -> Iterator[Finding]:
     absent = tuple(name for name in ("sqlite3", "ssl", "ctypes", "bz2", "lzma") if error_of_import(name))
-    findings = [
-        check_python(sys.version_info[:3], sys.executable, absent),
-        check_machine(os.cpu_count() or 1, total_memory_gb(), shutil.disk_usage(ROOT).free / 1e9),
-    ]
+    yield check_python(sys.version_info[:3], sys.executable, absent)
+
+
+def look_at_machine() -> Iterator[Finding]:
+    yield check_machine(os.cpu_count() or 1, total_memory_gb(), shutil.disk_usage(ROOT).free / 1e9)
+
+
+def look_at_course() -> Iterator[Finding]:
     missing = tuple(name for name in ("lessons_lib", "packaging", "torch") if version_of(name) is None)
-    findings.append(check_install(missing))
-    if missing:
-        return findings
+    damage = error_of_import("packaging.requirements") or error_of_import("packaging.version")
+    yield check_install(missing, damage)
 
-    gpu, capability, build, torch_error = look_at_torch()
-    for requirement in _requirements():
-        name = requirement.split(";")[0].strip()
-        module = name.split(">")[0].replace("-", "_")
-        if module == "triton":
-            continue
+
+def look_at_packages() -> Iterator[Finding]:
+    for requirement, module in requirements():
         installed = version_of(module)
-        error = torch_error if module == "torch" else error_of_import(module) if installed else ""
-        findings.append(check_package(name, installed, error))
+        yield check_package(requirement, installed, imports()[module]["error"] if installed else "")
 
-    findings.append(check_gpu(gpu_the_driver_names(), gpu, build))
+
+def look_at_kernels() -> Iterator[Finding]:
+    """The GPU and Triton, if torch can say anything about them."""
+    torch = imports()["torch"]
+    if torch["error"]:
+        return
+    yield check_gpu(gpu_the_driver_names(), torch["gpu"], torch["build"])
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    findings.append(
-        check_triton(
-            platform.system(),
-            version_of("triton"),
-            gpu,
-            capability,
-            compiler,
-            os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"),
-        )
-    )
-    findings.append(check_teacher_tools(version_of("nbgrader")))
-    findings.append(check_browser(find_chromium()))
-    return findings
+    interpret = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+    capability = tuple(torch["capability"]) if torch["capability"] else None
+    yield check_triton(platform.system(), version_of("triton"), torch["gpu"], capability, compiler, interpret)
 
 
-def _requirements() -> list[str]:
-    """The requirements of a learner's install in pyproject.toml, without the extras."""
-    return [line for line in importlib.metadata.requires("lessons_lib") or [] if "extra ==" not in line]
+def look_at_teacher_tools() -> Iterator[Finding]:
+    yield check_teacher_tools(version_of("nbgrader"))
+    yield check_browser(find_chromium())
+
+
+# In the order of the report. Those of LOOKS need an installed course.
+FIRST_LOOKS = (look_at_python, look_at_machine, look_at_course)
+LOOKS = (look_at_packages, look_at_kernels, look_at_teacher_tools)
+
+
+def look() -> Iterable[Finding]:
+    """Every finding about this machine, as soon as it is made. Takes seconds, because it imports torch."""
+    first = [finding for look_at in FIRST_LOOKS for finding in look_at()]
+    yield from first
+    if any(finding.name == "course" and finding.level == FAIL for finding in first):
+        return
+    for look_at in LOOKS:
+        yield from look_at()
+
+
+@functools.cache
+def imports() -> dict[str, dict]:
+    """What `try_imports` reports of every package that the course needs."""
+    return try_imports(["torch", *(module for _, module in requirements() if module != "torch" and version_of(module))])
+
+
+def requirements() -> list[tuple[str, str]]:
+    """(requirement, module) of a learner's install, from pyproject.toml; without Triton, which has its own check."""
+    lines = [line for line in importlib.metadata.requires("lessons_lib") or [] if "extra ==" not in line]
+    named = [(line.split(";")[0].strip(), line.split(">")[0].strip().replace("-", "_")) for line in lines]
+    return [(requirement, module) for requirement, module in named if module != "triton"]
 
 
 def main() -> int:
-    findings = look()
-    for finding in findings:
-        print(finding)
+    print_any_text()
+    findings = []
+    for finding in look():
+        print(finding, flush=True)
+        findings.append(finding)
     print()
     print("The course can run here." if can_run(findings) else "The course cannot run here yet; see FAIL above.")
     return 0 if can_run(findings) else 1

@@ -15,14 +15,14 @@ import sys
 
 from tools import machine
 from tools.run_command import output_of, run_or_explain, succeeds
-from tools.setup_errors import FIRST_INSTALL_GB, NoNetwork, SetupError
+from tools.setup_errors import FIRST_INSTALL_GB, NoBuild, NoNetwork, SetupError, explain_no_build, temporary_folder
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OLDEST_PIP = (23, 1)  # older ones do not read what pyproject.toml says about an editable install
-LATER_INSTALL_GB, CUDA_INSTALL_GB = 0.5, 12.0
+LATER_INSTALL_GB, CUDA_INSTALL_GB, TEMPORARY_GB = 0.5, 12.0, 0.5
 
 SAME_PYTHON = "import sys, pip; sys.exit(sys.version_info[:2] != (%d, %d))"
-HAS_THE_COURSE = "from importlib.metadata import version; version('lessons_lib'), version('torch')"
+MISSING_PACKAGES = os.path.join(ROOT, "tools", "missing_packages.py")
 PLACES_OF_PACKAGES = ("index-url", "find-links", "no-index")  # names of pip's settings, with "extra-index-url"
 
 
@@ -39,8 +39,14 @@ class Environment:
         """A hash of everything that decides what gets installed."""
         digest = hashlib.sha256()
         for name in ("pyproject.toml", "constraints.txt"):
-            with open(os.path.join(self.root, name), "rb") as file:
-                digest.update(file.read())
+            try:
+                with open(os.path.join(self.root, name), "rb") as file:
+                    digest.update(file.read())
+            except OSError as error:
+                raise SetupError(
+                    f"{name} cannot be read ({error.strerror or error}); it says what to install.\n"
+                    f"Take it from the course again: `git checkout {name}`, or unpack the whole course afresh."
+                ) from None
         digest.update(b"%d.%d" % sys.version_info[:2])
         return digest.hexdigest()
 
@@ -65,13 +71,20 @@ class Environment:
 
     def packages(self):
         """The names of the packages that are installed now, from the folders with their metadata."""
+        return sorted(os.path.basename(folder).split("-")[0].lower() for folder in self.metadata_folders())
+
+    def metadata_folders(self):
         version = "python%d.%d" % sys.version_info[:2]
         place = ["Lib", "site-packages"] if os.name == "nt" else ["lib", version, "site-packages"]
+        place = os.path.join(self.folder, *place)
         try:
-            entries = os.listdir(os.path.join(self.folder, *place))
+            return [os.path.join(place, entry) for entry in os.listdir(place) if entry.endswith(".dist-info")]
         except OSError:
             return []
-        return sorted(entry.split("-")[0].lower() for entry in entries if entry.endswith(".dist-info"))
+
+    def is_damaged(self):
+        """Has a package lost its metadata? pip counts it as installed, and nothing else does."""
+        return not all(os.path.exists(os.path.join(folder, "METADATA")) for folder in self.metadata_folders())
 
     def is_ready(self, extra):
         """Is everything for `extra` ("lab" or "test") installed and still there? "test" includes "lab"."""
@@ -83,6 +96,7 @@ class Environment:
             and isinstance(stamp.get("packages"), list)
             and set(stamp["packages"]) <= set(wanted["packages"])
             and os.path.exists(self.python)
+            and not self.is_damaged()
         )
 
 
@@ -100,6 +114,8 @@ def install(env, extra, torch_index="", say=print):
 def _install(env, extra, torch_index, say):
     before, uv = env.read_stamp(), find_uv(os.environ)
     usable = before.get("root") == env.root and succeeds([env.python, "-c", SAME_PYTHON % sys.version_info[:2]])
+    usable = usable and not env.is_damaged()
+    machine.check_owned(env.folder)
     if not usable:
         if not uv:
             machine.check_venv_module(importlib.util.find_spec, sys.version_info)
@@ -110,6 +126,8 @@ def _install(env, extra, torch_index, say):
         torch_index, sys.platform, machine.has_nvidia_gpu, machine.reachable
     )
     machine.check_disk(env.root, LATER_INSTALL_GB if usable else FIRST_INSTALL_GB)
+    if not uv:  # pip downloads into this folder, uv into its cache
+        machine.check_disk(temporary_folder(), TEMPORARY_GB, "for temporary files")
     say(f"Installing the course into {env.folder}{' with uv' if uv else ''} (the first time takes some minutes).")
     if sentence:
         say(sentence)
@@ -120,38 +138,76 @@ def _install(env, extra, torch_index, say):
 
     if usable:
         os.remove(env.stamp)  # from here until the new stamp is written the install counts as unfinished
-    else:
-        make = [uv, "venv", "--seed", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
-        run_or_explain([*make, env.folder], env.root)
+    elif uv:
+        run_or_explain([uv, "venv", "--seed", "--python", sys.executable, env.folder], env.root)
+    else:  # in two steps, because `venv` hides why its ensurepip failed
+        run_or_explain([sys.executable, "-m", "venv", "--without-pip", env.folder], env.root)
+        run_or_explain([env.python, "-m", "ensurepip", "--upgrade", "--default-pip"], env.root, quiet=True)
     try:
-        if not uv:
-            upgrade_pip(env)
-        run_or_explain(install_command(env, extra, uv, index), env.root)
+        install_packages(env, extra, uv, index)
     except NoNetwork:
         if usable:
             env.write_stamp(before)
         raise
-    if not succeeds([env.python, "-c", HAS_THE_COURSE]):
-        raise SetupError(
-            f"The install reported success, but the packages are not in {env.folder}: a setting sends them elsewhere.\n"
-            "Look for target, prefix, root or no-deps in `python3 -m pip config list` (uv: uv.toml), remove it, then "
-            "run the same command again."
-        )
+    check_complete(env, extra)
     # On all cores; pip would use one. A file that fails here fails, or not, when it is imported.
     succeeds([env.python, "-m", "compileall", "-qq", "-j", "0", os.path.join(env.folder, "lib")])
     env.write_stamp(env.finished_stamp(extra))
 
 
+def install_packages(env, extra, uv, index):
+    try:
+        if not uv:
+            check_settings(env)
+            upgrade_pip(env)
+        run_or_explain(install_command(env, extra, uv, index), env.root)
+    except NoBuild as error:
+        if not uv and error.package:
+            raise explain_no_build(error, ask_pip(env, error.package, index)) from None
+        raise
+
+
 def install_command(env, extra, uv, index):
-    """The command that installs the exact versions of constraints.txt."""
+    """The command that installs the exact versions of constraints.txt; it runs in env.root.
+
+    "." and not env.root: pip and uv would read a folder's name such as x[1] as a package with an extra.
+    """
     if uv:  # with the second option uv takes the best version from all indexes, as pip does
         command = [uv, "pip", "install", "--python", env.python]
         extra_index = ["--index", index, "--index-strategy", "unsafe-best-match"]
     else:
         command = [env.python, "-m", "pip", "install", "--no-compile"]
         extra_index = ["--extra-index-url", index]
-    command += ["-c", os.path.join(env.root, "constraints.txt"), *(extra_index if index else [])]
-    return [*command, "-e", env.root + ("[test]" if extra == "test" else "")]
+    command += ["-c", "constraints.txt", *(extra_index if index else [])]
+    return [*command, "-e", "." + ("[test]" if extra == "test" else "")]
+
+
+def ask_pip(env, package, index):
+    """All that pip can say of a package that it did not find."""
+    command = [env.python, "-m", "pip", "-vv", "index", "versions", "--no-cache-dir", "--retries", "0", package]
+    return output_of([*command, *(["--extra-index-url", index] if index else [])], with_errors=True)
+
+
+def check_settings(env):
+    """Refuse settings in pip.conf that send packages elsewhere; those of the environment are not handed on."""
+    settings = output_of([env.python, "-m", "pip", "config", "list"]).splitlines()
+    found = [line for line in settings if re.search(r"\.(target|prefix|root|dry-run|python)=", line)]
+    if found:
+        raise SetupError(
+            f"pip is set up to put packages elsewhere than in {env.folder}: {', '.join(found)}\n"
+            "Remove that line from its file (`python3 -m pip config debug` names it), then run the same command again."
+        )
+
+
+def check_complete(env, extra):
+    """Refuse an install that reported success but put its packages elsewhere, or only some of them."""
+    said = output_of([env.python, "-I", MISSING_PACKAGES, extra]).strip()
+    if said != "complete":
+        raise SetupError(
+            f"The install reported success, but {said or 'a package'} is not in {env.folder}.\n"
+            "A setting sends packages elsewhere, or leaves some out: look for no-deps, target, prefix or root in "
+            "`python3 -m pip config list`\n(uv: uv.toml), remove it, then run the same command again."
+        )
 
 
 def find_uv(environ):
@@ -172,12 +228,13 @@ def remove_unusable(folder, say):
         raise SetupError(f"{folder} is {kind}, but the course needs a folder of that name for its packages.\n"
                          "Rename or remove it, then run the same command again.")  # fmt: skip
     if os.path.exists(folder):
-        say(f"Removing {folder}: its install did not finish, or it was made by another Python or elsewhere.")
+        say(f"Removing {folder}: it is unfinished or damaged, or was made by another Python or elsewhere.")
         try:
             shutil.rmtree(folder)
         except OSError as error:
             raise SetupError(f"{folder} is damaged and cannot be removed ({error.strerror or error}).\n"
-                             "Remove it yourself, then run the same command again.") from None  # fmt: skip
+                             "Remove it yourself (`sudo rm -rf .venv` if sudo made it), then run the same command "
+                             "again.") from None  # fmt: skip
 
 
 def upgrade_pip(env):

@@ -12,7 +12,7 @@ FIRST_LESSON = "notebooks/00_one_request.ipynb"
 def choose_port(wanted, first=8888, tries=50):
     """The port for JupyterLab: the wanted one if it is free, else an error; by default the first free one."""
     if wanted:
-        if not (wanted.isascii() and wanted.isdigit() and 0 < int(wanted) < 65536):
+        if not (wanted.isascii() and wanted.isdigit() and len(wanted) < 10 and 0 < int(wanted) < 65536):
             raise SetupError(f"PORT={wanted} is not a port: give a number from 1 to 65535, e.g. `make lab PORT=9999`.")
         if not port_is_free(int(wanted)):
             raise SetupError(f"Port {wanted} is in use. Choose another one, e.g. "

@@ -39,19 +39,33 @@ def check_writable(root):
         ) from None
 
 
-def check_disk(root, needed_gb):
-    """Refuse an install that will not fit."""
-    free_gb = free_gigabytes(root)
-    if free_gb < needed_gb:
+def check_owned(folder):
+    """Refuse a .venv that exists but that we may not change, as after `sudo make lab`."""
+    if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK):
         raise SetupError(
-            f"Too little disk space: {free_gb:.1f} GB free in {root}, about {needed_gb:.1f} GB needed.\n"
-            "Free some space, or move the course to a larger disk, and run the same command again. "
-            "Nothing was installed."
+            f"{folder} belongs to another user, perhaps because of `sudo make lab`, and cannot be changed.\n"
+            "Make it yours (`sudo chown -R $(id -un) .venv`) or remove it (`sudo rm -rf .venv`), then run the same "
+            "command again, without sudo."
+        )
+
+
+def check_disk(folder, needed_gb, purpose=""):
+    """Refuse an install that will not fit. purpose: "for temporary files"."""
+    free_gb = free_gigabytes(folder)
+    if free_gb < needed_gb:
+        remedy = ", or name a folder on a larger disk: `TMPDIR=/a/larger/disk make lab`" if purpose else (
+            ", or move the course to a larger disk, and run the same command again")  # fmt: skip
+        raise SetupError(
+            f"Too little disk space{' ' + purpose if purpose else ''}: {free_gb:.1f} GB free in {folder}, about "
+            f"{needed_gb:.1f} GB needed.\nFree some space{remedy}. Nothing was installed."
         )
 
 
 def free_gigabytes(root):
-    return shutil.disk_usage(root).free / 1e9
+    try:
+        return shutil.disk_usage(root).free / 1e9
+    except OSError:  # a folder that does not exist; what happens there will say so
+        return float("inf")
 
 
 def has_nvidia_gpu():
