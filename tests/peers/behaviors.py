@@ -6,7 +6,8 @@ everywhere; one that it does not have says why.
 
 from tools.peers import Topic
 
-# fmt: off - a line for the name and the sentence of a behavior, one for where it is from, one for each test
+# A line for name and sentence of a behavior, one for its source, and one for each test.
+# fmt: off
 
 PROJECTS = {
     "vLLM": "0.11.0, the tests of its source distribution",

@@ -170,13 +170,13 @@ def test_a_better_tier_comes_in_without_preemption_while_there_is_room():
     assert len(scheduler.running) == 3 and not scheduler.waiting
 
 
-@pytest.mark.parametrize("high_comes", ["first", "last"])
-def test_the_worst_tier_loses_its_blocks_whoever_needs_them(high_comes):
-    """Both are there, and each of them wants a third block: the one of the worse tier gives way."""
+@pytest.mark.parametrize("first, second", [("high", "low"), ("low", "high")])
+def test_the_worst_tier_loses_its_blocks_whoever_needs_them(first, second):
+    """The first is admitted a step earlier, and so the first that wants a third block."""
     scheduler = preemptive(4, policy=StrictPriority())
-    tiers = {"high": 0, "low": 5}
-    for n, name in enumerate(tiers if high_comes == "first" else reversed(tiers)):
-        scheduler.add(a_sequence(name, 7, 9, tier=tiers[name], arrival_time=float(n)))
+    for n, name in enumerate((first, second)):
+        scheduler.add(a_sequence(name, 7, 9, tier={"high": 0, "low": 5}[name], arrival_time=float(n)))
+        step(scheduler)
     preempted = []
     while not preempted:
         preempted = step(scheduler)[0].preempted
@@ -185,9 +185,11 @@ def test_the_worst_tier_loses_its_blocks_whoever_needs_them(high_comes):
 
 
 def test_of_one_tier_the_last_to_arrive_is_preempted():
+    """Also if it was admitted first."""
     scheduler = preemptive(6, policy=StrictPriority())
-    for name, arrival in (("early", 1.0), ("late", 3.0), ("middle", 2.0)):
+    for name, arrival in (("late", 3.0), ("early", 1.0), ("middle", 2.0)):
         scheduler.add(a_sequence(name, 7, 9, tier=2, arrival_time=arrival))
+        step(scheduler)
     preempted = []
     while not preempted:
         preempted = step(scheduler)[0].preempted
