@@ -1139,7 +1139,7 @@ sampling.held(
 sampling.held(
     "logprobs-whole", "As many likeliest tokens as the vocabulary has can be asked for.",
     LOGPROBS + "test_all_logprobs",
-    PEER_ENGINE + "test_as_many_log_probabilities_as_were_asked_for",
+    PEER_ENGINE + "test_log_probabilities_are_those_before_temperature_and_cuts",
 )
 sampling.held(
     "logprobs-raw", "Log-probabilities are those before temperature and cuts.",
