@@ -4,6 +4,7 @@ import ctypes
 import io
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ class _FirstCharacters(io.TextIOBase):
 def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600) -> Outcome:
     """Run `function()` in a separate thread for at most `seconds`.
 
+    The seconds are those that it has the processor: a right answer must not fail because other programs run. A function
+    that waits instead of computing is stopped after ten times as long.
+
     We use a thread and not a process, because the learner's objects live in this process and may not be picklable. We
     don't use a signal, because Windows has no SIGALRM. Python can raise an exception in another thread, which stops any
     loop written in Python. Code that catches even that keeps running in its daemon thread; we give up on it after two
@@ -65,9 +69,7 @@ def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600)
     sys.stdout = sys.stderr = printed
     try:
         with warnings.catch_warnings():
-            thread.start()
-            thread.join(seconds)
-            timed_out = thread.is_alive()
+            timed_out = not _finishes(thread, seconds)
             attempts = 0
             while thread.is_alive() and attempts < 40:
                 _raise_in(thread, TimeLimit)
@@ -79,6 +81,18 @@ def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600)
     finally:
         sys.stdout, sys.stderr = stdout, stderr
     return Outcome(errors[0] if errors else None, printed.kept, timed_out)
+
+
+def _finishes(thread: threading.Thread, seconds: float) -> bool:
+    """Start a thread, and see whether it finishes in time."""
+    started, computed = time.monotonic(), time.process_time()
+    thread.start()
+    # Where several threads compute, processor time passes faster than the clock: the slower of the two counts.
+    while (left := seconds - min(time.monotonic() - started, time.process_time() - computed)) > 0:
+        thread.join(max(left, 0.01))
+        if not thread.is_alive() or time.monotonic() - started > 10 * seconds:
+            break
+    return not thread.is_alive()
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 import time
 
 import pytest
@@ -10,7 +11,7 @@ import lessons_lib.checks as checks
 from lessons_lib.checks import CheckFailed, check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.registry import UnknownExercise, exercises_of, get_exercise, lesson_numbers
-from lessons_lib.checks.sandbox import run_guarded
+from lessons_lib.checks.sandbox import TimeLimit, run_guarded
 
 LESSON = """
 from lessons_lib.checks.exercise import Choice, Exercise, Mistake, Question, call
@@ -189,9 +190,25 @@ def test_what_the_attempt_prints_is_cut_short():
     assert outcome.timed_out and len(outcome.printed) == 600
 
 
-def test_an_interrupt_from_the_keyboard_gets_through(monkeypatch):
-    import threading
+def test_a_busy_machine_leaves_an_attempt_its_time(monkeypatch):
+    """The clock goes on while other programs have the processor; the attempt's own time doesn't."""
+    computed = [0.0]
+    monkeypatch.setattr("lessons_lib.checks.sandbox.time.process_time", lambda: computed[0])
 
+    def computes_a_little_and_has_to_wait_for_the_processor():
+        for _ in range(3):
+            threading.Event().wait(0.1)
+            computed[0] += 0.05
+
+    assert not run_guarded(computes_a_little_and_has_to_wait_for_the_processor, seconds=0.2).timed_out
+
+
+def test_an_attempt_that_waits_without_end_is_stopped():
+    outcome = run_guarded(lambda: [threading.Event().wait(0.01) for _ in iter(int, 1)], seconds=0.05)
+    assert outcome.timed_out and isinstance(outcome.error, TimeLimit)
+
+
+def test_an_interrupt_from_the_keyboard_gets_through(monkeypatch):
     monkeypatch.setattr(threading.Thread, "join", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run_guarded(lambda: None, seconds=1)

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ["lessons_lib", "tools", "tests", "course.py"]
 
 
+@pytest.mark.timeout(900)  # mypy without its cache, on a busy machine
 @pytest.mark.parametrize(
     "command", [["ruff", "check", "."], ["ruff", "format", "--check", *CODE], ["mypy"]], ids=["lint", "format", "types"]
 )

@@ -1,0 +1,308 @@
+"""What the schedulers of other engines are tested for, asked of this one. No model: every sequence gets the same token."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from overlap_cases import BLOCK
+from scheduling_cases import a_scheduler, a_sequence, by_name, names
+
+from lessons_lib.engine.overlap import OverlappedSteps
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
+from lessons_lib.scheduling.preemption import PreemptiveScheduler
+from lessons_lib.scheduling.scheduler import optimistic
+from lessons_lib.scheduling.sequence import Sequence
+
+TOKEN = 90
+
+
+def preemptive(num_blocks=100, *, block_size=4, swap_blocks=0, **limits):
+    limits = dict(max_num_seqs=8, max_num_batched_tokens=64, share_prefixes=False) | limits
+    pool, swap_space = PrefixCache(num_blocks, block_size), BlockPool(swap_blocks, block_size)
+    return PreemptiveScheduler(pool, swap_space=swap_space, **limits)
+
+
+def step(scheduler):
+    scheduler_output = scheduler.schedule()
+    finished = scheduler.update(scheduler_output, [TOKEN] * len(scheduler_output.num_scheduled_tokens))
+    audit(scheduler)
+    return scheduler_output, finished
+
+
+def run_out(scheduler, most=300):
+    """Ids in the order in which sequences were admitted and in which they finished."""
+    admitted, finished = [], []
+    for _ in range(most):
+        if not scheduler.has_unfinished():
+            return admitted, finished
+        scheduler_output, ended = step(scheduler)
+        admitted += names(scheduler_output.admitted)
+        finished += names(ended)
+    raise AssertionError(f"not done after {most} steps")
+
+
+# Requests come and go
+
+
+def test_added_sequences_wait_in_order_until_they_are_removed():
+    scheduler = preemptive()
+    sequences = [a_sequence(str(n), arrival_time=float(n)) for n in range(10)]
+    for count, sequence in enumerate(sequences, start=1):
+        scheduler.add(sequence)
+        assert len(scheduler.waiting) == count and list(scheduler.waiting) == sequences[:count]
+    for left, sequence in zip(range(9, -1, -1), sequences):
+        scheduler.remove(sequence)
+        assert len(scheduler.waiting) == left and sequence not in list(scheduler.waiting)
+        assert scheduler.has_unfinished() == bool(left)
+
+
+@pytest.mark.parametrize("share_prefixes", [False, True])
+def test_what_fits_is_scheduled_whole_in_the_first_step(share_prefixes):
+    scheduler = preemptive(max_num_seqs=10, max_num_batched_tokens=100, share_prefixes=share_prefixes)
+    sequences = [Sequence(str(n), [n] * 10, 4, arrival_time=float(n)) for n in range(10)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    scheduler_output = scheduler.schedule()
+    assert scheduler_output.num_scheduled_tokens == dict.fromkeys(sequences, 10)
+    assert scheduler_output.admitted == scheduler.running == sequences and not scheduler.waiting
+    assert not scheduler_output.preempted and not scheduler_output.block_copies and not scheduler_output.cached
+
+
+def test_prompts_beyond_the_budget_are_computed_in_chunks_side_by_side():
+    """The last prompt of a step gets what is left, and goes on before a new one is admitted."""
+    scheduler = preemptive(max_num_batched_tokens=10, max_num_seqs=3)
+    for n, length in enumerate((8, 8, 8)):
+        scheduler.add(Sequence(str(n), range(length), 3, arrival_time=float(n)))
+    counts = [by_name(step(scheduler)[0].num_scheduled_tokens) for _ in range(4)]
+    assert counts == [
+        {"0": 8, "1": 2},
+        {"0": 1, "1": 6, "2": 3},
+        {"0": 1, "1": 1, "2": 5},
+        {"1": 1, "2": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    "stop_token_ids, max_tokens, output_ids, reason",
+    [
+        ({TOKEN}, 5, [TOKEN], "stop"),
+        ({TOKEN}, 1, [TOKEN], "stop"),
+        (set(), 1, [TOKEN], "length"),
+        ({7}, 3, [TOKEN] * 3, "length"),
+    ],
+)
+def test_why_a_sequence_ends(stop_token_ids, max_tokens, output_ids, reason):
+    """A stop token wins over the limit that is reached with it."""
+    ends, goes_on = Sequence("ends", range(5), max_tokens, frozenset(stop_token_ids)), Sequence("other", range(5), 9)
+    scheduler = preemptive()
+    scheduler.add(ends), scheduler.add(goes_on)
+    while not ends.finish_reason:
+        _, finished = step(scheduler)
+    assert finished == [ends] and (ends.output_ids, ends.finish_reason) == (output_ids, reason)
+    assert ends.blocks == [] and scheduler.running == [goes_on]
+
+
+def test_nothing_stays_behind_after_many_rounds():
+    """Neither sequences nor blocks nor counts, however often the same scheduler is used."""
+    scheduler = preemptive(12, swap_blocks=6, share_prefixes=True, max_num_seqs=4, max_num_batched_tokens=16)
+    for turn in range(5):
+        for n in range(6):
+            scheduler.add(Sequence(f"{turn}/{n}", [turn, *range(n + 3)], 8, arrival_time=float(n)))
+        _, finished = run_out(scheduler)
+        assert len(finished) == 6
+        assert not scheduler.running and not scheduler.waiting and not scheduler.pool.ref_count
+        assert len(scheduler.pool.free_queue) == 12 and len(scheduler.swap_space.free_queue) == 6
+    assert scheduler.num_preempted
+
+
+def test_a_sequence_that_left_in_the_middle_of_its_prompt_frees_all_of_its_blocks():
+    scheduler = preemptive(max_num_batched_tokens=8)
+    long = Sequence("long", range(40), 3)
+    scheduler.add(long)
+    step(scheduler), step(scheduler)
+    assert long.num_computed_tokens == 16 and len(scheduler.pool.used) == 4
+    scheduler.remove(long)
+    assert not scheduler.pool.used and not scheduler.has_unfinished() and not scheduler.schedule().num_scheduled_tokens
+
+
+# Priorities
+
+
+@pytest.mark.parametrize(
+    "tiers, arrivals, order",
+    [
+        ([2, 0, 1], [1, 2, 3], "120"),
+        ([1, 1, 1], [3, 1, 2], "120"),
+        ([2, 1, 1, 0], [1, 3, 2, 4], "3210"),
+        ([5, 1, 8, 3, 2, 7, 0, 6, 4], [9, 8, 7, 6, 5, 4, 3, 2, 1], "614380752"),
+    ],
+    ids=["tiers", "arrivals", "both", "many"],
+)
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 9])
+def test_priorities_and_arrivals_give_the_order(tiers, arrivals, order, max_num_seqs):
+    scheduler = preemptive(policy=StrictPriority(), max_num_seqs=max_num_seqs)
+    for n, (tier, arrival) in enumerate(zip(tiers, arrivals)):
+        scheduler.add(a_sequence(str(n), tier=tier, arrival_time=float(arrival)))
+    assert names(scheduler.waiting) == list(order)
+    assert names(scheduler.schedule().admitted) == list(order[:max_num_seqs])
+    assert names(scheduler.waiting) == list(order[max_num_seqs:])
+
+
+def test_without_a_policy_tiers_don_t_count():
+    scheduler = preemptive(max_num_seqs=1)
+    for n, tier in enumerate((2, 1, 0)):
+        scheduler.add(a_sequence(str(n), tier=tier, arrival_time=float(n)))
+    assert isinstance(scheduler.waiting.policy, FirstComeFirstServed)
+    assert run_out(scheduler)[0] == ["0", "1", "2"]
+
+
+def test_a_better_tier_comes_in_without_preemption_while_there_is_room():
+    scheduler = preemptive(policy=StrictPriority(), max_num_seqs=3)
+    for n in range(2):
+        scheduler.add(a_sequence(f"low {n}", 10, 5, tier=5, arrival_time=float(n)))
+    step(scheduler)
+    scheduler.add(a_sequence("high", 10, 5, tier=0, arrival_time=9.0))
+    scheduler_output, _ = step(scheduler)
+    assert names(scheduler_output.admitted) == ["high"] and not scheduler_output.preempted
+    assert len(scheduler.running) == 3 and not scheduler.waiting
+
+
+@pytest.mark.parametrize("first, second", [("high", "low"), ("low", "high")])
+def test_the_worst_tier_loses_its_blocks_whoever_needs_them(first, second):
+    """The first is admitted a step earlier, and so the first that wants a third block."""
+    scheduler = preemptive(4, policy=StrictPriority())
+    for n, name in enumerate((first, second)):
+        scheduler.add(a_sequence(name, 7, 9, tier={"high": 0, "low": 5}[name], arrival_time=float(n)))
+        step(scheduler)
+    preempted = []
+    while not preempted:
+        preempted = step(scheduler)[0].preempted
+    assert names(preempted) == ["low"] and names(scheduler.running) == ["high"] and names(scheduler.waiting) == ["low"]
+    assert run_out(scheduler) == (["low"], ["high", "low"])
+
+
+def test_of_one_tier_the_last_to_arrive_is_preempted():
+    """Also if it was admitted first."""
+    scheduler = preemptive(6, policy=StrictPriority())
+    for name, arrival in (("late", 3.0), ("early", 1.0), ("middle", 2.0)):
+        scheduler.add(a_sequence(name, 7, 9, tier=2, arrival_time=arrival))
+        step(scheduler)
+    preempted = []
+    while not preempted:
+        preempted = step(scheduler)[0].preempted
+    assert names(preempted) == ["late"]
+
+
+def test_a_preempted_sequence_waits_behind_a_better_tier():
+    scheduler = preemptive(4, policy=StrictPriority())
+    for n, name in enumerate(("first", "victim")):
+        scheduler.add(a_sequence(name, 7, 9, tier=5, arrival_time=float(n)))
+    while not scheduler.num_preempted:
+        step(scheduler)
+    scheduler.add(a_sequence("high", 7, 9, tier=0, arrival_time=9.0))
+    assert names(scheduler.waiting) == ["high", "victim"]
+    assert run_out(scheduler)[1] == ["first", "high", "victim"]
+
+
+# Blocks run out
+
+
+@pytest.mark.parametrize("swap_blocks", [0, 8])
+def test_a_preempted_sequence_gets_as_many_tokens_as_it_asked_for(swap_blocks):
+    """It keeps its tokens, goes on behind them, and its limit counts all of them."""
+    scheduler = preemptive(4, swap_blocks=swap_blocks)
+    sequences = [a_sequence(name, 7, 9, arrival_time=float(n)) for n, name in enumerate("AB")]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    known = []
+    while scheduler.has_unfinished():
+        known.append(list(sequences[1].output_ids))
+        step(scheduler)
+    assert scheduler.num_preempted and bool(scheduler.num_swapped) == bool(swap_blocks)
+    assert all(later[: len(before)] == before for before, later in pairwise(known)), "tokens were lost"
+    assert [(len(s.output_ids), s.finish_reason) for s in sequences] == [(9, "length")] * 2
+
+
+def test_the_first_of_the_queue_is_never_preempted():
+    scheduler = preemptive(8, max_num_seqs=4)
+    for n in range(4):
+        scheduler.add(a_sequence(str(n), 7, 14, arrival_time=float(n)))
+    preempted = []
+    while scheduler.has_unfinished():
+        oldest = min([*scheduler.running, *scheduler.waiting], key=lambda s: s.arrival_time)
+        scheduler_output, _ = step(scheduler)
+        preempted += names(scheduler_output.preempted)
+        assert oldest not in scheduler_output.preempted
+    assert preempted
+
+
+def test_asking_whether_blocks_suffice_takes_none():
+    scheduler = preemptive(3)
+    scheduler.add(a_sequence("A", 8, 5))
+    step(scheduler)
+    (running,) = scheduler.running
+    before = list(scheduler.pool.free_queue), list(running.blocks)
+    scheduler_output = scheduler.new_output()
+    waiting = a_sequence("B", 9, 2)
+    assert scheduler.missing_blocks(waiting) == 3 and not scheduler.admission(scheduler, waiting)
+    assert scheduler.missing_blocks(a_sequence("C", 4, 2)) == 1
+    assert not scheduler.make_room(scheduler_output, running, 9)
+    assert scheduler.make_room(scheduler_output, running, 0), "no token needs no block"
+    assert (list(scheduler.pool.free_queue), running.blocks) == before and not scheduler_output.block_copies
+
+
+@pytest.mark.parametrize("prompt, admitted", [(8, 4), (12, 2), (16, 2), (20, 1), (32, 1)])
+def test_those_admitted_in_one_step_don_t_count_on_the_same_blocks(prompt, admitted):
+    scheduler = a_scheduler(
+        *(a_sequence(name, prompt, 1) for name in "ABCDE"), blocks=8, admission=optimistic, max_num_batched_tokens=200
+    )
+    assert len(scheduler.schedule().admitted) == admitted
+
+
+# A step is launched before the last one's tokens are known
+
+
+class Later:
+    """A runner without a model, whose tokens arrive when they are waited for."""
+
+    def launch(self, scheduler_output):
+        tokens = [TOKEN] * len(scheduler_output.num_scheduled_tokens)
+        return SimpleNamespace(wait=lambda: tokens)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5])
+def test_with_a_step_in_flight_nothing_gets_a_token_too_many(max_tokens):
+    """The second request comes while a step is in flight, and joins the next one."""
+    scheduler = preemptive(block_size=BLOCK)
+    first, second = Sequence("first", range(6), max_tokens), Sequence("second", range(50, 56), max_tokens)
+    steps = OverlappedSteps(scheduler, Later())
+    scheduler.add(first)
+    steps.step()
+    scheduler.add(second)
+    steps.step()
+    assert first.output_ids == [TOKEN] and second.output_ids == [] and second.blocks, "the second is in flight"
+    while steps.has_unfinished():
+        steps.step()
+    assert [first.output_ids, second.output_ids] == [[TOKEN] * max_tokens] * 2
+    assert not scheduler.pool.used
+
+
+@pytest.mark.parametrize("order", [[0, 3, 1, 4, 2], [4, 3, 2, 1, 0]])
+def test_aborts_while_steps_are_in_flight_leave_the_tokens_known_by_then(order):
+    scheduler = preemptive(block_size=BLOCK)
+    sequences = [Sequence(str(n), range(10 * n, 10 * n + 6), 20, arrival_time=float(n)) for n in range(5)]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    steps = OverlappedSteps(scheduler, Later())
+    steps.step()
+    for index in order:
+        steps.remove(sequences[index])
+        sequences[index].finish_reason = "abort"
+        steps.step()
+    while steps.has_unfinished():
+        steps.step()
+    assert [len(sequences[index].output_ids) for index in order] == [0, 1, 2, 3, 4]
+    assert not scheduler.pool.used
