@@ -1,7 +1,7 @@
 """Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
 
-Read in this order: masks (lesson 04), packing (05), online_softmax, plain_attention, paged_attention,
-forward_batch, hf_backend (06), custom_op (13). hf_backend is the one entry into a Hugging Face model.
+Read in this order: masks (lesson 04), packing (05), online_softmax, plain_attention, score_terms,
+paged_attention, forward_batch, hf_backend (06), custom_op (13). hf_backend is the one entry into a Hugging Face model.
 """
 
 from lessons_lib.attention.custom_op import OperatorCache, attend_paged, write_kv
@@ -40,8 +40,9 @@ from lessons_lib.attention.packing import (
     scatter_cache,
     unpack,
 )
-from lessons_lib.attention.paged_attention import paged_attention, plan_groups
+from lessons_lib.attention.paged_attention import paged_attention, paged_attention_with_terms, plan_groups
 from lessons_lib.attention.plain_attention import attention_in_place, attention_one_by_one
+from lessons_lib.attention.score_terms import ScoreTerms, score_terms, weights_with_terms
 
 __all__ = [
     "PADDING",
@@ -51,6 +52,7 @@ __all__ = [
     "PackedBatch",
     "PagedPass",
     "Partial",
+    "ScoreTerms",
     "Tags",
     "add_block",
     "add_block_naive",
@@ -75,12 +77,15 @@ __all__ = [
     "packed_mask",
     "paged_attention",
     "paged_attention_forward",
+    "paged_attention_with_terms",
     "paged_forward",
     "plan_attention",
     "plan_groups",
     "same_sequence",
     "scatter_cache",
+    "score_terms",
     "tag_tokens",
     "unpack",
+    "weights_with_terms",
     "write_kv",
 ]

@@ -4,6 +4,7 @@ every runner."""
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.paged_attention import plan_torch
+from lessons_lib.attention.score_terms import score_terms
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 PAGED = "paged"
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+Attend = Callable[..., torch.Tensor]
 Backend = Callable[[Any, torch.Tensor, int], Attend]
 
 
@@ -26,7 +28,8 @@ class PagedPass:
         cache: the cache of the whole model.
         slot_mapping: the cache slot of each new token, int64 [T].
         attend: function (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim], with the keys
-            and values of one layer as they are in the cache. It knows the block tables.
+            and values of one layer as they are in the cache. It knows the block tables. Only for layers that have some,
+            it also gets `terms`, their ScoreTerms.
     """
 
     cache: PagedKVCache
@@ -36,7 +39,7 @@ class PagedPass:
 
 def paged_attention_forward(
     module: "Any", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
-    scaling: float | None = None, *, paged: "PagedPass", **kwargs: object,
+    scaling: float | None = None, *, paged: "PagedPass", **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
     """What a Hugging Face layer calls in place of its own attention: write the new keys and values, then read by block
     table.
@@ -47,14 +50,19 @@ def paged_attention_forward(
         attention_mask: None: no mask is made for a name that no mask function is registered for.
         scaling: what the scores are multiplied by; 1 / sqrt(head_dim) if not given.
         paged: PagedPass; the model passes it on as it was given to it.
+        kwargs: what some layers pass besides, such as a sliding window; see `score_terms`.
 
     Returns:
         (attention [1, T, q_heads, head_dim], None): no attention weights.
+
+    Raises:
+        UnsupportedModel: the layer passes something that would change the result and that paged attention doesn't know.
     """
-    layer = module.layer_idx
+    layer, terms = module.layer_idx, score_terms(module, attention_mask, kwargs)
+    attend = paged.attend if terms is None else partial(paged.attend, terms=terms)
     paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    attended = paged.attend(query[0].transpose(0, 1), paged.cache.keys[layer], paged.cache.values[layer], scale)
+    attended = attend(query[0].transpose(0, 1), paged.cache.keys[layer], paged.cache.values[layer], scale)
     return attended[None], None
 
 
