@@ -200,7 +200,7 @@ to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
 """
 
 # %% exercise="06.1" given="__init__"
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.loading import KVShape, kv_shapes
 
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 

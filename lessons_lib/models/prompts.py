@@ -23,14 +23,15 @@ def encode_prompts(
     Args:
         prompts: texts, or lists of token ids.
         max_new_tokens: one limit for all requests, one for each, or None for as many as fit in the context.
-        context: the longest sequence, prompt and answer together; the model's own context if not given.
+        context: the longest sequence, prompt and answer together; the model's own context if not given. Some models
+            have none.
 
     Returns:
         (prompt_ids, max_tokens_each), both as long as `prompts`.
 
     Raises:
-        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, or a prompt and a limit that
-            together exceed the context.
+        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, a prompt and a limit that
+            together exceed the context, or no limit at all: neither a token limit nor a context.
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
@@ -55,12 +56,16 @@ def encode_prompt(
     """
     context = _checked_context(model, context)
     prompt_ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
-    max_tokens = context - len(prompt_ids) if max_new_tokens is None else max_new_tokens
+    if context is None and max_new_tokens is None:
+        raise BadRequest(
+            f"{name} has no token limit, and the model no longest sequence. Give max_new_tokens, or the longest sequence."
+        )
+    max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
     _check_request(name, prompt_ids, max_tokens, model.config.vocab_size, context)
     return prompt_ids, max_tokens
 
 
-def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_size: int, context: int) -> None:
+def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_size: int, context: int | None) -> None:
     if not prompt_ids:
         raise BadRequest(
             f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
@@ -71,14 +76,14 @@ def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_
             f"{name} contains token id {outside[0]}; the vocabulary has ids 0 to {vocab_size - 1}. "
             "Encode the text with this model's own tokenizer."
         )
-    if len(prompt_ids) >= context:
+    if context is not None and len(prompt_ids) >= context:
         raise BadRequest(
             f"{name} has {len(prompt_ids)} tokens; the context is {context}, and a new token needs a position too. "
             f"Shorten the prompt to {context - 1} tokens or fewer."
         )
     if max_new_tokens < 1:
         raise BadRequest(f"max_new_tokens is {max_new_tokens} for {name}; it must be at least 1.")
-    if len(prompt_ids) + max_new_tokens > context:
+    if context is not None and len(prompt_ids) + max_new_tokens > context:
         raise BadRequest(
             f"{name} has {len(prompt_ids)} tokens and asks for {max_new_tokens} more, "
             f"{len(prompt_ids) + max_new_tokens} in all; the context is {context}. "
@@ -96,14 +101,14 @@ def check_batch_size(batch_size: int) -> None:
         raise BadRequest(f"batch_size is {batch_size}; it must be at least 1.")
 
 
-def _checked_context(model: PreTrainedModel, context: int | None) -> int:
+def _checked_context(model: PreTrainedModel, context: int | None) -> int | None:
+    """The longest sequence; None if neither the caller nor the model has a limit."""
     longest = context_length(model.config)
     if context is None:
         return longest
-    if not 1 < context <= longest:
-        raise BadRequest(
-            f"the longest sequence is set to {context}; it must be 2 to {longest}, which is the model's context."
-        )
+    if context < 2 or (longest is not None and context > longest):
+        limits = "at least 2" if longest is None else f"2 to {longest}, which is the model's context"
+        raise BadRequest(f"the longest sequence is set to {context}; it must be {limits}.")
     return context
 
 
