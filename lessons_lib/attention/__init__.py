@@ -16,8 +16,10 @@ from lessons_lib.attention.masks import (
     combine,
     not_in_the_future,
     not_padding,
+    same_chunk,
     same_sequence,
     tag_tokens,
+    within_window,
 )
 from lessons_lib.attention.online_softmax import (
     Partial,
@@ -81,11 +83,13 @@ __all__ = [
     "paged_forward",
     "plan_attention",
     "plan_groups",
+    "same_chunk",
     "same_sequence",
     "scatter_cache",
     "score_terms",
     "tag_tokens",
     "unpack",
     "weights_with_terms",
+    "within_window",
     "write_kv",
 ]

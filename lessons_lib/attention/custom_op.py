@@ -48,7 +48,7 @@ def attend_paged(
         k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them
             already.
         scale: what the scores are multiplied by.
-        window, chunk, softcap, sinks, alibi_slopes: see ScoreTerms. An operator takes numbers and tensors, no dataclass.
+        window, chunk, softcap, sinks, alibi_slopes: see ScoreTerms; an operator takes no dataclasses.
         The others: see ForwardBatch.
 
     Returns:

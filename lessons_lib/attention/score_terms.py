@@ -43,13 +43,13 @@ def score_terms(module: Any, attention_mask: object, keywords: Mapping[str, Any]
     if attention_mask is not None:
         raise UnsupportedModel(_refusal(module, "attention_mask", "a mask of its own"))
     for name, value in keywords.items():
-        if value is not None and name not in TERMS and name not in IGNORED:
+        if name not in IGNORED and name not in TERMS and value is not None and value is not False:
             raise UnsupportedModel(_refusal(module, name, f"{name}={_short(value)}"))
     if keywords.get("is_causal") is False:
         raise UnsupportedModel(_refusal(module, "is_causal", "is_causal=False, so its tokens see later ones"))
-    terms = {field: keywords.get(name) for name, field in TERMS.items()}
-    terms |= _window_by_layer_type(module) if terms["window"] is None else {}
-    return ScoreTerms(**terms) if any(term is not None for term in terms.values()) else None
+    terms = _window_by_layer_type(module)
+    terms |= {field: keywords[name] for name, field in TERMS.items() if keywords.get(name) is not None}
+    return ScoreTerms(**terms) if terms else None
 
 
 # transformers' name -> ours
@@ -62,9 +62,9 @@ IGNORED = frozenset({
 
 
 def _window_by_layer_type(module: Any) -> dict[str, Any]:
-    config = getattr(module, "config", None)
-    layer_types = getattr(config, "layer_types", None)
-    layer_type = layer_types[module.layer_idx] if layer_types and module.layer_idx < len(layer_types) else None
+    config: Any = getattr(module, "config", None)
+    layer_types = getattr(config, "layer_types", None) or []
+    layer_type = layer_types[module.layer_idx] if module.layer_idx < len(layer_types) else None
     if layer_type == "sliding_attention":
         return {"window": config.sliding_window}
     if layer_type == "chunked_attention":
@@ -93,7 +93,9 @@ def first_visible_key(query_positions: torch.Tensor, terms: ScoreTerms) -> torch
     return first
 
 
-def weights_with_terms(scores: torch.Tensor, mask: torch.Tensor, distance: torch.Tensor, terms: ScoreTerms) -> torch.Tensor:
+def weights_with_terms(
+    scores: torch.Tensor, mask: torch.Tensor, distance: torch.Tensor, terms: ScoreTerms
+) -> torch.Tensor:
     """The softmax of scores with all terms applied, in float32.
 
     Args:

@@ -1,8 +1,9 @@
 """Lesson 08: attention over a paged KV cache in two Triton kernels, one for decodes and one for prefills.
 
 Shapes, here and in launch.py: T query tokens of N sequences, Hq query heads, Hkv KV heads, D elements per head of a
-query or key and V per head of a value (in most models both are the same), M entries per block table. All strides count elements, and the last axis of every tensor is contiguous. Scores, maxima and
-log-sum-exps are in base 2: the launcher multiplies the scale by log2(e).
+query or key, V per head of a value (in most models V is D), M entries per block table. All strides count elements, and
+the last axis of every tensor is contiguous. Scores, maxima and log-sum-exps are in base 2: the launcher multiplies the
+scale by log2(e).
 
 The online softmax is that of Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention (Dao et
 al. 2022, https://arxiv.org/abs/2205.14135); splitting one sequence's keys among programs is Flash-Decoding (Dao et al.
@@ -134,8 +135,8 @@ def decode_kernel(
 
     Args:
         q: pointer to [T, Hq, D]; T is N unless `RAGGED`.
-        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D], of the dtype of q, with equal strides. Values may
-            have another size than keys, V; strides then differ by the factor V / D.
+        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D] and [..., V], of the dtype of q; their strides
+            differ by the factor V / D.
         block_tables: pointer to int32 [N, M].
         context_lens: pointer to int32 [N]: tokens of each sequence, the new ones included.
         cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch; read only if `RAGGED`.
@@ -155,8 +156,9 @@ def decode_kernel(
         SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence, at most.
         RAGGED: whether the batch may contain sequences with several new tokens; those are skipped.
         USE_INT64: see `cache_offsets`.
-        The rest, only for layers that have them: sinks and alibi_slopes, pointers to [Hq]; WINDOW, how many keys a query
-            sees at most; CHUNKED, whether those are the keys since the last multiple of WINDOW; SOFTCAP.
+        The rest is for layers that have such terms, and costs the others nothing. sinks, alibi_slopes: pointers to
+            [Hq]. WINDOW: how many keys a query sees at most; CHUNKED: whether those are the ones since the last
+            multiple of WINDOW. SOFTCAP: bound of the scores.
     """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = seq

@@ -192,8 +192,8 @@ def _check_caches(k_cache, v_cache) -> None:
     _, block_size, _, head_dim = k_cache.shape
     if v_cache.shape[-1] != head_dim:
         raise ValueError(
-            f"keys have the head size {head_dim}, values {v_cache.shape[-1]}; this kernel needs equal ones. Lesson 08's "
-            "kernels don't."
+            f"keys have the head size {head_dim}, values {v_cache.shape[-1]}; this kernel needs equal ones. Lesson "
+            "08's kernels don't."
         )
     if triton.next_power_of_2(head_dim) != head_dim or triton.next_power_of_2(block_size) != block_size:
         raise ValueError(

@@ -28,10 +28,9 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
             f"q has {q.shape[1]} heads of size {q.shape[2]}, the cache {k_cache.shape[2]} of size {k_cache.shape[3]}; "
             "the sizes must be equal, and the query heads a multiple of the KV heads."
         )
-    if max(q.shape[2], v_cache.shape[3]) > MAX_HEAD_DIM:
-        raise ValueError(
-            f"the head size is {max(q.shape[2], v_cache.shape[3])}; the kernels take up to {MAX_HEAD_DIM}. Use the PyTorch backend."
-        )
+    largest = max(q.shape[2], v_cache.shape[3])
+    if largest > MAX_HEAD_DIM:
+        raise ValueError(f"the head size is {largest}; the kernels take up to {MAX_HEAD_DIM}. Use the PyTorch backend.")
     if q.dtype not in DTYPES or {k_cache.dtype, v_cache.dtype} != {q.dtype}:
         raise ValueError(
             f"q is {q.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; all must have the same dtype, float32, "

@@ -58,7 +58,8 @@ def encode_prompt(
     prompt_ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
     if context is None and max_new_tokens is None:
         raise BadRequest(
-            f"{name} has no token limit, and the model no longest sequence. Give max_new_tokens, or the longest sequence."
+            f"{name} has no token limit, and the model has no longest sequence. Give max_new_tokens, or set the "
+            "longest sequence."
         )
     max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
     _check_request(name, prompt_ids, max_tokens, model.config.vocab_size, context)
