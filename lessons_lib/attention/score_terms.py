@@ -33,7 +33,7 @@ def score_terms(module: Any, attention_mask: object, keywords: Mapping[str, Any]
     """The terms that a layer asks for; None for most models.
 
     Args:
-        module: the layer. Where it doesn't pass a window, `config.layer_types` says what its mask would have been.
+        module: the layer. If it doesn't say whether it has a window, `config.layer_types` does: for its mask.
         attention_mask: what the layer passes as its mask.
         keywords: every other argument that the layer passes, by transformers' names.
 
@@ -42,21 +42,23 @@ def score_terms(module: Any, attention_mask: object, keywords: Mapping[str, Any]
     """
     if attention_mask is not None:
         raise UnsupportedModel(_refusal(module, "attention_mask", "a mask of its own"))
+    terms = {} if "sliding_window" in keywords else _window_by_layer_type(module)
     for name, value in keywords.items():
-        if name not in IGNORED and name not in TERMS and value is not None and value is not False:
+        if name in IGNORED or value is None:
+            continue
+        if name in TERMS:
+            terms[TERMS[name]] = value
+        elif value is not NEUTRAL.get(name, False):
             raise UnsupportedModel(_refusal(module, name, f"{name}={_short(value)}"))
-    if keywords.get("is_causal") is False:
-        raise UnsupportedModel(_refusal(module, "is_causal", "is_causal=False, so its tokens see later ones"))
-    terms = _window_by_layer_type(module)
-    terms |= {field: keywords[name] for name, field in TERMS.items() if keywords.get(name) is not None}
     return ScoreTerms(**terms) if terms else None
 
 
 # transformers' name -> ours
 TERMS = {"sliding_window": "window", "softcap": "softcap", "s_aux": "sinks", "alibi_slopes": "alibi_slopes"}
+NEUTRAL = {"is_causal": True}  # for other arguments it is False, besides None
 # Arguments that leave the result as it is: dropout is off, and positions are in query and key already.
 IGNORED = frozenset({
-    "dropout", "is_causal", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states",
+    "dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states",
     "output_router_logits", "return_dict", "logits_to_keep", "deterministic",
 })  # fmt: skip
 

@@ -2,6 +2,7 @@
 compared with `generate`."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -83,7 +84,7 @@ class Layer:
     layer_idx = 1
 
     def __init__(self, **config):
-        self.config = type("Config", (), config)()
+        self.config = SimpleNamespace(**config)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_terms_come_from_keywords_and_layer_types(config, keywords, expected):
         (torch.zeros(1, 1, 2, 2), {}, "layer 1 .Layer. passes a mask of its own .*'attention_mask'"),
         (None, dict(position_bias=torch.zeros(1, 4, 2, 2)), r"position_bias=a tensor of shape \[1, 4, 2, 2\]"),
         (None, dict(block_indices=[3]), r"block_indices=\[3\]"),
-        (None, dict(is_causal=False), "its tokens see later ones"),
+        (None, dict(is_causal=False), "is_causal=False to its attention"),
     ],
 )
 def test_what_would_change_the_result_is_refused_by_name_before_anything_is_written(mask, keywords, says):
