@@ -6,7 +6,13 @@ paged_attention, forward_batch, hf_backend (06), custom_op (13). hf_backend is t
 
 from lessons_lib.attention.custom_op import OperatorCache, attend_paged, write_kv
 from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import PagedPass, paged_attention_forward, paged_forward, plan_attention
+from lessons_lib.attention.hf_backend import (
+    PagedPass,
+    attention_of_layer,
+    paged_attention_forward,
+    paged_forward,
+    plan_attention,
+)
 from lessons_lib.attention.masks import (
     PADDING,
     RULES,
@@ -62,6 +68,7 @@ __all__ = [
     "attend_paged",
     "attention_in_place",
     "attention_of",
+    "attention_of_layer",
     "attention_one_by_one",
     "block_diagonal_mask",
     "cache_of",

@@ -3,7 +3,7 @@ every runner."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ class PagedPass:
 
 def paged_attention_forward(
     module: "Any", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
-    scaling: float | None = None, *, paged: "PagedPass", **kwargs: Any,
+    scaling: float | None = None, *, paged: "PagedPass", **kwargs: object,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
     """What a Hugging Face layer calls in place of its own attention: write the new keys and values, then read by block
     table.
@@ -50,23 +50,39 @@ def paged_attention_forward(
         attention_mask: None: no mask is made for a name that no mask function is registered for.
         scaling: what the scores are multiplied by; 1 / sqrt(head_dim) if not given.
         paged: PagedPass; the model passes it on as it was given to it.
-        kwargs: what some layers pass besides, such as a sliding window; see `score_terms`.
+        kwargs: what some layers pass besides; `attention_of_layer` has taken care of it.
 
     Returns:
         (attention [1, T, q_heads, head_dim], None): no attention weights.
-
-    Raises:
-        UnsupportedModel: the layer passes something that would change the result and that paged attention doesn't know.
     """
-    layer, terms = module.layer_idx, score_terms(module, attention_mask, kwargs)
-    attend = paged.attend if terms is None else partial(paged.attend, terms=terms)
+    layer = module.layer_idx
     paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    attended = attend(query[0].transpose(0, 1), paged.cache.keys[layer], paged.cache.values[layer], scale)
+    attended = paged.attend(query[0].transpose(0, 1), paged.cache.keys[layer], paged.cache.values[layer], scale)
     return attended[None], None
 
 
-AttentionInterface.register(PAGED, paged_attention_forward)
+def attention_of_layer(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
+    scaling: float | None = None, *, paged: PagedPass, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """`paged_attention_forward` for a layer of any model: what the layer asks for besides is honored or refused.
+
+    Args:
+        kwargs: what some layers pass, such as a sliding window; see `score_terms`. The other arguments: see
+            `paged_attention_forward`.
+
+    Raises:
+        UnsupportedModel: the layer passes something that would change the result, and paged attention doesn't know it.
+            Nothing was written.
+    """
+    terms = score_terms(module, attention_mask, kwargs)
+    if terms is not None:
+        paged = replace(paged, attend=partial(paged.attend, terms=terms))
+    return paged_attention_forward(module, query, key, value, attention_mask, scaling, paged=paged)
+
+
+AttentionInterface.register(PAGED, attention_of_layer)
 
 
 @contextmanager

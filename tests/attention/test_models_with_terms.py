@@ -9,7 +9,7 @@ import torch
 from term_models import MODELS, WINDOW, term_model
 from transformers import masking_utils
 
-from lessons_lib.attention.hf_backend import PAGED, PagedPass, paged_attention_forward, paged_attention_in
+from lessons_lib.attention.hf_backend import PAGED, PagedPass, attention_of_layer, paged_attention_in
 from lessons_lib.attention.score_terms import ScoreTerms, score_terms
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner, compiled_logits
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
@@ -124,7 +124,7 @@ def test_what_would_change_the_result_is_refused_by_name_before_anything_is_writ
     paged = PagedPass(cache, torch.arange(2), lambda *args: pytest.fail("attention was computed"))
     query, key = torch.ones(1, 4, 2, 8), torch.ones(1, 2, 2, 8)
     with pytest.raises(UnsupportedModel, match=says):
-        paged_attention_forward(Layer(), query, key, key, mask, 0.5, paged=paged, **keywords)
+        attention_of_layer(Layer(), query, key, key, mask, 0.5, paged=paged, **keywords)
     assert not any(tensor.any() for tensor in cache.keys + cache.values)
 
 
@@ -132,9 +132,9 @@ def test_a_backend_that_knows_no_terms_never_drops_them():
     cache = PagedKVCache(tiny_model().config, 2, BLOCK)
     paged = PagedPass(cache, torch.arange(2), lambda query, keys, values, scale: query)
     query, key = torch.ones(1, 4, 2, 8), torch.ones(1, 2, 2, 8)
-    paged_attention_forward(Layer(), query, key, key, None, paged=paged)
+    attention_of_layer(Layer(), query, key, key, None, paged=paged)
     with pytest.raises(TypeError, match="terms"):
-        paged_attention_forward(Layer(), query, key, key, None, paged=paged, sliding_window=2)
+        attention_of_layer(Layer(), query, key, key, None, paged=paged, sliding_window=2)
 
 
 @pytest.mark.parametrize("make_mask", ["causal", "sliding_window_causal", "chunked_causal", "bidirectional"])
