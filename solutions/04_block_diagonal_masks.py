@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
-from lessons_lib.attention import PADDING, Tags, not_in_the_future, not_padding, same_sequence
+from lessons_lib.attention import PADDING, Tags, not_in_the_future, not_padding, same_sequence, within_window
 from lessons_lib.batching import generate_packed, greedy_with_cache
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
@@ -244,6 +244,27 @@ for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for m
 The rows of the stories are the same on both sides. No story has sequence id -1, so the sequence rule already keeps
 padding out. Without the padding rule, padding attends to padding, and nothing ever reads the result. With it, the
 rows of the padding are empty. We'll come back to these empty rows.
+
+Some models have one more rule. In a layer of Mistral, Gemma or gpt-oss, a token may see only the last few positions of
+its own sequence. Then the layer reads a bounded number of keys, however long the sequence gets. Tokens farther back
+still matter: through the layers in between, a window reaches further with every layer.
+
+> **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
+> Hugging Face model, W is `sliding_window`.
+
+Like the other rules it needs nothing but tags, and `&` adds it. Here are two sequences of 8 and 5 tokens, with a window
+of 4:
+"""
+
+# %%
+longer = tag_tokens([8, 5])
+windowed = not_in_the_future(longer, longer) & same_sequence(longer, longer) & within_window(4)(longer, longer)
+print(mask_text(windowed, longer, longer, "CE"))
+print("keys that each query sees:", windowed.sum(dim=1).tolist())
+
+# %% [markdown]
+"""
+The bundled model has no windows, so we go on with three rules.
 
 In the explorer you can set the lengths, the number of cached tokens per sequence, and the padding at the end of the
 row. You can turn each rule on and off, and have the mask read to you row by row. Some things to try (the answers are

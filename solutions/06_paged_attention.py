@@ -26,9 +26,11 @@ from lessons_lib.attention import (
     ForwardBatch,
     PagedPass,
     Partial,
+    ScoreTerms,
     add_block_naive,
     attention_in_place,
     attention_of,
+    attention_of_layer,
     attention_one_by_one,
     cache_of,
     concatenate_caches,
@@ -200,7 +202,7 @@ to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
 """
 
 # %% exercise="06.1" given="__init__"
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.loading import KVShape, kv_shapes
 
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
@@ -702,7 +704,7 @@ Every layer calls the function with these arguments:
 | `attention_mask` | None: transformers doesn't build a mask for custom names. Our groups have their own masks. |
 | `scaling` | the factor for the scores; may be None, which means 1 / sqrt(head size) |
 | `paged` | our `PagedPass` |
-| `**kwargs` | arguments for other attention functions |
+| `**kwargs` | what some models' layers pass besides; not needed here, more below |
 
 **Your task: `paged_attention_forward`.** Do two things, in this order:
 
@@ -766,6 +768,47 @@ for family in ("gpt2", "llama", "qwen2"):
     with torch.inference_mode():
         alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
     print(f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
+
+# %% [markdown]
+"""
+### Scores with more terms
+
+The layers of these models multiply their scores by a factor and take the softmax. Some models do a little more, and
+their layers pass it to our function among the `**kwargs`:
+
+- `sliding_window`: lesson 04's rule. Keys before the window get a score of −∞.
+- `softcap`, in Gemma 2: a score s becomes c · tanh(s / c), so no score exceeds c.
+- `s_aux`, in gpt-oss: a learned score for each head, a *sink*, takes part in the softmax like one more key, but has no
+  value. What the sink gets, the real keys don't, so a head can attend to nothing much.
+
+Each takes a line. Here they are on D's scores from above:
+"""
+
+# %%
+scores, _ = scores_of("D", 1, 3)
+in_window = torch.arange(scores.shape[1]) >= scores.shape[1] - 4
+sink = torch.tensor([[18.0]])
+variants = {
+    "as they are": scores.softmax(dim=1),
+    "window of 4": scores.masked_fill(~in_window, float("-inf")).softmax(dim=1),
+    "softcap of 15": (15 * torch.tanh(scores / 15)).softmax(dim=1),
+    "sink of 18": torch.cat([scores, sink], dim=1).softmax(dim=1)[:, :-1],
+}
+print("the last 8 scores:     ", " ".join(f"{score:5.2f}" for score in scores[0, -8:]))
+for name, weights in variants.items():
+    print(f"{name:>13}: weights ", " ".join(f"{weight:5.2f}" for weight in weights[0, -8:]), f" of all keys {weights.sum():.2f}")
+
+# %% [markdown]
+"""
+Your function ignores these keywords. For the models above that's right; with Mistral it would give wrong answers and
+not say so. So the library registers one more function around it. It collects the terms and passes them to `attend`, and
+refuses any keyword that it doesn't know. The keys that a window has left behind stay in their blocks until the request
+is done, because layers without a window still need theirs.
+"""
+
+# %%
+print(inspect.getsource(attention_of_layer))
+print(inspect.getsource(ScoreTerms))
 
 # %% [markdown]
 """

@@ -423,6 +423,10 @@ With these four ideas you can read the kernel. The lines that end a program earl
 and so does the code after the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq` are
 converted to 64 bits for the same reason as block indices in lesson 07: with many tokens, token × stride may not fit into 32 bits. They're scalars, so
 that takes two registers per program rather than two per key. The loop is the same as in lesson 07: blocks, offsets, keys, scores, softmax, values.
+
+Two things are for other models than ours. `VALUE_DIM` and `BLOCK_V` are the head size of values, which in DeepSeek isn't that of keys. And `WINDOW`,
+`SOFTCAP`, `sinks` and `alibi_slopes` are lesson 06's terms of the scores. They're constants, or None, when the kernel is compiled. So an `if` about
+them costs nothing: for a layer without terms, those lines aren't compiled at all.
 """
 
 # %%
@@ -774,8 +778,8 @@ for 128. So no idea has a fixed value. What it buys depends on what is already t
 A function that others call has to be safe. A kernel checks nothing; with a wrong table it reads the wrong memory, and with a wrong `cu_seqlens_q` it
 may overwrite another tensor. So two functions wrap the kernels:
 
-- `decode(q, k_cache, v_cache, block_tables, context_lens, scale)` for sequences with one new token each;
-- `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None)` for a packed batch.
+- `decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None)` for sequences with one new token each;
+- `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None, *, max_seqlen_q=None, max_context_len=None)` for a packed batch.
 
 Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are on the GPU, and reading them
 synchronizes. So those are checked only on a CPU, or if `varlen` isn't given both maxima and has to synchronize anyway. `decode` doesn't need maxima: it

@@ -1,12 +1,18 @@
 """Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
 
-Read in this order: masks (lesson 04), packing (05), online_softmax, plain_attention, paged_attention,
-forward_batch, hf_backend (06), custom_op (13). hf_backend is the one entry into a Hugging Face model.
+Read in this order: masks (lesson 04), packing (05), online_softmax, plain_attention, score_terms,
+paged_attention, forward_batch, hf_backend (06), custom_op (13). hf_backend is the one entry into a Hugging Face model.
 """
 
 from lessons_lib.attention.custom_op import OperatorCache, attend_paged, write_kv
 from lessons_lib.attention.forward_batch import ForwardBatch
-from lessons_lib.attention.hf_backend import PagedPass, paged_attention_forward, paged_forward, plan_attention
+from lessons_lib.attention.hf_backend import (
+    PagedPass,
+    attention_of_layer,
+    paged_attention_forward,
+    paged_forward,
+    plan_attention,
+)
 from lessons_lib.attention.masks import (
     PADDING,
     RULES,
@@ -16,8 +22,10 @@ from lessons_lib.attention.masks import (
     combine,
     not_in_the_future,
     not_padding,
+    same_chunk,
     same_sequence,
     tag_tokens,
+    within_window,
 )
 from lessons_lib.attention.online_softmax import (
     Partial,
@@ -40,8 +48,9 @@ from lessons_lib.attention.packing import (
     scatter_cache,
     unpack,
 )
-from lessons_lib.attention.paged_attention import paged_attention, plan_groups
+from lessons_lib.attention.paged_attention import paged_attention, paged_attention_with_terms, plan_groups
 from lessons_lib.attention.plain_attention import attention_in_place, attention_one_by_one
+from lessons_lib.attention.score_terms import ScoreTerms, score_terms, weights_with_terms
 
 __all__ = [
     "PADDING",
@@ -51,6 +60,7 @@ __all__ = [
     "PackedBatch",
     "PagedPass",
     "Partial",
+    "ScoreTerms",
     "Tags",
     "add_block",
     "add_block_naive",
@@ -58,6 +68,7 @@ __all__ = [
     "attend_paged",
     "attention_in_place",
     "attention_of",
+    "attention_of_layer",
     "attention_one_by_one",
     "block_diagonal_mask",
     "cache_of",
@@ -75,12 +86,17 @@ __all__ = [
     "packed_mask",
     "paged_attention",
     "paged_attention_forward",
+    "paged_attention_with_terms",
     "paged_forward",
     "plan_attention",
     "plan_groups",
+    "same_chunk",
     "same_sequence",
     "scatter_cache",
+    "score_terms",
     "tag_tokens",
     "unpack",
+    "weights_with_terms",
+    "within_window",
     "write_kv",
 ]

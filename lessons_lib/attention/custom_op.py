@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import PagedPass, logits_of
-from lessons_lib.attention.paged_attention import paged_attention, plan_groups
+from lessons_lib.attention.paged_attention import paged_attention, paged_attention_with_terms, plan_groups
+from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 
@@ -21,7 +22,7 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
     """Write the new keys and values of one layer to the cache: Triton on a GPU, PyTorch elsewhere.
 
     Args:
-        key, value: [T, kv_heads, head_dim].
+        key, value: [T, kv_heads, head_dim], each with a head size of its own.
         k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim].
         slot_mapping: int64 [T].
     """
@@ -37,7 +38,8 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
 @torch.library.custom_op("lessons_lib::attend_paged", mutates_args=())
 def attend_paged(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, cu_seqlens_q: Tensor, context_lens: Tensor, block_tables: Tensor,
-    max_lens: Tensor, scale: float,
+    max_lens: Tensor, scale: float, window: int | None = None, chunk: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None, alibi_slopes: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of one layer over the cache: Triton on a GPU, PyTorch elsewhere.
 
@@ -46,30 +48,36 @@ def attend_paged(
         k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them
             already.
         scale: what the scores are multiplied by.
+        window, chunk, softcap, sinks, alibi_slopes: see ScoreTerms; an operator takes no dataclasses.
         The others: see ForwardBatch.
 
     Returns:
-        tensor of the shape and dtype of query, contiguous.
+        tensor [T, q_heads, head_dim of the values] of the dtype of query, contiguous.
     """
+    own = (window, chunk, softcap, sinks, alibi_slopes)
+    terms = None if all(term is None for term in own) else ScoreTerms(*own)
     if query.is_cuda:
         from lessons_lib.kernels.launch import varlen
 
         most_new, longest = max_lens.tolist()
         batch = (cu_seqlens_q, context_lens, block_tables)
         out: Tensor = varlen(
-            query.contiguous(), k_cache, v_cache, *batch, scale, max_seqlen_q=most_new, max_context_len=longest
+            query.contiguous(), k_cache, v_cache, *batch, scale, terms, max_seqlen_q=most_new, max_context_len=longest
         )
         return out
     groups = plan_groups(cu_seqlens_q, context_lens, block_tables, k_cache.shape[1])
-    return paged_attention(query.contiguous(), k_cache, v_cache, groups, scale)
+    if terms is None:
+        return paged_attention(query.contiguous(), k_cache, v_cache, groups, scale)
+    return paged_attention_with_terms(query.contiguous(), k_cache, v_cache, groups, scale, terms)
 
 
 @attend_paged.register_fake
 def _(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, cu_seqlens_q: Tensor, context_lens: Tensor, block_tables: Tensor,
-    max_lens: Tensor, scale: float,
+    max_lens: Tensor, scale: float, window: int | None = None, chunk: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None, alibi_slopes: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    return torch.empty_like(query, memory_format=torch.contiguous_format)
+    return query.new_empty(*query.shape[:2], v_cache.shape[-1])
 
 
 class OperatorCache(PagedKVCache):
@@ -94,9 +102,10 @@ def operator_logits(
         tensor [N, vocabulary]: the logits after each sequence's last token.
     """
 
-    def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    def attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, terms: ScoreTerms | None = None) -> Tensor:
         where = (batch.cu_seqlens_q, batch.context_lens, batch.block_tables, batch.max_lens)
-        attended: Tensor = attend_paged(query, keys, values, *where, scale)
+        own = {} if terms is None else vars(terms)
+        attended: Tensor = attend_paged(query, keys, values, *where, scale, **own)
         return attended
 
     index = (-1 - batch.input_ids).clamp(min=0)

@@ -3,7 +3,8 @@ every runner."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.paged_attention import plan_torch
+from lessons_lib.attention.score_terms import score_terms
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 PAGED = "paged"
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+Attend = Callable[..., torch.Tensor]
 Backend = Callable[[Any, torch.Tensor, int], Attend]
 
 
@@ -26,7 +28,8 @@ class PagedPass:
         cache: the cache of the whole model.
         slot_mapping: the cache slot of each new token, int64 [T].
         attend: function (query [T, q_heads, head_dim], keys, values, scale) -> [T, q_heads, head_dim], with the keys
-            and values of one layer as they are in the cache. It knows the block tables.
+            and values of one layer as they are in the cache. It knows the block tables. Only for layers that have some,
+            it also gets `terms`, their ScoreTerms.
     """
 
     cache: PagedKVCache
@@ -47,6 +50,7 @@ def paged_attention_forward(
         attention_mask: None: no mask is made for a name that no mask function is registered for.
         scaling: what the scores are multiplied by; 1 / sqrt(head_dim) if not given.
         paged: PagedPass; the model passes it on as it was given to it.
+        kwargs: what some layers pass besides; `attention_of_layer` has taken care of it.
 
     Returns:
         (attention [1, T, q_heads, head_dim], None): no attention weights.
@@ -58,7 +62,27 @@ def paged_attention_forward(
     return attended[None], None
 
 
-AttentionInterface.register(PAGED, paged_attention_forward)
+def attention_of_layer(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
+    scaling: float | None = None, *, paged: PagedPass, **kwargs: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """`paged_attention_forward` for a layer of any model: what the layer asks for besides is honored or refused.
+
+    Args:
+        kwargs: what some layers pass, such as a sliding window; see `score_terms`. The other arguments: see
+            `paged_attention_forward`.
+
+    Raises:
+        UnsupportedModel: the layer passes something that would change the result, and paged attention doesn't know it.
+            Nothing was written.
+    """
+    terms = score_terms(module, attention_mask, kwargs)
+    if terms is not None:
+        paged = replace(paged, attend=partial(paged.attend, terms=terms))
+    return paged_attention_forward(module, query, key, value, attention_mask, scaling, paged=paged)
+
+
+AttentionInterface.register(PAGED, attention_of_layer)
 
 
 @contextmanager

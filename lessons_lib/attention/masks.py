@@ -64,6 +64,17 @@ Rule = Callable[[Tags, Tags], torch.Tensor]  # (queries, keys) -> bool [queries,
 RULES: tuple[Rule, ...] = (not_padding, not_in_the_future, same_sequence)
 
 
+def within_window(window: int) -> Rule:
+    """Sliding-window rule: a token sees the last `window` positions, its own included. Mistral's name for the number is
+    `sliding_window`."""
+    return lambda queries, keys: keys.positions[None, :] > queries.positions[:, None] - window
+
+
+def same_chunk(chunk: int) -> Rule:
+    """Chunked rule: a token sees the positions of its own chunk, where chunks are `chunk` positions long (Llama 4)."""
+    return lambda queries, keys: keys.positions[None, :] // chunk == queries.positions[:, None] // chunk
+
+
 def combine(rules: Iterable[Rule], queries: Tags, keys: Tags) -> torch.Tensor:
     """The mask of several rules, bool [queries, keys]: True where all of them allow. Without rules, all is allowed."""
     mask = torch.ones(len(queries), len(keys), dtype=torch.bool, device=queries.seq_ids.device)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from lessons_lib.attention.score_terms import ScoreTerms, first_visible_key, weights_with_terms
+
 
 @dataclass(frozen=True)
 class Group:
@@ -17,12 +19,14 @@ class Group:
         is_query: whether there is a query, bool [S, Q].
         slots: cache slot of each key, int64 [S, K]; that of the sequence's first key where a sequence has fewer.
         mask: bool [S, 1, Q, K], True where the query may attend to the key. The 1 stands for all heads.
+        positions: of each query in its own sequence, int [S, Q]. The positions of the keys are 0 to K - 1.
     """
 
     rows: torch.Tensor
     is_query: torch.Tensor
     slots: torch.Tensor
     mask: torch.Tensor
+    positions: torch.Tensor
 
 
 def plan_groups(
@@ -32,8 +36,7 @@ def plan_groups(
     layer.
 
     A decode has one query and a prefill many: in one rectangle, the decodes would be mostly padding. Where lengths
-        differ a lot, each
-    of the two is divided further.
+    differ a lot, each of the two is divided further.
 
     Args:
         cu_seqlens_q: int [N + 1].
@@ -92,6 +95,7 @@ def _group(
         is_query=is_query,
         slots=blocks.long() * block_size + key_or_first % block_size,
         mask=(key <= position[:, :, None])[:, None],
+        positions=position,
     )
 
 
@@ -108,9 +112,9 @@ def paged_attention(
         scale: what the scores are multiplied by.
 
     Returns:
-        tensor [T, q_heads, head_dim].
+        tensor [T, q_heads, head_dim]; if values have another head size than keys, that of the values.
     """
-    out = torch.empty_like(query)
+    out = query.new_empty(*query.shape[:2], values.shape[-1])
     for group in groups:
         own_keys, own_values = (
             # `index_select` copies whole rows; indexing with a tensor takes several times as long.
@@ -127,9 +131,36 @@ def paged_attention(
     return out
 
 
-def plan_torch(
-    batch: Any, block_tables: torch.Tensor, block_size: int
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]:
+def paged_attention_with_terms(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, groups: list[Group], scale: float, terms: ScoreTerms
+) -> torch.Tensor:
+    """`paged_attention` for a layer whose scores have terms of their own: the softmax is written out here, since
+    PyTorch's attention function doesn't know them.
+
+    A window hides keys, but their blocks are kept until the sequence ends: other layers may need them.
+    """
+    out = query.new_empty(*query.shape[:2], values.shape[-1])
+    q_heads, kv_heads = query.shape[1], keys.shape[2]
+    for group in groups:
+        own_keys, own_values = (
+            cache.flatten(0, 1)
+            .index_select(0, group.slots.flatten())
+            .unflatten(0, group.slots.shape)  # type: ignore[no-untyped-call]
+            .transpose(1, 2)
+            .repeat_interleave(q_heads // kv_heads, dim=1)
+            for cache in (keys, values)
+        )
+        key_positions = torch.arange(group.mask.shape[-1], device=query.device)
+        query_positions = group.positions[:, None, :, None]  # [S, 1, Q, 1]
+        mask = group.mask & (key_positions >= first_visible_key(query_positions, terms))
+        scores = query[group.rows].transpose(1, 2) @ own_keys.transpose(2, 3) * scale
+        weights = weights_with_terms(scores, mask, key_positions - query_positions, terms)
+        attended = weights.to(own_values.dtype) @ own_values
+        out[group.rows[group.is_query]] = attended.transpose(1, 2)[group.is_query]
+    return out
+
+
+def plan_torch(batch: Any, block_tables: torch.Tensor, block_size: int) -> Callable[..., torch.Tensor]:
     """The PyTorch backend: what computes attention in every layer of one pass.
 
     Args:
@@ -137,7 +168,15 @@ def plan_torch(
         block_tables: int [N, M], on the same device.
 
     Returns:
-        function (query, keys, values, scale) -> tensor, see `paged_attention`.
+        function (query, keys, values, scale, terms=None) -> tensor, see `paged_attention`.
     """
     groups = plan_groups(batch.cu_seqlens_q, batch.context_lens, block_tables, block_size)
-    return lambda query, keys, values, scale: paged_attention(query, keys, values, groups, scale)
+
+    def attend(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, terms: ScoreTerms | None = None
+    ) -> torch.Tensor:
+        if terms is None:
+            return paged_attention(query, keys, values, groups, scale)
+        return paged_attention_with_terms(query, keys, values, groups, scale, terms)
+
+    return attend

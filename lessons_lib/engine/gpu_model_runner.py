@@ -47,9 +47,12 @@ class GPUModelRunner(ModelRunner):
             graphs: whether steps of decodes only are captured and replayed.
             capture: see GraphStore; if None, CUDA graphs.
         """
+        longest = max_model_len or context_length(model.config)
+        if longest is None:
+            raise ValueError(f"{model.config.model_type!r} models have no longest sequence; set max_model_len.")
         super().__init__(model, num_blocks + 1, block_size)
         self.null_block = num_blocks
-        width = blocks_for(max_model_len or context_length(model.config), block_size)
+        width = blocks_for(longest, block_size)
         self.sizes = captured_batch_sizes(max_num_seqs)
         self.tables = BlockTables(self.null_block, max_num_seqs, width)
         self.buffers = InputBuffers(self.sizes[-1], width, block_size, model.device)

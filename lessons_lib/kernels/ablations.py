@@ -21,7 +21,16 @@ import triton
 import triton.language as tl
 
 from lessons_lib.kernels import paged_flash
-from lessons_lib.kernels.paged_flash import cache_offsets, decode_kernel, online_softmax, prefill_kernel
+from lessons_lib.kernels.paged_flash import (
+    cache_offsets,
+    decode_kernel,
+    first_visible_key,
+    online_softmax,
+    prefill_kernel,
+    start_with_sink,
+    value_offset,
+    with_terms,
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,10 @@ def _replacing(idea: str, kernel, **functions) -> Variant:
 def decode_per_query_head(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
-    USE_INT64: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """One program per query head, GROUP = 1.
 
@@ -95,19 +105,24 @@ def decode_per_query_head(
     if start >= context_len:
         return
     end = tl.minimum(start + SPLIT_SIZE, context_len)
+    if WINDOW is not None:
+        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
 
     row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + row
-    is_row, is_dim = row < GROUP, dim < HEAD_DIM
-    in_query = is_row[:, None] & is_dim[None, :]
+    value_dim = tl.arange(0, BLOCK_V)
+    is_row, is_dim, is_value_dim = row < GROUP, dim < HEAD_DIM, value_dim < VALUE_DIM
+    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
     token = token.to(tl.int64)
     queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    if sinks is not None:
+        row_max, row_sum = start_with_sink(sinks, head, is_row, end == context_len)
 
     table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head // 4 * HEAD_DIM, v_cache + kv_head // 4 * HEAD_DIM
+    k_head, v_head = k_cache + kv_head // 4 * HEAD_DIM, v_cache + kv_head // 4 * VALUE_DIM
     for first in range(start, end, BLOCK_N):
         position = first + key
         is_key = position < end
@@ -115,19 +130,26 @@ def decode_per_query_head(
         offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
         keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
+        # The loop begins at the window, so it needs no mask.
+        scores = with_terms(
+            scores, position[None, :], context_len - 1, head, is_row, alibi_slopes, None, CHUNKED, SOFTCAP
+        )
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
         # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
-        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
+        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
+    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
         partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
-        tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
+        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
 
 
@@ -135,9 +157,10 @@ def decode_per_query_head(
 def decode_without_tensor_cores(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
-    USE_INT64: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Products of float32 elements, summed up; no `tl.dot`.
 
@@ -154,19 +177,24 @@ def decode_without_tensor_cores(
     if start >= context_len:
         return
     end = tl.minimum(start + SPLIT_SIZE, context_len)
+    if WINDOW is not None:
+        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
 
     row, dim, key = tl.arange(0, GROUP), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + row
-    is_row, is_dim = row < GROUP, dim < HEAD_DIM
-    in_query = is_row[:, None] & is_dim[None, :]
+    value_dim = tl.arange(0, BLOCK_V)
+    is_row, is_dim, is_value_dim = row < GROUP, dim < HEAD_DIM, value_dim < VALUE_DIM
+    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
     token = token.to(tl.int64)
     queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     row_max = tl.full([GROUP], float("-inf"), tl.float32)
     row_sum = tl.zeros([GROUP], tl.float32)
-    acc = tl.zeros([GROUP, BLOCK_D], tl.float32)
+    acc = tl.zeros([GROUP, BLOCK_V], tl.float32)
+    if sinks is not None:
+        row_max, row_sum = start_with_sink(sinks, head, is_row, end == context_len)
 
     table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    k_head, v_head = k_cache + kv_head * stride_head, v_cache + value_offset(kv_head * stride_head, HEAD_DIM, VALUE_DIM)
     for first in range(start, end, BLOCK_N):
         position = first + key
         is_key = position < end
@@ -174,19 +202,26 @@ def decode_without_tensor_cores(
         offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
         keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.sum(queries[:, :, None].to(tl.float32) * keys[None].to(tl.float32), axis=1) * scale
+        # The loop begins at the window, so it needs no mask.
+        scores = with_terms(
+            scores, position[None, :], context_len - 1, head, is_row, alibi_slopes, None, CHUNKED, SOFTCAP
+        )
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
         # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
-        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
+        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc += tl.sum(weights[:, :, None] * values[None].to(tl.float32), axis=1)
 
+    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
         partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
-        tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
+        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
 
 
@@ -194,9 +229,10 @@ def decode_without_tensor_cores(
 def decode_with_early_table_read(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
-    USE_INT64: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Reads the block table one iteration ahead. Not an idea taken out, but one that was tried and not kept."""
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -210,19 +246,24 @@ def decode_with_early_table_read(
     if start >= context_len:
         return
     end = tl.minimum(start + SPLIT_SIZE, context_len)
+    if WINDOW is not None:
+        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
 
     row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + row
-    is_row, is_dim = row < GROUP, dim < HEAD_DIM
-    in_query = is_row[:, None] & is_dim[None, :]
+    value_dim = tl.arange(0, BLOCK_V)
+    is_row, is_dim, is_value_dim = row < GROUP, dim < HEAD_DIM, value_dim < VALUE_DIM
+    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
     token = token.to(tl.int64)
     queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    if sinks is not None:
+        row_max, row_sum = start_with_sink(sinks, head, is_row, end == context_len)
 
     table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    k_head, v_head = k_cache + kv_head * stride_head, v_cache + value_offset(kv_head * stride_head, HEAD_DIM, VALUE_DIM)
     blocks = tl.load(table + (start + key) // BLOCK_SIZE, mask=start + key < end, other=0)
     for first in range(start, end, BLOCK_N):
         position = first + key
@@ -232,19 +273,26 @@ def decode_with_early_table_read(
         blocks = tl.load(table + upcoming // BLOCK_SIZE, mask=upcoming < end, other=0)
         keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
+        # The loop begins at the window, so it needs no mask.
+        scores = with_terms(
+            scores, position[None, :], context_len - 1, head, is_row, alibi_slopes, None, CHUNKED, SOFTCAP
+        )
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
         # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
-        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
+        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
+    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
         partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
-        tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
+        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
 
 

@@ -82,9 +82,10 @@ def _refusal(kernel, about, *args, **kwargs) -> Refusal | None:
     ir.load_dialects(context)
     backend.load_dialects(context)
     with _compiled_functions(kernel, args, kwargs) as (function, arguments), _silence():
-        constants = {
-            parameter.name: arguments[parameter.name] for parameter in function.params if parameter.is_constexpr
+        is_constant = {
+            parameter.name: parameter.is_constexpr or arguments[parameter.name] is None for parameter in function.params
         }
+        constants = {name: value for name, value in arguments.items() if is_constant[name]}
         signature = {
             name: "constexpr" if name in constants else mangle_type(value) for name, value in arguments.items()
         }
@@ -128,10 +129,9 @@ def _compiled_functions(kernel, args, kwargs):
         try:
             for owner in (tl, tl.standard, tl.tensor):
                 replaced += _swap(owner)
-            arguments = {
-                name: _jit(value)
-                for name, value in inspect.signature(kernel.fn).bind(*args, **kwargs).arguments.items()
-            }
+            bound = inspect.signature(kernel.fn).bind(*args, **kwargs)
+            bound.apply_defaults()
+            arguments = {name: _jit(value) for name, value in bound.arguments.items()}
             functions, seen = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))], set()
             for names in (function.fn.__globals__ for function in functions):  # the list grows as we go
                 if id(names) not in seen:

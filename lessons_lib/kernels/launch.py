@@ -10,10 +10,11 @@ from functools import cache
 import torch
 import triton
 
+from lessons_lib.kernels import paged_flash
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
-from lessons_lib.kernels.validation import check_contents, check_decode, check_inputs, check_varlen
+from lessons_lib.kernels.validation import check_contents, check_decode, check_inputs, check_terms, check_varlen
 
-LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
+LOG2_E = paged_flash.LOG2_E.value  # exp(x) is exp2(x * log2(e)), and the GPU has an instruction for exp2
 MAX_KEYS_PER_SPLIT = (
     2048  # longer sequences are split, so that the longest of a ragged batch doesn't delay the launch's end
 )
@@ -58,20 +59,21 @@ def prefill_tiles(head_bytes: int, dtype: torch.dtype) -> Tiles:
     )
 
 
-def decode(q, k_cache, v_cache, block_tables, context_lens, scale) -> torch.Tensor:
+def decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None) -> torch.Tensor:
     """Attention of sequences with one new token each.
 
     Args:
         q: [N, Hq, D], float32, float16 or bfloat16, D up to 256; row i is sequence i's token.
         k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q. They already contain the new tokens' keys
-            and values.
+            and values. Values may have another head size, V, in a tensor of the same layout.
         block_tables: int32 [N, M], each sequence's blocks in the order of its tokens; entries past the last block in
             use aren't read.
         context_lens: int32 [N], tokens of each sequence, the new one included, at least 1.
         scale: factor of the scores.
+        terms: ScoreTerms of the layer, or None.
 
     Returns:
-        tensor of the shape and dtype of q.
+        tensor [N, Hq, V] of the dtype of q.
 
     Raises:
         ValueError: a shape, dtype, device or layout is wrong; on a CPU also if a length or a block id is out of bounds.
@@ -81,27 +83,29 @@ def decode(q, k_cache, v_cache, block_tables, context_lens, scale) -> torch.Tens
     check_decode(q, context_lens)
     if not q.is_cuda:
         check_contents(len(q), k_cache, None, context_lens, block_tables)
-    out = torch.empty_like(q)
+    check_terms(q, terms)
+    out = q.new_empty(*q.shape[:2], v_cache.shape[3])
     max_context_len = block_tables.shape[1] * k_cache.shape[1]
-    launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, max_context_len)
+    launch_decode(q, k_cache, v_cache, block_tables, context_lens, None, out, scale, max_context_len, terms=terms)
     return out
 
 
 def varlen(
-    q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, *, max_seqlen_q=None, max_context_len=None
-) -> torch.Tensor:
+    q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None,
+    *, max_seqlen_q=None, max_context_len=None,
+) -> torch.Tensor:  # fmt: skip
     """Causal attention of a packed batch: sequences with any number of new tokens, prefills, chunks and decodes mixed.
 
     Args:
         q: [T, Hq, D], the new tokens of all sequences, one sequence after another.
-        k_cache, v_cache, block_tables, scale: see `decode`.
+        k_cache, v_cache, block_tables, scale, terms: see `decode`.
         cu_seqlens_q: int32 [N + 1], where each sequence starts in the packed batch; the last entry is T.
         context_lens: int32 [N], tokens of each sequence in the cache, the new ones included.
         max_seqlen_q, max_context_len: upper bounds of the new tokens and of the context of any sequence. If both are
             given, nothing synchronizes with the GPU, and the call can be captured in a CUDA graph.
 
     Returns:
-        tensor of the shape and dtype of q.
+        tensor [T, Hq, V] of the dtype of q.
 
     Raises:
         ValueError: a shape, dtype, device or layout is wrong; on a CPU, or if one of the maxima is missing, also if a
@@ -111,7 +115,8 @@ def varlen(
     check_varlen(cu_seqlens_q, context_lens)
     if not q.is_cuda or max_seqlen_q is None or max_context_len is None:
         check_contents(len(q), k_cache, cu_seqlens_q, context_lens, block_tables)
-    out = torch.empty_like(q)
+    check_terms(q, terms)
+    out = q.new_empty(*q.shape[:2], v_cache.shape[3])
     if not len(q):
         return out
     if max_seqlen_q is None:
@@ -119,10 +124,11 @@ def varlen(
     if max_context_len is None:
         max_context_len = int(context_lens.max())
     if max_seqlen_q > 1:
-        launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
+        launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, terms=terms)
     # Without reading the lengths, any sequence may be a decode; the kernel skips the others.
     if len(q) < len(context_lens) * max_seqlen_q or max_seqlen_q == 1:
-        launch_decode(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len)
+        cache = (k_cache, v_cache, block_tables, context_lens)
+        launch_decode(q, *cache, cu_seqlens_q, out, scale, max_context_len, terms=terms)
     return out
 
 
@@ -135,14 +141,15 @@ def plan_triton(packed, block_tables, block_size) -> Callable[..., torch.Tensor]
         block_size: slots per block; not needed here.
 
     Returns:
-        function (query [T, Hq, D], keys, values [num_blocks, block_size, Hkv, D], scale) -> tensor [T, Hq, D].
+        function (query [T, Hq, D], keys, values [num_blocks, block_size, Hkv, D or V], scale, terms=None) -> tensor
+        [T, Hq, V].
     """
     bounds, lens, tables = (
         tensor.to(torch.int32).contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables)
     )
     maxima = dict(max_seqlen_q=int(packed.cu_seqlens_q.diff().max()), max_context_len=int(packed.context_lens.max()))
-    return lambda query, keys, values, scale: varlen(
-        query.contiguous(), keys, values, bounds, lens, tables, scale, **maxima
+    return lambda query, keys, values, scale, terms=None: varlen(
+        query.contiguous(), keys, values, bounds, lens, tables, scale, terms, **maxima
     )
 
 
@@ -166,42 +173,42 @@ def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
 
 def launch_decode(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len,
-    *, tiles: Tiles | None = None, split_size: int | None = None, kernel=decode_kernel, merge=merge_kernel,
+    *, terms=None, tiles: Tiles | None = None, split_size: int | None = None, kernel=decode_kernel, merge=merge_kernel,
 ) -> None:  # fmt: skip
     """Launch the decode kernel, and the merge kernel if sequences are split. Nothing is validated.
 
     Args:
-        q, out: [T, Hq, D]; `out` is written.
-        k_cache, v_cache, block_tables, context_lens, scale: see `decode`.
+        q: [T, Hq, D]; out: [T, Hq, V], is written.
+        k_cache, v_cache, block_tables, context_lens, scale, terms: see `decode`.
         cu_seqlens_q: int32 [N + 1]; None if every sequence has one new token, so T is N.
         max_context_len: an upper bound of context_lens.
         tiles, split_size: tiles, and keys per split; chosen here if None.
         kernel, merge: the kernels, or others with the same arguments.
     """
-    (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
+    (tokens, q_heads, head_dim), (_, block_size, kv_heads, value_dim) = q.shape, v_cache.shape
     num_seqs = len(context_lens)
     if not num_seqs:
         return
     split_size = split_size or keys_per_split(num_seqs, kv_heads, max_context_len, _processors(q.device))
     num_splits = triton.cdiv(max_context_len, split_size)
-    group, block_d = q_heads // kv_heads, _padded(head_dim)
-    tiles = tiles or decode_tiles(block_d * q.element_size())
+    group, block_d, block_v = q_heads // kv_heads, _padded(head_dim), _padded(value_dim)
+    tiles = tiles or decode_tiles(max(block_d, block_v) * q.element_size())
     partial_out = partial_lse = out  # not touched without splits
     if num_splits > 1:
-        partial_out = torch.empty(tokens, q_heads, num_splits, head_dim, dtype=torch.float32, device=q.device)
+        partial_out = torch.empty(tokens, q_heads, num_splits, value_dim, dtype=torch.float32, device=q.device)
         partial_lse = torch.empty(tokens, q_heads, num_splits, dtype=torch.float32, device=q.device)
     is_ragged = cu_seqlens_q is not None
     starts = cu_seqlens_q if is_ragged else context_lens
     kernel[(kv_heads, num_seqs, num_splits)](
         q, k_cache, v_cache, block_tables, context_lens, starts, out, partial_out, partial_lse, scale * LOG2_E,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
-        GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, BLOCK_D=block_d, BLOCK_SIZE=block_size,
-        BLOCK_N=tiles.keys, SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, RAGGED=is_ragged,
-        USE_INT64=_use_int64(k_cache), num_warps=tiles.warps, num_stages=tiles.stages,
+        GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, BLOCK_D=block_d, VALUE_DIM=value_dim, BLOCK_V=block_v,
+        BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, RAGGED=is_ragged,
+        USE_INT64=_use_int64(k_cache, v_cache), num_warps=tiles.warps, num_stages=tiles.stages, **_arguments_of(terms),
     )  # fmt: skip
     if num_splits > 1:
         merge[(q_heads, num_seqs)](
-            partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=head_dim, BLOCK_D=block_d,
+            partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=value_dim, BLOCK_D=block_v,
             SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, BLOCK_SPLITS=triton.next_power_of_2(num_splits),
             RAGGED=is_ragged,
         )  # fmt: skip
@@ -209,27 +216,29 @@ def launch_decode(
 
 def launch_prefill(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale,
-    *, tiles: Tiles | None = None, use_int64: bool | None = None, kernel=prefill_kernel,
+    *, terms=None, tiles: Tiles | None = None, use_int64: bool | None = None, kernel=prefill_kernel,
 ) -> None:  # fmt: skip
     """Launch the prefill kernel. Nothing is validated.
 
     Args:
-        q, out: [T, Hq, D]; `out` is written.
-        k_cache, v_cache, block_tables, scale: see `decode`.
+        q: [T, Hq, D]; out: [T, Hq, V], is written.
+        k_cache, v_cache, block_tables, scale, terms: see `decode`.
         context_lens, cu_seqlens_q: see `varlen`.
         tiles, use_int64: tiles, and whether cache offsets take 64 bits; chosen here if None.
         kernel: the kernel, or another with the same arguments.
     """
-    (tokens, q_heads, head_dim), (_, block_size, kv_heads, _) = q.shape, k_cache.shape
-    num_seqs, group, block_d = len(context_lens), q_heads // kv_heads, _padded(head_dim)
-    use_int64 = _use_int64(k_cache) if use_int64 is None else use_int64
-    tiles = tiles or prefill_tiles(block_d * q.element_size(), q.dtype)
+    (tokens, q_heads, head_dim), (_, block_size, kv_heads, value_dim) = q.shape, v_cache.shape
+    num_seqs, group = len(context_lens), q_heads // kv_heads
+    block_d, block_v = _padded(head_dim), _padded(value_dim)
+    use_int64 = _use_int64(k_cache, v_cache) if use_int64 is None else use_int64
+    tiles = tiles or prefill_tiles(max(block_d, block_v) * q.element_size(), q.dtype)
     block_q = max(1, tiles.rows // group)
     kernel[(kv_heads, tokens // block_q + num_seqs)](
         q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale * LOG2_E, num_seqs,
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         GROUP=group, BLOCK_M=max(tiles.rows, _padded(group)), BLOCK_Q=block_q, HEAD_DIM=head_dim, BLOCK_D=block_d,
-        BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, USE_INT64=use_int64, num_warps=tiles.warps, num_stages=tiles.stages,
+        VALUE_DIM=value_dim, BLOCK_V=block_v, BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, USE_INT64=use_int64,
+        num_warps=tiles.warps, num_stages=tiles.stages, **_arguments_of(terms),
     )  # fmt: skip
 
 
@@ -238,12 +247,23 @@ def _padded(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-def _use_int64(cache) -> bool:
-    """Whether offsets in the cache can exceed 32 bits.
+def _use_int64(*caches) -> bool:
+    """Whether offsets in a cache can exceed 32 bits.
 
     In a view of a larger tensor they can exceed the view's own size.
     """
-    return sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) > 2**31 - 1
+    ends = (sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride())) for cache in caches)
+    return max(ends) > 2**31 - 1
+
+
+def _arguments_of(terms) -> dict[str, object]:
+    """The kernels' arguments for the terms that a layer has; none for most layers, which get the kernels without."""
+    if terms is None:
+        return {}
+    arguments = dict(sinks=terms.sinks, alibi_slopes=terms.alibi_slopes, WINDOW=terms.window, SOFTCAP=terms.softcap)
+    if terms.chunk is not None:
+        arguments |= dict(WINDOW=terms.chunk, CHUNKED=True)
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 @cache

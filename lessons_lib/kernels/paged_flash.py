@@ -1,8 +1,9 @@
 """Lesson 08: attention over a paged KV cache in two Triton kernels, one for decodes and one for prefills.
 
-Shapes, here and in launch.py: T query tokens of N sequences, Hq query heads, Hkv KV heads, D elements per head, M
-entries per block table. All strides count elements, and the last axis of every tensor is contiguous. Scores, maxima and
-log-sum-exps are in base 2: the launcher multiplies the scale by log2(e).
+Shapes, here and in launch.py: T query tokens of N sequences, Hq query heads, Hkv KV heads, D elements per head of a
+query or key, V per head of a value (in most models V is D), M entries per block table. All strides count elements, and
+the last axis of every tensor is contiguous. Scores, maxima and log-sum-exps are in base 2: the launcher multiplies the
+scale by log2(e).
 
 The online softmax is that of Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention (Dao et
 al. 2022, https://arxiv.org/abs/2205.14135); splitting one sequence's keys among programs is Flash-Decoding (Dao et al.
@@ -11,6 +12,8 @@ al. 2022, https://arxiv.org/abs/2205.14135); splitting one sequence's keys among
 
 import triton
 import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -62,12 +65,68 @@ def cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE: tl.co
 
 
 @triton.jit
+def value_offset(offsets, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr):
+    """Offsets of values, from those of their keys: both caches are laid out alike, with heads of their own size."""
+    if VALUE_DIM == HEAD_DIM:
+        return offsets
+    else:
+        return offsets // HEAD_DIM * VALUE_DIM
+
+
+@triton.jit
+def first_visible_key(query_position, WINDOW: tl.constexpr, CHUNKED: tl.constexpr):
+    """The first key that a query may attend to; negative if its window begins before the sequence."""
+    if CHUNKED:
+        return query_position // WINDOW * WINDOW
+    else:
+        return query_position - WINDOW + 1
+
+
+@triton.jit
+def start_with_sink(sinks, head, is_row, is_here):
+    """The softmax's maximum and sum after a key that has a score of its own, the head's sink, and no value.
+
+    Args:
+        sinks: pointer to [Hq], natural scores.
+        head, is_row: [rows].
+        is_here: whether this program's keys include the sink; elsewhere no key has been seen yet.
+    """
+    sink = tl.load(sinks + head, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
+    return tl.where(is_here, sink, float("-inf")), tl.where(is_here, 1.0, tl.zeros_like(sink))
+
+
+@triton.jit
+def with_terms(
+    scores, position, query_position, head, is_row, alibi_slopes, WINDOW: tl.constexpr, CHUNKED: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """Scores after softcapping, ALiBi's bias and the window's mask: each only if the layer has it.
+
+    Args:
+        scores: tile [rows, keys], already multiplied by scale * log2(e).
+        position: [1, keys]; query_position: [rows, 1].
+        head, is_row: [rows]; alibi_slopes: pointer to [Hq], or None.
+        WINDOW, CHUNKED: see `decode_kernel`. SOFTCAP: the bound of the scores.
+    """
+    if SOFTCAP is not None:
+        tanh = 1 - 2 / (tl.exp2(scores * (2 / SOFTCAP)) + 1)
+        scores = tanh * (SOFTCAP * LOG2_E)
+    if alibi_slopes is not None:
+        slopes = tl.load(alibi_slopes + head, mask=is_row, other=0.0).to(tl.float32) * LOG2_E
+        scores += slopes[:, None] * (position - query_position)
+    if WINDOW is not None:
+        scores = tl.where(position >= first_visible_key(query_position, WINDOW, CHUNKED), scores, float("-inf"))
+    return scores
+
+
+@triton.jit
 def decode_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
-    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr,
-    USE_INT64: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
+    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Attention of the sequences with one new token.
 
@@ -76,26 +135,30 @@ def decode_kernel(
 
     Args:
         q: pointer to [T, Hq, D]; T is N unless `RAGGED`.
-        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D], of the dtype of q, with equal strides.
+        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D] and [..., V], of the dtype of q; their strides
+            differ by the factor V / D.
         block_tables: pointer to int32 [N, M].
         context_lens: pointer to int32 [N]: tokens of each sequence, the new ones included.
         cu_seqlens_q: pointer to int32 [N + 1], where each sequence starts in the packed batch; read only if `RAGGED`.
-        out: pointer to [T, Hq, D]; written only if `NUM_SPLITS` is 1.
-        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, normalized by its
+        out: pointer to [T, Hq, V]; written only if `NUM_SPLITS` is 1.
+        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, V], contiguous: each split's attention, normalized by its
             own sum. Written only if `NUM_SPLITS` is above 1, and only the splits that contain keys.
         partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp in base 2. Written
             with `partial_out`.
         scale: factor of the scores, log2(e) included.
         stride_q, stride_q_head: of q, elements from one token to the next, and from one head to the next.
         stride_out, stride_out_head: the same for out.
-        stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
+        stride_block, stride_slot, stride_head: of k_cache, elements from one block, slot and KV head to the next.
         stride_table: of block_tables, elements from one table to the next.
         GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
-        HEAD_DIM: D. BLOCK_D: a power of two, at least D and 16.
+        HEAD_DIM, VALUE_DIM: D and V. BLOCK_D, BLOCK_V: powers of two, at least D and V, and 16.
         BLOCK_SIZE: slots per block of the cache. BLOCK_N: keys per iteration of the loop, a power of two.
         SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence, at most.
         RAGGED: whether the batch may contain sequences with several new tokens; those are skipped.
         USE_INT64: see `cache_offsets`.
+        The rest is for layers that have such terms, and costs the others nothing. sinks, alibi_slopes: pointers to
+            [Hq]. WINDOW: how many keys a query sees at most; CHUNKED: whether those are the ones since the last
+            multiple of WINDOW. SOFTCAP: bound of the scores.
     """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = seq
@@ -108,19 +171,24 @@ def decode_kernel(
     if start >= context_len:
         return
     end = tl.minimum(start + SPLIT_SIZE, context_len)
+    if WINDOW is not None:
+        start = tl.maximum(start, first_visible_key(context_len - 1, WINDOW, CHUNKED))
 
     row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     head = kv_head * GROUP + row
-    is_row, is_dim = row < GROUP, dim < HEAD_DIM
-    in_query = is_row[:, None] & is_dim[None, :]
+    value_dim = tl.arange(0, BLOCK_V)
+    is_row, is_dim, is_value_dim = row < GROUP, dim < HEAD_DIM, value_dim < VALUE_DIM
+    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
     token = token.to(tl.int64)
     queries = tl.load(q + token * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    if sinks is not None:
+        row_max, row_sum = start_with_sink(sinks, head, is_row, end == context_len)
 
     table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    k_head, v_head = k_cache + kv_head * stride_head, v_cache + value_offset(kv_head * stride_head, HEAD_DIM, VALUE_DIM)
     for first in range(start, end, BLOCK_N):
         position = first + key
         is_key = position < end
@@ -128,19 +196,26 @@ def decode_kernel(
         offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
         keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
+        # The loop begins at the window, so it needs no mask.
+        scores = with_terms(
+            scores, position[None, :], context_len - 1, head, is_row, alibi_slopes, None, CHUNKED, SOFTCAP
+        )
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
         # Slots without a token may hold NaN, and 0 * NaN is NaN: the mask reads them as 0.
-        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
+        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
+    if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
+        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_query)
+        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
         partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
-        tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], result, mask=in_query)
+        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
 
 
@@ -229,7 +304,9 @@ def prefill_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, num_seqs,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, USE_INT64: tl.constexpr,
+    VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False,
+    SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Causal attention of the sequences with several new tokens.
 
@@ -237,14 +314,15 @@ def prefill_kernel(
     of one sequence, with all query heads of KV head h. Row r of the tile is query head r % GROUP of token r // GROUP.
 
     Args:
-        q, out: pointers to [T, Hq, D]: the packed batch, one sequence after another.
+        q, out: pointers to [T, Hq, D] and [T, Hq, V]: the packed batch, one sequence after another.
         k_cache, v_cache, block_tables, context_lens, scale: see `decode_kernel`.
         cu_seqlens_q: pointer to int32 [N + 1].
         num_seqs: N.
         stride_...: see `decode_kernel`.
         BLOCK_M: rows of the query tile, a power of two, at least BLOCK_Q * GROUP and 16.
         BLOCK_Q: tokens per tile.
-        GROUP, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, USE_INT64: see `decode_kernel`.
+        GROUP, HEAD_DIM, BLOCK_D, VALUE_DIM, BLOCK_V, BLOCK_SIZE, BLOCK_N, USE_INT64: see `decode_kernel`.
+        The rest: see `decode_kernel`.
     """
     kv_head, tile = tl.program_id(0), longest_first()
     seq = find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)
@@ -257,8 +335,10 @@ def prefill_kernel(
 
     row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     token, head = first_token + row // GROUP, kv_head * GROUP + row % GROUP
-    is_dim = dim < HEAD_DIM
-    in_query = ((row < BLOCK_Q * GROUP) & (token < q_len))[:, None] & is_dim[None, :]
+    value_dim = tl.arange(0, BLOCK_V)
+    is_dim, is_value_dim = dim < HEAD_DIM, value_dim < VALUE_DIM
+    is_row = (row < BLOCK_Q * GROUP) & (token < q_len)
+    in_query, in_out = is_row[:, None] & is_dim[None, :], is_row[:, None] & is_value_dim[None, :]
     packed = (begin + token).to(tl.int64)[:, None]  # of each row, the token's index in the packed batch
     queries = tl.load(q + packed * stride_q + head[:, None] * stride_q_head + dim[None, :], mask=in_query, other=0.0)
     query_position = context_len - q_len + token
@@ -266,17 +346,25 @@ def prefill_kernel(
     end = tl.minimum(first_position + BLOCK_Q, context_len)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    if sinks is not None:
+        row_max, row_sum = start_with_sink(sinks, head, is_row, True)
 
     table = block_tables + seq.to(tl.int64) * stride_table
-    k_head, v_head = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    k_head, v_head = k_cache + kv_head * stride_head, v_cache + value_offset(kv_head * stride_head, HEAD_DIM, VALUE_DIM)
+    first_key = 0
     diagonal = first_masked_key(first_position, BLOCK_N)
-    for first in range(0, diagonal, BLOCK_N):  # every row sees every key: no mask
+    if WINDOW is not None:
+        first_key = tl.maximum(first_visible_key(first_position, WINDOW, CHUNKED), 0)
+    if WINDOW is not None or SOFTCAP is not None or alibi_slopes is not None:  # the second loop has all terms
+        diagonal = first_key
+    for first in range(first_key, diagonal, BLOCK_N):  # every row sees every key: no mask
         position = first + key
         blocks = tl.load(table + position // BLOCK_SIZE)
         offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
         keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_dim[:, None], other=0.0)
-        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_dim[None, :], other=0.0)
+        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
+        values = tl.load(value_rows + value_dim[None, :], mask=is_value_dim[None, :], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee")
         weights, row_max, row_sum, acc = unmasked_softmax(scores, scale, row_max, row_sum, acc)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
@@ -287,10 +375,16 @@ def prefill_kernel(
         offsets = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, USE_INT64)
         keys = tl.load(k_head + offsets[None, :] + dim[:, None], mask=is_key[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(queries, keys, input_precision="ieee") * scale
+        scores = with_terms(
+            scores, position[None, :], query_position[:, None], head, is_row, alibi_slopes, WINDOW, CHUNKED, SOFTCAP
+        )
         scores = tl.where(position[None, :] <= query_position[:, None], scores, float("-inf"))
         weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
-        values = tl.load(v_head + offsets[:, None] + dim[None, :], mask=is_key[:, None] & is_dim[None, :], other=0.0)
+        value_rows = v_head + value_offset(offsets, HEAD_DIM, VALUE_DIM)[:, None]
+        values = tl.load(value_rows + value_dim[None, :], mask=is_key[:, None] & is_value_dim[None, :], other=0.0)
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
+    if WINDOW is not None:  # a row without a token may see no key
+        row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = (acc / row_sum[:, None]).to(out.dtype.element_ty)
-    tl.store(out + packed * stride_out + head[:, None] * stride_out_head + dim[None, :], result, mask=in_query)
+    tl.store(out + packed * stride_out + head[:, None] * stride_out_head + value_dim[None, :], result, mask=in_out)

@@ -190,6 +190,11 @@ def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=
 def _check_caches(k_cache, v_cache) -> None:
     check_alike(k_cache, v_cache)
     _, block_size, _, head_dim = k_cache.shape
+    if v_cache.shape[-1] != head_dim:
+        raise ValueError(
+            f"keys have the head size {head_dim}, values {v_cache.shape[-1]}; this kernel needs equal ones. Lesson "
+            "08's kernels don't."
+        )
     if triton.next_power_of_2(head_dim) != head_dim or triton.next_power_of_2(block_size) != block_size:
         raise ValueError(
             f"the head size is {head_dim} and the block size {block_size}; this kernel needs powers of two. Lesson "

@@ -28,10 +28,9 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
             f"q has {q.shape[1]} heads of size {q.shape[2]}, the cache {k_cache.shape[2]} of size {k_cache.shape[3]}; "
             "the sizes must be equal, and the query heads a multiple of the KV heads."
         )
-    if q.shape[2] > MAX_HEAD_DIM:
-        raise ValueError(
-            f"the head size is {q.shape[2]}; the kernels take up to {MAX_HEAD_DIM}. Use the PyTorch backend."
-        )
+    largest = max(q.shape[2], v_cache.shape[3])
+    if largest > MAX_HEAD_DIM:
+        raise ValueError(f"the head size is {largest}; the kernels take up to {MAX_HEAD_DIM}. Use the PyTorch backend.")
     if q.dtype not in DTYPES or {k_cache.dtype, v_cache.dtype} != {q.dtype}:
         raise ValueError(
             f"q is {q.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; all must have the same dtype, float32, "
@@ -41,7 +40,7 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
         raise ValueError(
             "Triton's interpreter reads the bits of bfloat16 as integers; on a CPU, use float32 or float16."
         )
-    if q.stride(2) != 1 or k_cache.stride(3) != 1:
+    if q.stride(2) != 1 or k_cache.stride(3) != 1 or v_cache.stride(3) != 1:
         raise ValueError("the elements of one head must be contiguous in q and in the caches: call `.contiguous()`.")
     if block_tables.dim() != 2 or len(block_tables) != len(context_lens) or context_lens.dim() != 1:
         raise ValueError(
@@ -59,15 +58,42 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens) -> None:
 
 
 def check_alike(k_cache, v_cache) -> None:
-    """The kernels compute one offset for both caches.
+    """The kernels compute one offset for both caches, and scale it if values have another head size than keys.
 
     Raises:
-        ValueError: shapes or strides differ.
+        ValueError: shapes differ in more than the head size, or strides in more than that factor.
     """
-    if k_cache.shape != v_cache.shape or k_cache.stride() != v_cache.stride():
+    key_dim, value_dim = k_cache.shape[-1], v_cache.shape[-1]
+    strides = [(k * value_dim, v * key_dim) for k, v in zip(k_cache.stride()[:-1], v_cache.stride()[:-1])]
+    is_scaled = key_dim == value_dim or all(stride % key_dim == 0 for stride in k_cache.stride()[:-1])
+    if k_cache.shape[:-1] != v_cache.shape[:-1] or any(k != v for k, v in strides) or not is_scaled:
         raise ValueError(
             f"k_cache has shape {list(k_cache.shape)} and strides {list(k_cache.stride())}, v_cache "
-            f"{list(v_cache.shape)} and {list(v_cache.stride())}; both must be the same."
+            f"{list(v_cache.shape)} and {list(v_cache.stride())}; both must be the same, but for the head size."
+        )
+
+
+def check_terms(q, terms) -> None:
+    """The terms of a layer's scores.
+
+    Raises:
+        ValueError: a tensor doesn't have one element for each query head, on the device of q, or a window or chunk is
+            below 1, or there are both.
+    """
+    if terms is None:
+        return
+    for name in ("sinks", "alibi_slopes"):
+        tensor = getattr(terms, name)
+        if tensor is not None and (tensor.shape != q.shape[1:2] or tensor.device != q.device or tensor.stride(0) != 1):
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)} on {tensor.device}; it must have one element for each of "
+                f"{q.shape[1]} query heads, contiguous, on {q.device}."
+            )
+    sizes = [size for size in (terms.window, terms.chunk) if size is not None]
+    if len(sizes) > 1 or min(sizes, default=1) < 1:
+        raise ValueError(
+            f"window is {terms.window} and chunk {terms.chunk}; the kernels take one of them, at least 1. Use the "
+            "PyTorch backend."
         )
 
 

@@ -5,7 +5,7 @@ from collections import deque
 import torch
 from transformers import PretrainedConfig
 
-from lessons_lib.models.loading import cache_bytes_per_token
+from lessons_lib.models.loading import KVShape, kv_shapes
 
 
 class OutOfBlocks(RuntimeError):
@@ -183,15 +183,18 @@ def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> to
     return table[positions // block_size] * block_size + positions % block_size
 
 
-def block_bytes(config: "PretrainedConfig", block_size: int, bytes_per_element: int = 4) -> int:
+def block_bytes(
+    config: "PretrainedConfig", block_size: int, bytes_per_element: int = 4, layer_shapes: "list[KVShape] | None" = None
+) -> int:
     """Size of one block in bytes: the keys and values of `block_size` tokens in all layers.
 
     Args:
         config: a Hugging Face model configuration.
         block_size: tokens per block.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
+        layer_shapes: of each layer, if they aren't those of the configuration.
     """
-    return block_size * cache_bytes_per_token(config, bytes_per_element)
+    return block_size * bytes_per_element * sum(shape.elements for shape in layer_shapes or kv_shapes(config))
 
 
 def blocks_in_budget(config: "PretrainedConfig", block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:

@@ -4,11 +4,14 @@ table."""
 import torch
 from transformers import PretrainedConfig
 
-from lessons_lib.models.loading import kv_head_size
+from lessons_lib.models.loading import KVShape, kv_shapes
 
 
 class PagedKVCache:
     """The cache of a whole model, in blocks that may belong to any request.
+
+    A block belongs to its sequence in all layers. Where a layer has a sliding window, keys that no token can see any
+    more stay in their blocks until the sequence ends.
 
     Attributes:
         keys, values: one tensor per layer, [num_blocks, block_size, kv_heads, head_dim].
@@ -24,16 +27,17 @@ class PagedKVCache:
         block_size: int,
         dtype: torch.dtype = torch.float32,
         device: "torch.device | str" = "cpu",
+        layer_shapes: "list[KVShape] | None" = None,
     ):
         if num_blocks < 1 or block_size < 1:
             raise ValueError(
                 f"{num_blocks} blocks of {block_size} tokens; a cache has at least 1 block of at least 1 token."
             )
-        shape = (num_blocks, block_size, *kv_head_size(config))
-        layers = range(config.num_hidden_layers)
-        self.num_blocks, self.block_size = num_blocks, block_size
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in layers]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in layers]
+        layers = layer_shapes or kv_shapes(config)  # heads and head sizes, layer by layer; most models have one for all
+        pool = (num_blocks, block_size)
+        self.num_blocks, self.block_size = pool
+        self.keys = [torch.zeros(*pool, own.kv_heads, own.key_dim, dtype=dtype, device=device) for own in layers]
+        self.values = [torch.zeros(*pool, own.kv_heads, own.value_dim, dtype=dtype, device=device) for own in layers]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         """Write the new tokens' keys and values of one layer to their cache slots, for all sequences at once. Nothing

@@ -1,6 +1,7 @@
 """Loads a model and says what its KV cache costs."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,14 @@ def _explain(source: str | os.PathLike[str], is_folder: bool, error: Exception) 
     )
 
 
-def context_length(config: PretrainedConfig) -> int:
-    """The longest sequence, prompt and answer together, that the model has positions for."""
-    length: int = config.max_position_embeddings
-    return length
+def context_length(config: PretrainedConfig) -> int | None:
+    """The longest sequence, prompt and answer together, that the model has positions for; None if any length is fine,
+    as for models whose attention only knows distances (Bloom)."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        length: int | None = getattr(config, name, None)
+        if length is not None:
+            return length
+    return None
 
 
 def kv_head_size(config: PretrainedConfig) -> tuple[int, int]:
@@ -98,6 +103,41 @@ def kv_head_size(config: PretrainedConfig) -> tuple[int, int]:
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return kv_heads, head_dim
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What one token leaves in the cache of one layer.
+
+    Attributes:
+        kv_heads: number of KV heads.
+        key_dim, value_dim: elements of a key and of a value, for each head.
+    """
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def elements(self) -> int:
+        """Of keys and values together."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+def kv_shapes(config: PretrainedConfig) -> list[KVShape]:
+    """The KVShape of every layer, as the configuration has it.
+
+    In most models all layers are alike. Gemma 4 has larger heads in layers without a window; DeepSeek's keys are larger
+    than its values (multi-head latent attention, as transformers computes it: expanded to one KV head per query head).
+    """
+    if hasattr(config, "qk_nope_head_dim") and hasattr(config, "v_head_dim"):
+        key_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
+        return [KVShape(config.num_attention_heads, key_dim, config.v_head_dim)] * config.num_hidden_layers
+    layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
+    sizes = [kv_head_size(layer) for layer in layers]
+    return [
+        KVShape(kv_heads, head_dim, getattr(config, "v_head_dim", None) or head_dim) for kv_heads, head_dim in sizes
+    ]
 
 
 def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4) -> int:

@@ -1,12 +1,21 @@
 """The kernels compiled, on an NVIDIA GPU. Nothing here needs a notebook; without a GPU, everything is skipped."""
 
+import copy
 import random
 
 from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
-from paged_cases import Case, as_views, error, make_case
+from paged_cases import Case, as_views, error, make_case, make_terms
+from term_models import term_model
+
+from lessons_lib.attention.paged_attention import plan_torch
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
 
 pytestmark = [
     pytest.mark.gpu,
@@ -423,3 +432,88 @@ def test_writing_reaches_offsets_beyond_32_bits(large_caches):
     new = torch.randn(3, HEADS, DIM, device="cuda").to(BRAIN)
     write_cache(new, cache, slots)
     assert torch.equal(cache.flatten(0, 1)[slots], new)
+
+
+# --- terms of the scores, and values with heads of another size
+
+TERMS = {
+    "a window of 1": dict(window=1),
+    "a window within a block": dict(window=5),
+    "a window of several splits": dict(window=1100),
+    "chunks": dict(chunk=300),
+    "a softcap": dict(softcap=0.7),
+    "sinks": dict(sinks=True),
+    "slopes": dict(alibi=True),
+    "all of them": dict(window=130, softcap=20.0, sinks=True, alibi=True),
+}
+
+
+def check_terms(what, got, case, terms):
+    expected = case.reference(terms)
+    assert got.shape == expected.shape and got.dtype == case.q.dtype
+    assert error(got, expected) < 2 * TOLERANCE[case.q.dtype], f"{what}: relative error {error(got, expected):.2g}"
+
+
+@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("dtype", [FULL, HALF, BRAIN])
+def test_terms_equal_the_gathered_reference(dtype, name):
+    shapes = dict(q_heads=14, head_dim=64, block_size=16, dtype=dtype, device="cuda")
+    row = make_case([200, 1, 77, 1, 2, 1], [200, 1300, 500, 16, 17, 2500], **shapes)
+    terms = make_terms(row, **TERMS[name])
+    check_terms("varlen", row.varlen(terms), row, terms)
+    check_terms("varlen, maxima given", row.varlen(terms, **maxima_of(row)), row, terms)
+    decodes = make_case([1] * 5, [1, 15, 17, 700, 2500], **shapes)
+    terms = make_terms(decodes, **TERMS[name])
+    check_terms("decode", decodes.decode(terms), decodes, terms)
+
+
+@pytest.mark.parametrize("dims", [(192, 128), (64, 128), (80, 64)])
+@pytest.mark.parametrize("dtype", [FULL, BRAIN])
+def test_values_with_heads_of_another_size(dtype, dims):
+    sizes = dict(q_heads=8, kv_heads=8, head_dim=dims[0], value_dim=dims[1])
+    row = make_case([90, 1, 3, 1], [90, 1300, 40, 17], block_size=16, dtype=dtype, device="cuda", **sizes)
+    for terms in (None, make_terms(row, window=50, sinks=True)):
+        check_terms("varlen", row.varlen(terms, **maxima_of(row)), row, terms)
+        check_terms(
+            "PyTorch",
+            plan_torch(row, row.block_tables, 16)(row.q, row.k_cache, row.v_cache, row.scale, terms),
+            row,
+            terms,
+        )
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "gemma4_text"])
+def test_models_with_terms_generate_the_same_through_the_kernels(model_type):
+    """In float32, and as the engine serves them: in a packed, chunked batch."""
+    model = copy.deepcopy(term_model(model_type)).cuda()
+    rng = random.Random(3)
+    prompts = [[rng.randrange(97) for _ in range(length)] for length in (1, 6, 7, 31)]
+
+    def generate(backend):
+        scheduler = Scheduler(BlockPool(80, 4), max_num_seqs=3, max_num_batched_tokens=13)
+        sequences = [Sequence(str(index), prompt, 8) for index, prompt in enumerate(prompts)]
+        return serve_greedily(ModelRunner(model, 80, 4, backend), scheduler, sequences)
+
+    assert generate("triton") == generate("torch")
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "mistral", "gemma4_text"])  # no experts: routing reads the GPU
+def test_models_with_terms_from_cuda_graphs(model_type):
+    model = copy.deepcopy(term_model(model_type)).cuda()
+    runner = GPUModelRunner(model, 40, 4, max_num_seqs=4, max_model_len=64, compiled=False)
+    plain = ModelRunner(model, 41, 4, "torch")
+    generator = torch.Generator("cuda").manual_seed(0)
+    for own, other in zip([*runner.cache.keys, *runner.cache.values], [*plain.cache.keys, *plain.cache.values]):
+        own.normal_(generator=generator)
+        other.copy_(own)
+    for lengths in ((20, 9), (21, 10)):
+        sequences = [
+            Sequence(
+                str(first), list(range(length)), 9, num_computed_tokens=length - 1, blocks=list(range(first, first + 6))
+            )
+            for first, length in zip((0, 10), lengths)
+        ]
+        step = SchedulerOutput(dict.fromkeys(sequences, 1))
+        torch.testing.assert_close(runner.forward(step), plain.forward(step), rtol=1e-3, atol=1e-3)
+    assert runner.store.num_captured == 1
+    runner.close()

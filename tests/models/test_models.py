@@ -1,14 +1,17 @@
 """Any Hugging Face causal language model can take the bundled one's place."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from oracle import generate_alone
+from transformers import BloomConfig, MptConfig
 
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.measuring.flop_counts import forward_cost
-from lessons_lib.models.loading import BUNDLED_MODEL, cache_bytes_per_token, load_model
+from lessons_lib.models.loading import BUNDLED_MODEL, cache_bytes_per_token, context_length, load_model
+from lessons_lib.models.prompts import BadRequest, encode_prompt
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
 
@@ -71,3 +74,18 @@ def test_watching_counts_every_pass():
     assert [(p.rows, p.tokens, p.cached) for p in passes] == [(1, 3, 0), (1, 1, 3), (1, 1, 4), (1, 1, 5)]
     model(torch.tensor([[1]]))
     assert len(passes) == 4, "nothing is recorded after the block"
+
+
+def test_models_without_a_longest_sequence_take_any_length_but_need_a_limit():
+    bloom = SimpleNamespace(config=BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4))
+    assert context_length(bloom.config) is None
+    assert context_length(MptConfig(max_seq_len=77)) == 77
+    assert context_length(tiny_model("gpt2", context=64).config) == 64
+    assert encode_prompt(bloom, None, "A", [1] * 5000, 7) == ([1] * 5000, 7)
+    assert encode_prompt(bloom, None, "A", [1, 2], None, context=10) == ([1, 2], 8)
+    with pytest.raises(BadRequest, match="A has no token limit, and the model has no longest sequence"):
+        encode_prompt(bloom, None, "A", [1, 2], None)
+    with pytest.raises(BadRequest, match="is set to 1; it must be at least 2"):
+        encode_prompt(bloom, None, "A", [1], 1, context=1)
+    with pytest.raises(BadRequest, match="the context is 10"):
+        encode_prompt(bloom, None, "A", [1] * 9, 7, context=10)

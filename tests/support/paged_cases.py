@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from lessons_lib.attention.score_terms import ScoreTerms
+
 
 @dataclass
 class Case:
@@ -17,7 +19,7 @@ class Case:
     block_tables: torch.Tensor
     scale: float
 
-    def varlen(self, **maxima):
+    def varlen(self, terms=None, **maxima):
         from lessons_lib.kernels.launch import varlen
 
         return varlen(
@@ -28,16 +30,19 @@ class Case:
             self.context_lens,
             self.block_tables,
             self.scale,
+            terms,
             **maxima,
         )
 
-    def decode(self):
+    def decode(self, terms=None):
         from lessons_lib.kernels.launch import decode
 
-        return decode(self.q, self.k_cache, self.v_cache, self.block_tables, self.context_lens, self.scale)
+        return decode(self.q, self.k_cache, self.v_cache, self.block_tables, self.context_lens, self.scale, terms)
 
-    def reference(self):
-        out = torch.empty_like(self.q, dtype=torch.float32)
+    def reference(self, terms=None):
+        """Plain attention in float32. What `terms` mean is written here once more, by the definitions of the papers and
+        of transformers' eager functions, and not with the code under test."""
+        out = self.q.new_empty(*self.q.shape[:2], self.v_cache.shape[3], dtype=torch.float32)
         bounds, block_size = self.cu_seqlens_q.tolist(), self.k_cache.shape[1]
         for index, context in enumerate(self.context_lens.tolist()):
             begin, end = bounds[index : index + 2]
@@ -49,8 +54,23 @@ class Case:
             )
             scores = torch.einsum("qhd,khd->hqk", self.q[begin:end].float(), keys) * self.scale
             position = torch.arange(context - (end - begin), context, device=self.q.device)
-            future = torch.arange(context, device=self.q.device)[None, :] > position[:, None]
-            out[begin:end] = torch.einsum("hqk,khd->qhd", scores.masked_fill(future, float("-inf")).softmax(-1), values)
+            key = torch.arange(context, device=self.q.device)[None, :]
+            is_hidden = key > position[:, None]
+            if terms and terms.softcap:
+                scores = torch.tanh(scores / terms.softcap) * terms.softcap
+            if terms and terms.alibi_slopes is not None:
+                scores = scores + torch.einsum("h,qk->hqk", terms.alibi_slopes.float(), key - position[:, None])
+            if terms and terms.window:
+                is_hidden = is_hidden | (key <= position[:, None] - terms.window)
+            if terms and terms.chunk:
+                is_hidden = is_hidden | (key // terms.chunk != position[:, None] // terms.chunk)
+            weights = scores.masked_fill(is_hidden, float("-inf"))
+            if terms and terms.sinks is not None:
+                sinks = terms.sinks.float()[:, None, None].expand(-1, end - begin, 1)
+                weights = torch.cat([sinks, weights], dim=-1).softmax(-1)[..., 1:]
+            else:
+                weights = weights.softmax(-1)
+            out[begin:end] = torch.einsum("hqk,khd->qhd", weights, values)
         return out
 
 
@@ -65,13 +85,18 @@ def make_case(
     seed=0,
     device="cpu",
     shared=0,
+    value_dim=None,
 ):
-    """Blocks in random order; the first `shared` blocks of all sequences are the same ones."""
+    """Blocks in random order; the first `shared` blocks of all sequences are the same ones.
+
+    `value_dim`: the head size of values, if it isn't that of keys.
+    """
     generator = torch.Generator().manual_seed(seed)
     counts = [-(-context // block_size) for context in context_lens]
     order = torch.randperm(sum(counts) + 3, generator=generator).tolist()
     block_tables = torch.full((len(counts), max(counts, default=0) + 1), -(10**6), dtype=torch.int32)
-    caches = [torch.full((len(order), block_size, kv_heads, head_dim), float("nan")) for _ in range(2)]
+    dims = (head_dim, value_dim or head_dim)
+    caches = [torch.full((len(order), block_size, kv_heads, dim), float("nan")) for dim in dims]
     first_blocks = None
     for index, (count, context) in enumerate(zip(counts, context_lens)):
         blocks, order = order[:count], order[count:]
@@ -122,3 +147,12 @@ def as_views(case, layout):
     for part, tensor in zip(views, (case.q, case.k_cache, case.v_cache)):
         part.copy_(tensor)
     return replace(case, q=views[0], k_cache=views[1], v_cache=views[2])
+
+
+def make_terms(case, seed=0, sinks=False, alibi=False, **numbers):
+    """ScoreTerms for a case; `numbers` are window, chunk and softcap. Some sinks are larger than any score."""
+    generator = torch.Generator().manual_seed(seed)
+    heads, device = case.q.shape[1], case.q.device
+    sink_values = (3 * torch.randn(heads, generator=generator)).to(device, case.q.dtype)
+    slopes = 0.5 ** torch.arange(1, heads + 1, device=device)
+    return ScoreTerms(sinks=sink_values if sinks else None, alibi_slopes=slopes if alibi else None, **numbers)

@@ -1,0 +1,234 @@
+"""Windows, chunks, softcaps, sinks, ALiBi and values of another head size: every backend against plain attention.
+
+Without a GPU, the kernels run through Triton's interpreter.
+"""
+
+from lessons_lib.kernels.triton_setup import kernel_device
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paged_cases import error, make_case, make_terms
+
+from lessons_lib.attention.custom_op import attend_paged
+from lessons_lib.attention.paged_attention import plan_torch
+from lessons_lib.attention.score_terms import ScoreTerms
+from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.kernels.launch import Tiles, launch_decode, launch_prefill, plan_triton
+from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
+from lessons_lib.recording.kernel_accesses import Recorder
+
+DEVICE = kernel_device()
+UPTO = {torch.float32: 1e-5, torch.float16: 3e-3}
+
+
+def by_launching(case, terms, rows=16, keys=16, split=24):
+    """Both kernels with small tiles and short splits, so that small cases have many of them."""
+    out = torch.full((*case.q.shape[:2], case.v_cache.shape[3]), float("nan"), device=DEVICE, dtype=case.q.dtype)
+    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
+    tiles, longest = Tiles(rows, keys, warps=4, stages=2), int(case.context_lens.max())
+    launch_prefill(case.q, *cache, out, case.scale, terms=terms, tiles=tiles)
+    launch_decode(case.q, *cache, out, case.scale, longest, terms=terms, tiles=tiles, split_size=split)
+    return out
+
+
+def by_operator(case, terms):
+    max_lens = torch.tensor([int(case.cu_seqlens_q.diff().max()), int(case.context_lens.max())])
+    where = (case.cu_seqlens_q, case.context_lens, case.block_tables, max_lens)
+    return attend_paged(case.q, case.k_cache, case.v_cache, *where, case.scale, **vars(terms))
+
+
+def by_plan(plan):
+    def attend(case, terms):
+        tables = case.block_tables
+        return plan(case, tables, case.k_cache.shape[1])(case.q, case.k_cache, case.v_cache, case.scale, terms)
+
+    return attend
+
+
+BACKENDS = {
+    "kernels": by_launching,
+    "plan_triton": by_plan(plan_triton),
+    "PyTorch": by_plan(plan_torch),
+    "operator": by_operator,
+}
+
+
+def check(case, terms, backends=BACKENDS):
+    expected = case.reference(terms)
+    for name in backends:
+        got = BACKENDS[name](case, terms)
+        assert got.shape == expected.shape and got.dtype == case.q.dtype, name
+        assert error(got, expected) < UPTO[case.q.dtype], f"{name}, {terms}: {error(got, expected):.2g}"
+
+
+# name -> terms; contexts are up to 60, blocks of 8, splits of 24, tiles of 16 keys
+TERMS = {
+    "a window of 1": dict(window=1),
+    "a window within a block": dict(window=5),
+    "a window of one block": dict(window=8),
+    "a window of one split and a bit": dict(window=25),
+    "a window longer than any context": dict(window=1000),
+    "chunks": dict(chunk=12),
+    "chunks of one token": dict(chunk=1),
+    "a softcap": dict(softcap=0.7),
+    "sinks": dict(sinks=True),
+    "slopes": dict(alibi=True),
+    "all of them": dict(window=9, softcap=2.0, sinks=True, alibi=True),
+    "chunks, sinks and softcap": dict(chunk=20, softcap=2.0, sinks=True),
+}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_every_backend_equals_plain_attention(name):
+    case = make_case([1, 19, 1], [60, 31, 24], q_heads=6, head_dim=16, device=DEVICE)
+    terms = make_terms(case, **TERMS[name])
+    check(case, terms)
+    assert error(case.reference(terms), case.reference()) > 1e-2 or name == "a window longer than any context"
+
+
+@pytest.mark.parametrize("dims", [(24, 16), (16, 24), (32, 80)])
+@pytest.mark.parametrize("window", [None, 6])
+def test_values_with_heads_of_another_size(dims, window):
+    case = make_case([1, 7, 1], [60, 31, 2], q_heads=4, head_dim=dims[0], value_dim=dims[1], device=DEVICE)
+    check(case, make_terms(case, window=window, sinks=window is not None))
+
+
+@st.composite
+def cases_and_terms(draw):
+    new = draw(st.lists(st.sampled_from([1, 1, 2, 9, 17]), min_size=1, max_size=4))
+    cached = [draw(st.sampled_from([0, 1, 7, 8, 25, 50])) for _ in new]
+    heads = draw(st.sampled_from([(4, 2), (2, 2), (7, 1)]))
+    block_size = draw(st.sampled_from([8, 16, 24]))
+    case = make_case(
+        new,
+        [a + b for a, b in zip(new, cached)],
+        *heads,
+        head_dim=16,
+        block_size=block_size,
+        dtype=draw(st.sampled_from(list(UPTO))),
+        seed=draw(st.integers(0, 99)),
+        shared=draw(st.sampled_from([0, 2])),
+        value_dim=draw(st.sampled_from([None, None, 8, 24])),
+        device=DEVICE,
+    )
+    size = st.sampled_from([1, 3, block_size, block_size + 1, 24, 26, 500])
+    kind = draw(st.sampled_from(["window", "chunk", None]))
+    numbers = {kind: draw(size)} if kind else {}
+    softcap = draw(st.sampled_from([None, 0.5, 30.0]))
+    flags = dict(sinks=draw(st.booleans()), alibi=draw(st.booleans()))
+    return case, make_terms(case, softcap=softcap, **flags, **numbers)
+
+
+@settings(max_examples=16, deadline=None, derandomize=True)
+@given(case_and_terms=cases_and_terms(), rows=st.sampled_from([16, 32]), split=st.sampled_from([16, 40, 1000]))
+def test_random_cases(case_and_terms, rows, split):
+    case, terms = case_and_terms
+    expected = case.reference(terms)
+    assert error(by_launching(case, terms, rows, 16, split), expected) < UPTO[case.q.dtype]
+    assert error(BACKENDS["PyTorch"](case, terms), expected) < UPTO[case.q.dtype]
+
+
+def test_a_sink_far_above_and_far_below_the_scores():
+    case = make_case([1, 5], [40, 9], device=DEVICE)
+    for value in (-40.0, 40.0):
+        terms = ScoreTerms(sinks=torch.full((4,), value, device=DEVICE))
+        check(case, terms, ["kernels", "PyTorch"])
+    assert BACKENDS["kernels"](case, terms).abs().max() < 1e-12, "the sink takes all of the weight"
+
+
+# --- what is read
+
+
+def read_positions(kernel, case, seq, programs):
+    """The positions of a sequence whose keys these programs read."""
+    size, table = case.k_cache.shape[1], case.block_tables[seq].tolist()
+    read = set()
+    for access in (access for program in programs for access in program.accesses if access.tensor == "k_cache"):
+        read |= {tuple(cell) for cell in kernel.recording.tensors["k_cache"].indices_of(access.offsets)[:, :2].tolist()}
+    return sorted(table.index(block) * size + offset for block, offset in read)
+
+
+def test_a_decode_reads_the_keys_of_its_window_and_no_others():
+    case = make_case([1, 1], [60, 3])
+    kernel, out = Recorder(decode_kernel), torch.empty_like(case.q)
+    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, None)
+    options = dict(terms=ScoreTerms(window=10), tiles=Tiles(16, 16, 4, 2), split_size=16, kernel=kernel)
+    launch_decode(case.q, *cache, out, case.scale, 60, **options, merge=Recorder(merge_kernel))
+    assert error(out, case.reference(ScoreTerms(window=10))) < 1e-5
+    for seq, first, end in ((0, 50, 60), (1, 0, 3)):
+        programs = [program for program in kernel.recording.programs if program.ids[1] == seq]
+        assert read_positions(kernel, case, seq, programs) == list(range(first, end))
+
+
+def test_a_prefill_reads_no_key_before_the_window_of_its_first_token():
+    case = make_case([4, 4], [60, 4])
+    kernel, out = Recorder(prefill_kernel), torch.empty_like(case.q)
+    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
+    options = dict(terms=ScoreTerms(window=10), tiles=Tiles(16, 16, 4, 2), kernel=kernel)
+    launch_prefill(case.q, *cache, out, case.scale, **options)
+    assert error(out, case.reference(ScoreTerms(window=10))) < 1e-5
+    read = {}
+    for program in kernel.recording.programs:
+        for access in program.accesses:
+            if access.tensor == "k_cache":
+                cells = kernel.recording.tensors["k_cache"].indices_of(access.offsets)
+                read.setdefault(int(cells[0, 0]), set()).update(cells[:, 1].tolist())
+    blocks = {case.block_tables[0, index].item() for index in range(60 // 8 + 1)} & read.keys()
+    assert min(case.block_tables[0].tolist().index(block) for block in blocks) == (57 - 10) // 8
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    "terms, says",
+    [
+        (ScoreTerms(window=0), "window is 0 and chunk None"),
+        (ScoreTerms(chunk=-1), "chunk -1"),
+        (ScoreTerms(window=4, chunk=4), "take one of them"),
+        (ScoreTerms(sinks=torch.zeros(3)), r"sinks has shape \[3\].* each of 4 query heads"),
+        (ScoreTerms(alibi_slopes=torch.zeros(8)[::2]), "alibi_slopes has .*contiguous"),
+    ],
+)
+def test_terms_that_the_kernels_cannot_take_are_refused(terms, says):
+    case = make_case([1, 2], [4, 5])
+    with pytest.raises(ValueError, match=says):
+        case.varlen(terms)
+
+
+def test_values_in_another_layout_are_refused():
+    case = make_case([1, 2], [4, 5], value_dim=16)
+    case.v_cache = case.v_cache.transpose(1, 2).contiguous().transpose(1, 2)
+    with pytest.raises(ValueError, match="both must be the same, but for the head size"):
+        case.varlen()
+
+
+# --- the compiler
+
+
+class Compiled:
+    """Stands in for a kernel: asks the compiler, and runs nothing."""
+
+    def __init__(self, kernel):
+        self.kernel, self.refusals = kernel, []
+
+    def __getitem__(self, grid):
+        def run(*args, num_warps=None, num_stages=None, **kwargs):
+            self.refusals.append(why_not_compiled(self.kernel, *args, **kwargs))
+
+        return run
+
+
+@pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
+@pytest.mark.parametrize("name", ["a window within a block", "chunks", "sinks", "all of them"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernels_with_terms_compile_too(name, dtype):
+    case = make_case([1, 5], [40, 9], q_heads=14, kv_heads=2, head_dim=80, value_dim=64, dtype=dtype)
+    terms = make_terms(case, **TERMS[name])
+    kernels = [Compiled(kernel) for kernel in (decode_kernel, merge_kernel, prefill_kernel)]
+    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q, case.q, case.scale)
+    launch_decode(case.q, *cache, 40, terms=terms, split_size=24, kernel=kernels[0], merge=kernels[1])
+    launch_prefill(case.q, *cache, terms=terms, kernel=kernels[2])
+    assert [kernel.refusals for kernel in kernels] == [[None]] * 3
