@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.models.loading import context_length
+from lessons_lib.models.support import text_config
 
 
 class BadRequest(ValueError):
@@ -62,7 +63,7 @@ def encode_prompt(
             "longest sequence."
         )
     max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
-    _check_request(name, prompt_ids, max_tokens, model.config.vocab_size, context)
+    _check_request(name, prompt_ids, max_tokens, text_config(model.config).vocab_size, context)
     return prompt_ids, max_tokens
 
 
