@@ -27,6 +27,9 @@ class EngineConfig:
         policy: which request is served next, see `policies`.
         admission: see `scheduler.optimistic`.
         backend: how attention is computed, see `hf_backend.plan_attention`.
+        probe: whether the engine compares its own logits with those of `generate` before the first request, see
+            `probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't support
+            gives wrong tokens.
         make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine's `new_runner`.
     """
 
@@ -42,4 +45,5 @@ class EngineConfig:
     policy: Policy = field(default_factory=FirstComeFirstServed)
     admission: Admission = optimistic
     backend: str | Backend | None = None
+    probe: bool = True
     make_runner: Callable[[Any, int, Any], Any] | None = None
