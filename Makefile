@@ -3,12 +3,14 @@
 #
 # PYTHON       the Python that .venv is made from            make lab PYTHON=python3.12
 # PORT         the port of JupyterLab                        make lab PORT=9999
+# MODEL        for doctor: a model to look at instead        make doctor MODEL=path/to/model
 # ARGS         handed on to the program that is started      make test ARGS="-k allocator"
 # TORCH_INDEX  package index for torch, or "none"            make lab TORCH_INDEX=https://download.pytorch.org/whl/cu130
 
 PYTHON ?= python3
 PORT ?=
 ARGS ?=
+MODEL ?=
 COURSE = $(PYTHON) course.py
 
 .PHONY: help lab test quick doctor bench soak notebooks
@@ -17,7 +19,7 @@ help:
 	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
 	@echo "make quick      the tests without notebooks, browser and nbgrader: less than two minutes"
-	@echo "make doctor     say what was found on this machine, and what to do about each problem"
+	@echo "make doctor     say what was found on this machine, and what to do about each problem (MODEL=... about a model)"
 	@echo "make bench      measure the block pool, every way of serving from lesson 00 to the engine, and kernels where there is a GPU"
 	@echo "make soak       10,000 requests through one engine, with aborts, faults and too little memory (ARGS=\"--requests 500\")"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
@@ -33,7 +35,7 @@ quick:
 	@$(COURSE) quick $(ARGS)
 
 doctor:
-	@$(COURSE) doctor $(ARGS)
+	@$(COURSE) doctor $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 bench:
 	@$(COURSE) bench $(ARGS)

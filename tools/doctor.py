@@ -1,6 +1,7 @@
 """`make doctor`: what was found on this machine, one line each, and what to do about each problem.
 
-    python -m tools.doctor        exit status 0 if the course can run here, 1 if it cannot
+    python -m tools.doctor                 exit status 0 if the course can run here, 1 if it cannot
+    python -m tools.doctor --model NAME    instead, whether the engine can serve a model: a folder, or a name on the hub
 
 Each check is a plain function from what was found to a `Finding`, so that a test can simulate any machine.
 The functions in `LOOKS` look at the real one; to add a check, add a function there. Nothing here installs or changes
@@ -332,6 +333,10 @@ def requirements() -> list[tuple[str, str]]:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["--model"] and len(sys.argv) == 3:
+        from tools.doctor_model import main as look_at_model
+
+        return look_at_model(sys.argv[2])
     print_any_text()
     findings = []
     for finding in look():

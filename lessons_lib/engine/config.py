@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lessons_lib.attention.hf_backend import Backend
-from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for, blocks_in_budget
-from lessons_lib.models.loading import context_length
+from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
+from lessons_lib.models.loading import KVShape, context_length
 from lessons_lib.models.prompts import integer, shortened
 from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, StrictPriority
 from lessons_lib.scheduling.scheduler import Admission, optimistic
@@ -51,6 +51,9 @@ class EngineConfig:
         policy: which request is served next, see `policies`; or "fcfs" or "priority".
         admission: see `scheduler.optimistic`.
         backend: how attention is computed, see `hf_backend.plan_attention`.
+        probe: whether the engine compares its own logits with those of `generate` before the first request, see
+            `probe`. It takes a few short passes, once per model. Without it, a model that the engine doesn't support
+            gives wrong tokens.
         make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine's `new_runner`.
         max_logprobs: for how many of the likeliest tokens a request may ask log-probabilities; -1 for any number.
         generation_config: whether the model's `generation_config` counts, see `generation_defaults`; without it, only
@@ -72,6 +75,7 @@ class EngineConfig:
     policy: Policy | str = field(default_factory=FirstComeFirstServed)
     admission: Admission = optimistic
     backend: str | Backend | None = None
+    probe: bool = True
     make_runner: Callable[[Any, int, Any], Any] | None = None
     max_logprobs: int = 20
     generation_config: bool = True
@@ -138,8 +142,11 @@ def known_policy(policy: Any) -> Policy:
     return checked
 
 
-def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
+def checked_num_blocks(config: EngineConfig, model: PreTrainedModel, layer_shapes: list[KVShape] | None = None) -> int:
     """The number of blocks of an engine's pool, before any memory is allocated for them.
+
+    Args:
+        layer_shapes: of each layer's keys and values, if they aren't those of the configuration.
 
     Raises:
         ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
@@ -147,10 +154,10 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
         MemoryError: the cache doesn't fit in memory. The blocks of a runner of the caller's own are not counted: it may
             have allocated them already.
     """
-    size = block_bytes(model.config, config.block_size, model.dtype.itemsize)
+    size = block_bytes(model.config, config.block_size, model.dtype.itemsize, layer_shapes)
     num_blocks = config.num_blocks
     if num_blocks is None:
-        num_blocks = blocks_in_budget(model.config, config.block_size, config.cache_bytes, model.dtype.itemsize)
+        num_blocks = config.cache_bytes // size
         if num_blocks < 1:
             raise ValueError(
                 f"cache_bytes is {config.cache_bytes}, and one block of {config.block_size} tokens of this model takes "

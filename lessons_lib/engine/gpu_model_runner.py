@@ -17,7 +17,7 @@ from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_u
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.models.loading import context_length
+from lessons_lib.models.loading import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -38,6 +38,7 @@ class GPUModelRunner(ModelRunner):
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, *, max_num_seqs: int,
         max_model_len: int | None = None, compiled: bool = True, graphs: bool = True, capture: Capture | None = None,
+        layer_shapes: list[KVShape] | None = None,
     ):  # fmt: skip
         """
         Args:
@@ -46,11 +47,12 @@ class GPUModelRunner(ModelRunner):
             compiled: whether the model is compiled, once for batches of any length.
             graphs: whether steps of decodes only are captured and replayed.
             capture: see GraphStore; if None, CUDA graphs.
+            layer_shapes: see PagedKVCache.
         """
         longest = max_model_len or context_length(model.config)
         if longest is None:
             raise ValueError(f"{model.config.model_type!r} models have no longest sequence; set max_model_len.")
-        super().__init__(model, num_blocks + 1, block_size)
+        super().__init__(model, num_blocks + 1, block_size, layer_shapes=layer_shapes)
         self.null_block = num_blocks
         width = blocks_for(longest, block_size)
         self.sizes = captured_batch_sizes(max_num_seqs)

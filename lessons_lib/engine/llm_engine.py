@@ -3,6 +3,7 @@ returning their outputs."""
 
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, replace
@@ -13,11 +14,13 @@ from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokeniz
 
 from lessons_lib.engine import generate as engine_calls
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
+from lessons_lib.engine.gathered_runner import GatheredRunner
 from lessons_lib.engine.generation_defaults import GenerationDefaults, processed
 from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.metrics import EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput
+from lessons_lib.engine.probe import GATHERED, probe
 from lessons_lib.engine.request_checks import check_options, check_params
 from lessons_lib.engine.sampling import NO_TOKEN, SamplingParams, choose_tokens
 from lessons_lib.engine.stopwatch import StopWatch
@@ -26,6 +29,7 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.prompts import BadRequest, encode_prompt
+from lessons_lib.models.support import UnsupportedModel, check_context
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, fork
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -72,7 +76,11 @@ class LLMEngine:
     ):
         self.config = config = config or EngineConfig()
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
-        num_blocks = checked_num_blocks(config, model)
+        served = probe(model) if config.probe else None
+        layer_shapes = served.layer_shapes if served else None
+        if served:
+            check_context(model.config, config.max_model_len)
+        num_blocks = checked_num_blocks(config, model, layer_shapes)
         self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
         self.scheduler = PreemptiveScheduler(
             PrefixCache(num_blocks, config.block_size),
@@ -85,9 +93,16 @@ class LLMEngine:
             share_prefixes=config.share_prefixes,
         )
         self.runner: ModelRunner = (config.make_runner or self.new_runner)(model, num_blocks, config)
+        if served and served.way == GATHERED and not isinstance(self.runner, GatheredRunner):
+            raise UnsupportedModel(
+                f"{type(self.runner).__name__} can't serve {type(model).__name__}: {served.reason}. LLMEngine can, one "
+                "sequence at a time; leave out make_runner."
+            )
         self.swap_cache = None
         if config.num_swap_blocks:
-            self.swap_cache = PagedKVCache(model.config, config.num_swap_blocks, config.block_size, model.dtype)
+            self.swap_cache = PagedKVCache(
+                model.config, config.num_swap_blocks, config.block_size, model.dtype, layer_shapes=layer_shapes
+            )
         self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
         self.requests: dict[str, EngineRequest] = {}
         self.listeners: list[Callable[[EngineStep], None]] = []
@@ -99,7 +114,14 @@ class LLMEngine:
     @staticmethod
     def new_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
         """The runner of an engine whose config names none."""
-        return ModelRunner(model, num_blocks, config.block_size, config.backend)
+        served = probe(model) if config.probe else None
+        shapes = served.layer_shapes if served else None
+        if served and served.way == GATHERED:
+            warnings.warn(
+                f"{type(model).__name__} is served slowly, one sequence at a time: {served.reason}.", stacklevel=3
+            )
+            return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=shapes)
+        return ModelRunner(model, num_blocks, config.block_size, config.backend, shapes)
 
     def add_request(
         self,

@@ -11,6 +11,7 @@ from lessons_lib.attention.hf_backend import Backend, paged_forward
 from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.loading import KVShape
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -29,13 +30,18 @@ class ModelRunner:
         cache: as many blocks as the scheduler's pool, of the same size.
         backend: see `hf_backend.plan_attention`.
         tables: the block tables of the running sequences.
+
+    `layer_shapes` says how large the keys and values of each layer are, if the layers differ; see PagedKVCache.
     """
 
     cache_type = PagedKVCache
 
-    def __init__(self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None):
+    def __init__(
+        self, model: PreTrainedModel, num_blocks: int, block_size: int, backend: str | Backend | None = None,
+        layer_shapes: list[KVShape] | None = None,
+    ):  # fmt: skip
         self.model = model
-        self.cache = self.cache_type(model.config, num_blocks, block_size, model.dtype, model.device)
+        self.cache = self.cache_type(model.config, num_blocks, block_size, model.dtype, model.device, layer_shapes)
         self.backend = backend
         self.tables = BlockTables()
 

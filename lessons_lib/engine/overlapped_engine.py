@@ -17,6 +17,7 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps
+from lessons_lib.engine.probe import probe
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -26,6 +27,8 @@ def gpu_model_runner(**options: Any) -> Callable[[PreTrainedModel, int, EngineCo
 
     def make(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> GPUModelRunner:
         sizes: dict[str, Any] = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
+        if config.probe:
+            sizes["layer_shapes"] = probe(model).layer_shapes
         return GPUModelRunner(model, num_blocks, config.block_size, **sizes, **options)
 
     return make

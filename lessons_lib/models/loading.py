@@ -15,6 +15,8 @@ from transformers import (
     logging,
 )
 
+from lessons_lib.models.support import check_supported, text_config
+
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "model"
 
 
@@ -42,6 +44,7 @@ def load_model(
     Raises:
         ModelNotFound: the name is not a folder, and the hub doesn't have it either.
         DamagedModel: a file is missing or truncated, or the weights don't match the configuration.
+        UnsupportedModel: an encoder-decoder, a recurrent model or another one that the engine can't serve.
     """
     source = BUNDLED_MODEL if name is None else name
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -68,7 +71,9 @@ def load_model(
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model.to(device).eval().requires_grad_(False), tokenizer
+    model = model.eval().requires_grad_(False)
+    check_supported(model)
+    return model.to(device), tokenizer
 
 
 REMEDY = "Fetch the files again (for the bundled model: `git checkout -- lessons_lib/assets`, or reinstall the course)."
@@ -88,7 +93,7 @@ def context_length(config: PretrainedConfig) -> int | None:
     """The longest sequence, prompt and answer together, that the model has positions for; None if any length is fine,
     as for models whose attention only knows distances (Bloom)."""
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        length: int | None = getattr(config, name, None)
+        length: int | None = getattr(text_config(config), name, None)
         if length is not None:
             return length
     return None
@@ -130,6 +135,7 @@ def kv_shapes(config: PretrainedConfig) -> list[KVShape]:
     In most models all layers are alike. Gemma 4 has larger heads in layers without a window; DeepSeek's keys are larger
     than its values (multi-head latent attention, as transformers computes it: expanded to one KV head per query head).
     """
+    config = text_config(config)
     if hasattr(config, "qk_nope_head_dim") and hasattr(config, "v_head_dim"):
         key_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
         return [KVShape(config.num_attention_heads, key_dim, config.v_head_dim)] * config.num_hidden_layers

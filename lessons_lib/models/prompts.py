@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.models.loading import context_length
+from lessons_lib.models.support import text_config
 
 # No tokenizer in use has longer tokens (many have one of 128 spaces), so a longer text can't fit, and isn't encoded.
 MAX_CHARACTERS_PER_TOKEN = 128
@@ -68,7 +69,7 @@ def encode_prompt(
         name: what error messages call the request.
     """
     context = _checked_context(model, context)
-    prompt_ids = token_ids_of(tokenizer, name, prompt, model.config.vocab_size, context)
+    prompt_ids = token_ids_of(tokenizer, name, prompt, text_config(model.config).vocab_size, context)
     if context is None and max_new_tokens is None:
         raise BadRequest(
             f"{name} has no token limit, and the model no longest sequence. "

@@ -1,4 +1,19 @@
-"""Which models the engine serves: a feature it doesn't know is refused by name."""
+"""Which models the engine serves: what it can't serve is refused by name, before the first token."""
+
+from typing import Any
+
+from transformers import PretrainedConfig, PreTrainedModel
+
+# What Hugging Face calls layers that keep something other than one key and one value per token.
+STATE_LAYERS = frozenset(
+    (
+        *("linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "mamba2", "recurrent"),
+        *("compressed_sparse_attention", "heavily_compressed_attention"),
+    )
+)
+INDEXED_LAYERS = frozenset(("indexed_attention", "minimax_m3_sparse"))
+RESCALED_ROPE = frozenset(("dynamic", "longrope"))
+REMEDY = "Serve it with Hugging Face's `generate`, or choose a model from tests/conformance/MODELS.md."
 
 
 class UnsupportedModel(ValueError):
@@ -6,3 +21,84 @@ class UnsupportedModel(ValueError):
 
     The message names the feature, its value and what to do about it.
     """
+
+
+def check_supported(model: PreTrainedModel) -> None:
+    """Look at a model without running it. Serving relies on two properties: a token's logits depend on itself and the
+    tokens before it, and everything that a layer remembers of a token is one key and one value.
+
+    Raises:
+        UnsupportedModel: the model says itself that it is not of this kind.
+    """
+    if reason := why_unsupported(model):
+        raise UnsupportedModel(f"{_name(model)} can't be served: {reason}. {REMEDY}")
+
+
+def why_unsupported(model: PreTrainedModel) -> str:
+    """The property of a model that the engine can't serve; an empty string if there is none."""
+    config = text_config(model.config)
+    layer_types = set(getattr(config, "layer_types", None) or ()) | set(getattr(config, "block_types", None) or ())
+    if model.config.is_encoder_decoder:
+        return "it is an encoder-decoder (config.is_encoder_decoder), and the engine has no encoder"
+    if not model.can_generate():
+        return "it is not a causal language model (it has no `generate`)"
+    if found := sorted(layer_types & STATE_LAYERS):
+        return f"its layers of type {found[0]!r} (config.layer_types) keep a state that the paged KV cache can't hold"
+    if getattr(model, "_is_stateful", False):
+        return "its layers keep a recurrent state, which the paged KV cache can't hold"
+    if found := sorted(layer_types & INDEXED_LAYERS):
+        return f"its layers of type {found[0]!r} (config.layer_types) keep index keys next to the keys and values"
+    if getattr(config, "add_cross_attention", False) or getattr(config, "cross_attention_layers", None):
+        return "its layers attend to a second input (cross-attention)"
+    if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
+        return "it attends to later tokens too (config.use_bidirectional_attention)"
+    if getattr(config, "is_decoder", None) is not True and (name := _bidirectional_layer(model)):
+        return f"it attends to later tokens too ({name}.is_causal is False; BERT-like models need is_decoder=True)"
+    if model.training:
+        return "it is in training mode, so dropout makes its answers random; call `model.eval()` first"
+    return ""
+
+
+def check_context(config: PretrainedConfig, longest: int | None) -> None:
+    """Refuse contexts in which one long sequence changes the positions of all others in its batch.
+
+    Args:
+        longest: the most tokens of any sequence; if None, as many as the model has positions for.
+
+    Raises:
+        UnsupportedModel: rotary frequencies depend on the longest sequence of a batch, and `longest` reaches there.
+    """
+    config = text_config(config)
+    context = getattr(config, "max_position_embeddings", None)
+    longest = longest or context or 0
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in (rope, *(each for each in rope.values() if isinstance(each, dict))):
+        kind = parameters.get("rope_type")
+        limit = parameters.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", None
+        )
+        limit = limit or context or longest
+        if kind in RESCALED_ROPE and longest > limit:
+            raise UnsupportedModel(
+                f"sequences of {longest} tokens can't be served: beyond {limit} tokens, the model's {kind!r} rotary "
+                f"positions change for every sequence in the batch. Set EngineConfig(max_model_len={limit}) or less."
+            )
+
+
+def text_config(config: Any) -> Any:
+    """The part of a configuration that describes the text decoder: itself, unless the model reads images or sound
+    too."""
+    return config.get_text_config(decoder=True)
+
+
+def _name(model: PreTrainedModel) -> str:
+    return f"{type(model).__name__} (model_type {model.config.model_type!r})"
+
+
+def _bidirectional_layer(model: PreTrainedModel) -> str:
+    decoder: Any = model.get_decoder() or model  # type: ignore[no-untyped-call]
+    for name, module in decoder.named_modules():
+        is_cross_attention = "cross" in name or "encoder_attn" in name  # there, but unused without an encoder
+        if hasattr(module, "layer_idx") and not getattr(module, "is_causal", True) and not is_cross_attention:
+            return str(name)
+    return ""

@@ -1,0 +1,101 @@
+"""A model whose layers compute attention themselves: each sequence is computed alone, over a copy of its blocks.
+
+Paging moves keys and values to other places. It must preserve one thing: what a layer reads of a sequence is what it
+would have read from a cache of its own, in the order of the tokens. This runner does exactly that, with the model's own
+code: it gathers a sequence's blocks into an ordinary cache, runs the model's forward pass on the new tokens, and writes
+their keys and values back to the blocks. Scheduling, prefix sharing and preemption see no difference. It is slow: it
+copies the whole context in every step, and no two sequences share a pass.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from lessons_lib.engine.input_batch import tokens_of
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.kv_cache.block_pool import slot_mapping
+from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
+
+
+class GatheredRunner(ModelRunner):
+    """A ModelRunner that needs nothing of a model but a forward pass with a Hugging Face cache."""
+
+    @torch.inference_mode()
+    def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
+        """See `ModelRunner.forward`."""
+        scheduled = scheduler_output.num_scheduled_tokens.items()
+        return torch.stack([self.forward_alone(sequence, count) for sequence, count in scheduled])
+
+    def forward_alone(self, sequence: Sequence, count: int) -> torch.Tensor:
+        """Compute the next `count` tokens of one sequence.
+
+        Returns:
+            tensor [vocabulary]: the logits after the last of them.
+        """
+        start = sequence.num_computed_tokens
+        gathered = gather(self.cache, sequence.blocks, start)
+        logits = forward_with_cache(self.model, tokens_of(sequence, count), start, gathered)
+        slots = slot_mapping(sequence.blocks, self.cache.block_size, start, start + count).to(self.model.device)
+        if (held := gathered.get_seq_length()) != start + count:
+            raise UnsupportedModel(f"its cache has {held} entries for {start + count} tokens")
+        for index, layer in enumerate(gathered.layers):
+            keys, values = (tensor[0, :, start:].transpose(0, 1) for tensor in (layer.keys, layer.values))
+            self.cache.write(index, keys, values, slots)
+        return logits[-1]
+
+
+def gather(paged: PagedKVCache, blocks: list[int], num_tokens: int) -> Any:
+    """Copy what a sequence has in its blocks to a cache of its own.
+
+    Every layer gets all keys and values, also those behind a sliding window: the model's mask leaves them out.
+
+    Returns:
+        DynamicCache, empty if `num_tokens` is 0.
+    """
+    own = DynamicCache()
+    if num_tokens:
+        for layer in range(len(paged.keys)):
+            keys, values = paged.read(layer, blocks, num_tokens)
+            own.update(keys.transpose(0, 1)[None], values.transpose(0, 1)[None], layer)
+    return own
+
+
+def forward_with_cache(
+    model: PreTrainedModel, token_ids: list[int], start: int, cache: Any, logits_to_keep: int = 1
+) -> torch.Tensor:
+    """One forward pass of one sequence, called as `generate` calls it.
+
+    Args:
+        token_ids: the new tokens.
+        start: how many tokens the cache has.
+        cache: a Hugging Face cache, which the pass appends to; None for a pass without one.
+        logits_to_keep: how many logits are wanted, from the end; 0 for all.
+
+    Returns:
+        tensor [at least logits_to_keep, vocabulary]: the last rows are those after the last tokens.
+    """
+    end = start + len(token_ids)
+    arguments = dict(
+        input_ids=torch.tensor([token_ids], device=model.device),
+        position_ids=torch.arange(start, end, device=model.device)[None],
+        attention_mask=torch.ones((1, end), dtype=torch.int64, device=model.device),
+        past_key_values=cache,
+        use_cache=cache is not None,
+        logits_to_keep=logits_to_keep,
+    )
+    accepted = parameters(type(model).forward)
+    logits: torch.Tensor = model(**{name: value for name, value in arguments.items() if name in accepted}).logits[0]
+    return logits
+
+
+@cache
+def parameters(function: Callable[..., Any]) -> frozenset[str]:
+    """What a function takes by name."""
+    return frozenset(inspect.signature(function).parameters)

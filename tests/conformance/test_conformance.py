@@ -1,0 +1,96 @@
+"""Every causal language model of transformers: served right, or refused. A slice in each run, all of them each night.
+
+LESSONS_CONFORMANCE_SHARD=2/5 checks every fifth architecture from the second on, "1/1" all; if it is not set, those that
+are served most.
+"""
+
+import os
+import re
+
+import pytest
+
+from tools.conformance.serve import (
+    BROKEN,
+    GATHERED,
+    PAGED,
+    REFUSED,
+    WRONG,
+    Outcome,
+    check_architecture,
+    compare,
+    generate,
+    random_prompts,
+)
+from tools.conformance.table import TABLE, markdown
+from tools.conformance.tiny_models import VOCAB_SIZE, WINDOW, architectures, tiny_model
+
+PAGED_MODELS = [
+    "deepseek_v3",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo3",
+    "phi3",
+    "qwen3",
+]
+EXPECTED = dict.fromkeys(PAGED_MODELS, PAGED) | dict(bloom=GATHERED, gptj=GATHERED, qwen3_next=REFUSED, jamba=REFUSED)
+SHARD = os.environ.get("LESSONS_CONFORMANCE_SHARD", "")
+
+
+def slice_of_this_run():
+    if not SHARD:
+        return sorted(EXPECTED)
+    index, count = map(int, SHARD.split("/"))
+    return architectures()[index - 1 :: count]
+
+
+@pytest.mark.parametrize("model_type", slice_of_this_run())
+def test_an_architecture_is_served_right_or_refused(model_type):
+    outcome = check_architecture(model_type)
+    assert outcome.verdict != WRONG, outcome.reason
+    assert outcome.verdict == in_table()[model_type], f"{outcome}; run `python -m tools.conformance --write`"
+    assert outcome.verdict == EXPECTED.get(model_type, outcome.verdict)
+
+
+def in_table():
+    rows = re.findall(r"^\| ([\w-]+) \| \w+[A-Z]\w+ \| ([^|]+) \|", TABLE.read_text(encoding="utf-8"), re.M)
+    return dict(rows)
+
+
+def test_the_table_has_every_architecture_and_nothing_wrong():
+    verdicts = in_table()
+    assert list(verdicts) == architectures()
+    assert set(verdicts.values()) == {PAGED, GATHERED, REFUSED, BROKEN}
+
+
+def test_wrong_answers_are_found():
+    model = tiny_model("llama")
+    prompts = random_prompts(VOCAB_SIZE)
+    expected = [generate(model, prompt) for prompt in prompts]
+    assert compare("llama", model, prompts, expected) == Outcome("llama", PAGED)
+    expected[4].logprobs[3] += 0.02
+    assert compare("llama", model, prompts, expected).reason == "prompt 4: log-probabilities differ by 0.02"
+    expected[4].token_ids[3] += 1
+    assert compare("llama", model, prompts, expected).verdict == WRONG
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_oss", "mistral"])
+def test_tiny_models_write_varied_text_and_have_no_zeros(model_type):
+    model = tiny_model(model_type)
+    answers = [token for prompt in random_prompts(VOCAB_SIZE) for token in generate(model, prompt).token_ids]
+    assert len(set(answers)) > len(answers) // 5
+    assert all((weight != 0).any() for weight in model.parameters())
+    assert getattr(model.config, "sliding_window", None) in (None, WINDOW)
+
+
+def test_the_table_names_reasons():
+    outcomes = [
+        Outcome("llama", PAGED),
+        Outcome("gptj", GATHERED, "own attention"),
+        Outcome("mamba", REFUSED, "a state"),
+    ]
+    text = markdown(outcomes)
+    assert "| equal | 1 |" in text and "| gptj | GPTJForCausalLM | equal (gathered) | own attention |" in text

@@ -1,0 +1,260 @@
+"""The probe accepts models that the engine serves right, and names what is wrong with the others."""
+
+import copy
+import types
+import warnings
+
+import pytest
+import torch
+from oracle import generate_alone, ragged_requests
+from transformers import (
+    GenerationConfig,
+    GPTJConfig,
+    GPTJForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    RobertaConfig,
+    RobertaForCausalLM,
+)
+
+import lessons_lib.engine.probe as probing
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gathered_runner import GatheredRunner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.probe import GATHERED, PAGED, probe
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.models.loading import KVShape
+from lessons_lib.models.support import UnsupportedModel
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.recording.forward_passes import watch_forwards
+
+
+class NoText:
+    """The tokenizer of a model that writes nonsense."""
+
+    eos_token_id = None
+
+    def decode(self, token_ids, skip_special_tokens=True):
+        return ""
+
+
+SIZES = dict(vocab_size=VOCAB_SIZE, initializer_range=0.6, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
+def fresh(family="llama"):
+    """A tiny model that nothing else has seen."""
+    return copy.deepcopy(tiny_model(family))
+
+
+def mistral(window):
+    torch.manual_seed(0)
+    config = MistralConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, sliding_window=window, **SIZES,
+    )  # fmt: skip
+    return MistralForCausalLM(config).eval().requires_grad_(False)
+
+
+def gptj():
+    torch.manual_seed(0)
+    return GPTJForCausalLM(GPTJConfig(n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=128, **SIZES)).eval()
+
+
+def roberta():
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        **SIZES | dict(pad_token_id=1), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=64, is_decoder=True,
+    )  # fmt: skip
+    return RobertaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_tiny_models_are_accepted(family):
+    result = probe(fresh(family))
+    kv_heads = 4 if family == "gpt2" else 2
+    assert result.way == PAGED and result.reason == "" and result.layer_shapes == [KVShape(kv_heads, 8, 8)] * 2
+
+
+def test_positions_that_are_numbered_differently_without_a_cache_are_no_false_alarm():
+    assert probe(roberta()).way == PAGED
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_rounding_is_no_false_alarm(family, dtype):
+    assert probe(fresh(family).to(dtype)).way == PAGED
+
+
+def without_window(model, layer):
+    """A model whose layer relies on its mask for its window, and doesn't tell the engine."""
+    attention = model.model.layers[layer].self_attn
+    original, config = attention.forward, model.config
+
+    def forward(*args, **kwargs):
+        if config._attn_implementation == "paged":
+            attention.config = copy.copy(config)
+            attention.config.sliding_window = None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            attention.config = config
+
+    attention.forward = forward
+    return model
+
+
+def test_a_window_is_reached_and_known():
+    assert probe(mistral(window=4096)).way == PAGED
+
+
+def test_a_layer_that_ignores_its_window_is_named():
+    result = probe(without_window(mistral(window=4096), layer=1))
+    assert result.way == GATHERED
+    assert "model.layers.1.self_attn (MistralAttention) differs" in result.reason
+
+
+def test_a_layer_that_calls_attention_twice_is_named():
+    model = fresh()
+    attention = model.model.layers[1].self_attn
+    original = attention.forward
+
+    def forward(*args, **kwargs):
+        if kwargs.get("past_key_values") is None:
+            original(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    attention.forward = forward
+    assert "layer 1 calls attention 2 times in each pass" in probe(model).reason
+
+
+def test_a_recurrent_state_is_refused():
+    """A layer that adds its own output of the token before, and keeps the last one for the next pass."""
+    model = fresh()
+    layer = model.model.layers[1]
+    original, state = layer.forward, {}
+
+    def forward(hidden, *args, **kwargs):
+        out = original(hidden, *args, **kwargs)
+        if kwargs["position_ids"][0, 0] == 0:
+            state["last"] = torch.zeros_like(out[:, :1])
+        shifted = torch.cat([state["last"], out[:, :-1]], dim=1)
+        state["last"] = out[:, -1:]
+        return out + shifted
+
+    layer.forward = forward
+    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM would give wrong answers.*remember more than keys"):
+        probe(model)
+
+
+def test_positions_counted_inside_the_attention_module_are_served_alone():
+    """Without a cache, the layer numbers the row from 0, whatever position_ids say."""
+    model = fresh()
+    rotary = model.model.rotary_emb
+    original = rotary.forward
+
+    def forward(hidden, position_ids):
+        if model.config._attn_implementation == "paged":
+            position_ids = torch.arange(hidden.shape[1])[None]
+        return original(hidden, position_ids)
+
+    rotary.forward = forward
+    result = probe(model)
+    assert result.way == GATHERED and "model.layers.0.self_attn (LlamaAttention) differs" in result.reason
+
+
+def test_attention_to_later_tokens_is_refused():
+    model = fresh()
+    for layer in model.model.layers:
+        layer.self_attn.is_causal = False
+    with pytest.raises(UnsupportedModel, match="attends to later tokens"):
+        LLMEngine(model, NoText())
+
+
+def test_a_model_that_calls_no_attention_of_ours_is_served_alone_and_right():
+    model = gptj()
+    config = EngineConfig(
+        block_size=4, num_blocks=22, max_num_batched_tokens=9, max_num_seqs=4, num_swap_blocks=8, watermark=0
+    )
+    with pytest.warns(UserWarning, match="GPTJForCausalLM is served slowly.*compute attention themselves"):
+        engine = LLMEngine(model, NoText(), config)
+    assert isinstance(engine.runner, GatheredRunner)
+    prompts, limits = ragged_requests(7, seed=3, max_tokens_each=(5, 16, 20))
+    prompts += [prompts[-1] + [5, 6, 7]]  # a shared beginning
+    params = [SamplingParams(max_tokens=limit, temperature=0, ignore_eos=True) for limit in (*limits, 20)]
+    for prompt, each in zip(prompts, params):
+        engine.add_request(prompt, each, request_id=str(len(engine.requests)))
+    outputs = {}
+    while engine.has_unfinished():
+        for output in engine.step():
+            outputs[int(output.request_id)] = output.token_ids
+        audit(engine.scheduler)
+    for index, (prompt, each) in enumerate(zip(prompts, params)):
+        assert outputs[index] == generate_alone(model, prompt, each.max_tokens, None), index
+    assert engine.metrics.preemptions > 0
+
+
+def test_the_gpu_engine_refuses_what_only_single_sequences_can_serve():
+    runner = gpu_model_runner(compiled=False, capture=rerun)
+    with pytest.raises(UnsupportedModel, match="GPUModelRunner can't serve GPTJForCausalLM.*LLMEngine can"):
+        OverlappedEngine(gptj(), NoText(), EngineConfig(make_runner=runner, num_blocks=8))
+
+
+def test_the_gpu_engine_takes_the_measured_shapes():
+    runner = gpu_model_runner(compiled=False, capture=rerun)
+    engine = OverlappedEngine(fresh(), NoText(), EngineConfig(make_runner=runner, num_blocks=8))
+    assert engine.runner.cache.keys[0].shape[2:] == (2, 8)
+
+
+def state_of(model):
+    config = dict(vars(model.config))
+    modules = {
+        name: {key: value for key, value in vars(module).items() if isinstance(value, int | float | str | bool | None)}
+        for name, module in model.named_modules()
+    }
+    return config, modules, {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("make", [lambda: mistral(window=64), gptj], ids=["paged", "gathered"])
+def test_the_probe_leaves_no_trace(make):
+    model = make()
+    model.generation_config = generation_config = GenerationConfig(eos_token_id=list(range(VOCAB_SIZE)))
+    config, modules, weights = state_of(model)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with watch_forwards(model) as passes:
+        probe(model)
+    assert torch.equal(torch.rand(3), expected), "the global random numbers are the user's"
+    assert passes == []
+    assert model.generation_config is generation_config
+    after = state_of(model)
+    assert after[:2] == (config, modules)
+    assert all(torch.equal(after[2][name], weights[name]) for name in weights)
+
+
+def test_a_failing_probe_restores_the_model():
+    model = mistral(window=64)
+    model.lm_head.forward = types.MethodType(lambda self, hidden: 1 / 0, model.lm_head)
+    with pytest.raises(UnsupportedModel, match="its own `generate` fails with ZeroDivisionError"):
+        probe(model)
+    assert model.config.sliding_window == 64 and model.config._attn_implementation == "sdpa"
+
+
+def test_a_model_is_probed_once(monkeypatch):
+    model, calls = fresh(), []
+    original = probing._probe
+    monkeypatch.setattr(probing, "_probe", lambda model: calls.append(model) or original(model))
+    for _ in range(3):
+        LLMEngine(model, NoText(), EngineConfig(num_blocks=8))
+    assert calls == [model]
+    LLMEngine(fresh(), NoText(), EngineConfig(num_blocks=8, probe=False))
+    assert calls == [model]
+
+
+def test_no_warning_for_a_supported_model():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LLMEngine(fresh(), NoText(), EngineConfig(num_blocks=8))

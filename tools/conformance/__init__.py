@@ -1,0 +1,1 @@
+"""Serves a tiny random model of every causal language model in transformers and compares with `generate`."""

@@ -1,0 +1,123 @@
+"""Serves a random workload with one model, and compares every answer with the one that `generate` gives its prompt:
+its tokens, and their log-probabilities, since a random model may repeat itself."""
+
+import random
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from lessons_lib.engine.gathered_runner import GatheredRunner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.models.support import REMEDY, UnsupportedModel, check_supported, text_config
+from tools.conformance.tiny_models import FIRST_WORD, tiny_model
+
+PAGED, GATHERED, REFUSED, BROKEN, WRONG = "equal", "equal (gathered)", "refused", "can't be built", "WRONG"
+ANSWER = 8
+CLOSE = 1e-3  # largest difference of log-probabilities
+PROMPT_LENGTHS = (1, 3, 9, 16, 17, 40)
+ENGINE = EngineConfig(block_size=4, num_blocks=60, max_num_batched_tokens=14, max_num_seqs=5, max_model_len=64)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an architecture.
+
+    Attributes:
+        verdict: PAGED, GATHERED, REFUSED, BROKEN (transformers can't build it or run it by itself), or WRONG.
+        reason: for all but PAGED.
+    """
+
+    model_type: str
+    verdict: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tokens, and the log-probability of each."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class NoText:
+    """The tokenizer of a model that writes nonsense."""
+
+    eos_token_id = None
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return ""
+
+
+def check_architecture(model_type: str) -> Outcome:
+    """Build, serve and compare one architecture."""
+    try:
+        model = tiny_model(model_type)
+    except Exception as error:
+        return Outcome(model_type, BROKEN, one_line(error))
+    try:
+        check_supported(model)  # before `generate`, which some of these models don't have
+        prompts = random_prompts(text_config(model.config).vocab_size)
+        expected = [generate(model, prompt) for prompt in prompts]
+    except UnsupportedModel as error:
+        return Outcome(model_type, REFUSED, one_line(error))
+    except Exception as error:
+        return Outcome(model_type, BROKEN, f"`generate` fails: {one_line(error)}")
+    return compare(model_type, model, prompts, expected)
+
+
+def compare(model_type: str, model: PreTrainedModel, prompts: list[list[int]], expected: list[Answer]) -> Outcome:
+    """Serve the prompts together and compare with what is expected."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            engine = LLMEngine(model, NoText(), ENGINE)  # type: ignore[arg-type]
+        except UnsupportedModel as error:
+            return Outcome(model_type, REFUSED, one_line(error))
+    params = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, logprobs=0)
+    outputs = engine.generate(prompts, params)
+    for index, (output, right) in enumerate(zip(outputs, expected)):
+        if output.error:
+            return Outcome(model_type, WRONG, f"prompt {index} fails: {one_line(output.error)}")
+        if output.token_ids != right.token_ids:
+            return Outcome(model_type, WRONG, f"prompt {index}: {output.token_ids}, not {right.token_ids}")
+        logprobs = [each.logprob for each in output.completions[0].logprobs or ()]
+        difference = max(abs(found - wanted) for found, wanted in zip(logprobs, right.logprobs, strict=True))
+        if difference > CLOSE:
+            return Outcome(model_type, WRONG, f"prompt {index}: log-probabilities differ by {difference:.2g}")
+    if isinstance(engine.runner, GatheredRunner):
+        reasons = [str(each.message).split(": ", 1)[1] for each in caught if "is served slowly" in str(each.message)]
+        return Outcome(model_type, GATHERED, reasons[0].rstrip("."))
+    return Outcome(model_type, PAGED)
+
+
+def random_prompts(vocab_size: int) -> list[list[int]]:
+    """Prompts of PROMPT_LENGTHS tokens; the last two share a prefix."""
+    rng = random.Random(7)
+    prompts = [[rng.randrange(FIRST_WORD, vocab_size) for _ in range(length)] for length in PROMPT_LENGTHS]
+    prompts[-1][:10] = prompts[-2][:10]
+    return prompts
+
+
+@torch.inference_mode()
+def generate(model: Any, prompt: list[int]) -> Answer:
+    """The greedy answer of ANSWER tokens to one prompt, from Hugging Face."""
+    ids = torch.tensor([prompt])
+    options: dict[str, Any] = dict(max_new_tokens=ANSWER, do_sample=False, eos_token_id=None, pad_token_id=0)
+    options |= dict(output_logits=True, return_dict_in_generate=True)
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    token_ids = output.sequences[0, len(prompt) :]
+    logprobs = torch.cat(output.logits).float().log_softmax(dim=-1)
+    return Answer(token_ids.tolist(), logprobs.gather(1, token_ids[:, None])[:, 0].tolist())
+
+
+def one_line(error: BaseException) -> str:
+    """An exception in one line of a table."""
+    text = " ".join(str(error).split()).replace("|", "/")
+    if isinstance(error, UnsupportedModel):
+        return text.removesuffix(REMEDY).split(" can't be served: ")[-1].rstrip(" .")
+    return f"{type(error).__name__}: {text}"[:200]
