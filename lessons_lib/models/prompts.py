@@ -72,7 +72,7 @@ def encode_prompt(
     prompt_ids = token_ids_of(tokenizer, name, prompt, text_config(model.config).vocab_size, context)
     if context is None and max_new_tokens is None:
         raise BadRequest(
-            f"{name} has no token limit, and the model no longest sequence. "
+            f"{name} has no token limit, and the model has no longest sequence. "
             "Give max_new_tokens, or the longest sequence."
         )
     max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
