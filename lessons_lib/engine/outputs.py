@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer
 from lessons_lib.engine.sampling import SamplingParams, TokenLogprobs, token_logprobs
@@ -127,6 +127,7 @@ class EngineRequest:
         on_token: called with each NewToken.
         completions: those that have begun. The others begin when the prompt is computed.
         is_admitted: whether it has had its first step.
+        processors: what the model's generation_config does to its logits; mostly nothing.
         result: what it returned, once it has ended.
     """
 
@@ -137,6 +138,7 @@ class EngineRequest:
     on_token: Callable[[NewToken], None] | None = None
     completions: list[CompletionOutput] = field(default_factory=list)
     is_admitted: bool = False
+    processors: LogitsProcessorList = field(default_factory=LogitsProcessorList)
     result: RequestOutput | None = None
 
     def new_completion(self, sequence: Sequence, seed: int, tokenizer: PreTrainedTokenizerBase) -> CompletionOutput:

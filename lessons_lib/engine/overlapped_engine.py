@@ -77,7 +77,7 @@ class OverlappedEngine(LLMEngine):
         """See `LLMEngine.add_request`."""
         name = super().add_request(*args, **kwargs)
         request = self.requests[name]
-        if request.params.logprobs is not None or request.params.n > 1:
+        if request.params.logprobs is not None or request.params.n > 1 or request.processors:
             self._needs_logits[request] = None
         return name
 
@@ -124,6 +124,6 @@ class OverlappedEngine(LLMEngine):
         return super()._end(request, reason, error)
 
     def _fork(self, request: EngineRequest, *args: Any) -> list[CompletionOutput]:
-        if request.params.logprobs is None:
+        if request.params.logprobs is None and not request.processors:
             del self._needs_logits[request]
         return super()._fork(request, *args)

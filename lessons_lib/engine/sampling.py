@@ -4,9 +4,12 @@ import hashlib
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
+from lessons_lib.engine.generation_defaults import sampling_values
 from lessons_lib.models.prompts import BadRequest
 
 NO_TOKEN = -1
@@ -67,6 +70,18 @@ class SamplingParams:
         self._must(all(isinstance(text, str) and text for text in self.stop), "stop", "strings that are not empty")
         is_list = not isinstance(self.stop_token_ids, Integral)
         self._must(is_list and all(map(_is_whole, self.stop_token_ids)), "stop_token_ids", "token ids, such as (13,)")
+
+    @classmethod
+    def from_generation_config(cls, model: PreTrainedModel, **own: Any) -> "SamplingParams":
+        """Parameters with which a model is sampled as `generate` samples it.
+
+        Args:
+            own: fields that replace those of the model's generation_config.
+
+        Raises:
+            UnsupportedModel: it cuts probabilities in a way that the engine doesn't offer.
+        """
+        return cls(**(sampling_values(model.generation_config, cls.__dataclass_fields__) | own))
 
     def _must(self, holds: bool, name: str, wanted: str) -> None:
         if not holds:
