@@ -9,12 +9,11 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.models.prompts import BadRequest, integer, shortened
 
 MAX_N = 128  # completions of a prompt; they all begin in one step
-MAX_SEED = 2**63 - 1
 MAX_TIER = 2**31 - 1
 MAX_NAME_CHARACTERS = 1024  # of a request id or a cache salt
-MAX_STOP_CHARACTERS = 256  # of one stop string: each of its beginnings is looked for in every step
+MAX_STOP_CHARACTERS = 256  # of one stop string or bad word: each beginning of it is looked for in every step
 # The most values of a field; vocabularies bound the rest.
-MAX_VALUES = {"stop": 64, "stop_token_ids": 1024, "bad_words": 1024, "logit_bias": 1024}
+MAX_VALUES = {"stop": 64, "stop_token_ids": 1024, "bad_words": 256, "logit_bias": 1024, "logits_processors": 16}
 
 
 def check_params(params: SamplingParams | None, max_logprobs: int = 20) -> SamplingParams:
@@ -37,13 +36,12 @@ def check_params(params: SamplingParams | None, max_logprobs: int = 20) -> Sampl
         values = getattr(params, name, None) or ()
         if isinstance(values, Sized) and len(values) > most:
             raise BadRequest(f"{name} has {len(values)} values; a request may have {most}.")
-    if longest := max((len(text) for text in params.stop or ()), default=0):
-        _at_most("the longest stop string", longest, MAX_STOP_CHARACTERS, "characters")
+    for name in ("stop", "bad_words"):
+        longest = max(map(len, getattr(params, name, None) or ()), default=0)
+        _at_most(f"the longest text in {name}", longest, MAX_STOP_CHARACTERS, "characters")
     _at_most("n", params.n, MAX_N, "completions of a prompt")
     for name in ("logprobs", "prompt_logprobs"):
         _check_logprobs(name, getattr(params, name, None), max_logprobs)
-    if params.seed is not None and not -MAX_SEED <= params.seed <= MAX_SEED:
-        raise BadRequest(f"seed is {shortened(params.seed)}; it must be between {-MAX_SEED} and {MAX_SEED}.")
     return params
 
 
