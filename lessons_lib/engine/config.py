@@ -169,12 +169,12 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
     return num_blocks
 
 
-def _check_max_model_len(config: EngineConfig, context: int, num_blocks: int) -> None:
+def _check_max_model_len(config: EngineConfig, context: int | None, num_blocks: int) -> None:
     # Only if it was asked for: a pool that is too small for the model's longest sequence serves shorter ones well.
     longest = config.max_model_len
     if longest is None:
         return
-    if longest > context:
+    if context is not None and longest > context:
         raise ValueError(
             f"max_model_len is {longest}; the model has positions for {context} tokens. Lower it to {context} or less."
         )

@@ -11,9 +11,9 @@ from lessons_lib.models.prompts import BadRequest, integer, shortened
 MAX_N = 128  # completions of a prompt; they all begin in one step
 MAX_TIER = 2**31 - 1
 MAX_NAME_CHARACTERS = 1024  # of a request id or a cache salt
-MAX_STOP_CHARACTERS = 256  # of one stop string or bad word: each beginning of it is looked for in every step
+MAX_STOP_CHARACTERS = 128  # of one stop string or bad word: each beginning of it is looked for in every step
 # The most values of a field; vocabularies bound the rest.
-MAX_VALUES = {"stop": 64, "stop_token_ids": 1024, "bad_words": 256, "logit_bias": 1024, "logits_processors": 16}
+MAX_VALUES = {"stop": 32, "stop_token_ids": 1024, "bad_words": 256, "logit_bias": 1024, "logits_processors": 16}
 
 
 def check_params(params: SamplingParams | None, max_logprobs: int = 20) -> SamplingParams:

@@ -36,14 +36,15 @@ def encode_prompts(
     Args:
         prompts: texts, or lists of token ids.
         max_new_tokens: one limit for all requests, one for each, or None for as many as fit in the context.
-        context: the longest sequence, prompt and answer together; the model's own context if not given.
+        context: the longest sequence, prompt and answer together; the model's own context if not given. Some models
+            have none.
 
     Returns:
         (prompt_ids, max_tokens_each), both as long as `prompts`.
 
     Raises:
-        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, or a prompt and a limit that
-            together exceed the context.
+        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, a prompt and a limit that
+            together exceed the context, or no limit at all: neither a token limit nor a context.
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
@@ -68,12 +69,16 @@ def encode_prompt(
     """
     context = _checked_context(model, context)
     prompt_ids = token_ids_of(tokenizer, name, prompt, model.config.vocab_size, context)
-    max_tokens = context - len(prompt_ids) if max_new_tokens is None else max_new_tokens
+    if context is None and max_new_tokens is None:
+        raise BadRequest(
+            f"{name} has no token limit, and the model no longest sequence. Give max_new_tokens, or the longest sequence."
+        )
+    max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
     return prompt_ids, _checked_limit(name, len(prompt_ids), max_tokens, context)
 
 
 def token_ids_of(
-    tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int], vocab_size: int, context: int
+    tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int], vocab_size: int, context: int | None
 ) -> list[int]:
     """Token ids of a prompt, as Python integers, however they were given.
 
@@ -85,7 +90,7 @@ def token_ids_of(
             no room for it and a new token.
     """
     if isinstance(prompt, str):
-        if len(prompt) > context * MAX_CHARACTERS_PER_TOKEN:
+        if context is not None and len(prompt) > context * MAX_CHARACTERS_PER_TOKEN:
             raise BadRequest(
                 f"{name} has {len(prompt)} characters; the context is {context} tokens, and {MAX_CHARACTERS_PER_TOKEN} "
                 "characters are the most that a token may have. Shorten the prompt."
@@ -103,7 +108,9 @@ def token_ids_of(
         raise BadRequest(
             f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
         )
-    if len(token_ids) >= context:  # before its ids are looked at: a refusal must not take longer for a longer prompt
+    if (
+        context is not None and len(token_ids) >= context
+    ):  # before its ids are looked at: a refusal must not take longer for a longer prompt
         raise BadRequest(
             f"{name} has {len(token_ids)} tokens; the context is {context}, and a new token needs a position too. "
             f"Shorten the prompt to {context - 1} tokens or fewer."
@@ -160,7 +167,7 @@ def shortened(value: object) -> str:
         return f"a huge {type(value).__name__}"
 
 
-def _checked_limit(name: str, prompt_length: int, max_new_tokens: int, context: int) -> int:
+def _checked_limit(name: str, prompt_length: int, max_new_tokens: int, context: int | None) -> int:
     try:
         max_new_tokens = integer(max_new_tokens)
     except TypeError:
@@ -170,7 +177,7 @@ def _checked_limit(name: str, prompt_length: int, max_new_tokens: int, context: 
         ) from None
     if max_new_tokens < 1:
         raise BadRequest(f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be at least 1.")
-    if prompt_length + max_new_tokens > context:
+    if context is not None and prompt_length + max_new_tokens > context:
         raise BadRequest(
             f"{name} has {prompt_length} tokens and asks for {shortened(max_new_tokens)} more, "
             f"{shortened(prompt_length + max_new_tokens)} in all; the context is {context}. "
@@ -189,14 +196,14 @@ def check_batch_size(batch_size: int) -> None:
         raise BadRequest(f"batch_size is {batch_size}; it must be at least 1.")
 
 
-def _checked_context(model: PreTrainedModel, context: int | None) -> int:
-    longest = context_length(model.config)
+def _checked_context(model: PreTrainedModel, context: int | None) -> int | None:
+    """The longest sequence; None if neither the caller nor the model has a limit."""
+    longest: int | None = context_length(model.config)
     if context is None:
         return longest
-    if not 1 < context <= longest:
-        raise BadRequest(
-            f"the longest sequence is set to {context}; it must be 2 to {longest}, which is the model's context."
-        )
+    if context < 2 or (longest is not None and context > longest):
+        limits = "at least 2" if longest is None else f"2 to {longest}, which is the model's context"
+        raise BadRequest(f"the longest sequence is set to {context}; it must be {limits}.")
     return context
 
 
