@@ -28,7 +28,9 @@ from lessons_lib.models import load_model
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
-print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} layers, {tokenizer.vocab_size:,} tokens in the vocabulary")
+print(
+    f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} layers, {tokenizer.vocab_size:,} tokens in the vocabulary"
+)
 
 # %% [markdown]
 """
@@ -47,7 +49,10 @@ keeps its color in every picture. Their prompts differ in length, and so does th
 encoded = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 Table(
     ["request", "prompt tokens", "new tokens wanted", "prompt"],
-    [(s.name, len(encoded[s.name]), s.max_new_tokens, s.prompt if len(s.prompt) < 60 else s.prompt[:57] + "...") for s in STORIES],
+    [
+        (s.name, len(encoded[s.name]), s.max_new_tokens, s.prompt if len(s.prompt) < 60 else s.prompt[:57] + "...")
+        for s in STORIES
+    ],
     caption="Six requests",
 )
 
@@ -93,8 +98,19 @@ So one pass gives one new token. To get a second one, append the first to the pr
 rows = []
 for position in range(4):
     best = int(logits[0, position].argmax())
-    rows.append((position, tokenizer.decode(prompt_ids[: position + 1]), tokenizer.decode([best]), tokenizer.decode([prompt_ids[position + 1]])))
-Table(["position", "text so far", "model's top choice", "next token in the prompt"], rows, caption="What the first rows of the logits say")
+    rows.append(
+        (
+            position,
+            tokenizer.decode(prompt_ids[: position + 1]),
+            tokenizer.decode([best]),
+            tokenizer.decode([prompt_ids[position + 1]]),
+        )
+    )
+Table(
+    ["position", "text so far", "model's top choice", "next token in the prompt"],
+    rows,
+    caption="What the first rows of the logits say",
+)
 
 # %% [markdown]
 """
@@ -173,9 +189,13 @@ with watch_forwards(model) as plain_passes:
     greedy_without_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
 computed = sum(forward.tokens for forward in plain_passes)
 needed = len(prompt_ids) + len(plain_passes) - 1
-print(f"{len(plain_passes)} passes of {plain_passes[0].tokens} to {plain_passes[-1].tokens} tokens: {computed} positions computed")
+print(
+    f"{len(plain_passes)} passes of {plain_passes[0].tokens} to {plain_passes[-1].tokens} tokens: {computed} positions computed"
+)
 print(f"only {needed} of them are distinct, so each was computed {computed / needed:.1f} times on average")
-print("; ".join(f"{new} new tokens: {sum(len(prompt_ids) + i for i in range(new)):,} positions" for new in (30, 60, 120)))
+print(
+    "; ".join(f"{new} new tokens: {sum(len(prompt_ids) + i for i in range(new)):,} positions" for new in (30, 60, 120))
+)
 reveal("00.a", computed, "positions")
 
 # %% [markdown]
@@ -204,8 +224,15 @@ from lessons_lib.batching import prefill
 _, short = prefill(model, prompt_ids)
 _, long = prefill(model, prompt_ids + answer[:4])
 alone, followed = short.layers[-1].keys, long.layers[-1].keys[:, :, : len(prompt_ids)]
-print("keys of the last layer [rows, KV heads, tokens, head size]:", list(alone.shape), "and", list(long.layers[-1].keys.shape))
-print(f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences below 0.0001: {bool((alone - followed).abs().max() < 1e-4)}")
+print(
+    "keys of the last layer [rows, KV heads, tokens, head size]:",
+    list(alone.shape),
+    "and",
+    list(long.layers[-1].keys.shape),
+)
+print(
+    f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences below 0.0001: {bool((alone - followed).abs().max() < 1e-4)}"
+)
 
 # %% [markdown]
 """
@@ -262,7 +289,9 @@ Here is one decode step on request A. The cache is always one token behind the t
 first, cache = prefill(model, prompt_ids)
 print(f"after prefill:     the cache holds {cache.get_seq_length()} tokens; chosen: {tokenizer.decode([first])!r}")
 second = decode_step(model, first, cache)
-print(f"after decode step: the cache holds {cache.get_seq_length()} tokens; fed: {tokenizer.decode([first])!r}, chosen: {tokenizer.decode([second])!r}")
+print(
+    f"after decode step: the cache holds {cache.get_seq_length()} tokens; fed: {tokenizer.decode([first])!r}, chosen: {tokenizer.decode([second])!r}"
+)
 
 # %% [markdown]
 """
@@ -304,7 +333,9 @@ with watch_forwards(model) as cached_passes:
     greedy_with_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
 with_cache = sum(forward.tokens for forward in cached_passes)
 print(f"without a cache: {len(plain_passes)} passes, {computed} positions computed")
-print(f"with a cache:    {len(cached_passes)} passes, {with_cache} positions computed: {computed / with_cache:.1f} times fewer")
+print(
+    f"with a cache:    {len(cached_passes)} passes, {with_cache} positions computed: {computed / with_cache:.1f} times fewer"
+)
 
 # %% [markdown]
 """
@@ -315,6 +346,7 @@ Saving work is worth nothing if it changes the text. Our reference, or *oracle*,
 at their limits, before the story ends. A seventh request reaches the end token, to show that the functions stop there,
 as `generate` does.
 """
+
 
 # %%
 def oracle(prompt_ids, max_new_tokens):
@@ -329,17 +361,34 @@ short_story = ("short", "Mia said sorry. Ben smiled, and they were friends again
 for name, prompt, limit in [(s.name, s.prompt, s.max_new_tokens) for s in STORIES] + [short_story]:
     arguments = tokenizer(prompt).input_ids, limit
     expected = oracle(*arguments)
-    results = [greedy(model, *arguments, tokenizer.eos_token_id) == expected for greedy in (greedy_without_cache, greedy_with_cache)]
+    results = [
+        greedy(model, *arguments, tokenizer.eos_token_id) == expected
+        for greedy in (greedy_without_cache, greedy_with_cache)
+    ]
     stopped = "end token" if expected[-1] == tokenizer.eos_token_id else "limit"
-    rows.append((name, limit, len(expected), stopped, *("equal" if same else "DIFFERENT" for same in results), tokenizer.decode(expected)[:50].strip()))
+    rows.append(
+        (
+            name,
+            limit,
+            len(expected),
+            stopped,
+            *("equal" if same else "DIFFERENT" for same in results),
+            tokenizer.decode(expected)[:50].strip(),
+        )
+    )
 assert all("DIFFERENT" not in row for row in rows) and "end token" in rows[-1]
-Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with a cache", "continuation"], rows, caption="Token-for-token comparison with generate")
+Table(
+    ["request", "limit", "new tokens", "stopped by", "without a cache", "with a cache", "continuation"],
+    rows,
+    caption="Token-for-token comparison with generate",
+)
 
 # %% [markdown]
 """
 What if you feed the wrong tokens? No error is raised: the model continues whatever it gets. Here is what happens to
 story A.
 """
+
 
 # %%
 @torch.inference_mode()
@@ -394,12 +443,26 @@ Below, *decode at 64* is a decode step with 64 tokens in the cache, and *prefill
 from lessons_lib.measuring import forward_cost
 
 rows = []
-for name, new, cached in (("decode", 1, 64), ("decode", 1, 512), ("prefill", 64, 0), ("prefill", 256, 0), ("prefill", 512, 0)):
+for name, new, cached in (
+    ("decode", 1, 64),
+    ("decode", 1, 512),
+    ("prefill", 64, 0),
+    ("prefill", 256, 0),
+    ("prefill", 512, 0),
+):
     cost = forward_cost(model, new, cached)
-    rows.append((name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}", f"{cost.intensity:.1f}"))
+    rows.append(
+        (name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}", f"{cost.intensity:.1f}")
+    )
 step, chunk = forward_cost(model, 1, 64), forward_cost(model, 64)
-print(f"prefill of 64 compared with decode at 64: {chunk.operations / step.operations:.0f} times the operations, {chunk.bytes / step.bytes:.1f} times the bytes")
-Table(["pass", "new tokens", "cached", "million operations", "million bytes", "operations per byte"], rows, caption="Operations and bytes of one pass, counted for float32")
+print(
+    f"prefill of 64 compared with decode at 64: {chunk.operations / step.operations:.0f} times the operations, {chunk.bytes / step.bytes:.1f} times the bytes"
+)
+Table(
+    ["pass", "new tokens", "cached", "million operations", "million bytes", "operations per byte"],
+    rows,
+    caption="Operations and bytes of one pass, counted for float32",
+)
 
 # %% [markdown]
 """
@@ -427,11 +490,19 @@ model computes in float32, whose elements take twice as many bytes.
 from lessons_lib.measuring import PassShape, machine_rates, pass_seconds
 
 peak_operations, peak_bytes = machine_rates(model)
-print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte")
+print(
+    f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte"
+)
 print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations per byte")
-print(f"our model in float32: decode at 512 {forward_cost(model, 1, 512).intensity:.1f}, prefill of 512 {forward_cost(model, 512).intensity:.0f} operations per byte")
-print(f"decode at 64, its bytes:      {step.bytes / 1e6:.1f} million / {peak_bytes / 1e9:.0f} billion per second = {1e3 * step.bytes / peak_bytes:.2f} ms")
-print(f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {peak_operations / 1e9:.0f} billion per second = {1e3 * step.operations / peak_operations:.2f} ms")
+print(
+    f"our model in float32: decode at 512 {forward_cost(model, 1, 512).intensity:.1f}, prefill of 512 {forward_cost(model, 512).intensity:.0f} operations per byte"
+)
+print(
+    f"decode at 64, its bytes:      {step.bytes / 1e6:.1f} million / {peak_bytes / 1e9:.0f} billion per second = {1e3 * step.bytes / peak_bytes:.2f} ms"
+)
+print(
+    f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {peak_operations / 1e9:.0f} billion per second = {1e3 * step.operations / peak_operations:.2f} ms"
+)
 
 # %% [markdown]
 """
@@ -456,9 +527,15 @@ from lessons_lib.viz.charts import line_chart
 lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 decode, *seconds = pass_seconds(model, [PassShape(new=1, cached=64)] + [PassShape(new=n) for n in lengths], repeat=7)
 reveal("00.b", seconds[6] / decode, "times as long")
-print(f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * seconds[6]:.1f} ms, of 512: {1e3 * seconds[9]:.1f} ms.")
-print(f"Per token, the prefill of 64 takes 1/{64 * decode / seconds[6]:.0f} of the time of a decode step, and the prefill of 512 takes 1/{512 * decode / seconds[9]:.0f}.")
-print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, and a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
+print(
+    f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * seconds[6]:.1f} ms, of 512: {1e3 * seconds[9]:.1f} ms."
+)
+print(
+    f"Per token, the prefill of 64 takes 1/{64 * decode / seconds[6]:.0f} of the time of a decode step, and the prefill of 512 takes 1/{512 * decode / seconds[9]:.0f}."
+)
+print(
+    f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, and a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16."
+)
 line_chart(
     lengths,
     {"one pass": [1e3 * s for s in seconds], "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},
@@ -502,11 +579,25 @@ for shape, s in zip(shapes, pass_seconds(larger, shapes, repeat=3)):
     cost = forward_cost(larger, shape.new, shape.cached)
     shares = cost.operations / s / peak_operations, cost.bytes / s / peak_bytes
     name = "decode, 1 token" if shape.new == 1 else f"prefill, {shape.new} tokens"
-    rows.append((name, f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *(f"{share:.0%}" for share in shares), limited_by(*shares)))
+    rows.append(
+        (
+            name,
+            f"{1e3 * s:.0f}",
+            f"{1e3 * s / shape.new:.1f}",
+            *(f"{share:.0%}" for share in shares),
+            limited_by(*shares),
+        )
+    )
 print(f"{larger.num_parameters() / 1e6:.0f} million parameters")
-print(f"measured here: decode is limited by {rows[0][5]} (the count says memory), prefill of 128 by {rows[2][5]} (the count says compute)")
+print(
+    f"measured here: decode is limited by {rows[0][5]} (the count says memory), prefill of 128 by {rows[2][5]} (the count says compute)"
+)
 del larger
-Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by"], rows, caption="A larger model, median of 3")
+Table(
+    ["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by"],
+    rows,
+    caption="A larger model, median of 3",
+)
 
 # %% [markdown]
 """
@@ -525,9 +616,13 @@ computes one.
 
 # %% tags=["measured"]
 lengths = [32, 64, 128, 192, 256, 384, 512]
-seconds = pass_seconds(model, [PassShape(new=n) for n in lengths] + [PassShape(new=1, cached=n - 1) for n in lengths], repeat=9)
+seconds = pass_seconds(
+    model, [PassShape(new=n) for n in lengths] + [PassShape(new=1, cached=n - 1) for n in lengths], repeat=9
+)
 without, cached = seconds[: len(lengths)], seconds[len(lengths) :]
-print(f"one step at {lengths[0]} tokens: {without[0] / cached[0]:.1f} times faster with the cache; at {lengths[-1]}: {without[-1] / cached[-1]:.1f} times")
+print(
+    f"one step at {lengths[0]} tokens: {without[0] / cached[0]:.1f} times faster with the cache; at {lengths[-1]}: {without[-1] / cached[-1]:.1f} times"
+)
 line_chart(
     lengths,
     {"without a cache": [1e3 * s for s in without], "with a cache": [1e3 * s for s in cached]},
@@ -564,7 +659,9 @@ shape:
 from lessons_lib.models import kv_head_size
 
 kv_heads, head_dim = kv_head_size(model.config)
-print(f"{model.config.num_hidden_layers} layers, {model.config.num_attention_heads} query heads, {kv_heads} KV heads of size {head_dim}, {model.dtype}")
+print(
+    f"{model.config.num_hidden_layers} layers, {model.config.num_attention_heads} query heads, {kv_heads} KV heads of size {head_dim}, {model.dtype}"
+)
 predict("00.c", ...)
 
 # %% exercise="00.4"
@@ -597,7 +694,9 @@ shapes = {
     "ours": model.config,
     "GPT-2 (124M)": GPT2Config(),
     "Qwen2.5-0.5B": Qwen2Config(num_hidden_layers=24, hidden_size=896, num_attention_heads=14, num_key_value_heads=2),
-    "Qwen3-0.6B": Qwen3Config(num_hidden_layers=28, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8, head_dim=128),
+    "Qwen3-0.6B": Qwen3Config(
+        num_hidden_layers=28, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8, head_dim=128
+    ),
     "Llama-2-7B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=32),
     "Llama-3-8B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8),
     "Llama-3-70B": LlamaConfig(num_hidden_layers=80, hidden_size=8192, num_attention_heads=64, num_key_value_heads=8),
@@ -605,8 +704,22 @@ shapes = {
 rows = []
 for name, config in shapes.items():
     size, (heads, width) = cache_bytes_per_token(config, bytes_per_element=2), kv_head_size(config)
-    rows.append((name, config.num_hidden_layers, config.num_attention_heads, heads, width, f"{size / 1024:g} KiB", f"{8192 * size / 2**30:.2f} GiB"))
-Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "8,192 tokens"], rows, caption="KV cache in bfloat16")
+    rows.append(
+        (
+            name,
+            config.num_hidden_layers,
+            config.num_attention_heads,
+            heads,
+            width,
+            f"{size / 1024:g} KiB",
+            f"{8192 * size / 2**30:.2f} GiB",
+        )
+    )
+Table(
+    ["model", "layers", "query heads", "KV heads", "head size", "per token", "8,192 tokens"],
+    rows,
+    caption="KV cache in bfloat16",
+)
 
 # %% [markdown]
 """

@@ -81,6 +81,7 @@ Here is one decode step over batches of 1, 2, 4 and 8 rows, each with 64 tokens 
 that ran this notebook:
 """
 
+
 # %% tags=["measured"]
 @torch.inference_mode()
 def decode_ms(batch_size, cached=64, repeats=25):
@@ -91,6 +92,7 @@ def decode_ms(batch_size, cached=64, repeats=25):
         for _ in range(repeats):
             model(input_ids=torch.full((batch_size, 1), 5), past_key_values=cache)
     return 1000 * median(forward.seconds for forward in passes)
+
 
 decode_ms(1)  # warm-up: the first passes of a process are slower
 measured = {size: decode_ms(size) for size in (1, 2, 4, 8)}
@@ -210,7 +212,15 @@ a *batch slot*, which serves one request at a time. Each column is a step.
 
 # %%
 lengths = [20, 30, 40, 60]
-example = record_run(static_generate, model, tokenizer, [PROMPTS[0]] * 4, max_new_tokens=lengths, batch_size=4, names=["G", "H", "I", "J"])
+example = record_run(
+    static_generate,
+    model,
+    tokenizer,
+    [PROMPTS[0]] * 4,
+    max_new_tokens=lengths,
+    batch_size=4,
+    names=["G", "H", "I", "J"],
+)
 draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 tokens")
 
 # %% [markdown]
@@ -234,7 +244,9 @@ steps = sum(wave_steps(lengths, batch_size=4))
 print(f"waves of 4: {sum(lengths)} tokens in {steps} steps = {sum(lengths) / steps} tokens per step, out of 4 possible")
 for size in (1, 2, 4):
     steps = sum(wave_steps(lengths, size))
-    print(f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.0%} of the rows' work is useful")
+    print(
+        f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.0%} of the rows' work is useful"
+    )
 
 # %% [markdown]
 """
@@ -248,7 +260,10 @@ reaches its limit:
 """
 
 # %%
-Table(["request", "prompt tokens", "new tokens"], [[s.name, len(ids), s.max_new_tokens] for s, ids in zip(STORIES, prompt_ids)])
+Table(
+    ["request", "prompt tokens", "new tokens"],
+    [[s.name, len(ids), s.max_new_tokens] for s, ids in zip(STORIES, prompt_ids)],
+)
 
 # %% [markdown]
 """
@@ -316,7 +331,11 @@ stories:
 
 # %%
 six = record_run(static_generate, model, tokenizer, **SIX, batch_size=4, generate_wave=generate_wave)
-Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in waves of four"), count=len(six.trace.steps), start=len(six.trace.steps) - 1)
+Stepper(
+    lambda i: draw_timeline(six.trace, upto=i, title="The six stories in waves of four"),
+    count=len(six.trace.steps),
+    start=len(six.trace.steps) - 1,
+)
 
 # %% [markdown]
 """
@@ -330,12 +349,19 @@ second wave has only two rows, because no other requests are left.
 reveal("01.a", six.trace.forward_calls, "forward passes")
 reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%")
 wasted_tokens = six.trace.tokens_computed - six.trace.tokens_useful
-print(f"{six.trace.tokens_computed} computed = {six.trace.tokens_useful} useful + {wasted_tokens} wasted. The wasted ones:")
+print(
+    f"{six.trace.tokens_computed} computed = {six.trace.tokens_useful} useful + {wasted_tokens} wasted. The wasted ones:"
+)
 for step_number, step in enumerate(six.trace.steps, start=1):
     if step.rows[0].phase == "prefill":
-        print(f"    prefill in step {step_number}: {sum(row.wasted for row in step.rows)} of {step.tokens_computed} cells are padding")
+        print(
+            f"    prefill in step {step_number}: {sum(row.wasted for row in step.rows)} of {step.tokens_computed} cells are padding"
+        )
 ended = [row.request for step in six.trace.steps for row in step.rows if row.phase == "finished"]
-print(f"    {len(ended)} cells of finished rows: " + ", ".join(f"{name} {ended.count(name)}" for name in NAMES if name in ended))
+print(
+    f"    {len(ended)} cells of finished rows: "
+    + ", ".join(f"{name} {ended.count(name)}" for name in NAMES if name in ended)
+)
 
 # %% [markdown]
 """
@@ -345,17 +371,27 @@ A story must not depend on which other requests share its batch. The oracle is H
 request at a time. Your loop serves the same six requests in waves of 2, 4 and 6, which pad the rows differently.
 """
 
+
 # %%
 def oracle(ids, max_tokens):
     ids = torch.tensor([ids])
-    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)[0, ids.shape[1] :].tolist()
+    return model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+    )[0, ids.shape[1] :].tolist()
+
 
 expected = [oracle(ids, max_tokens) for ids, max_tokens in zip(prompt_ids, MAX_NEW_TOKENS)]
 print("one at a time equals `generate`:", alone.outputs == expected)
 for size in (2, 4, 6):
     outputs = record_run(static_generate, model, tokenizer, **SIX, batch_size=size, generate_wave=generate_wave).outputs
     equal = sum(answer == reference for answer, reference in zip(outputs, expected))
-    print(f"batch size {size}: {equal} of 6 stories equal `generate`, token for token ({sum(map(len, outputs))} tokens)")
+    print(
+        f"batch size {size}: {equal} of 6 stories equal `generate`, token for token ({sum(map(len, outputs))} tokens)"
+    )
 
 # %% [markdown]
 """
@@ -366,12 +402,14 @@ loop is still yours, unchanged. The last variant pads on the right but still rea
 library's loop, not yours: `patch.object` replaces the `pad_left` that the library calls with `pad_right`.
 """
 
+
 # %%
 def pad_right(prompt_ids, pad_token_id):
     """The same rectangle with each row's padding moved to the right of its tokens."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     shifts = (mask == 0).sum(dim=1).tolist()
     return tuple(torch.stack([row.roll(-by) for row, by in zip(tensor, shifts)]) for tensor in (input_ids, mask))
+
 
 wave = (model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
 variants = {"correct": outputs}  # from the last iteration above: one wave of six
@@ -384,7 +422,11 @@ with patch.object(static_batching, "pad_left", pad_right):
 for story, ids, *answers in zip(STORIES, prompt_ids, *variants.values()):
     print(f"{story.name}, {max(map(len, prompt_ids)) - len(ids)} cells of padding: ...{story.prompt[-40:]}")
     for variant, answer in zip(variants, answers):
-        text = "the same" if answer == answers[0] and answer is not answers[0] else tokenizer.decode(answer)[:80].replace("\n", " ")
+        text = (
+            "the same"
+            if answer == answers[0] and answer is not answers[0]
+            else tokenizer.decode(answer)[:80].replace("\n", " ")
+        )
         print(f"    {variant:13}| {text}")
 
 # %% [markdown]
@@ -416,16 +458,25 @@ Variant by variant:
 rng = random.Random(0)
 random_prompts = [[rng.randrange(1, 97) for _ in range(length)] for length in (2, 3, 5, 8, 13, 21, 34, 34)]
 
+
 def rows_unchanged(tiny, *names):
     """How many of eight rows give the same answer in a wave as when served alone, with these arguments left out."""
     with left_out(tiny, *names):
         together = generate_wave(tiny, random_prompts, [20] * 8, pad_token_id=0)
     return sum(greedy_with_cache(tiny, ids, 20) == answer for ids, answer in zip(random_prompts, together))
 
+
 Table(
     ["tiny random model", "positions", "nothing left out", "no position_ids", "no attention_mask"],
     [
-        [family, kind, *(f"{rows_unchanged(tiny_model(family), *names)} of 8" for names in ((), ("position_ids",), ("attention_mask",)))]
+        [
+            family,
+            kind,
+            *(
+                f"{rows_unchanged(tiny_model(family), *names)} of 8"
+                for names in ((), ("position_ids",), ("attention_mask",))
+            ),
+        ]
         for family, kind in (("gpt2", "absolute"), ("llama", "rotary"), ("qwen2", "rotary"))
     ],
     caption="Rows with the same answer as when served alone. Two of the eight have no padding.",
@@ -490,7 +541,12 @@ predict("01.c", ...)
 
 # %% tags=["measured"]
 ways = {1: lambda: record_run(generate_one_by_one, model, tokenizer, **requests)}
-ways |= {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
+ways |= {
+    size: lambda size=size: record_run(
+        static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave
+    )
+    for size in (2, 4, 8)
+}
 seconds, runs = {size: [] for size in ways}, {}
 for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
     for size, serve in ways.items():
@@ -505,15 +561,27 @@ reveal("01.c", speed[4] / speed[1], "times")
 Table(
     ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup"],
     [
-        [size, passes[size], f"{passes[1] / passes[size]:.2f}", f"{1000 * seconds_per_pass[size]:.1f}", f"{longer[size]:.2f}", round(speed[size]), f"{speed[size] / speed[1]:.2f} ×"]
+        [
+            size,
+            passes[size],
+            f"{passes[1] / passes[size]:.2f}",
+            f"{1000 * seconds_per_pass[size]:.1f}",
+            f"{longer[size]:.2f}",
+            round(speed[size]),
+            f"{speed[size] / speed[1]:.2f} ×",
+        ]
         for size in ways
     ],
     caption="Sixteen requests, median of three runs, compared with one request at a time",
 )
 
 # %% tags=["measured"]
-print(f"At best, four rows would divide the {passes[1]} passes by four. With the barrier it's {passes[4]} passes, {passes[1] / passes[4]:.2f} times fewer.")
-print(f"A pass takes {longer[4]:.2f} times as long. Dividing the two gives a speedup of {passes[1] / passes[4] / longer[4]:.2f}.")
+print(
+    f"At best, four rows would divide the {passes[1]} passes by four. With the barrier it's {passes[4]} passes, {passes[1] / passes[4]:.2f} times fewer."
+)
+print(
+    f"A pass takes {longer[4]:.2f} times as long. Dividing the two gives a speedup of {passes[1] / passes[4] / longer[4]:.2f}."
+)
 
 # %% [markdown]
 """
@@ -534,7 +602,9 @@ useful = [run.trace.tokens_useful for run in runs.values()]
 wasted = [run.trace.tokens_computed - run.trace.tokens_useful for run in runs.values()]
 for size, run in runs.items():
     trace = run.trace
-    print(f"batch size {size}: {trace.forward_calls:3} forward passes, {trace.tokens_computed:5,} tokens computed, {trace.waste:.0%} of them wasted")
+    print(
+        f"batch size {size}: {trace.forward_calls:3} forward passes, {trace.tokens_computed:5,} tokens computed, {trace.waste:.0%} of them wasted"
+    )
 bar_chart(
     [f"waves of {size}" for size in runs],
     {"useful": useful, "wasted": wasted},
@@ -542,7 +612,11 @@ bar_chart(
     ylabel="tokens",
     value_format="{:,.0f}",
     title="What sixteen requests compute",
-    alt="Bars for waves of 1, 2, 4 and 8: useful tokens are " + str(useful[0]) + " each time; wasted tokens are " + ", ".join(map(str, wasted)) + ".",
+    alt="Bars for waves of 1, 2, 4 and 8: useful tokens are "
+    + str(useful[0])
+    + " each time; wasted tokens are "
+    + ", ".join(map(str, wasted))
+    + ".",
 )
 
 # %% [markdown]
@@ -603,7 +677,9 @@ rows = sum(len(step.rows) for step in trace.steps)
 print(f"{ended} of the {rows} rows computed had already finished: {ended / rows:.0%}")
 waiting = [name for name in NAMES if times[name].admitted]
 first_free = min(t.done for t in times.values())
-print(f"{' and '.join(waiting)} started after step {times[waiting[0]].admitted}; one batch slot did nothing useful from step {first_free + 1} on")
+print(
+    f"{' and '.join(waiting)} started after step {times[waiting[0]].admitted}; one batch slot did nothing useful from step {first_free + 1} on"
+)
 
 # %% [markdown]
 """

@@ -325,6 +325,7 @@ its prompt in the cache, and its new token goes to the next column. The second i
 chunks of 8 tokens.
 """
 
+
 # %%
 def show_mask(mask, labels):
     for label, row in zip(labels, mask.flatten(0, 2)):
@@ -450,6 +451,7 @@ continuous = record_run(
 )
 reveal("02.a", len(continuous.trace.steps), unit="steps")
 
+
 # %%
 def names_in(recorded, phase, useful=True):
     return ", ".join(row.request for row in recorded.rows if row.phase == phase and bool(row.useful) == useful) or "–"
@@ -499,6 +501,7 @@ Requests come and go while others are running, in rows that still contain old ke
 affects the answers: each is, token for token, what Hugging Face `generate` gives for that prompt alone.
 """
 
+
 # %%
 def alone(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
@@ -524,6 +527,7 @@ with two different requests ahead of E. E's prompt is the same both times.
 > **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
 > aren't its own.
 """
+
 
 # %%
 def careless_mask(positions, num_keys):
@@ -559,6 +563,7 @@ server, one user's text would be steering another user's answer.
 One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit
 anything.
 """
+
 
 # %%
 def step_with_barrier(batch):
@@ -613,6 +618,7 @@ print("max_new_tokens:", max_tokens_each)
 equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values())
 print("all answers equal those of one request at a time:", equal)
 
+
 # %%
 def in_steps(kind, n):
     trace = runs[kind, n][0].trace
@@ -666,11 +672,17 @@ Table(
 # %% tags=["measured"]
 ratios = {kind: [seconds[kind, n][0] / base for n in (2, 4, 8)] for kind in methods}
 best = max(ratios["continuous"])
-print(f"Continuous batching at its best batch size: {best:.1f} × one at a time. Against static at the same size: "
-      + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"])))
+print(
+    f"Continuous batching at its best batch size: {best:.1f} × one at a time. Against static at the same size: "
+    + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"]))
+)
 told = ", ".join(f"{kind} " + " ".join(f"{r:.2f}" for r in values) for kind, values in ratios.items())
 bar_chart(
-    ["2", "4", "8"], ratios, ylabel="throughput, × one at a time", xlabel="batch size", value_format="{:.2f}",
+    ["2", "4", "8"],
+    ratios,
+    ylabel="throughput, × one at a time",
+    xlabel="batch size",
+    value_format="{:.2f}",
     alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
 )
 
@@ -679,6 +691,7 @@ bar_chart(
 With 8 slots you might hope for 8 times the tokens per second. Where does the rest go? To find out, we first time
 single passes: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one prompt.
 """
+
 
 # %% tags=["measured"]
 @torch.inference_mode()
@@ -702,8 +715,10 @@ mean_prompt = round(mean(len(tokenizer(prompt).input_ids) for prompt in prompts)
 *decode_times, took_prefill = pass_times([(1, 1), (2, 1), (4, 1), (8, 1), (1, mean_prompt)]).values()
 took = dict(zip((1, 2, 4, 8), decode_times))
 for rows, t in took.items():
-    print(f"decode pass, batch size {rows}: {1000 * t:5.1f} ms, {t / took[1]:.2f} × batch size 1; "
-          f"with all rows in use {rows * took[1] / t:.1f} × the tokens per second")
+    print(
+        f"decode pass, batch size {rows}: {1000 * t:5.1f} ms, {t / took[1]:.2f} × batch size 1; "
+        f"with all rows in use {rows * took[1] / t:.1f} × the tokens per second"
+    )
 ratio = took_prefill / took[1]
 print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.2f} × a decode pass with one row")
 
@@ -713,6 +728,7 @@ The last number on each decode line is the ceiling: what batching could give on 
 all the time. Now let's see how much of it is left. Only some of the rows that the decode passes computed gave a
 token, and every prompt takes a pass of its own.
 """
+
 
 # %% tags=["measured"]
 def account(n):
@@ -761,6 +777,7 @@ How long does a decoding request wait for its next token? As long as a step take
 arrives with A, C and E, and is prefilled after them. We count the token positions of the largest step.
 """
 
+
 # %%
 def with_long_prompt(prefill_step):
     ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
@@ -772,8 +789,10 @@ for prefill_step in (16, 64, 240):
     steps = with_long_prompt(prefill_step)
     largest = max(s.tokens_computed for s in steps)
     first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
-    print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
-          f"the request with the long prompt gets its first token in step {first}")
+    print(
+        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
+        f"the request with the long prompt gets its first token in step {first}"
+    )
 
 # %% tags=["measured"]
 for prefill_step in (16, 64, 240):
@@ -822,7 +841,9 @@ for name, run in (
     ("workload, 8 slots", runs["continuous", 8][0]),
 ):
     fullest = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    print(f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step")
+    print(
+        f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step"
+    )
 
 # %% [markdown]
 """

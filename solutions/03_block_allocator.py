@@ -122,6 +122,7 @@ request:
 that is large enough, or else at the end. When it finishes, the piece is free again.
 """
 
+
 # %%
 def next_power_of_two(count):
     return 1 << (count - 1).bit_length()
@@ -184,8 +185,14 @@ added up, have enough room.
 load = skewed_workload(32)
 names = [str(index) for index in range(32)]
 many = record_run(
-    batch_generate, model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens,
-    names=names, batch_size=8, max_seq_len=256,
+    batch_generate,
+    model,
+    tokenizer,
+    load.prompts,
+    max_new_tokens=load.max_new_tokens,
+    names=names,
+    batch_size=8,
+    max_seq_len=256,
 )
 many_held = tokens_held(many.trace)
 many_prompts = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(names, load.prompts)}
@@ -199,11 +206,14 @@ for use in many_ways["oracle"]:
     seen.update(region.request for region in use.regions)
 print(f"{len(to_the_end)} of 32 requests went to the end although the gaps together had room: {', '.join(to_the_end)}")
 
+
 # %%
 def shares(uses):
     """Shares of the memory, averaged over the steps: tokens, later, never, gaps."""
     num_slots = sum(use.slots for use in uses)
-    return [f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("tokens", "later", "never", "gaps")]
+    return [
+        f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("tokens", "later", "never", "gaps")
+    ]
 
 
 rows = []
@@ -338,6 +348,7 @@ first 16 tokens, and A's second block only if it shares the first 32. A block is
 So the beginning of a request should survive longest. In this example A owns all three blocks of a pool, all full, and
 finishes. Then two blocks are allocated. How many of A's blocks can still be reused?
 """
+
 
 # %%
 def blocks_left(order):
@@ -585,6 +596,7 @@ exception, the free queue in its order, `used`, the blocks and token counts of a
 their tokens.
 """
 
+
 # %%
 def random_run(seed, num_calls=3000, num_blocks=40, size=4, limit=12):
     """Random calls on five tables and their pool, compared with the test model. Returns how many were refused."""
@@ -666,7 +678,7 @@ Table(
         ["one piece, oracle", *shares(oracle), f"{waste(oracle):.1%}"],
         *[[f"blocks of {size}", *shares(uses), f"{waste(uses):.1%}"] for size, uses in paged["32 requests"].items()],
     ],
-    caption="32 requests, while some are waiting. \"Used later\", in blocks: slots of the last block that will be filled.",
+    caption='32 requests, while some are waiting. "Used later", in blocks: slots of the last block that will be filled.',
 )
 
 # %%
@@ -695,6 +707,7 @@ holds. The paper gives the average lengths of its two workloads: ShareGPT (peopl
 Alpaca (short instructions). For each of them we take one request with an average prompt and an average answer, and
 let it grow. We compare them with our runs, now over all steps:
 """
+
 
 # %%
 def grown(prompt, answer, block_size=16):
@@ -764,6 +777,7 @@ tensor: `keys[table]`. We time this for one layer of the bundled model, with the
 it with copying the same number of keys from contiguous memory.
 """
 
+
 # %% tags=["measured"]
 def gather_times(tokens=1024, num_slots=65_536, rounds=61):
     """Median seconds to read the keys of these tokens, in one piece and in blocks. The layouts alternate."""
@@ -803,6 +817,7 @@ contiguous keys (section 7.1). Lessons 06 to 08 show how to read blocks without 
 It runs between two steps of the model, while the GPU waits. To see what the free queue is worth, here is a pool
 without one. It has a list of flags, one per block, and searches it for the first free block.
 """
+
 
 # %%
 class ScanningPool:

@@ -45,7 +45,12 @@ def show_text(label, name, answer):
     words = PROMPTS[NAMES.index(name)].split()
     prompt = ("... " if len(words) > 8 else "") + " ".join(words[-8:])
     print(label)
-    print(textwrap.fill(prompt + tokenizer.decode(answer).replace("\n", " "), 96, initial_indent="    ", subsequent_indent="    "))
+    print(
+        textwrap.fill(
+            prompt + tokenizer.decode(answer).replace("\n", " "), 96, initial_indent="    ", subsequent_indent="    "
+        )
+    )
+
 
 # %% [markdown]
 """
@@ -60,7 +65,9 @@ longest = max(map(len, prompt_ids.values()))
 for name, ids in prompt_ids.items():
     print(name, ("#" * len(ids)).rjust(longest, "."))
 total = sum(map(len, prompt_ids.values()))
-print(f"\n{len(prompt_ids) * longest} cells, {total} of them tokens: {1 - total / (len(prompt_ids) * longest):.0%} is padding")
+print(
+    f"\n{len(prompt_ids) * longest} cells, {total} of them tokens: {1 - total / (len(prompt_ids) * longest):.0%} is padding"
+)
 
 # %% [markdown]
 """
@@ -171,7 +178,9 @@ Table(
     ["index in the row", "token", "sequence", "position"],
     [
         [index, repr(tokenizer.decode([token])), "CE"[seq_id], position]
-        for index, (token, seq_id, position) in enumerate(zip(prompt_ids["C"] + prompt_ids["E"], tags.seq_ids.tolist(), tags.positions.tolist()))
+        for index, (token, seq_id, position) in enumerate(
+            zip(prompt_ids["C"] + prompt_ids["E"], tags.seq_ids.tolist(), tags.positions.tolist())
+        )
     ],
 )
 
@@ -361,6 +370,7 @@ How large? A weight is proportional to exp(score), so minus infinity looks right
 float32 can represent works too. Below, the first query may attend to two of three keys, the second one to none.
 """
 
+
 # %%
 def weights(scores, may, low):
     """Softmax over the scores, with `low` added to the forbidden ones."""
@@ -477,7 +487,9 @@ from lessons_lib.batching.packed_logits import packed_logits
 # %%
 for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])):
     packed_token, alone_token = int(logits[-1].argmax()), greedy_with_cache(model, prompt_ids[name], 1)[0]
-    print(f"{name}: logits {list(logits.shape)}, next token {tokenizer.decode([packed_token])!r}, alone {tokenizer.decode([alone_token])!r}")
+    print(
+        f"{name}: logits {list(logits.shape)}, next token {tokenizer.decode([packed_token])!r}, alone {tokenizer.decode([alone_token])!r}"
+    )
 
 # %% [markdown]
 """
@@ -486,6 +498,7 @@ both forms. `eager` just adds whatever it gets. Added to a score, True is 1 and 
 to forbid a key. The form of the mask has to match the attention function, and nothing warns you if it doesn't. Here
 are C and E with their padding, compared with the packed row without it:
 """
+
 
 # %%
 def largest_difference(ours, theirs):
@@ -511,7 +524,9 @@ round.
 a, b, c = torch.tensor([1e8, 1.0, -1e8])
 print(f"(a + b) + c = {(a + b) + c:.0f}, (a + c) + b = {(a + c) + b:.0f}")
 print(f"the next float32 after {a:.0f}: {a.nextafter(torch.tensor(math.inf)):.0f}")
-print(f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps:,.0f} times as large as in float32")
+print(
+    f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps:,.0f} times as large as in float32"
+)
 
 # %% [markdown]
 """
@@ -526,7 +541,10 @@ to eight sequences with 1 to 40 tokens each, on the bundled model and three tiny
 """
 
 # %%
-from lessons_lib.attention.masks import RULES, combine  # the three rules; `combine(rules, queries, keys)` joins some of them with `&`
+from lessons_lib.attention.masks import (
+    RULES,
+    combine,
+)  # the three rules; `combine(rules, queries, keys)` joins some of them with `&`
 
 
 def without(rule):
@@ -545,7 +563,10 @@ def compare(model, mixes=8):
         separate = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0] for ids in sequences]
         largest = max(largest, *(logits.abs().max().item() for logits in separate))
         difference = max(difference, largest_difference(packed_logits(model, sequences), separate))
-        broken += [largest_difference(packed_logits(model, sequences, without(rule)), separate) for rule in (same_sequence, not_in_the_future)]
+        broken += [
+            largest_difference(packed_logits(model, sequences, without(rule)), separate)
+            for rule in (same_sequence, not_in_the_future)
+        ]
     return largest, difference, min(broken)
 
 
@@ -554,15 +575,30 @@ TOLERANCE = 0.001
 print("packed equals separate, on all models:  ", all(difference < TOLERANCE for _, difference, _ in compared.values()))
 print("with a rule missing, it never does:     ", all(broken > 100 * TOLERANCE for _, _, broken in compared.values()))
 
+
 # %% tags=["measured"]
 def ulp(value):
     return (torch.tensor(value).nextafter(torch.tensor(math.inf)) - value).item()
 
 
 Table(
-    ["model", "largest logit", "one ulp at that logit", "largest difference", "in ulps", "smallest difference, a rule missing"],
     [
-        [name, f"{largest:.1f}", f"{ulp(largest):.7f}", f"{difference:.7f}", f"{difference / ulp(largest):.0f}", f"{broken:.1f}"]
+        "model",
+        "largest logit",
+        "one ulp at that logit",
+        "largest difference",
+        "in ulps",
+        "smallest difference, a rule missing",
+    ],
+    [
+        [
+            name,
+            f"{largest:.1f}",
+            f"{ulp(largest):.7f}",
+            f"{difference:.7f}",
+            f"{difference / ulp(largest):.0f}",
+            f"{broken:.1f}",
+        ]
         for name, (largest, difference, broken) in compared.items()
     ],
     caption="Packed compared with separate runs in float32, over all tokens and the whole vocabulary",
@@ -580,15 +616,24 @@ them may be off. So the stories should get the same tokens as when Hugging Face 
 the whole row; a story that ends leaves the row.
 """
 
+
 # %%
 def oracle(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     return out[0, ids.shape[1] :].tolist()
 
 
 expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
-answers = generate_packed(model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits)
+answers = generate_packed(
+    model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits
+)
 for name, answer in zip(NAMES, answers):
     print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
 
@@ -597,7 +642,9 @@ whole = packed_logits(model, [prompt_ids[name] + expected[name] for name in NAME
 best_two = torch.cat([logits[len(prompt_ids[name]) - 1 : -1].topk(2).values for name, logits in zip(NAMES, whole)])
 gap = (best_two[:, 0] - best_two[:, 1]).min().item()
 times = gap / compared["bundled"][1]
-print(f"{len(best_two)} tokens; the smallest gap between the best two logits is {gap:.4f}, {times:.0f} times the largest difference above")
+print(
+    f"{len(best_two)} tokens; the smallest gap between the best two logits is {gap:.4f}, {times:.0f} times the largest difference above"
+)
 
 # %% [markdown]
 """
@@ -612,11 +659,14 @@ We run two pairs of stories, each pair in its own row. The other two rules still
 correct position.
 """
 
+
 # %%
 def in_one_row(names, packed_logits, max_tokens=30):
     """The answers of stories that share a row, `max_tokens` tokens each."""
     prompts = [prompt_ids[name] for name in names]
-    return generate_packed(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
+    return generate_packed(
+        model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits
+    )
 
 
 def show_without(rule, names, label):
@@ -659,6 +709,7 @@ This bug is of a different kind: the mask is right, but the positions that the m
 through the row, 0 to 143 for the prompts.
 """
 
+
 # %%
 @torch.inference_mode()
 def logits_at(model, sequences, positions):
@@ -666,7 +717,9 @@ def logits_at(model, sequences, positions):
     tags = tag_tokens([len(ids) for ids in sequences])
     row = torch.tensor([[token for ids in sequences for token in ids]])
     inputs = dict(attention_mask=block_diagonal_mask(tags, tags)[None, None], use_cache=False)
-    return list(model(input_ids=row, position_ids=positions[None], **inputs).logits[0].split([len(ids) for ids in sequences]))
+    return list(
+        model(input_ids=row, position_ids=positions[None], **inputs).logits[0].split([len(ids) for ids in sequences])
+    )
 
 
 def positions_run_on(model, sequences):
@@ -684,6 +737,7 @@ distance changes. In exact arithmetic nothing would change at all; in floats, on
 need to restart positions? Here is a sequence of 30 random tokens, shifted in two ways, on four models:
 """
 
+
 # %% tags=["measured"]
 def digits(value):
     return f"{value:.1f}" if value > 0.1 else f"{value:.6f}"
@@ -699,7 +753,11 @@ half_shifted = torch.where(torch.arange(30) < 15, torch.arange(30), torch.arange
 Table(
     ["model", "positions", "all shifted by 40", "second half shifted by 40"],
     [
-        [name, "absolute" if name == "gpt2" else "rotary", *(digits(difference_at(m, positions)) for positions in (all_shifted, half_shifted))]
+        [
+            name,
+            "absolute" if name == "gpt2" else "rotary",
+            *(digits(difference_at(m, positions)) for positions in (all_shifted, half_shifted)),
+        ]
         for name, m in (("bundled", model), *((family, tiny_model(family)) for family in ("gpt2", "llama", "qwen2")))
     ],
     caption="Largest difference from the logits with positions 0 to 29",
@@ -716,6 +774,7 @@ rotation. In the next pass the row is different, and the story starts at a diffe
 is its index in the row, it's shifted differently from the cached keys. The next cell imitates this without a cache:
 the prompts have correct positions, and each new token uses its index in the row as its position.
 """
+
 
 # %%
 def new_tokens_counted_through_the_row(model, sequences):
@@ -778,6 +837,7 @@ rules of this lesson; here both are indices in the row. `create_mask` evaluates 
 cell. The kernel visits only those. For the six prompts:
 """
 
+
 # %%
 def may_attend(batch, head, query, key):
     return (six.seq_ids[key] == six.seq_ids[query]) & (six.positions[key] <= six.positions[query])
@@ -835,7 +895,9 @@ the next. That's why it's still slower than "alone, KV cache", which makes more 
 # %%
 prompts = list(prompt_ids.values())
 with torch.inference_mode():
-    logits = model(input_ids=torch.tensor([sum(prompts, [])]), position_ids=six.positions[None], use_cache=False).logits[0]
+    logits = model(
+        input_ids=torch.tensor([sum(prompts, [])]), position_ids=six.positions[None], use_cache=False
+    ).logits[0]
 found = logits.split([len(ids) for ids in prompts])
 print("transformers found the six sequences:", largest_difference(found, packed_logits(model, prompts)) < TOLERANCE)
 
@@ -851,9 +913,13 @@ Nothing is kept. Every step puts the whole row through the model again, prompts 
 
 # %%
 steps = max(map(len, answers))
-computed = sum(len(prompt_ids[name]) + earlier for name, answer in zip(NAMES, answers) for earlier in range(len(answer)))
+computed = sum(
+    len(prompt_ids[name]) + earlier for name, answer in zip(NAMES, answers) for earlier in range(len(answer))
+)
 needed = sum(len(prompt_ids[name]) + len(answer) - 1 for name, answer in zip(NAMES, answers))
-print(f"{steps} steps computed {computed:,} tokens. With a cache for each story, {needed:,} would be enough: {computed / needed:.0f} times fewer.")
+print(
+    f"{steps} steps computed {computed:,} tokens. With a cache for each story, {needed:,} would be enough: {computed / needed:.0f} times fewer."
+)
 
 # %% [markdown]
 """

@@ -144,7 +144,13 @@ it leaves, and the next row holds one token of E followed by A's prompt.
 
 # %%
 small = record_run(
-    ragged_generate, model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
+    ragged_generate,
+    model,
+    tokenizer,
+    [PROMPTS[NAMES.index(name)] for name in "CEA"],
+    max_new_tokens=[3, 7, 4],
+    names="CEA",
+    max_num_seqs=2,
 )
 Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len(small.packed), still=0)
 
@@ -241,6 +247,7 @@ function for that is provided, and so is `cache_of`, which makes a cache from ex
 print(inspect.getsource(concatenate_caches))
 print(inspect.getsource(cache_of))
 
+
 # %%
 def prefill_alone(name):
     cache = DynamicCache()
@@ -326,7 +333,9 @@ for name, packed_logits, cache in zip(more, logits, scatter_cache(joined, packed
     with torch.inference_mode():
         alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]], device=model.device)).logits[0, -1]
     same = torch.allclose(packed_logits, alone_logits, atol=1e-3)
-    print(f"{name}: next token {tokenizer.decode(packed_logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}")
+    print(
+        f"{name}: next token {tokenizer.decode(packed_logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}"
+    )
     print(f"   all logits within 0.001: {same}; its cache now holds {cache.get_seq_length()} tokens")
 
 # %% [markdown]
@@ -393,7 +402,10 @@ decoding. The batch has room for two requests.
 # %%
 MINE = dict(packed_forward=packed_forward, scatter_cache=scatter_cache)
 batch = RaggedBatch(model, max_num_seqs=2, **MINE)
-c, e, a = (Request(name, prompt_ids[name], max_tokens, tokenizer.eos_token_id) for name, max_tokens in (("C", 4), ("E", 4), ("A", 2)))
+c, e, a = (
+    Request(name, prompt_ids[name], max_tokens, tokenizer.eos_token_id)
+    for name, max_tokens in (("C", 4), ("E", 4), ("A", 2))
+)
 
 
 def print_step():
@@ -427,6 +439,7 @@ finished.
 # %%
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
+
 
 # %%
 def table_row(index):
@@ -471,11 +484,17 @@ The claim: every request gets the same tokens as from Hugging Face `generate` on
 stories.
 """
 
+
 # %%
 def alone(model, ids, max_tokens, end):
     ids = torch.tensor([ids], device=model.device)
     out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, eos_token_id=end, pad_token_id=0
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        eos_token_id=end,
+        pad_token_id=0,
     )
     return out[0, ids.shape[1] :].tolist()
 
@@ -495,7 +514,10 @@ answers end with the end token.
 # %%
 END = 24  # with a random model, any token can serve as the end token
 rng = random.Random(5)
-ragged_requests = [([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))], rng.choice((1, 2, 5, 20))) for _ in range(40)]
+ragged_requests = [
+    ([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))], rng.choice((1, 2, 5, 20)))
+    for _ in range(40)
+]
 
 
 def serve_arrivals(model, requests, rng, max_num_seqs):
@@ -515,7 +537,9 @@ for family in ("gpt2", "llama", "qwen2"):
         serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
         same = sum(request.output_ids == answer for request, answer in zip(requests, expected))
         stopped = sum(request.finish_reason == "stop" for request in requests)
-        print(f"{family:>6}, at most {max_num_seqs} per row: {same} of {len(requests)} equal `generate`; {stopped} of them ended with the end token")
+        print(
+            f"{family:>6}, at most {max_num_seqs} per row: {same} of {len(requests)} equal `generate`; {stopped} of them ended with the end token"
+        )
 
 # %% [markdown]
 """
@@ -541,6 +565,7 @@ many operators PyTorch runs, and how many bytes of weights are read.
 > and a launch costs a few microseconds of CPU time, no matter how little work the kernel does.
 """
 
+
 # %% tags=["measured"]
 def four_decoding():
     batch = RaggedBatch(model, max_num_seqs=4, **MINE)
@@ -564,7 +589,9 @@ WAYS = {"one row": forward, "a loop": loop_forward}
 counts = {name: counted_step(how) for name, how in WAYS.items()}
 Table(
     columns=["four requests, one step", "forward calls", "operators", "weights read, MiB"],
-    rows=[[name, calls, operators, f"{calls * weight_bytes / 2**20:.0f}"] for name, (calls, operators) in counts.items()],
+    rows=[
+        [name, calls, operators, f"{calls * weight_bytes / 2**20:.0f}"] for name, (calls, operators) in counts.items()
+    ],
 )
 
 # %% tags=["measured"]
@@ -579,7 +606,9 @@ def counted_pass(*args):
 batch.packed_forward = counted_pass
 ragged_step(batch)
 around = counts["one row"][1] - inside.count
-print(f"In the packed row's step, {inside.count} operators belong to the pass. The other {around} run before or after it, most of them to join and split the caches.")
+print(
+    f"In the packed row's step, {inside.count} operators belong to the pass. The other {around} run before or after it, most of them to join and split the caches."
+)
 
 # %% [markdown]
 """
@@ -589,6 +618,7 @@ gets rid of those.
 
 Now let's measure time: how long a step takes, depending on how many requests decode in it.
 """
+
 
 # %% tags=["measured"]
 def step_seconds(counts, rounds=7):
@@ -613,7 +643,10 @@ milliseconds = {name: [1000 * t for t in times] for name, times in seconds.items
 summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
 print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
 line_chart(
-    request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
+    request_counts,
+    milliseconds,
+    xlabel="requests that decode in the step",
+    ylabel="ms per step",
     alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
 )
 
@@ -637,7 +670,9 @@ LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 METHODS = {
     "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
     "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
-    "ragged, 05": lambda n: record_run(ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
+    "ragged, 05": lambda n: record_run(
+        ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE
+    ),
 }
 
 
@@ -653,7 +688,10 @@ print("all answers the same:", all(run.outputs == answers for run, _ in runs.val
 traces = {key: run.trace for key, (run, _) in runs.items()}
 Table(
     columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
-    rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
+    rows=[
+        [str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"]
+        for (how, n), t in traces.items()
+    ],
     caption="Sixteen requests: steps, passes and tokens",
 )
 
@@ -671,7 +709,9 @@ load_tokens = sum(len(answer) for answer in answers)
 speed = {key: load_tokens / min(once, timed(*key)[1]) for key, (_, once) in runs.items()}
 Table(
     columns=["at a time", "method", "tokens/s", "× static", "× slots"],
-    rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
+    rows=[
+        [str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()
+    ],
     caption=f"The same runs, timed: {load_tokens} new tokens, the faster of two runs on this machine",
 )
 
@@ -706,9 +746,13 @@ moved = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 written = [step.tokens_computed * per_token / 1024 for step in ragged.trace.steps]
 summary = f"{moved[0]:,.0f} in the first step, {moved[1]:,.0f} in the second, {max(moved):,.0f} at most, {moved[-1]:,.0f} in the last"
 line_chart(
-    range(1, len(moved) + 1), {"copied": moved, "new keys and values": written}, xlabel="step", ylabel="KiB per step",
+    range(1, len(moved) + 1),
+    {"copied": moved, "new keys and values": written},
+    xlabel="step",
+    ylabel="KiB per step",
     alt=f"KiB copied in each step: {summary}. New keys and values: {written[0]:,.0f} in the first step, then {written[1]:,.0f} in most.",
 )
+
 
 # %%
 def bytes_copied_per_step(config, bytes_per_element, requests, context):

@@ -103,7 +103,9 @@ Table(
 
 # %%
 copied, new = ragged.trace.bytes_copied, ragged.trace.tokens_computed * per_token
-print(f"whole run: {copied / 2**20:,.0f} MiB copied for {new / 2**20:.1f} MiB of new keys and values, {copied / new:.0f} times as much")
+print(
+    f"whole run: {copied / 2**20:,.0f} MiB copied for {new / 2**20:.1f} MiB of new keys and values, {copied / new:.0f} times as much"
+)
 
 # %% [markdown]
 """
@@ -121,7 +123,9 @@ need to know about the bundled model.
 """
 
 # %%
-print(f"{NUM_LAYERS} layers, {KV_HEADS} KV heads, head size {HEAD_DIM}, {model.dtype.itemsize} bytes per element, for keys and for values")
+print(
+    f"{NUM_LAYERS} layers, {KV_HEADS} KV heads, head size {HEAD_DIM}, {model.dtype.itemsize} bytes per element, for keys and for values"
+)
 predict("06.a", ...)  # KiB
 
 # %% [markdown]
@@ -145,6 +149,7 @@ The next cell serves C, E and A with short answers, at most two at a time, from 
 The pool has been in use for a while, so its free blocks are in no particular order. For now the code comes from the
 library; by the end of the lesson you'll have written the core of it. Step through it.
 """
+
 
 # %%
 def used_pool(num_blocks, block_size):
@@ -231,7 +236,9 @@ pages = PagedKVCache(model.config, pool.num_blocks, BLOCK)
 slots = torch.cat([slot_mapping(table.blocks, BLOCK, 0, table.num_tokens) for table in tables.values()])
 for layer in range(NUM_LAYERS):
     caches = [cache.layers[layer] for cache in dense.values()]
-    keys, values = (torch.cat([getattr(own, field)[0].transpose(0, 1) for own in caches]) for field in ("keys", "values"))
+    keys, values = (
+        torch.cat([getattr(own, field)[0].transpose(0, 1) for own in caches]) for field in ("keys", "values")
+    )
     pages.write(layer, keys, values, slots)
 
 # %% [markdown]
@@ -241,6 +248,7 @@ keys from their blocks, concatenate them into one cache, and compute one more to
 
 > **gather**: copying scattered rows of a tensor into one contiguous tensor.
 """
+
 
 # %%
 def gathered(name):
@@ -252,7 +260,10 @@ def gathered(name):
 back = {name: gathered(name) for name in "DE"}
 for name in "DE":
     pairs = zip(back[name].layers, dense[name].layers)
-    print(f"{name}: equal in every layer after reading back:", all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs))
+    print(
+        f"{name}: equal in every layer after reading back:",
+        all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs),
+    )
 one_more = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids], [len(prompt_ids[name]) for name in "DE"])
 from_dense = packed_forward(model, one_more, concatenate_caches(list(dense.values())))
 from_pages = packed_forward(model, one_more, concatenate_caches(list(back.values())))
@@ -323,6 +334,7 @@ def scores_of(name, layer, query_head):
 scores, values = scores_of("D", layer=1, query_head=3)
 tokens = [tokenizer.decode(token) for token in prompt_ids["D"]]
 print(f"{scores.shape[1]} scores, from {scores.min():.1f} to {scores.max():.1f}; values {list(values.shape)}")
+
 
 # %%
 def in_blocks(add, scores, values, block_size=BLOCK):
@@ -433,6 +445,7 @@ Next, compare both versions with PyTorch's softmax in float64: on D's original s
 float16.
 """
 
+
 # %%
 def error(add, scores, values):
     """Largest difference from attention in float64, relative to its largest element."""
@@ -461,7 +474,13 @@ cases = {
 Table(
     columns=["scores", "smallest", "largest", "error, bare exponentials", "error, yours"],
     rows=[
-        [name, f"{s.min():.1f}", f"{s.max():.1f}", as_bound(error(add_block_naive, s, v)), as_bound(error(add_block, s, v))]
+        [
+            name,
+            f"{s.min():.1f}",
+            f"{s.max():.1f}",
+            as_bound(error(add_block_naive, s, v)),
+            as_bound(error(add_block, s, v)),
+        ]
         for name, (s, v) in cases.items()
     ],
 )
@@ -486,10 +505,14 @@ print(inspect.getsource(attention_in_place))
 query, _, _, scale = recorded_inputs[1]
 two_heads = query[2:, -1]  # query heads 2 and 3, of the last token of D
 own_keys, own_values = pages.keys[1][:, :, 1], pages.values[1][:, :, 1]  # layer 1, KV head 1
-in_place = attention_in_place(two_heads, own_keys, own_values, tables["D"].blocks, tables["D"].num_tokens, scale, add_block)
+in_place = attention_in_place(
+    two_heads, own_keys, own_values, tables["D"].blocks, tables["D"].num_tokens, scale, add_block
+)
 dense_keys, dense_values = dense["D"].layers[1].keys[0, 1], dense["D"].layers[1].values[0, 1]
 expected = (two_heads @ dense_keys.T * scale).softmax(dim=1) @ dense_values
-print(f"from blocks {tables['D'].blocks}, one at a time; largest difference from dense attention: {largest_difference(in_place, expected)}")
+print(
+    f"from blocks {tables['D'].blocks}, one at a time; largest difference from dense attention: {largest_difference(in_place, expected)}"
+)
 
 
 def shares_memory(tensor):
@@ -537,7 +560,9 @@ parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, 
 whole = merge(*parts)
 expected = scores.softmax(dim=1) @ values
 print("two halves merged vs. all at once: largest difference", largest_difference(attention_of(whole), expected))
-print("merged in the other order: largest difference", largest_difference(attention_of(merge(*reversed(parts))), expected))
+print(
+    "merged in the other order: largest difference", largest_difference(attention_of(merge(*reversed(parts))), expected)
+)
 
 # %% [markdown]
 """
@@ -552,7 +577,9 @@ A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the wh
 
 # %%
 shares = [(log_sum_exp(part) - log_sum_exp(whole)).exp() for part in parts]
-print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares), f"total {sum(shares).item():.3f}")
+print(
+    "shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares), f"total {sum(shares).item():.3f}"
+)
 weighted = sum(share[:, None] * attention_of(part) for share, part in zip(shares, parts))
 print("weighted sum of the two attentions: largest difference", largest_difference(weighted, expected))
 
@@ -573,7 +600,12 @@ for name, count in (("D", 1), ("E", 1), ("C", 3)):
     tables[name].append(count)
 packed = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids, prompt_ids["C"]], [21, 5, 0])
 block_tables = padded_tables(list(tables.values()))
-print("new tokens:", dict(zip("DEC", packed.new_lens)), "| context, including the new tokens:", dict(zip("DEC", packed.context_lens.tolist())))
+print(
+    "new tokens:",
+    dict(zip("DEC", packed.new_lens)),
+    "| context, including the new tokens:",
+    dict(zip("DEC", packed.context_lens.tolist())),
+)
 print("block tables, padded with 0 to the same length:")
 print(block_tables)
 
@@ -765,7 +797,9 @@ for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
     with torch.inference_mode():
         alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
-    print(f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
+    print(
+        f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}"
+    )
 
 # %% [markdown]
 """
@@ -821,14 +855,23 @@ table, "queue afterwards" lists the requests that are still waiting after the ne
 max_tokens_each = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
 print("blocks needed at most:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
 tight = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
-print(f"same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, compared with {len(paged.packed)} in the larger pool")
+print(
+    f"same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, compared with {len(paged.packed)} in the larger pool"
+)
 
 
 def event(index):
     step, access = tight.packed[index], tight.accesses[index]
     used = sum(len(blocks) for blocks in access.tables.values())
     promised = sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names)
-    return [str(index + 1), " ".join(step.names), ", ".join(step.left) or "–", ", ".join(step.waiting) or "–", used, promised]
+    return [
+        str(index + 1),
+        " ".join(step.names),
+        ", ".join(step.left) or "–",
+        ", ".join(step.waiting) or "–",
+        used,
+        promised,
+    ]
 
 
 changes = [index for index, step in enumerate(tight.packed) if step.joined or step.left]
@@ -879,13 +922,16 @@ for family in ("gpt2", "llama", "qwen2"):
         run = record_run(paged_generate, tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
         same = sum(a == b for a, b in zip(run.outputs, expected))
         waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
-        print(f"{family:>6}, blocks of {block_size:2}: {same} of 30 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
+        print(
+            f"{family:>6}, blocks of {block_size:2}: {same} of 30 answers equal; waited for blocks in {waited} of {len(run.packed)} steps"
+        )
 
 # %% [markdown]
 """
 Second: a step changes the slots of its new tokens and nothing else. We compare the whole cache before and after every
 step of the six stories. When the run ends, no blocks should be in use.
 """
+
 
 # %%
 def slots_changed(before, cache):
@@ -939,7 +985,10 @@ def keys_gathered(packed):
 
 gathered_keys = [keys_gathered(step.packed) for step in paged.packed]
 gathered_kib = [count * per_token / 1024 for count in gathered_keys]
-described = "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, {gathered_kib[n - 1]:,.0f} gathered, {written[n - 1]:,.0f} written" for n in (2, 60))
+described = "; in step ".join(
+    f"{n}: {copied[n - 1]:,.0f} copied, {gathered_kib[n - 1]:,.0f} gathered, {written[n - 1]:,.0f} written"
+    for n in (2, 60)
+)
 line_chart(
     range(1, len(copied) + 1),
     {"05: copied": copied, "06: gathered temporarily": gathered_kib, "06: written": written},
@@ -952,7 +1001,9 @@ print("Average per step:")
 print(f"  lesson 05 copied {sum(copied) / steps:,.0f} KiB")
 print(f"  lesson 06 wrote {sum(written) / steps:,.0f} KiB and copied {paged.trace.bytes_copied} bytes within the cache")
 most = max(gathered_kib) / NUM_LAYERS
-print(f"  and gathered {sum(gathered_kib) / steps:,.0f} KiB temporarily, never more than {most:,.0f} KiB at a time (one layer)")
+print(
+    f"  and gathered {sum(gathered_kib) / steps:,.0f} KiB temporarily, never more than {most:,.0f} KiB at a time (one layer)"
+)
 
 # %% [markdown]
 """
@@ -966,6 +1017,7 @@ and kept one of them.
 Your `paged_attention` against the loop over sequences, for all layers of a pass, including the planning. Contexts are 20
 to 100 tokens long; one sequence prefills, the others decode.
 """
+
 
 # %% tags=["measured"]
 def lengths(count, longest=None):
@@ -991,7 +1043,9 @@ def compared(batch):
     return [loop, grouped, f"{loop / grouped:.1f}"]
 
 
-batches = {str(count): make_batch(lengths(count)) for count in (4, 8, 16, 32)} | {"32, one with 800 tokens": make_batch(lengths(32, longest=800))}
+batches = {str(count): make_batch(lengths(count)) for count in (4, 8, 16, 32)} | {
+    "32, one with 800 tokens": make_batch(lengths(32, longest=800))
+}
 Table(
     columns=["sequences", "loop, ms", "yours, ms", "loop / yours"],
     rows=[[name, *compared(batch)] for name, batch in batches.items()],
@@ -1022,7 +1076,10 @@ COUNT, REPEATS = 16, 7
 contexts = (50, 200, 800)
 taken = {"05: concatenated caches": [], "06: blocks": []}
 for context in contexts:
-    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(model, COUNT, context, REPEATS + 1, **MINE)
+    one, other = (
+        decoding_ragged(model, COUNT, context, REPEATS + 1),
+        decoding_paged(model, COUNT, context, REPEATS + 1, **MINE),
+    )
     for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=REPEATS)):
         taken[name].append(time)
 described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
@@ -1035,7 +1092,9 @@ display(
 old, now = taken.values()
 Table(
     columns=["cached tokens each", "05, tokens/s", "06, tokens/s", "06 / 05"],
-    rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"] for context, a, b in zip(contexts, old, now)],
+    rows=[
+        [str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"] for context, a, b in zip(contexts, old, now)
+    ],
 )
 
 # %% [markdown]
@@ -1088,7 +1147,9 @@ stories?
 
 # %%
 needed = [sum(step.packed.context_lens.tolist()) for step in paged.packed]
-print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed):,}; padding: {1 - sum(needed) / sum(gathered_keys):.0%}")
+print(
+    f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed):,}; padding: {1 - sum(needed) / sum(gathered_keys):.0%}"
+)
 
 # %% [markdown]
 """

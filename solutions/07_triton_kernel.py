@@ -171,7 +171,9 @@ Here is everything that each program of your kernel loaded and stored. Step thro
 # %%
 added = record_kernel(add_kernel, (3,), x, y, torch.zeros_like(out), n_elements, BLOCK=BLOCK)
 print(added)
-Stepper(lambda i: draw_program(added, i), count=len(added.programs), label="program", name=lambda i: f"program {i}", still=2)
+Stepper(
+    lambda i: draw_program(added, i), count=len(added.programs), label="program", name=lambda i: f"program {i}", still=2
+)
 
 # %% [markdown]
 """
@@ -179,6 +181,7 @@ Stepper(lambda i: draw_program(added, i), count=len(added.programs), label="prog
 
 What happens if you forget the mask?
 """
+
 
 # %%
 @triton.jit
@@ -331,7 +334,9 @@ many bytes do all programs load together, as a multiple of what these three sequ
 predict("07.a", ...)  # KiB of keys and values that the program for query head 0 of C loads
 
 # %%
-predict("07.b", ...)  # all programs together: bytes of keys and values loaded / bytes of these three sequences in the layer's cache
+predict(
+    "07.b", ...
+)  # all programs together: bytes of keys and values loaded / bytes of these three sequences in the layer's cache
 
 # %% [markdown]
 """
@@ -425,9 +430,14 @@ pool:
 # %%
 block_elements = 16 * 8 * 128  # keys of one layer in a block of 16 tokens
 last = (80 - 16) * 10**9 // (block_elements * 2 * 32 * 2) - 1  # the weights take 16 GB
-for layout, stride_block in (("keys of one layer", block_elements), ("keys and values of all layers", block_elements * 2 * 32)):
+for layout, stride_block in (
+    ("keys of one layer", block_elements),
+    ("keys and values of all layers", block_elements * 2 * 32),
+):
     in_32_bits = torch.tensor([last], dtype=torch.int32) * stride_block
-    print(f"stride_block covers {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}")
+    print(
+        f"stride_block covers {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}"
+    )
 
 # %% [markdown]
 """
@@ -469,7 +479,17 @@ own_keys, own_values = (cache[:, :, kv_head] for cache in (k_cache, v_cache))
 num_tokens, blocks = context_lens[C].item(), block_tables[C].tolist()
 own_query, own_out = query[C, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
 strides = own_keys.stride()[:2]
-launch = (attend_blocks, own_query, own_keys, own_values, block_tables[C].contiguous(), own_out, num_tokens, scale, *strides)
+launch = (
+    attend_blocks,
+    own_query,
+    own_keys,
+    own_values,
+    block_tables[C].contiguous(),
+    own_out,
+    num_tokens,
+    scale,
+    *strides,
+)
 single_head_kernel[(1,)](*launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 print("strides of block and slot:", strides)
 in_place = attention_in_place(own_query[None].cpu(), own_keys.cpu(), own_values.cpu(), blocks, num_tokens, scale)
@@ -478,7 +498,11 @@ print("same as lesson 06:", torch.allclose(own_out.cpu(), in_place[0], atol=1e-5
 
 def cache_bytes(recording, program):
     """Bytes of keys and values that a program loaded."""
-    return sum(len(a.offsets) * recording.tensors[a.tensor].itemsize for a in program.accesses if a.tensor in ("k_cache", "v_cache"))
+    return sum(
+        len(a.offsets) * recording.tensors[a.tensor].itemsize
+        for a in program.accesses
+        if a.tensor in ("k_cache", "v_cache")
+    )
 
 
 single = record_kernel(single_head_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
@@ -524,7 +548,10 @@ print(inspect.getsource(decode_heads))
 attended = decode_heads(query, k_cache, v_cache, block_tables, context_lens, scale, decode_heads_kernel)
 decodes = plan_groups(torch.arange(4, device=DEVICE), context_lens, block_tables, BLOCK_SIZE)
 expected = paged_attention(query, k_cache, v_cache, decodes, scale)
-print("three sequences, four query heads: same as lesson 06's paged_attention:", torch.allclose(attended, expected, atol=1e-5))
+print(
+    "three sequences, four query heads: same as lesson 06's paged_attention:",
+    torch.allclose(attended, expected, atol=1e-5),
+)
 
 # %% [markdown]
 """
@@ -538,10 +565,19 @@ on_cpu = [tensor.cpu().contiguous() for tensor in (query, k_cache, v_cache, bloc
 q, k, v, tables, lens = on_cpu
 strides = (*q.stride()[:2], *k.stride()[:3], tables.stride(0))
 constants = dict(GROUP=QUERY_HEADS // KV_HEADS, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-recorded = record_kernel(decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *strides, **constants)
+recorded = record_kernel(
+    decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *strides, **constants
+)
 axes = ["sequence", "query head"]
 name = lambda i: f"program {recorded.programs[i].ids}"
-Stepper(lambda i: draw_program(recorded, i, axes), count=len(recorded.programs), label="program", name=name, start=8, still=8)
+Stepper(
+    lambda i: draw_program(recorded, i, axes),
+    count=len(recorded.programs),
+    label="program",
+    name=name,
+    start=8,
+    still=8,
+)
 
 # %% [markdown]
 """
@@ -565,6 +601,7 @@ Lesson 08 gives all query heads of a KV head to one program, which loads each ke
 First, random cases against lesson 06. One context is a single token; the others are close to the size of a block: one less, exactly a block, and one
 more. Slots without a token hold NaN.
 """
+
 
 # %%
 def random_decodes(group, kv_heads, block_size, head_dim, seed):
@@ -591,13 +628,16 @@ for seed, (group, kv_heads, block_size) in enumerate([(1, 1, 1), (1, 2, 8), (2, 
     got = decode_heads(*case, 0.25, decode_heads_kernel)
     groups = plan_groups(torch.arange(len(case[0]) + 1, device=DEVICE), case[4], case[3], block_size)
     same = torch.allclose(got, paged_attention(*case[:3], groups, 0.25), atol=1e-5)
-    print(f"GROUP {group}, KV heads {kv_heads}, blocks of {block_size:2}, contexts {case[4].tolist()}: same as lesson 06: {same}")
+    print(
+        f"GROUP {group}, KV heads {kv_heads}, blocks of {block_size:2}, contexts {case[4].tolist()}: same as lesson 06: {same}"
+    )
 
 # %% [markdown]
 """
 Then a whole model: a cache written by your `write_kernel`, and a backend for lesson 06's loop. Sequences with one new token go through your decode
 kernel, prompts through PyTorch.
 """
+
 
 # %%
 class KernelCache(PagedKVCache):
@@ -680,25 +720,34 @@ print(f"{programs:,} programs; keys and values loaded: {loaded / 1e9:.2f} GB; ne
 Then the time, if there is a GPU.
 """
 
+
 # %% tags=["measured"]
 def gigabytes_per_second(num_seqs, context, q_heads, kv_heads, head_dim, block_size=16):
     """Achieved bandwidth of your kernel, and bandwidth of a copy."""
     num_blocks = num_seqs * context // block_size
     queries = torch.randn(num_seqs, q_heads, head_dim, device=DEVICE, dtype=torch.bfloat16)
-    keys, values = (torch.randn(num_blocks, block_size, kv_heads, head_dim, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    keys, values = (
+        torch.randn(num_blocks, block_size, kv_heads, head_dim, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)
+    )
     tables = torch.randperm(num_blocks, device=DEVICE).reshape(num_seqs, -1).int()
     lens = torch.full((num_seqs,), context, dtype=torch.int32, device=DEVICE)
     target = torch.empty_like(keys)
-    ms = triton.testing.do_bench(lambda: decode_heads(queries, keys, values, tables, lens, head_dim**-0.5, decode_heads_kernel))
+    ms = triton.testing.do_bench(
+        lambda: decode_heads(queries, keys, values, tables, lens, head_dim**-0.5, decode_heads_kernel)
+    )
     ms_copy = triton.testing.do_bench(lambda: target.copy_(keys))
     return 2 * keys.nbytes / ms / 1e6, 2 * keys.nbytes / ms_copy / 1e6
 
 
 if DEVICE == "cuda":
     kernel, copy = gigabytes_per_second(**CASE)
-    print(f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes {copy:,.0f} GB/s; your kernel reaches {kernel / copy:.0%} of that")
+    print(
+        f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes {copy:,.0f} GB/s; your kernel reaches {kernel / copy:.0%} of that"
+    )
 else:
-    print("Kernels are interpreted here: a time would say nothing about the kernel. Lesson 08 shows times recorded on a GPU.")
+    print(
+        "Kernels are interpreted here: a time would say nothing about the kernel. Lesson 08 shows times recorded on a GPU."
+    )
 
 # %% [markdown]
 """

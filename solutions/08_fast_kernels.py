@@ -53,7 +53,9 @@ recorded = recorded_attention()
 machine = recorded.machine
 print(recorded.provenance)
 print(f"({recorded.note})")
-print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s; a large matrix product {machine.flop_per_s / 1e12:.0f} TFLOP/s")
+print(
+    f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s; a large matrix product {machine.flop_per_s / 1e12:.0f} TFLOP/s"
+)
 
 # %% [markdown]
 """
@@ -80,7 +82,13 @@ SEVEN = "lesson 07's kernel"
 Table(
     columns=["recorded", "keys and values, MB", "reading them, µs", "lesson 07's kernel, µs", "times as long"],
     rows=[
-        [case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), case.microseconds[SEVEN], case.microseconds[SEVEN] / reading(case)]
+        [
+            case.name.removeprefix("decode "),
+            case.kv_bytes / 1e6,
+            reading(case),
+            case.microseconds[SEVEN],
+            case.microseconds[SEVEN] / reading(case),
+        ]
         for case in decodes
     ],
     caption="Decode attention of one layer on an H200",
@@ -96,7 +104,9 @@ through its blocks one after another, 16 tokens per iteration of the loop:
 alone = recorded.case("decode 32,8,128; batch 1,")
 iterations = 8192 // 16
 taken = alone.microseconds[SEVEN]
-print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iterations:.2f} µs per iteration, for 16 keys and 16 values of one head")
+print(
+    f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iterations:.2f} µs per iteration, for 16 keys and 16 values of one head"
+)
 
 # %% [markdown]
 """
@@ -159,7 +169,10 @@ def work_of(name):
 print("the same operations as in the recording:", all(work_of(case.name).flop == case.flop for case in recorded.cases))
 Table(
     columns=["case", "MB", "GFLOP", "operations per byte"],
-    rows=[[case.name, work_of(case.name).bytes / 1e6, work_of(case.name).flop / 1e9, work_of(case.name).intensity] for case in recorded.cases],
+    rows=[
+        [case.name, work_of(case.name).bytes / 1e6, work_of(case.name).flop / 1e9, work_of(case.name).intensity]
+        for case in recorded.cases
+    ],
 )
 
 # %% [markdown]
@@ -191,6 +204,7 @@ token, and what stays the same?
 
 # %%
 predict("08.a", ...)  # number of new tokens at which its attention becomes compute-bound
+
 
 # %%
 def intensity(new):
@@ -285,7 +299,12 @@ from lessons_lib.viz.programs import draw_program
 def cache_bytes(recording):
     """Bytes of keys and values that all programs loaded."""
     size = {name: layout.itemsize for name, layout in recording.tensors.items()}
-    loads = [access for program in recording.programs for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
+    loads = [
+        access
+        for program in recording.programs
+        for access in program.accesses
+        if access.tensor in ("k_cache", "v_cache")
+    ]
     return sum(len(access.offsets) * size[access.tensor] for access in loads)
 
 
@@ -295,7 +314,10 @@ by_eight = torch.empty_like(query)
 launch_decode(query, keys, values, tables, contexts, None, by_eight, scale, max_context, kernel=eight)
 print(f"largest difference between the results: {(by_seven - by_eight).abs().max():.0e}")
 necessary = 2 * int(contexts.sum()) * KV_HEADS * HEAD_DIM * keys.element_size()
-rows = [[name, len(r.recording.programs), cache_bytes(r.recording)] for name, r in (("lesson 07", seven), ("lesson 08", eight))]
+rows = [
+    [name, len(r.recording.programs), cache_bytes(r.recording)]
+    for name, r in (("lesson 07", seven), ("lesson 08", eight))
+]
 Table(
     columns=["kernel", "programs", "bytes of keys and values loaded", "times as many as necessary"],
     rows=[[*row, f"{row[2] / necessary:.2f}"] for row in rows],
@@ -310,7 +332,9 @@ def programs_of(recording, **where):
     def name(i):
         return f"program {recording.programs[i].ids}"
 
-    return Stepper(lambda i: draw_program(recording, i, AXES), count=len(recording.programs), label="program", name=name, **where)
+    return Stepper(
+        lambda i: draw_program(recording, i, AXES), count=len(recording.programs), label="program", name=name, **where
+    )
 
 
 programs_of(eight.recording, start=0, still=2)
@@ -356,7 +380,9 @@ print(inspect.getsource(cache_offsets.fn))
 first = next(access for access in eight.recording.programs[2].accesses if access.tensor == "k_cache")
 cells = eight.recording.indices(first, 2)
 blocks = list(dict.fromkeys(block for block, _ in cells))
-print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]} to {cells[-1]}, in the blocks {blocks}, in one `tl.load`")
+print(
+    f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]} to {cells[-1]}, in the blocks {blocks}, in one `tl.load`"
+)
 
 # %% [markdown]
 """
@@ -378,7 +404,9 @@ score. But the scores are multiplied by `scale` anyway, so the launcher passes s
 # %%
 from lessons_lib.kernels import LOG2_E
 
-print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}")
+print(
+    f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}"
+)
 
 # %% [markdown]
 """
@@ -464,14 +492,22 @@ def prices(*rows):
     table = []
     for case, variant, other in ((*row, FULL)[:3] for row in rows):
         before = case.without.get(other, case.microseconds[OURS])
-        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
+        table.append(
+            [case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"]
+        )
     columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
     return Table(columns, table, f"Recorded on one {machine.name}")
 
 
 reveal("08.b", even.without["one program per query head"] / even.microseconds[OURS], unit="times as long")
 SMALL_TILES = "one block per iteration"
-prices((even, WITHOUT[0]), (even, SMALL_TILES), (even, WITHOUT[1], SMALL_TILES), (even, WITHOUT[2]), (small_heads, WITHOUT[2]))
+prices(
+    (even, WITHOUT[0]),
+    (even, SMALL_TILES),
+    (even, WITHOUT[1], SMALL_TILES),
+    (even, WITHOUT[2]),
+    (small_heads, WITHOUT[2]),
+)
 
 # %% [markdown]
 """
@@ -502,7 +538,14 @@ How many programs are there? One per KV head of each sequence. Here's what that 
 from lessons_lib.viz.charts import draw_programs
 
 BATCHES, CONTEXTS = (1, 4, 16, 64, 256), (512, 2048, 8192, 32768)
-draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 1, title="Sequences not split: programs per processor")
+draw_programs(
+    BATCHES,
+    CONTEXTS,
+    8,
+    recorded.processors,
+    lambda batch, context: 1,
+    title="Sequences not split: programs per processor",
+)
 
 # %% [markdown]
 """
@@ -542,7 +585,9 @@ are four fewer than there are processors. Why not smaller splits?
 # %%
 split_bytes = MIN_KEYS_PER_SPLIT * 2 * 128 * 2  # keys and values, 128 elements, 2 bytes
 rate = machine.bytes_per_s / recorded.processors
-print(f"512 keys and values of one head: {split_bytes / 1e3:.0f} KB, read in {split_bytes / rate * 1e6:.1f} µs at a processor's share of the recorded rate")
+print(
+    f"512 keys and values of one head: {split_bytes / 1e3:.0f} KB, read in {split_bytes / rate * 1e6:.1f} µs at a processor's share of the recorded rate"
+)
 
 # %% [markdown]
 """
@@ -605,9 +650,24 @@ smallest split is 512.)
 launch_decode(*on_device, None, out, scale, max_context, split_size=16, kernel=my_decode_kernel, merge=merge_kernel)
 print("split and merged, equal up to rounding:", torch.allclose(out.cpu(), by_seven, atol=1e-5))
 split, merged = Recorder(my_decode_kernel), Recorder(merge_kernel)
-launch_decode(query, keys, values, tables, contexts, None, torch.empty_like(query), scale, max_context, split_size=16, kernel=split, merge=merged)
+launch_decode(
+    query,
+    keys,
+    values,
+    tables,
+    contexts,
+    None,
+    torch.empty_like(query),
+    scale,
+    max_context,
+    split_size=16,
+    kernel=split,
+    merge=merged,
+)
 print(f"decode kernel: grid {split.recording.grid}; merge kernel: grid {merged.recording.grid}")
-print(f"bytes of keys and values: {cache_bytes(split.recording):,}, as before: {cache_bytes(split.recording) == necessary}")
+print(
+    f"bytes of keys and values: {cache_bytes(split.recording):,}, as before: {cache_bytes(split.recording) == necessary}"
+)
 programs_of(split.recording, start=8, still=9)
 
 # %% [markdown]
@@ -639,7 +699,9 @@ packed = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
 bounds = packed.cu_seqlens_q.tolist()
 firsts = [bounds[i] // BLOCK_Q + i for i in range(3)]
 num_tiles = bounds[-1] // BLOCK_Q + 3
-print(f"new tokens {packed.new_lens}, cu_seqlens_q {bounds}, {num_tiles} tiles of {BLOCK_Q}; the first tiles of the sequences are {firsts}")
+print(
+    f"new tokens {packed.new_lens}, cu_seqlens_q {bounds}, {num_tiles} tiles of {BLOCK_Q}; the first tiles of the sequences are {firsts}"
+)
 for tile in range(num_tiles):
     seq = max(i for i in range(3) if firsts[i] <= tile)
     start = (tile - firsts[seq]) * BLOCK_Q
@@ -700,7 +762,12 @@ And here are the variants that were timed, each with one idea taken out:
 """
 
 # %%
-IN_PREFILLS = ("natural exponentials", "a mask in every iteration", "first tokens first", "one kernel for prefills and decodes")
+IN_PREFILLS = (
+    "natural exponentials",
+    "a mask in every iteration",
+    "first tokens first",
+    "one kernel for prefills and decodes",
+)
 for name in IN_PREFILLS:
     print(f"{name}:\n{VARIANTS[name].diff()}\n")
 
@@ -749,7 +816,10 @@ from dataclasses import asdict
 from lessons_lib.kernels import decode_tiles, prefill_tiles
 from lessons_lib.viz.charts import draw_sweep
 
-tiles_of = {even.name: decode_tiles(128 * 2), long.name: prefill_tiles(128 * 2, torch.bfloat16)}  # heads of 128 elements, 2 bytes each
+tiles_of = {
+    even.name: decode_tiles(128 * 2),
+    long.name: prefill_tiles(128 * 2, torch.bfloat16),
+}  # heads of 128 elements, 2 bytes each
 for case in (even, long):
     display(draw_sweep(case.tiles, recorded.provenance, case.name, chosen=asdict(tiles_of[case.name])))
 
@@ -757,7 +827,9 @@ for case in (even, long):
 print(inspect.getsource(decode_tiles))
 print(inspect.getsource(prefill_tiles))
 for case in (even, long):
-    print(f"{case.name}: with the chosen tiles, timed a second time in the same run: {case.microseconds[OURS]:,.1f} µs (recorded)")
+    print(
+        f"{case.name}: with the chosen tiles, timed a second time in the same run: {case.microseconds[OURS]:,.1f} µs (recorded)"
+    )
 
 # %% [markdown]
 """
@@ -803,7 +875,10 @@ Two rejected calls:
 # %%
 wrong_table = tables.clone()
 wrong_table[2, 1] = 1000
-for arguments in ((query, keys, values, tables.long(), contexts, scale), (query, keys, values, wrong_table, contexts, scale)):
+for arguments in (
+    (query, keys, values, tables.long(), contexts, scale),
+    (query, keys, values, wrong_table, contexts, scale),
+):
     try:
         decode(*arguments)
     except ValueError as error:
@@ -849,24 +924,36 @@ def random_batch(rng, q_heads, kv_heads, head_dim, block_size):
         table.append(context)
         for position in range(context):
             for cache in caches:
-                cache[table.blocks[position // block_size], position % block_size] = torch.randn(kv_heads, head_dim, generator=generator)
+                cache[table.blocks[position // block_size], position % block_size] = torch.randn(
+                    kv_heads, head_dim, generator=generator
+                )
     packed = pack([[0] * n for n in new], [c - n for c, n in zip(contexts, new)])
     return torch.randn(sum(new), q_heads, head_dim, generator=generator), *caches, packed, padded_tables(tables)
 
 
 rng = random.Random(8)
-for *shape, split_size in ((4, 2, 16, 4, None), (4, 2, 16, 8, 8), (14, 2, 64, 16, 16), (3, 3, 20, 8, None), (8, 1, 32, 16, 32)):
+for *shape, split_size in (
+    (4, 2, 16, 4, None),
+    (4, 2, 16, 8, 8),
+    (14, 2, 64, 16, 16),
+    (3, 3, 20, 8, None),
+    (8, 1, 32, 16, 32),
+):
     q_heads, kv_heads, head_dim, block_size = shape
     worst, lens = 0.0, []
     for _ in range(3):
         q, k, v, packed, block_tables = random_batch(rng, *shape)
         expected = attention_one_by_one(q, k, v, packed, block_tables, head_dim**-0.5)
-        given = [x.to(device) for x in (q, k, v, packed.cu_seqlens_q.int(), packed.context_lens.int(), block_tables.int())]
+        given = [
+            x.to(device) for x in (q, k, v, packed.cu_seqlens_q.int(), packed.context_lens.int(), block_tables.int())
+        ]
         mine = attend_mine(*given, head_dim**-0.5, int(packed.context_lens.max()), split_size).cpu()
         worst = max(worst, float((mine - expected).abs().max()))
         lens.append(packed.new_lens)
     splits_text = f"splits of {split_size}" if split_size else "not split"
-    print(f"{q_heads} query heads over {kv_heads}, head size {head_dim}, blocks of {block_size}, {splits_text}; new tokens {lens}")
+    print(
+        f"{q_heads} query heads over {kv_heads}, head size {head_dim}, blocks of {block_size}, {splits_text}; new tokens {lens}"
+    )
     print(f"   off by less than 1e-5: {worst < 1e-5}")
 
 # %% [markdown]
@@ -881,9 +968,13 @@ from lessons_lib.models import VOCAB_SIZE, tiny_model
 
 
 def my_backend(packed, block_tables, block_size):
-    bounds, lens, tables = (tensor.int().contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables))
+    bounds, lens, tables = (
+        tensor.int().contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables)
+    )
     max_context = int(packed.context_lens.max())
-    return lambda query, keys, values, scale: attend_mine(query.contiguous(), keys, values, bounds, lens, tables, scale, max_context)
+    return lambda query, keys, values, scale: attend_mine(
+        query.contiguous(), keys, values, bounds, lens, tables, scale, max_context
+    )
 
 
 plain = SimpleNamespace(pad_token_id=0, eos_token_id=24)
@@ -905,7 +996,11 @@ for family in ("gpt2", "llama", "qwen2"):
 # %% tags=["measured"]
 from lessons_lib.measuring import PEERS, make_inputs, microseconds
 
-MEASURED = ("decode 32,8,128; batch 1, context 8192", "decode 32,8,128; batch 64, context 2048", "prefill 32,8,128; 4 × 4096")
+MEASURED = (
+    "decode 32,8,128; batch 1, context 8192",
+    "decode 32,8,128; batch 64, context 2048",
+    "prefill 32,8,128; 4 × 4096",
+)
 if device == "cuda":
     rows = []
     for name in MEASURED:
@@ -914,7 +1009,9 @@ if device == "cuda":
         times = [microseconds(own) if own else None for own in calls.values()]
         ours, work = times[0], work_of(name)
         rows.append([name, *times, f"{work.bytes / ours / 1e6:.2f} TB/s, {work.flop / ours / 1e6:.0f} TFLOP/s"])
-    display(Table(["µs", *WAYS, f"rate of {OURS}"], rows, f"Measured here, on {torch.cuda.get_device_name()}, bfloat16"))
+    display(
+        Table(["µs", *WAYS, f"rate of {OURS}"], rows, f"Measured here, on {torch.cuda.get_device_name()}, bfloat16")
+    )
 else:
     print("Kernels are interpreted here, which says nothing about speed. Below are the recorded times.")
 
@@ -924,6 +1021,7 @@ else:
 
 All cases with this lesson's kernels: the lower bound, the time they take, and how much of the limit they reach.
 """
+
 
 # %%
 def least(case):
@@ -936,14 +1034,23 @@ def bound(case):
     shape, found = SHAPES[case.name], set()
     for q_len, context_len in zip(shape.q_lens, shape.context_lens):
         work = attention_work([q_len], [context_len], shape.q_heads, shape.kv_heads, shape.head_dim)
-        found.add(f"{'decodes' if q_len == 1 else 'prefills'}: {'memory' if work.intensity < machine.ridge else 'operations'}")
+        found.add(
+            f"{'decodes' if q_len == 1 else 'prefills'}: {'memory' if work.intensity < machine.ridge else 'operations'}"
+        )
     return ", ".join(sorted(found))
 
 
 Table(
     columns=["recorded", "bound by", "at least, µs", "lesson 07, µs", "lesson 08, µs", "share of the limit"],
     rows=[
-        [case.name, bound(case), least(case), case.microseconds.get(SEVEN), case.microseconds[OURS], f"{least(case) / case.microseconds[OURS]:.0%}"]
+        [
+            case.name,
+            bound(case),
+            least(case),
+            case.microseconds.get(SEVEN),
+            case.microseconds[OURS],
+            f"{least(case) / case.microseconds[OURS]:.0%}",
+        ]
         for case in recorded.cases
     ],
 )
@@ -971,7 +1078,16 @@ def bars(case):
     times = {name: us for name, us in {**case.microseconds, **others}.items() if name != SEVEN}
     note = f"{recorded.provenance}. Outlined, with *: another run, see the line printed above"
     limit = ("at least", least(case))
-    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (OURS,), limit, 8 * limit[1], list(others))
+    return draw_bars(
+        dict(sorted(times.items(), key=lambda item: item[1])),
+        "µs",
+        case.name,
+        note,
+        (OURS,),
+        limit,
+        8 * limit[1],
+        list(others),
+    )
 
 
 for case in (even, mixed, long):

@@ -128,6 +128,7 @@ Suppose the server is busy, and the six stories are in the state below. E has lo
 that happens): 20 tokens of its answer are known, but none of its tokens count as computed.
 """
 
+
 # %%
 def six_stories():
     """Six sequences: (name, known tokens of the answer, computed tokens)."""
@@ -141,7 +142,14 @@ def six_stories():
 Table(
     columns=["sequence", "prompt", "answer so far", "known", "computed", "known − computed"],
     rows=[
-        [s.id, len(s.prompt_ids), len(s.output_ids), s.num_tokens, s.num_computed_tokens, s.num_tokens - s.num_computed_tokens]
+        [
+            s.id,
+            len(s.prompt_ids),
+            len(s.output_ids),
+            s.num_tokens,
+            s.num_computed_tokens,
+            s.num_tokens - s.num_computed_tokens,
+        ]
         for s in six_stories()
     ],
     caption="All six are running, in this order of admission",
@@ -236,7 +244,10 @@ budgets = (4, 16, 32, 64, 128)
 shared = {budget: {s.id: count for s, count in share_budget(six_stories(), budget).items()} for budget in budgets}
 Table(
     columns=["sequence", "wants", *(f"budget {budget}" for budget in budgets)],
-    rows=[[s.id, s.num_tokens - s.num_computed_tokens, *(shared[budget].get(s.id) for budget in budgets)] for s in six_stories()],
+    rows=[
+        [s.id, s.num_tokens - s.num_computed_tokens, *(shared[budget].get(s.id) for budget in budgets)]
+        for s in six_stories()
+    ],
     caption="Tokens of each sequence in the next step",
 )
 
@@ -343,7 +354,12 @@ def run_with(admission, watermark=0, num_blocks=40):
     """Steps, running sequences, share of the pool in use (both averaged over the steps), and steps with a stall."""
     limits = dict(max_num_seqs=16, max_num_batched_tokens=64)
     try:
-        run = simulate(Scheduler(BlockPool(num_blocks, 16), admission=admission, watermark=watermark, **limits), sixty, STEPS, keep_steps=True)
+        run = simulate(
+            Scheduler(BlockPool(num_blocks, 16), admission=admission, watermark=watermark, **limits),
+            sixty,
+            STEPS,
+            keep_steps=True,
+        )
     except Deadlock:
         return ["deadlock", None, None, None]
     running = mean(len(step.prefill) + len(step.decode) + len(step.stalled) for step in run.steps)
@@ -351,7 +367,9 @@ def run_with(admission, watermark=0, num_blocks=40):
     return [run.num_steps, running, f"{used:.0%}", sum(bool(step.stalled) for step in run.steps)]
 
 
-rules = {"conservative": (conservative,), "optimistic": (optimistic,)} | {f"optimistic, watermark {n}": (optimistic, n) for n in (2, 4, 8)}
+rules = {"conservative": (conservative,), "optimistic": (optimistic,)} | {
+    f"optimistic, watermark {n}": (optimistic, n) for n in (2, 4, 8)
+}
 outcome = {name: run_with(*rule) for name, rule in rules.items()}
 Table(
     columns=["admission", "steps", "running", "pool in use", "steps with a stall"],
@@ -371,7 +389,9 @@ as many steps. Without a watermark, it ended in a deadlock (the row of dashes):
 
 # %%
 try:
-    simulate(Scheduler(BlockPool(40, 16), admission=optimistic, max_num_seqs=16, max_num_batched_tokens=64), sixty, STEPS)
+    simulate(
+        Scheduler(BlockPool(40, 16), admission=optimistic, max_num_seqs=16, max_num_batched_tokens=64), sixty, STEPS
+    )
 except Deadlock as error:
     print("Deadlock:", error)
 
@@ -464,6 +484,7 @@ and with short and long contexts. *Context tokens* are the tokens that are atten
 sequence: all tokens that it has in the cache after the step.
 """
 
+
 # %% tags=["measured"]
 def forward_case(num_seqs, new, cached):
     """A forward pass of `num_seqs` sequences, each with `new` new and `cached` cached tokens; its counts of tokens and context tokens."""
@@ -477,11 +498,24 @@ def forward_case(num_seqs, new, cached):
     return lambda: runner.forward(scheduler_output), scheduler_output.num_tokens, num_seqs * (cached + new)
 
 
-shapes = [(1, 1, 15), (4, 1, 31), (8, 1, 63), (16, 1, 63), (16, 1, 255), (1, 32, 0), (1, 64, 0), (1, 128, 0), (4, 32, 32), (1, 64, 192)]
+shapes = [
+    (1, 1, 15),
+    (4, 1, 31),
+    (8, 1, 63),
+    (16, 1, 63),
+    (16, 1, 255),
+    (1, 32, 0),
+    (1, 64, 0),
+    (1, 128, 0),
+    (4, 32, 32),
+    (1, 64, 192),
+]
 passes, tokens, contexts = zip(*(forward_case(*shape) for shape in shapes))
 ms = median_ms(passes, repeat=5)
 fit = fit_cost(tokens, contexts, ms)
-print(f"a step takes about {fit.base:.1f} ms + {fit.per_token:.3f} ms per token + {fit.per_context_token:.4f} ms per context token")
+print(
+    f"a step takes about {fit.base:.1f} ms + {fit.per_token:.3f} ms per token + {fit.per_context_token:.4f} ms per context token"
+)
 Table(
     columns=["sequences", "new tokens each", "cached tokens each", "measured, ms", "linear fit, ms"],
     rows=[[*shape, time, fit.seconds(*sizes)] for shape, time, *sizes in zip(shapes, ms, tokens, contexts)],
@@ -539,7 +573,16 @@ REQUESTS = [  # name, arrival in ms, prompt tokens, answer tokens, tier, interac
     ("E", 40, 5, 8, 0, False), ("F", 50, 40, 12, 1, True), ("G", 60, 10, 5, 0, True), ("H", 300, 8, 10, 0, True),
 ]  # fmt: skip
 eight = [
-    Arrival(name, ms / 1000, prompt, answer, max_new_tokens=128, tier=tier, expected_tokens=answer, is_interactive=interactive)
+    Arrival(
+        name,
+        ms / 1000,
+        prompt,
+        answer,
+        max_new_tokens=128,
+        tier=tier,
+        expected_tokens=answer,
+        is_interactive=interactive,
+    )
     for name, ms, prompt, answer, tier, interactive in REQUESTS
 ]
 
@@ -574,6 +617,7 @@ first_three = {policy.name: served(policy()) for policy in (FirstComeFirstServed
 end = max(run.seconds for run in first_three.values())
 moments = [end * part / 24 for part in range(1, 25)]
 Stepper(lambda i: draw_gantts(first_three, moments[i], requests=eight), count=len(moments), label="moment", start=6)
+
 
 # %%
 def in_ms(seconds):
@@ -611,7 +655,9 @@ be the shortest.
 
 # %%
 estimates = {"exact estimates": eight, "reversed estimates": reversed_estimates(eight)}
-rows = [row_of(f"shortest job first, {name}", served(ShortestJobFirst(), requests)) for name, requests in estimates.items()]
+rows = [
+    row_of(f"shortest job first, {name}", served(ShortestJobFirst(), requests)) for name, requests in estimates.items()
+]
 Table(columns=WAITS, rows=[*rows, row_of("first come, first served", first_three["first come, first served"])])
 
 # %% [markdown]
@@ -708,7 +754,9 @@ First the tiers alone. For now, no request in the stream is interactive, and the
 """
 
 # %%
-stream_table([stream_row(f"ageing, patience {patience} s", PriorityWithAgeing(patience)) for patience in (0, 0.1, 0.5, 5)])
+stream_table(
+    [stream_row(f"ageing, patience {patience} s", PriorityWithAgeing(patience)) for patience in (0, 0.1, 0.5, 5)]
+)
 
 # %% [markdown]
 """
@@ -726,16 +774,24 @@ with_head_start = PriorityWithAgeing(patience=0.5, head_start=0.2)
 
 def odd_row(odd_tier, interactive):
     """Queue time of the odd one in three streams, in seconds."""
-    runs = [served(with_head_start, stream(count, interactive, odd_tier), max_num_seqs=1).times for count in (25, 50, 100)]
+    runs = [
+        served(with_head_start, stream(count, interactive, odd_tier), max_num_seqs=1).times for count in (25, 50, 100)
+    ]
     return [odd_tier, interactive, *(f"{times['odd'].queue_time:.2f}" for times in runs)]
 
 
 one_short = served(with_head_start, stream(1), max_num_seqs=1).times["short 0"]
 print(f"patience + head start: {with_head_start.patience + with_head_start.head_start:.1f} s")
-print(f"A short request arrives every {1000 * GAP:.0f} ms and takes about {1000 * (one_short.finished - one_short.admitted):.0f} ms.")
+print(
+    f"A short request arrives every {1000 * GAP:.0f} ms and takes about {1000 * (one_short.finished - one_short.admitted):.0f} ms."
+)
 Table(
     columns=["tier of the odd one", "interactive", *(f"stream of {count}" for count in (25, 50, 100))],
-    rows=[odd_row(0, "none"), odd_row(0, "the others"), *(odd_row(1, which) for which in ("none", "the odd one", "the others"))],
+    rows=[
+        odd_row(0, "none"),
+        odd_row(0, "the others"),
+        *(odd_row(1, which) for which in ("none", "the odd one", "the others")),
+    ],
     caption="Queue time of the odd one in seconds, in streams of 25, 50 and 100; the others are tier 0",
 )
 
@@ -866,7 +922,9 @@ LOAD = dict(prompt_median=24, answer_median=4)
 many = traffic(100_000, rate=480, **LOAD)
 for what in ("prompt_tokens", "answer_tokens"):
     lengths = sorted(getattr(request, what) for request in many)
-    print(f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, 99th percentile {lengths[99_000]}, longest {lengths[-1]}")
+    print(
+        f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, 99th percentile {lengths[99_000]}, longest {lengths[-1]}"
+    )
 
 # %% [markdown]
 """
@@ -878,13 +936,22 @@ Most of these requests need a handful of steps of a few milliseconds each.
 # %%
 predict("09.c", ...)
 
+
 # %%
 def at_large(policy, requests=many):
-    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic)
+    scheduler = Scheduler(
+        BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic
+    )
     return simulate(scheduler, requests, COST)
 
 
-policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5), BalancedLengths(target=50))
+policies = (
+    FirstComeFirstServed(),
+    ShortestJobFirst(),
+    StrictPriority(),
+    PriorityWithAgeing(0.5),
+    BalancedLengths(target=50),
+)
 large = {policy.name: at_large(policy) for policy in policies}
 large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
 
@@ -902,6 +969,7 @@ The result is its *slowdown*.
 > **Jain's index**: a measure of how even a distribution is: (sum of the values)² / (count × sum of their squares). It is
 > 1 if all values are equal, and 1 / count if all but one are 0.
 """
+
 
 # %%
 def mean_and_p99(spread):
@@ -931,7 +999,12 @@ against the edge.
 """
 
 # %%
-METRICS = {"ttft": "time to first token", "tpot": "time per output token", "latency": "latency", "queue_time": "queue time"}
+METRICS = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "latency": "latency",
+    "queue_time": "queue time",
+}
 METRIC = list(METRICS)
 Stepper(
     lambda i: draw_distributions({policy.name: times_of(large[policy.name], METRIC[i]) for policy in policies}, xlabel=METRICS[METRIC[i]]),
@@ -980,6 +1053,7 @@ How good do the estimates have to be? On 10,000 requests, we add a normally dist
 deviation to the logarithm of each estimate.
 """
 
+
 # %%
 def with_error(deviation):
     return traffic(10_000, rate=480, estimate_error=deviation, **LOAD)
@@ -991,7 +1065,10 @@ tries = {
     "mostly within a factor of 20 (deviation 3)": with_error(3),
 }
 tries["reversed"] = reversed_estimates(tries["exact"])
-rows = [[f"shortest job first, estimates {name}", at_large(ShortestJobFirst(), requests)] for name, requests in tries.items()]
+rows = [
+    [f"shortest job first, estimates {name}", at_large(ShortestJobFirst(), requests)]
+    for name, requests in tries.items()
+]
 rows.append(["first come, first served", at_large(FirstComeFirstServed(), tries["exact"])])
 Table(
     columns=["policy", "mean latency, s", "p99, s", "longest, s"],
@@ -1013,7 +1090,10 @@ arrivals and once in bursts: twenty at ten times the rate, then a pause.
 rows = []
 for name, arrivals in (("Poisson", {}), ("bursts", {"arrivals": bursty_arrivals})):
     requests = traffic(10_000, rate=450, **LOAD, **arrivals)
-    rows += [row_at_large(f"{name}: {policy.name}", at_large(policy, requests), requests) for policy in (FirstComeFirstServed(), ShortestJobFirst())]
+    rows += [
+        row_at_large(f"{name}: {policy.name}", at_large(policy, requests), requests)
+        for policy in (FirstComeFirstServed(), ShortestJobFirst())
+    ]
 Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 10,000 requests")
 
 # %% [markdown]
@@ -1052,7 +1132,9 @@ What about interactive requests? Here's the same overload with every second requ
 
 # %%
 half_interactive = [replace(request, is_interactive=index % 2 == 0) for index, request in enumerate(too_many)]
-groups = {f"tier {tier} {'interactive' if flag else 'offline'}": (tier, flag) for tier in (0, 1) for flag in (True, False)}
+groups = {
+    f"tier {tier} {'interactive' if flag else 'offline'}": (tier, flag) for tier in (0, 1) for flag in (True, False)
+}
 
 
 def head_start_row(head_start):

@@ -55,7 +55,10 @@ BLOCK = 16
 def six_stories():
     """The six stories as sequences, A to F."""
     prompts = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
-    return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i) for i, story in enumerate(STORIES)]
+    return [
+        Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i)
+        for i, story in enumerate(STORIES)
+    ]
 
 
 # %% [markdown]
@@ -90,7 +93,9 @@ print("blocks each sequence may need:", {sequence.id: blocks_for(sequence.most_t
 steps = serve(scheduler, stories)
 expected = {sequence.id: sequence.output_ids for sequence in stories}
 running, in_use, computed = (sum(column) for column in zip(*steps))
-print(f"conservative: {len(steps)} steps, {running / len(steps):.1f} sequences at a time, {in_use / len(steps):.1f} of {NUM_BLOCKS} blocks in use")
+print(
+    f"conservative: {len(steps)} steps, {running / len(steps):.1f} sequences at a time, {in_use / len(steps):.1f} of {NUM_BLOCKS} blocks in use"
+)
 
 # %%
 scheduler = Scheduler(BlockPool(NUM_BLOCKS, BLOCK), **LIMITS, admission=optimistic)
@@ -188,6 +193,7 @@ Now let's serve the same six stories from the pool in which they deadlocked. `se
 state of the pool after it. Step through it: the colored part of a block shows how full it is.
 """
 
+
 # %%
 def under_pressure(**options):
     """The six stories in the small pool: (sequences, scheduler, recorded steps)."""
@@ -203,6 +209,7 @@ recomputed, scheduler, recompute_steps = under_pressure(should_swap=never_swap)
 first = next(step.index for step in recompute_steps if step.preempted)
 Stepper(lambda i: draw_pressure(recompute_steps[i]), count=len(recompute_steps), start=first, still=first)
 
+
 # %%
 def listed(ids):
     return ", ".join(ids) or "–"
@@ -210,13 +217,25 @@ def listed(ids):
 
 def events(steps):
     changed = [step for step in steps if step.preempted or step.admitted or step.finished]
-    rows = [[str(step.index + 1), listed(step.preempted), listed(step.admitted), listed(step.finished), listed(step.waiting)] for step in changed]
+    rows = [
+        [
+            str(step.index + 1),
+            listed(step.preempted),
+            listed(step.admitted),
+            listed(step.finished),
+            listed(step.waiting),
+        ]
+        for step in changed
+    ]
     return Table(
-        columns=["step", "preempted", "admitted", "finished", "queue after the step"], rows=rows, caption="The six stories in 12 blocks, with recompute"
+        columns=["step", "preempted", "admitted", "finished", "queue after the step"],
+        rows=rows,
+        caption="The six stories in 12 blocks, with recompute",
     )
 
 
 events(recompute_steps)
+
 
 # %%
 def computed_twice(sequences, steps):
@@ -229,8 +248,12 @@ def same_answers(sequences):
     return all(sequence.output_ids == expected[sequence.id] for sequence in sequences)
 
 
-print(f"the same answers: {same_answers(recomputed)}; {len(recompute_steps)} steps, compared with {len(steps)} for conservative admission")
-print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recompute_steps)} tokens computed twice, on top of {computed} needed anyway")
+print(
+    f"the same answers: {same_answers(recomputed)}; {len(recompute_steps)} steps, compared with {len(steps)} for conservative admission"
+)
+print(
+    f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recompute_steps)} tokens computed twice, on top of {computed} needed anyway"
+)
 
 # %% [markdown]
 """
@@ -303,7 +326,9 @@ BYTES_PER_TOKEN = 32 * 2 * 8 * 128 * 2  # layers, key and value, heads, head siz
 
 
 def costs_for(block_size, seconds_to_start=5e-6):
-    return PreemptionCost(COST, block_bytes=block_size * BYTES_PER_TOKEN, bandwidth=50e9, per_copy=64 * seconds_to_start)
+    return PreemptionCost(
+        COST, block_bytes=block_size * BYTES_PER_TOKEN, bandwidth=50e9, per_copy=64 * seconds_to_start
+    )
 
 
 def row_of_costs(block_size):
@@ -339,7 +364,11 @@ space = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
 
 def out_and_in(tokens):
     pairs = [(block, block) for block in range(blocks_for(tokens, BLOCK))]
-    copy_blocks([BlockCopy(SWAP_OUT, *pair) for pair in pairs] + [BlockCopy(SWAP_IN, *pair) for pair in pairs], runner.cache, space)
+    copy_blocks(
+        [BlockCopy(SWAP_OUT, *pair) for pair in pairs] + [BlockCopy(SWAP_IN, *pair) for pair in pairs],
+        runner.cache,
+        space,
+    )
 
 
 def prefill(tokens):
@@ -351,7 +380,11 @@ rows = []
 for tokens in (16, 48, 96, 192):
     swap_ms, prefill_ms = median_ms([lambda: out_and_in(tokens), lambda: prefill(tokens)], repeat=5)
     rows.append([str(tokens), swap_ms, prefill_ms, f"{prefill_ms / swap_ms:.1f}"])
-Table(columns=["tokens", "swap out and in, ms", "prefill, ms", "prefill / swap"], rows=rows, caption="Bringing a victim back, on this machine")
+Table(
+    columns=["tokens", "swap out and in, ms", "prefill, ms", "prefill / swap"],
+    rows=rows,
+    caption="Bringing a victim back, on this machine",
+)
 
 # %% [markdown]
 """
@@ -368,9 +401,22 @@ rows = []
 for one in recording.swapping:
     swap_ms, prefill_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * one["recompute_s"]
     gb_per_s = 2 * one["bytes"] / swap_ms / 1e6
-    rows.append([one["tokens"], f"{one['bytes'] / 1e6:.1f}", f"{swap_ms:.1f}", f"{gb_per_s:.0f}", f"{prefill_ms:.1f}", f"{prefill_ms / swap_ms:.1f}"])
+    rows.append(
+        [
+            one["tokens"],
+            f"{one['bytes'] / 1e6:.1f}",
+            f"{swap_ms:.1f}",
+            f"{gb_per_s:.0f}",
+            f"{prefill_ms:.1f}",
+            f"{prefill_ms / swap_ms:.1f}",
+        ]
+    )
 print(recording.provenance)
-Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "prefill / swap"], rows=rows, caption="Bringing a victim back, on a GPU")
+Table(
+    columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "prefill / swap"],
+    rows=rows,
+    caption="Bringing a victim back, on a GPU",
+)
 
 # %% [markdown]
 """
@@ -422,7 +468,9 @@ class CountingScheduler(PreemptiveScheduler):
 
 
 def preemptive(num_blocks, **options):
-    return CountingScheduler(PrefixCache(num_blocks, BLOCK), choose_victim=last_in_rank, share_prefixes=False, **MANY, **options)
+    return CountingScheduler(
+        PrefixCache(num_blocks, BLOCK), choose_victim=last_in_rank, share_prefixes=False, **MANY, **options
+    )
 
 
 def row_of_watermark(watermark):
@@ -434,7 +482,14 @@ def row_of_watermark(watermark):
 
 
 Table(
-    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s", "answer tokens/s at 10 × the time per token"],
+    columns=[
+        "watermark",
+        "preemptions",
+        "tokens computed twice",
+        "steps",
+        "answer tokens/s",
+        "answer tokens/s at 10 × the time per token",
+    ],
     rows=[row_of_watermark(watermark) for watermark in (0, 1, 2, 4, 8, 16, 32)],
     caption=f"200 requests in 80 blocks; {needed:,} tokens are needed anyway",
 )
@@ -450,6 +505,7 @@ How does each strategy hold up as the pool shrinks? The simulator doesn't charge
 assumptions above.
 """
 
+
 # %%
 def conservative_run(num_blocks):
     scheduler = Scheduler(BlockPool(num_blocks, BLOCK), admission=conservative, **MANY)
@@ -460,7 +516,9 @@ def conservative_run(num_blocks):
 def preemptive_run(num_blocks, **options):
     scheduler = preemptive(num_blocks, **options)
     run = simulate(scheduler, requests, COST)
-    return answer_tokens / (run.seconds + costs_for(BLOCK).copy_seconds(scheduler.num_block_copies)), run.computed_tokens - needed
+    return answer_tokens / (
+        run.seconds + costs_for(BLOCK).copy_seconds(scheduler.num_block_copies)
+    ), run.computed_tokens - needed
 
 
 strategies = {
@@ -481,6 +539,7 @@ line_chart(sizes, rates, xlabel="blocks in the pool", ylabel="answer tokens/s", 
 The other two strategies are so close to recompute that their curves would overlap. The next table gives all rates relative to recompute:
 """
 
+
 # %%
 def row_of_size(i):
     rate = {name: points[i][0] for name, points in results.items()}
@@ -495,7 +554,15 @@ def row_of_size(i):
 
 
 Table(
-    columns=["blocks", "recompute, tokens/s", "watermark n / 8", "swap", "conservative", "computed twice", "computed twice, watermark"],
+    columns=[
+        "blocks",
+        "recompute, tokens/s",
+        "watermark n / 8",
+        "swap",
+        "conservative",
+        "computed twice",
+        "computed twice, watermark",
+    ],
     rows=[row_of_size(i) for i in range(len(sizes))],
     caption="Rates relative to recompute, and tokens computed twice",
 )
@@ -530,7 +597,10 @@ def random_workload(rng):
     """(sequences, scheduler, runner, cache of the swap space)"""
     size = rng.choice((1, 2, 4))
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9, 25)))] for _ in range(6)]
-    sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
+    sequences = [
+        Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2))
+        for i, p in enumerate(prompts)
+    ]
     num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
     max_num_seqs = rng.choice((2, 4, 6))
     scheduler = PreemptiveScheduler(
@@ -551,7 +621,9 @@ total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0)
 for seed in range(20):
     sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
     max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
-    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
+    alone = ragged_generate(
+        tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1
+    )
     record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
     assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
     total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))

@@ -47,7 +47,10 @@ BLOCK = 16
 def six_stories(before=""):
     """The six stories as sequences, A to F; each prompt begins with the text `before`."""
     prompts = {story.name: tokenizer(before + story.prompt).input_ids for story in STORIES}
-    return [Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i) for i, story in enumerate(STORIES)]
+    return [
+        Sequence(story.name, prompts[story.name], story.max_new_tokens, END, arrival_time=i)
+        for i, story in enumerate(STORIES)
+    ]
 
 
 # %% [markdown]
@@ -101,6 +104,7 @@ Sharing takes three things:
 Why a hash, and not just the 16 tokens of the block? Because a key depends on all tokens before it:
 """
 
+
 # %%
 def second_block_keys(token_ids):
     """Keys of tokens 16 to 31 of a sequence, in all layers."""
@@ -112,7 +116,9 @@ def second_block_keys(token_ids):
 tail = beginning[16:32]
 one, other = second_block_keys(beginning[:16] + tail), second_block_keys(beginning[1:16] + beginning[:1] + tail)
 for layer, (keys, other_keys) in enumerate(zip(one, other)):
-    print(f"layer {layer}: keys of the same 16 tokens after two different beginnings differ by up to {(keys - other_keys).abs().max():.1f}")
+    print(
+        f"layer {layer}: keys of the same 16 tokens after two different beginnings differ by up to {(keys - other_keys).abs().max():.1f}"
+    )
 
 # %% [markdown]
 """
@@ -150,6 +156,7 @@ from lessons_lib.kv_cache.prefix_cache import block_hash
 Here are the hashes of all full blocks of three of the prompts, the first eight hex digits of each:
 """
 
+
 # %%
 def hashes_of(token_ids):
     hashes = []
@@ -159,7 +166,9 @@ def hashes_of(token_ids):
 
 
 for sequence in together[1::2]:
-    print(f"{sequence.id}: {len(sequence.prompt_ids)} tokens:", *(one.hex()[:8] for one in hashes_of(sequence.prompt_ids)))
+    print(
+        f"{sequence.id}: {len(sequence.prompt_ids)} tokens:", *(one.hex()[:8] for one in hashes_of(sequence.prompt_ids))
+    )
 
 # %% [markdown]
 """
@@ -236,7 +245,9 @@ a, b, c, z = (block_hash(b"", [token] * BLOCK) for token in range(4))
 def show(what):
     letters = dict(zip((a, b, c, z), "abcz"))
     hashes = {block: letters[one] for block, one in sorted(pool.block_to_hash.items())}
-    print(f"{what:<25} queue {list(pool.free_queue)}, ref_count {pool.ref_count}, hashes {hashes}, evicted {pool.evicted}")
+    print(
+        f"{what:<25} queue {list(pool.free_queue)}, ref_count {pool.ref_count}, hashes {hashes}, evicted {pool.evicted}"
+    )
 
 
 x_blocks = pool.allocate(3)
@@ -320,12 +331,18 @@ for block, one in zip(x.blocks, hashes_of(prompt)):
 
 y = Sequence("Y", prompt, 5)
 take_cached(pool, y, pool.match_prefix(hashes_of(prompt)))
-print(f"Y starts with blocks {y.blocks}, and {y.num_computed_tokens} of its tokens count as computed; ref_count {pool.ref_count}")
+print(
+    f"Y starts with blocks {y.blocks}, and {y.num_computed_tokens} of its tokens count as computed; ref_count {pool.ref_count}"
+)
 block_copy = copy_before_write(pool, y, index=2)
 copy_blocks([block_copy], runner.cache, None)
-print(f"{block_copy.kind} {block_copy.source} → {block_copy.target}: Y has blocks {y.blocks}, X has {x.blocks}; ref_count {pool.ref_count}")
+print(
+    f"{block_copy.kind} {block_copy.source} → {block_copy.target}: Y has blocks {y.blocks}, X has {x.blocks}; ref_count {pool.ref_count}"
+)
 logits_of_y = runner.forward(SchedulerOutput(num_scheduled_tokens={y: 1}))
-print(f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}")
+print(
+    f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}"
+)
 print(f"their logits differ by less than 0.0001: {bool((logits_of_x - logits_of_y).abs().max() < 1e-4)}")
 
 # %% [markdown]
@@ -344,7 +361,12 @@ YOURS = dict(block_hash=block_hash, take_cached=take_cached)
 
 def serve_stories(share, num_blocks=40, **options):
     scheduler = PreemptiveScheduler(
-        PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS, **options
+        PrefixCache(num_blocks, BLOCK),
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        share_prefixes=share,
+        **YOURS,
+        **options,
     )
     sequences, runner = six_stories(SYSTEM), ModelRunner(model, num_blocks, BLOCK)
     return sequences, scheduler, runner, serve_recorded(runner, scheduler, sequences)
@@ -357,7 +379,9 @@ prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
 hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
 print(f"found in the cache: {hits}")
 saved = sum(hits.values())
-print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
+print(
+    f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved"
+)
 
 # %% [markdown]
 """
@@ -370,11 +394,15 @@ have ended:
 """
 
 # %%
-print(f"all have ended; {len(scheduler.pool.used)} blocks are in use, {len(sharing_steps[-1].cached)} free ones can still be found")
+print(
+    f"all have ended; {len(scheduler.pool.used)} blocks are in use, {len(sharing_steps[-1].cached)} free ones can still be found"
+)
 again = six_stories(SYSTEM)[1]
 again.max_new_tokens = 4
 return_steps = serve_recorded(runner, scheduler, [again], first_index=len(sharing_steps))
-print(f"B again: {return_steps[0].hits['B']} of its {len(again.prompt_ids)} prompt tokens found, {return_steps[0].counts['B']} computed")
+print(
+    f"B again: {return_steps[0].hits['B']} of its {len(again.prompt_ids)} prompt tokens found, {return_steps[0].counts['B']} computed"
+)
 print("the same answer:", again.output_ids == sharing[1].output_ids[:4])
 
 # %%
@@ -391,15 +419,25 @@ A preempted sequence frees its blocks. But other sequences may still use the blo
 allocated again. So a victim may find part of its own cache when it is admitted again. The same six in a pool of 14 blocks, with recompute:
 """
 
+
 # %%
 def row_of_pressure(share):
     sequences, scheduler, _, steps = serve_stories(share, num_blocks=14, should_swap=never_swap)
     assert [one.output_ids for one in sequences] == [one.output_ids for one in unshared]
     computed = sum(sum(step.counts.values()) for step in steps)
     victims = {id for step in steps for id in step.preempted}
-    found = {id: step.hits.get(id, 0) for step in steps for id in step.admitted if id in victims}  # the last admission counts
+    found = {
+        id: step.hits.get(id, 0) for step in steps for id in step.admitted if id in victims
+    }  # the last admission counts
     found = ", ".join(f"{id} {tokens}" for id, tokens in sorted(found.items()))
-    return ["with sharing" if share else "without sharing", len(steps), scheduler.num_preempted, found, computed, scheduler.pool.evicted]
+    return [
+        "with sharing" if share else "without sharing",
+        len(steps),
+        scheduler.num_preempted,
+        found,
+        computed,
+        scheduler.pool.evicted,
+    ]
 
 
 Table(
@@ -490,9 +528,15 @@ def random_workload(rng):
     """(sequences, scheduler, runner, cache of the swap space)"""
     size = rng.choice((1, 2, 4))
     base = [rng.randrange(VOCAB_SIZE) for _ in range(32)]
-    prompts = [base[: rng.choice((0, 4, 16))] + [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))] for _ in range(6)]
+    prompts = [
+        base[: rng.choice((0, 4, 16))] + [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9)))]
+        for _ in range(6)
+    ]
     prompts[1] = list(prompts[0])  # may be entirely in the cache
-    sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
+    sequences = [
+        Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2))
+        for i, p in enumerate(prompts)
+    ]
     num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
     max_num_seqs = rng.choice((2, 4, 6))
     scheduler = PreemptiveScheduler(
@@ -513,7 +557,9 @@ total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0, hits=0, cop
 for seed in range(20):
     sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
     max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
-    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
+    alone = ragged_generate(
+        tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1
+    )
     record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
     assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
     total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
@@ -543,18 +589,27 @@ How much time does sharing save? We serve twelve requests with and without shari
 story, and an answer of four tokens.
 """
 
+
 # %% tags=["measured"]
 def twelve_answers(share):
     pool = PrefixCache(120, BLOCK)
     scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
-    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
+    sequences = [
+        Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=i)
+        for n in range(2)
+        for i, one in enumerate(six_stories(SYSTEM))
+    ]
     runner = ModelRunner(model, 120, BLOCK)
     return serve_recorded(runner, scheduler, sequences)
 
 
 runs = {}
-apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
-computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
+apart_ms, shared_ms = median_ms(
+    [lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3
+)
+computed_apart, computed_shared = (
+    sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"])
+)
 Table(
     columns=["", "tokens computed", "ms"],
     rows=[

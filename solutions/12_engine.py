@@ -167,6 +167,7 @@ written to them. So all requests in the step end with the error, and their block
 Now watch the parts at work. We record what two of them return in the first three steps of the six stories.
 """
 
+
 # %%
 def recorded(returned, name, function):
     """Wrap a function so that its last result is kept in `returned`."""
@@ -189,7 +190,12 @@ for step in (1, 2, 3):
     engine.step()
     tokens_of_step.append(len(new_tokens))
     print(f"step {step}")
-    print("   scheduled:", {s.id: count for s, count in returned["scheduled"].num_scheduled_tokens.items()}, "tokens; waiting:", *(s.id for s in engine.scheduler.waiting))
+    print(
+        "   scheduled:",
+        {s.id: count for s, count in returned["scheduled"].num_scheduled_tokens.items()},
+        "tokens; waiting:",
+        *(s.id for s in engine.scheduler.waiting),
+    )
     print("   logits:   ", list(returned["logits"].shape))
     print("   tokens:   ", {token.request_id: tokenizer.decode(token.token) for token in new_tokens})
 
@@ -251,7 +257,9 @@ import torch
 from lessons_lib.engine.sampling import token_probabilities
 
 # %%
-likelier, _ = token_probabilities(torch.tensor([[2.0, 1.0]]).log(), torch.tensor([0.5]), torch.tensor([2]), torch.tensor([1.0]))
+likelier, _ = token_probabilities(
+    torch.tensor([[2.0, 1.0]]).log(), torch.tensor([0.5]), torch.tensor([2]), torch.tensor([1.0])
+)
 reveal("12.b", round(float(likelier[0, 0]), 6))
 
 # %% [markdown]
@@ -260,6 +268,7 @@ Dividing the logits by 0.5 doubles their difference, and so squares the ratio of
 
 Here are the real probabilities after "The old dog" with five settings, computed in one call:
 """
+
 
 # %%
 def next_logits(token_ids):
@@ -368,6 +377,7 @@ Now the engine, with the same seed: alone; with five other requests in the batch
 with swapping; and as the first of three answers to one prompt. The other requests have their own seeds.
 """
 
+
 # %%
 def with_others(n=1, **sizes):
     """C's answer with seed 7 alongside five other requests, and the number of preemptions."""
@@ -384,7 +394,9 @@ def row_of_seed(name, output, preemptions):
     return [name, preemptions, "yes" if output.token_ids == expected else "no"]
 
 
-by_itself = LLMEngine(model, tokenizer, SMALL).generate(["The old dog"], SamplingParams(max_tokens=20, seed=7, **SETTING))[0]
+by_itself = LLMEngine(model, tokenizer, SMALL).generate(
+    ["The old dog"], SamplingParams(max_tokens=20, seed=7, **SETTING)
+)[0]
 Table(
     columns=["C with seed 7", "preemptions", "same tokens as the loop"],
     rows=[
@@ -471,7 +483,7 @@ for token in answers[0].token_ids:
     new_text = tokenizer.decode(token)
     text += new_text
     length, stopped = releasable(text, STOP)
-    print(f"{new_text!r:>12} arrives, shown: {text[len(shown):length]!r}")
+    print(f"{new_text!r:>12} arrives, shown: {text[len(shown) : length]!r}")
     shown = text[:length]
     if stopped:
         break
@@ -508,7 +520,9 @@ for token in engine.stream(PROMPTS[4], SamplingParams(max_tokens=80), request_id
     if stops == 2:
         break
 of_d = engine.scheduler.running[0].blocks
-print(f"\n\nin the engine: {list(engine.requests)}; blocks in use: {len(engine.scheduler.pool.used)}, by D: {len(of_d)}")
+print(
+    f"\n\nin the engine: {list(engine.requests)}; blocks in use: {len(engine.scheduler.pool.used)}, by D: {len(of_d)}"
+)
 
 # %% [markdown]
 """
@@ -518,7 +532,9 @@ request from anywhere else, call `abort`:
 
 # %%
 aborted = engine.abort("D")
-print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks in use: {len(engine.scheduler.pool.used)}")
+print(
+    f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks in use: {len(engine.scheduler.pool.used)}"
+)
 print("aborted a second time:", engine.abort("D"))
 
 # %% [markdown]
@@ -552,9 +568,13 @@ for completion in [*drawn.completions, likeliest.completions[0]]:
     print(f"perplexity {perplexity(completion):4.1f}: …{completion.text!r}")
 first = drawn.completions[0].logprobs[0]
 top = ", ".join(f"{tokenizer.decode(token)!r} {math.exp(logprob):.2f}" for token, logprob in first.top)
-print(f"\nthe first token drawn: {tokenizer.decode(first.token)!r} {math.exp(first.logprob):.2f}; the likeliest at its position: {top}")
+print(
+    f"\nthe first token drawn: {tokenizer.decode(first.token)!r} {math.exp(first.logprob):.2f}; the likeliest at its position: {top}"
+)
 unshared = 3 * math.ceil((len(prompt_ids["B"]) + 24) / 16)
-print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {max(used_blocks)} together, and would use {unshared} without sharing")
+print(
+    f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {max(used_blocks)} together, and would use {unshared} without sharing"
+)
 
 # %% [markdown]
 """
@@ -589,7 +609,10 @@ for name, call in BAD:
     except Exception as error:
         print(f"{name}:\n    {type(error).__name__}: {error}")
 print("\nabort of an unknown request:", engine.abort("unknown"))
-print("nothing has changed:", before == (dict(engine.requests), len(engine.scheduler.waiting), set(engine.scheduler.pool.used)))
+print(
+    "nothing has changed:",
+    before == (dict(engine.requests), len(engine.scheduler.waiting), set(engine.scheduler.pool.used)),
+)
 
 # %% [markdown]
 """
@@ -601,6 +624,7 @@ forever, so it is refused.
 Two things can raise an exception in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
 fourth token. The other five requests must not be affected.
 """
+
 
 # %%
 def run_to_the_end(engine):
@@ -615,8 +639,17 @@ def run_to_the_end(engine):
 def print_results(outputs):
     for name in NAMES:
         output, right = outputs[name], alone[NAMES.index(name)]
-        same = "as alone" if output.token_ids == right else "as alone so far" if output.token_ids == right[: len(output.token_ids)] else "different"
-        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, {same}" + (f"; {output.error!r}" if output.error else ""))
+        same = (
+            "as alone"
+            if output.token_ids == right
+            else "as alone so far"
+            if output.token_ids == right[: len(output.token_ids)]
+            else "different"
+        )
+        print(
+            f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, {same}"
+            + (f"; {output.error!r}" if output.error else "")
+        )
 
 
 engine, of_b = LLMEngine(model, tokenizer, SMALL), []
@@ -629,7 +662,9 @@ def failing_callback(token):
 
 
 for story, params in zip(STORIES, AS_ASKED):
-    engine.add_request(story.prompt, params, request_id=story.name, on_token=failing_callback if story.name == "B" else None)
+    engine.add_request(
+        story.prompt, params, request_id=story.name, on_token=failing_callback if story.name == "B" else None
+    )
 print_results(run_to_the_end(engine))
 print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
@@ -709,7 +744,11 @@ LOAD_PARAMS = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_
 engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
 engine.generate(load.prompts, LOAD_PARAMS)
 snapshot = engine.metrics.snapshot()
-plain = {name: round(value, 4) if isinstance(value, float) else value for name, value in snapshot.items() if not isinstance(value, dict)}
+plain = {
+    name: round(value, 4) if isinstance(value, float) else value
+    for name, value in snapshot.items()
+    if not isinstance(value, dict)
+}
 print(json.dumps(plain, indent=1))
 itl = {name: f"{1000 * snapshot['itl'][name]:.0f} ms" for name in ("mean", "p50", "p99")}
 print(f"itl: {itl['mean']} on average; p50 at most {itl['p50']}, p99 at most {itl['p99']}")
@@ -737,7 +776,9 @@ draw_dashboard(engine.metrics.snapshot(), list(engine.metrics.recent))
 # %% tags=["measured"]
 live = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32))
 for story in STORIES:
-    live.add_request(story.prompt, SamplingParams(max_tokens=story.max_new_tokens, temperature=0.8, seed=1), request_id=story.name)
+    live.add_request(
+        story.prompt, SamplingParams(max_tokens=story.max_new_tokens, temperature=0.8, seed=1), request_id=story.name
+    )
 for _ in range(20):
     live.step()
 Dashboard(live)
@@ -752,7 +793,10 @@ Each step is timed in its five parts. Everything but the forward pass is the eng
 # %% tags=["measured"]
 display(draw_step_parts(list(engine.metrics.recent)))
 parts = engine.metrics.part_seconds
-print(", ".join(f"{part} {1000 * seconds / engine.metrics.steps:.2f} ms" for part, seconds in parts.items()), "per step on average")
+print(
+    ", ".join(f"{part} {1000 * seconds / engine.metrics.steps:.2f} ms" for part, seconds in parts.items()),
+    "per step on average",
+)
 print(f"the engine's own share: {engine.metrics.own_share:.1%}")
 
 # %% [markdown]
@@ -765,12 +809,17 @@ computes the same model with fewer: queries, keys and values come from a single 
 projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see the appendix). Here is a step of four stories:
 """
 
+
 # %% tags=["measured"]
 def decodes(make_runner=None):
     """Operators in one decode step of four stories, milliseconds of a forward pass (median of 20), and the tokens."""
     engine, tokens = LLMEngine(model, tokenizer, replace(SMALL, make_runner=make_runner)), []
     for story in STORIES[:4]:
-        engine.add_request(story.prompt, SamplingParams(max_tokens=60, ignore_eos=True), on_token=lambda token: tokens.append(token.token))
+        engine.add_request(
+            story.prompt,
+            SamplingParams(max_tokens=60, ignore_eos=True),
+            on_token=lambda token: tokens.append(token.token),
+        )
     for _ in range(4):
         engine.step()
     with count_operators() as operators:
@@ -795,17 +844,24 @@ A large budget gets prompts computed fast. A small one keeps steps short, and wi
 read when three prompts of 300 tokens arrive:
 """
 
+
 # %% tags=["measured"]
 def with_arrivals(budget):
     """Seconds of each step, from the arrival of three long prompts until each has its first token."""
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=budget, num_blocks=128, share_prefixes=False))
+    engine = LLMEngine(
+        model,
+        tokenizer,
+        EngineConfig(max_num_seqs=4, max_num_batched_tokens=budget, num_blocks=128, share_prefixes=False),
+    )
     engine.add_request("The old dog", SamplingParams(max_tokens=150, ignore_eos=True))
     for _ in range(5):
         engine.step()
     first_tokens = set()
     for index in range(3):
         long_prompt = (prompt_ids["B"] * 5)[index : 300 + index]
-        engine.add_request(long_prompt, SamplingParams(max_tokens=20), on_token=lambda token: first_tokens.add(token.request_id))
+        engine.add_request(
+            long_prompt, SamplingParams(max_tokens=20), on_token=lambda token: first_tokens.add(token.request_id)
+        )
     steps = len(engine.metrics.recent)
     while len(first_tokens) < 3:
         engine.step()
@@ -846,7 +902,10 @@ base, right = results["one at a time"]
 count = sum(map(len, right))
 Table(
     columns=["design", "tokens/s", "speedup over one at a time", "the same tokens"],
-    rows=[[name, f"{count / took:,.0f}", f"{base / took:.1f}", "yes" if answers == right else "no"] for name, (took, answers) in results.items()],
+    rows=[
+        [name, f"{count / took:,.0f}", f"{base / took:.1f}", "yes" if answers == right else "no"]
+        for name, (took, answers) in results.items()
+    ],
     caption=f"{len(load.prompts)} requests, {count} new tokens; one run",
 )
 

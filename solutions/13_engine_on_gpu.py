@@ -72,14 +72,23 @@ recording = recorded_engine()
 speeds = {mode["name"]: mode["tokens_per_s"] for mode in recording.modes}
 last = recording.modes[-1]["name"]
 draw_bars(
-    speeds, "tokens/s", title="Output tokens a second, 256 requests, a model of half a billion parameters", note=recording.provenance, own=[last]
+    speeds,
+    "tokens/s",
+    title="Output tokens a second, 256 requests, a model of half a billion parameters",
+    note=recording.provenance,
+    own=[last],
 )
 
 # %%
-PARTS = {"whole step": "all", "wait for the GPU": "wait", "CPU work": "own"} | {part: part for part in ("schedule", "prepare", "launch", "update")}
+PARTS = {"whole step": "all", "wait for the GPU": "wait", "CPU work": "own"} | {
+    part: part for part in ("schedule", "prepare", "launch", "update")
+}
 Table(
     columns=["milliseconds", *PARTS, "warm-up, s"],
-    rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values()), f"{mode['warm_up_s']:.0f}"] for mode in recording.modes],
+    rows=[
+        [mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values()), f"{mode['warm_up_s']:.0f}"]
+        for mode in recording.modes
+    ],
     caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; the same recorded run",
 )
 
@@ -176,7 +185,11 @@ def key_of_all():
 
 def outputs():
     step = partial(torch.mul, inputs, weight)
-    return step().tolist(), careless.run(2, "2 sequences", step).tolist(), careful.run(2, key_of_all(), step, lambda: (inputs, weight)).tolist()
+    return (
+        step().tolist(),
+        careless.run(2, "2 sequences", step).tolist(),
+        careful.run(2, key_of_all(), step, lambda: (inputs, weight)).tolist(),
+    )
 
 
 print("right {}, careless key {}, full key {}".format(*outputs()))
@@ -234,9 +247,14 @@ as when each request runs alone, as in lesson 00.
 alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
 gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
 scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
-stories = [Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i) for i, s in enumerate(STORIES)]
+stories = [
+    Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i)
+    for i, s in enumerate(STORIES)
+]
 overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
-print(f"the same tokens as one at a time: {overlapped == alone}; captured batch sizes {sorted(gpu_model_runner.store.graphs)}; blocks in use: {len(scheduler.pool.used)}")
+print(
+    f"the same tokens as one at a time: {overlapped == alone}; captured batch sizes {sorted(gpu_model_runner.store.graphs)}; blocks in use: {len(scheduler.pool.used)}"
+)
 gpu_model_runner.close()
 
 # %% [markdown]
@@ -251,7 +269,9 @@ one sequence. Take sequences of 100 tokens, and 16 MiB of memory on top of the w
 # %%
 LIMIT, CONTEXT = 16 * 2**20, 100
 per_sequence = math.ceil(CONTEXT / 16) * 16 * cache_bytes_per_token(model.config, model.dtype.itemsize)
-print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:,} bytes hold {LIMIT // per_sequence} of them")
+print(
+    f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:,} bytes hold {LIMIT // per_sequence} of them"
+)
 
 # %% [markdown]
 """
@@ -305,7 +325,11 @@ of the formula's size, and to one that is a single sequence too large:
 # %% tags=["measured"]
 for size in (LIMIT // per_sequence, found + 1):
     with memory_limit(LIMIT):
-        engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=512, num_blocks=size * math.ceil(CONTEXT / 16)))
+        engine = LLMEngine(
+            model,
+            tokenizer,
+            EngineConfig(max_num_seqs=size, max_num_batched_tokens=512, num_blocks=size * math.ceil(CONTEXT / 16)),
+        )
         output = engine.generate([[1] * (CONTEXT - 1)], SamplingParams(max_tokens=2, ignore_eos=True))[0]
     print(f"{size} sequences: {output.error or f'{len(output.token_ids)} tokens'}")
 
@@ -330,7 +354,10 @@ prompts = [tokenizer(INSTRUCTIONS + prompt).input_ids for prompt in forty.prompt
 costs = block_size_costs(prompts, forty.max_new_tokens, (1, 4, 8, 16, 32, 64, 128))
 Table(
     columns=["block size", "blocks", "empty cache slots", "longest table", "prompt tokens found"],
-    rows=[[str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens] for cost in costs],
+    rows=[
+        [str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens]
+        for cost in costs
+    ],
     caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common prefix has {len(tokenizer(INSTRUCTIONS).input_ids)} tokens",
 )
 
@@ -352,7 +379,13 @@ Here is the same benchmark with other engines on the same kind of GPU. These are
 
 # %%
 engines = {**recording.peers, "this engine": speeds[last]}
-draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark on one H200", note=recording.peers_provenance, own=["this engine"])
+draw_bars(
+    engines,
+    "tokens/s",
+    title="Output tokens a second, the same benchmark on one H200",
+    note=recording.peers_provenance,
+    own=["this engine"],
+)
 
 # %% [markdown]
 """

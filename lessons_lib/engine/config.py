@@ -142,8 +142,10 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
     """The number of blocks of an engine's pool, before any memory is allocated for them.
 
     Raises:
-        ValueError: the cache has no block, doesn't fit in memory, or can't hold one sequence of `max_model_len` tokens;
-            or the model has fewer positions than that.
+        ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
+            positions than that.
+        MemoryError: the cache doesn't fit in memory. The blocks of a runner of the caller's own are not counted: it may
+            have allocated them already.
     """
     size = block_bytes(model.config, config.block_size, model.dtype.itemsize)
     num_blocks = config.num_blocks
@@ -156,12 +158,12 @@ def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
             )
     _check_max_model_len(config, context_length(model.config), num_blocks)
     swap_device = torch.device("cpu")
-    needed = {model.device: num_blocks * size}
+    needed = {model.device: 0 if config.make_runner else num_blocks * size}
     needed[swap_device] = needed.get(swap_device, 0) + config.num_swap_blocks * size
     for device, num_bytes in needed.items():
         available = available_memory(device)
         if available is not None and num_bytes > available:
-            raise ValueError(
+            raise MemoryError(
                 f"{num_blocks} blocks and {config.num_swap_blocks} swap blocks of {size} bytes need "
                 f"{num_bytes / 2**30:.1f} GiB on {device.type}; {available / 2**30:.1f} GiB are available. Lower "
                 "num_blocks, cache_bytes or num_swap_blocks."

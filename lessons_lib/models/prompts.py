@@ -71,7 +71,8 @@ def encode_prompt(
     prompt_ids = token_ids_of(tokenizer, name, prompt, model.config.vocab_size, context)
     if context is None and max_new_tokens is None:
         raise BadRequest(
-            f"{name} has no token limit, and the model no longest sequence. Give max_new_tokens, or the longest sequence."
+            f"{name} has no token limit, and the model no longest sequence. "
+            "Give max_new_tokens, or the longest sequence."
         )
     max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
     return prompt_ids, _checked_limit(name, len(prompt_ids), max_tokens, context)

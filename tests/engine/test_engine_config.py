@@ -115,7 +115,7 @@ def test_the_cache_has_a_block():
 )
 def test_a_cache_beyond_the_memory_is_refused_before_it_is_allocated(config, monkeypatch):
     monkeypatch.setattr(engine_config, "available_memory", lambda device: 2**40)
-    with pytest.raises(ValueError, match="GiB on cpu; 1024.0 GiB are available. Lower num_blocks, cache_bytes or"):
+    with pytest.raises(MemoryError, match="GiB on cpu; 1024.0 GiB are available. Lower num_blocks, cache_bytes or"):
         LLMEngine(a_model(), LetterTokenizer(), EngineConfig(block_size=4, **config))
 
 
@@ -123,8 +123,15 @@ def test_pool_and_swap_space_fit_together(monkeypatch):
     size = block_bytes(a_model().config, 4)
     monkeypatch.setattr(engine_config, "available_memory", lambda device: 10 * size)
     assert num_blocks_of(num_blocks=7, num_swap_blocks=3) == 7
-    with pytest.raises(ValueError, match="8 blocks and 3 swap blocks"):
+    with pytest.raises(MemoryError, match="8 blocks and 3 swap blocks"):
         num_blocks_of(num_blocks=8, num_swap_blocks=3)
+
+
+def test_a_runner_of_ones_own_has_its_memory_already(monkeypatch):
+    monkeypatch.setattr(engine_config, "available_memory", lambda device: 0)
+    assert num_blocks_of(num_blocks=7, make_runner=lambda *_: None) == 7
+    with pytest.raises(MemoryError):
+        num_blocks_of(num_blocks=7, num_swap_blocks=1, make_runner=lambda *_: None)
 
 
 def test_without_a_figure_nothing_is_refused(monkeypatch):
