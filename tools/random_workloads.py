@@ -122,14 +122,15 @@ class Workload:
         needed = max(
             blocks_for(len(prompt) + (params.max_tokens or 1) - 1, block_size) for prompt, params, _ in self.to_come
         )
+        num_blocks = needed + rng.choice([0, 0, 1, 2, 5, 40])
         max_num_seqs = rng.choice([1, 2, 4, 8])
         config = dict(
             block_size=block_size,
-            num_blocks=needed + rng.choice([0, 0, 1, 2, 5, 40]),
+            num_blocks=num_blocks,
             num_swap_blocks=rng.choice([0, 6, 40]),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_seqs + rng.choice([0, 2, 8, 40]),
-            max_model_len=64,
+            max_model_len=max(2, min(64, num_blocks * block_size + 1)),
             policy=rng.choice(POLICIES),
             admission=rng.choice([conservative, optimistic]),
             watermark=rng.choice([0.0, 0.1]),

@@ -1,14 +1,15 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, outputs, sampling, detokenizer, input_batch, model_runner, in_flight, llm_engine, generate,
-metrics, prometheus (lesson 12); then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap,
-overlapped_engine (13). fused_llama is a faster model runner for CPUs.
+Read in this order: config, outputs, sampling, detokenizer, generation_defaults, request_checks, input_batch,
+model_runner, in_flight, llm_engine, generate, metrics, prometheus (lesson 12); then the GPU path: input_buffers,
+cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import GraphKey, GraphStore, captured_batch_sizes, next_size, rerun
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
+from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.in_flight import InFlightStep, InFlightTokens
 from lessons_lib.engine.llm_engine import LLMEngine
@@ -23,6 +24,7 @@ __all__ = [
     "CompletionOutput",
     "EngineConfig",
     "GPUModelRunner",
+    "GenerationDefaults",
     "GraphKey",
     "GraphStore",
     "InFlightStep",

@@ -1,12 +1,36 @@
 """Lesson 12: the sizes of an engine, and the parts of it that can be replaced."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import PreTrainedModel
+
 from lessons_lib.attention.hf_backend import Backend
-from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy
+from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for, blocks_in_budget
+from lessons_lib.models.loading import context_length
+from lessons_lib.models.prompts import integer, shortened
+from lessons_lib.scheduling.policies import FirstComeFirstServed, Policy, StrictPriority
 from lessons_lib.scheduling.scheduler import Admission, optimistic
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fcfs": FirstComeFirstServed,
+    "priority": StrictPriority,
+}  # by their names in vLLM
+# The smallest value of each field that is a whole number, and whether it may be None.
+WHOLE_NUMBERS = {
+    "max_num_seqs": (1, False),
+    "max_num_batched_tokens": (1, False),
+    "max_model_len": (2, True),
+    "block_size": (1, False),
+    "num_blocks": (1, True),
+    "cache_bytes": (1, False),
+    "num_swap_blocks": (0, False),
+    "max_logprobs": (-1, False),
+}
 
 
 @dataclass(frozen=True)
@@ -15,7 +39,7 @@ class EngineConfig:
 
     Attributes:
         max_num_seqs: the most sequences that run at a time: the number of batch slots.
-        max_num_batched_tokens: the most tokens of a step.
+        max_num_batched_tokens: the most tokens of a step, at least `max_num_seqs`.
         max_model_len: the most tokens of a sequence, prompt and completion together; if None, as many as the model has
             positions for.
         block_size: tokens of a block.
@@ -24,10 +48,16 @@ class EngineConfig:
         num_swap_blocks: size of the swap space; without one, preempted sequences are recomputed.
         watermark: share of the blocks that admission leaves free for running sequences, 0 to 1.
         share_prefixes: whether sequences with the same beginning share blocks.
-        policy: which request is served next, see `policies`.
+        policy: which request is served next, see `policies`; or "fcfs" or "priority".
         admission: see `scheduler.optimistic`.
         backend: how attention is computed, see `hf_backend.plan_attention`.
         make_runner: function (model, num_blocks, config) -> ModelRunner; if None, the engine's `new_runner`.
+        max_logprobs: for how many of the likeliest tokens a request may ask log-probabilities; -1 for any number.
+        generation_config: whether the model's `generation_config` counts, see `generation_defaults`; without it, only
+            the tokenizer's end token ends a completion.
+
+    Raises:
+        ValueError: a value makes no sense, whatever the model.
     """
 
     max_num_seqs: int = 64
@@ -39,7 +69,139 @@ class EngineConfig:
     num_swap_blocks: int = 0
     watermark: float = 0.01
     share_prefixes: bool = True
-    policy: Policy = field(default_factory=FirstComeFirstServed)
+    policy: Policy | str = field(default_factory=FirstComeFirstServed)
     admission: Admission = optimistic
     backend: str | Backend | None = None
     make_runner: Callable[[Any, int, Any], Any] | None = None
+    max_logprobs: int = 20
+    generation_config: bool = True
+
+    def __post_init__(self) -> None:
+        for name, (least, may_be_none) in WHOLE_NUMBERS.items():
+            self._check_whole_number(name, least, may_be_none)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens} and max_num_seqs {self.max_num_seqs}; a step "
+                "must have room for a token of each sequence. Raise the first or lower the second."
+            )
+        is_number = isinstance(self.watermark, float | int) and not isinstance(self.watermark, bool)
+        if not (is_number and 0 <= self.watermark <= 1):
+            raise ValueError(f"watermark is {shortened(self.watermark)}; it is a share of the blocks, 0 to 1.")
+        for name in ("share_prefixes", "generation_config"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {shortened(getattr(self, name))}; it must be True or False.")
+        if not callable(self.admission):
+            raise ValueError(
+                f"admission is {shortened(self.admission)}; it must be a function (scheduler, sequence) -> bool, such "
+                "as `scheduler.optimistic`."
+            )
+        if not (self.make_runner is None or callable(self.make_runner)):
+            raise ValueError(
+                f"make_runner is {shortened(self.make_runner)}; it must be a function (model, num_blocks, config) -> "
+                "ModelRunner, or None."
+            )
+        object.__setattr__(self, "policy", known_policy(self.policy))
+
+    def _check_whole_number(self, name: str, least: int, may_be_none: bool) -> None:
+        value = getattr(self, name)
+        if value is None and may_be_none:
+            return
+        try:
+            number = integer(value)
+        except TypeError:
+            number = least - 1
+        if not least <= number < 2**63:
+            or_none = ", or None" if may_be_none else ""
+            raise ValueError(f"{name} is {shortened(value)}; it must be a whole number from {least} on{or_none}.")
+        object.__setattr__(self, name, number)
+
+
+def known_policy(policy: Any) -> Policy:
+    """A policy, or the one of that name.
+
+    Raises:
+        ValueError: there is no such policy, or it can't rank.
+    """
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise ValueError(
+                f"there is no policy {shortened(policy)}; there are {', '.join(map(repr, POLICIES))}, and the classes "
+                "of lessons_lib.scheduling.policies."
+            )
+        return POLICIES[policy]()
+    if isinstance(policy, type) or not callable(getattr(policy, "rank", None)):
+        raise ValueError(
+            f"policy is {shortened(policy)}; it must be an object with a method `rank(sequence)`, such as "
+            "`FirstComeFirstServed()`."
+        )
+    checked: Policy = policy
+    return checked
+
+
+def checked_num_blocks(config: EngineConfig, model: PreTrainedModel) -> int:
+    """The number of blocks of an engine's pool, before any memory is allocated for them.
+
+    Raises:
+        ValueError: the cache has no block, or can't hold one sequence of `max_model_len` tokens, or the model has fewer
+            positions than that.
+        MemoryError: the cache doesn't fit in memory. The blocks of a runner of the caller's own are not counted: it may
+            have allocated them already.
+    """
+    size = block_bytes(model.config, config.block_size, model.dtype.itemsize)
+    num_blocks = config.num_blocks
+    if num_blocks is None:
+        num_blocks = blocks_in_budget(model.config, config.block_size, config.cache_bytes, model.dtype.itemsize)
+        if num_blocks < 1:
+            raise ValueError(
+                f"cache_bytes is {config.cache_bytes}, and one block of {config.block_size} tokens of this model takes "
+                f"{size} bytes. Raise cache_bytes or lower block_size."
+            )
+    _check_max_model_len(config, context_length(model.config), num_blocks)
+    swap_device = torch.device("cpu")
+    needed = {model.device: 0 if config.make_runner else num_blocks * size}
+    needed[swap_device] = needed.get(swap_device, 0) + config.num_swap_blocks * size
+    for device, num_bytes in needed.items():
+        available = available_memory(device)
+        if available is not None and num_bytes > available:
+            raise MemoryError(
+                f"{num_blocks} blocks and {config.num_swap_blocks} swap blocks of {size} bytes need "
+                f"{num_bytes / 2**30:.1f} GiB on {device.type}; {available / 2**30:.1f} GiB are available. Lower "
+                "num_blocks, cache_bytes or num_swap_blocks."
+            )
+    return num_blocks
+
+
+def _check_max_model_len(config: EngineConfig, context: int | None, num_blocks: int) -> None:
+    # Only if it was asked for: a pool that is too small for the model's longest sequence serves shorter ones well.
+    longest = config.max_model_len
+    if longest is None:
+        return
+    if context is not None and longest > context:
+        raise ValueError(
+            f"max_model_len is {longest}; the model has positions for {context} tokens. Lower it to {context} or less."
+        )
+    needed = blocks_for(longest - 1, config.block_size)  # the last token of a completion is never computed
+    if needed > num_blocks:
+        raise ValueError(
+            f"max_model_len is {longest}: a sequence of that length needs {needed} blocks of {config.block_size} "
+            f"tokens, and the pool has {num_blocks}. Lower max_model_len to {num_blocks * config.block_size + 1} or "
+            f"less, or raise {'cache_bytes' if config.num_blocks is None else 'num_blocks'}."
+        )
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that can still be allocated on a device; None if the system doesn't say."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    if device.type != "cpu":
+        return None
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass
+    try:  # not Linux: all memory, since what is free of it isn't said
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

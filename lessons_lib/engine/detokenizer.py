@@ -21,7 +21,8 @@ def releasable(text: str, stop: "tuple[str, ...] | list[str]") -> tuple[int, boo
     found = [text.index(string) for string in stop if string in text]
     if found:
         return min(found), True
-    held = max((size for string in stop for size in range(1, len(string)) if text.endswith(string[:size])), default=0)
+    beginnings = (string[:size] for string in stop for size in range(1, min(len(string), len(text) + 1)))
+    held = max((len(beginning) for beginning in beginnings if text.endswith(beginning)), default=0)
     return len(text) - held, False
 
 

@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 
 from lessons_lib.engine.outputs import EngineRequest, NewToken, RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.prompts import BadRequest, HasToList, shortened
 
 if TYPE_CHECKING:
     from lessons_lib.engine.llm_engine import LLMEngine
@@ -20,6 +20,7 @@ def generate(
     params: SamplingParams | ListOf[SamplingParams | None] | None = None,
     *,
     progress: bool = False,
+    cache_salt: str | None = None,
 ) -> list[RequestOutput]:
     """Complete several prompts, and return when all have ended.
 
@@ -27,25 +28,30 @@ def generate(
         prompts: texts, or lists of token ids.
         params: one SamplingParams for all, a list with one for each, or None.
         progress: show a progress bar.
+        cache_salt: of all the prompts, see `LLMEngine.add_request`.
 
     Returns:
         the outputs, in the order of the prompts. One that failed says so in `error`.
 
     Raises:
-        BadRequest, OutOfBlocks: see `LLMEngine.add_request`; nothing was computed for any of them.
+        BadRequest, OutOfBlocks: see `LLMEngine.add_request`; none of them was added.
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
-    each: list[SamplingParams | None]
-    each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
-    if len(each) != len(prompts):
-        raise BadRequest(
-            f"{len(each)} sampling parameters for {len(prompts)} prompts; give one for all, or one for each."
-        )
+    if not isinstance(prompts, ListOf | HasToList):
+        raise BadRequest(f"prompts is {shortened(prompts)}; give a list of prompts.")
+    each = _one_each(params, len(prompts))
+    # All are checked before the first is added.
+    sequences = []
+    for index, (prompt, own) in enumerate(zip(prompts, each)):
+        checked = engine.checked_params(own)
+        engine.logits_rules(checked)
+        sequences.append(engine.new_sequence(f"prompt {index}", f"prompt {index}", prompt, checked))
     requests = []
     try:
-        for prompt, own in zip(prompts, each):
-            requests.append(engine.requests[engine.add_request(prompt, own)])
+        for sequence, own in zip(sequences, each):
+            name = engine.add_request(sequence.prompt_ids, own, cache_salt=cache_salt)
+            requests.append(engine.requests[name])
         with tqdm(total=len(requests), disable=not progress, unit="request") as bar:
             while still_served := [request for request in requests if request.result is None]:
                 _step(engine, still_served)
@@ -54,6 +60,16 @@ def generate(
         for request in requests:
             _leave(engine, request)
     return [request.result for request in requests if request.result]
+
+
+def _one_each(params: Any, count: int) -> list[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if not isinstance(params, ListOf):
+        raise BadRequest(f"params is {shortened(params)}; give one SamplingParams for all, a list of them, or None.")
+    if len(params) != count:
+        raise BadRequest(f"{len(params)} sampling parameters for {count} prompts; give one for all, or one for each.")
+    return list(params)
 
 
 def stream(

@@ -5,25 +5,27 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine import generate as engine_calls
-from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
+from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.input_batch import num_prompt_logits
 from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
 from lessons_lib.engine.metrics import EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput
+from lessons_lib.engine.request_checks import check_options, check_params
 from lessons_lib.engine.sampling import choose_tokens, why_no_token
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
-from lessons_lib.kv_cache.block_pool import BlockPool, blocks_in_budget
+from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.prompts import BadRequest, encode_prompt
@@ -60,6 +62,7 @@ class LLMEngine:
         runner: a ModelRunner.
         metrics: EngineMetrics.
         requests: id -> the requests that have not ended.
+        generation_defaults: what is taken from the model's generation_config.
         listeners: called with the EngineStep of each step.
     """
 
@@ -72,14 +75,13 @@ class LLMEngine:
     ):
         self.config = config = config or EngineConfig()
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
-        num_blocks = config.num_blocks
-        if num_blocks is None:
-            num_blocks = blocks_in_budget(model.config, config.block_size, config.cache_bytes, model.dtype.itemsize)
+        num_blocks = checked_num_blocks(config, model)
+        self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
         self.scheduler = PreemptiveScheduler(
             PrefixCache(num_blocks, config.block_size),
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            policy=config.policy,
+            policy=known_policy(config.policy),
             admission=config.admission,
             watermark=int(config.watermark * num_blocks),
             swap_space=BlockPool(config.num_swap_blocks, config.block_size),
@@ -112,6 +114,7 @@ class LLMEngine:
         expected_tokens: float | None = None,
         is_interactive: bool = False,
         on_token: Callable[[NewToken], None] | None = None,
+        cache_salt: str | None = None,
     ) -> str:
         """Add a request. The steps that follow serve it.
 
@@ -120,42 +123,76 @@ class LLMEngine:
             request_id: "0", "1", ... if not given.
             tier, expected_tokens, is_interactive: for policies that look at them; see Sequence.
             on_token: called with each new token. If it raises, this request fails, and no other.
+            cache_salt: the request shares cached blocks only with requests of the same salt, so that how fast it is
+                served tells nothing about the prompts of others.
 
         Returns:
             the request's id.
 
         Raises:
             BadRequest: the id is taken, or the prompt is empty, has a token outside the vocabulary, or is too long for
-                the context.
+                the context, or a value makes no sense or exceeds a limit; see `request_checks`.
             OutOfBlocks: the pool could not hold it, even alone. In both cases nothing has changed.
             RuntimeError: the engine is closed.
         """
         if self._is_closed:
             raise RuntimeError("the engine is closed; make a new one.")
-        params = params or SamplingParams()
+        check_options(request_id, tier, expected_tokens, is_interactive, on_token, cache_salt)
         name = self._free_id() if request_id is None else request_id
         if name in self.requests:
             raise BadRequest(f"request id {name!r} is being served; give every request its own id, or none at all.")
-        prompt_ids, max_tokens = encode_prompt(
-            self.model, self.tokenizer, f"request {name!r}", prompt, params.max_tokens, self.config.max_model_len
-        )
-        if params.max_tokens is None:
-            room = self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)
-            max_tokens = max(1, min(max_tokens, room))
-        rules = LogitsRules.of(params, self.tokenizer, self.model.config.get_text_config().vocab_size)
-        stop_token_ids = frozenset(params.stop_token_ids)
-        if not params.ignore_eos and self.tokenizer.eos_token_id is not None:
-            stop_token_ids |= {self.tokenizer.eos_token_id}
-        now = self.clock()
-        sequence = Sequence(name, prompt_ids, max_tokens, stop_token_ids, now, tier, expected_tokens, is_interactive)
+        params = self.checked_params(params)
+        sequence = self.new_sequence(name, f"request {name!r}", prompt, params)
+        sequence.tier, sequence.expected_tokens, sequence.is_interactive = int(tier), expected_tokens, is_interactive
+        sequence.cache_salt = cache_salt
         sequence.prompt_logits = params.prompt_logprobs is not None
+        sequence.arrival_time = now = self.clock()
+        params = self.generation_defaults.applied_to(params, sequence.max_new_tokens)
+        rules = self.logits_rules(params)
+        request = EngineRequest(name, list(sequence.prompt_ids), params, now, on_token, rules)
         self.scheduler.add(sequence)
-        request = EngineRequest(name, prompt_ids, params, now, on_token, rules)
         self.requests[name] = request
         self._num_added += 1
         seed = random.getrandbits(63) if params.seed is None else params.seed
         self._completions[sequence] = request.new_completion(sequence, seed, self.tokenizer)
         return name
+
+    def checked_params(self, params: SamplingParams | None) -> SamplingParams:
+        """A request's parameters, with the strings that end every completion of this model.
+
+        Raises:
+            BadRequest: see `request_checks.check_params`.
+        """
+        params = check_params(params, self.config.max_logprobs)
+        if not (stop := self.generation_defaults.stop):
+            return params
+        return replace(params, stop=tuple(dict.fromkeys([*params.stop, *stop])))
+
+    def new_sequence(self, name: str, label: str, prompt: str | ListOf[int], params: SamplingParams) -> Sequence:
+        """The sequence of a request that can be served. The engine stays as it is.
+
+        Args:
+            label: what error messages call the request.
+
+        Raises:
+            BadRequest, OutOfBlocks: see `add_request`.
+        """
+        prompt_ids, max_tokens = encode_prompt(
+            self.model, self.tokenizer, label, prompt, params.max_tokens, self.config.max_model_len
+        )
+        if params.max_tokens is None:
+            room = self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)
+            max_tokens = max(1, min(max_tokens, room))
+        stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_token_ids |= self.generation_defaults.end_token_ids
+        sequence = Sequence(name, prompt_ids, max_tokens, stop_token_ids)
+        self.scheduler.check(sequence)
+        return sequence
+
+    def logits_rules(self, params: SamplingParams) -> LogitsRules | None:
+        """The rules of a request in this model's tokens; see `LogitsRules.of`."""
+        return LogitsRules.of(params, self.tokenizer, self.model.config.get_text_config().vocab_size)
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
@@ -245,6 +282,18 @@ class LLMEngine:
     def forget(self, output: RequestOutput | None) -> None:
         """The caller has the output already: no step returns it any more."""
         self._unclaimed = [other for other in self._unclaimed if other is not output]
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes. Call it after the model's weights have changed: keys and values that the old ones
+        computed are wrong now.
+
+        Raises:
+            RuntimeError: requests have blocks; finish or abort them first.
+        """
+        self._finish_in_flight()
+        if self.scheduler.swap_space.used:
+            raise RuntimeError("requests are swapped out; finish or abort them first. Nothing changed.")
+        self.scheduler.pool.reset()
 
     def close(self) -> None:
         """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests

@@ -44,7 +44,7 @@ class OverlappedSteps:
 
         Returns:
             the sequences that have finished. Their blocks are free again. A step in flight may still write to them, but
-            the GPU works in the order of the launches, so whatever the next owner writes comes later.
+            the GPU executes launches in order, so anything that the next owner writes comes later.
         """
         finished = self.finish_in_flight() if self.may_lack_blocks() else []
         launched = self.launch()

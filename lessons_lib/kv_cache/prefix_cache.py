@@ -19,13 +19,22 @@ def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
     chain makes one hash stand for everything up to the end of the block.
 
     Args:
-        parent: the hash of the block before; b"" for the first.
+        parent: the hash of the block before; for the first, see `salt_root`.
         token_ids: the tokens of the block.
 
     Returns:
         32 bytes, by SHA-256: it is not feasible to construct a prompt whose blocks have another one's hashes.
     """
     return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
+
+
+def salt_root(cache_salt: str | None) -> bytes:
+    """What stands for the block before the first one: b"" without a salt.
+
+    Returns:
+        64 bytes, by SHA-512: longer than a block's hash, so that no block of tokens can pass for a salt.
+    """
+    return b"" if cache_salt is None else hashlib.sha512(cache_salt.encode("utf-8", "surrogatepass")).digest()
 
 
 def hash_full_blocks(
@@ -47,7 +56,8 @@ def hash_full_blocks(
         hashed = len(hashes) * block_size
         token_ids = [*sequence.prompt_ids[hashed:], *sequence.output_ids[max(0, hashed - len(sequence.prompt_ids)) :]]
         for start in range(0, full * block_size - hashed, block_size):
-            hashes.append(block_hash(hashes[-1] if hashes else b"", token_ids[start : start + block_size]))
+            parent = hashes[-1] if hashes else salt_root(sequence.cache_salt)
+            hashes.append(block_hash(parent, token_ids[start : start + block_size]))
     return hashes[:full]
 
 
@@ -158,6 +168,20 @@ class PrefixCache(BlockPool):
         if block_hash not in self.hash_to_block and block not in self.block_to_hash:
             self.block_to_hash[block] = block_hash
             self.hash_to_block[block_hash] = block
+
+    def reset(self) -> None:
+        """Forget what all blocks hold: none can be found any more.
+
+        Raises:
+            RuntimeError: a block is in use, and its sequence would go on with it; nothing changes.
+        """
+        if self.used:
+            raise RuntimeError(
+                f"{len(self.used)} of {self.num_blocks} blocks are in use; finish or abort all requests first. "
+                "Nothing changed."
+            )
+        self.block_to_hash.clear()
+        self.hash_to_block.clear()
 
     def is_writable(self, block: int) -> bool:
         """Whether its owner may write to it: no other sequence uses it, and none can find it."""

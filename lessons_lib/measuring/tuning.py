@@ -42,7 +42,7 @@ def engine_fits(model, tokenizer, num_seqs: int, context: int, limit: float, max
     tensors.
 
     Args:
-        limit: bytes besides the weights. On a GPU its own memory is a limit as well.
+        limit: bytes on top of the weights. On a GPU, the GPU's own memory is a limit as well.
     """
     blocks = num_seqs * blocks_for(context, 16)
     config = EngineConfig(

@@ -1,10 +1,23 @@
 """Turns prompts into token ids, and refuses what can't be served before anything is computed."""
 
+import operator
+import reprlib
 from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.models.loading import context_length
+
+# No tokenizer in use has longer tokens (many have one of 128 spaces), so a longer text can't fit, and isn't encoded.
+MAX_CHARACTERS_PER_TOKEN = 128
+
+
+@runtime_checkable
+class HasToList(Protocol):
+    """An array of NumPy, a tensor, an `array.array`."""
+
+    def tolist(self) -> list[Any]: ...
 
 
 class BadRequest(ValueError):
@@ -23,14 +36,15 @@ def encode_prompts(
     Args:
         prompts: texts, or lists of token ids.
         max_new_tokens: one limit for all requests, one for each, or None for as many as fit in the context.
-        context: the longest sequence, prompt and answer together; the model's own context if not given.
+        context: the longest sequence, prompt and answer together; the model's own context if not given. Some models
+            have none.
 
     Returns:
         (prompt_ids, max_tokens_each), both as long as `prompts`.
 
     Raises:
-        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, or a prompt and a limit that
-            together exceed the context.
+        BadRequest: an empty prompt, a token id outside the vocabulary, a limit below 1, a prompt and a limit that
+            together exceed the context, or no limit at all: neither a token limit nor a context.
     """
     if isinstance(prompts, str):
         raise BadRequest("prompts is one string; give a list of prompts, such as `[prompt]`.")
@@ -54,36 +68,123 @@ def encode_prompt(
         name: what error messages call the request.
     """
     context = _checked_context(model, context)
-    prompt_ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else list(prompt)
-    max_tokens = context - len(prompt_ids) if max_new_tokens is None else max_new_tokens
-    _check_request(name, prompt_ids, max_tokens, model.config.vocab_size, context)
-    return prompt_ids, max_tokens
+    prompt_ids = token_ids_of(tokenizer, name, prompt, model.config.vocab_size, context)
+    if context is None and max_new_tokens is None:
+        raise BadRequest(
+            f"{name} has no token limit, and the model no longest sequence. "
+            "Give max_new_tokens, or the longest sequence."
+        )
+    max_tokens = (context or 0) - len(prompt_ids) if max_new_tokens is None else max_new_tokens
+    return prompt_ids, _checked_limit(name, len(prompt_ids), max_tokens, context)
 
 
-def _check_request(name: str, prompt_ids: list[int], max_new_tokens: int, vocab_size: int, context: int) -> None:
-    if not prompt_ids:
+def token_ids_of(
+    tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int], vocab_size: int, context: int | None
+) -> list[int]:
+    """Token ids of a prompt, as Python integers, however they were given.
+
+    Args:
+        prompt: a text, or token ids: a list, a tuple, a range, or an array or tensor of one dimension.
+
+    Raises:
+        BadRequest: it is neither, it is empty, a token id is no integer or outside the vocabulary, or the context has
+            no room for it and a new token.
+    """
+    if isinstance(prompt, str):
+        if context is not None and len(prompt) > context * MAX_CHARACTERS_PER_TOKEN:
+            raise BadRequest(
+                f"{name} has {len(prompt)} characters; the context is {context} tokens, and {MAX_CHARACTERS_PER_TOKEN} "
+                "characters are the most that a token may have. Shorten the prompt."
+            )
+        try:
+            token_ids = tokenizer(prompt).input_ids
+        except Exception as error:
+            raise BadRequest(
+                f"{name} can't be encoded by the tokenizer ({type(error).__name__}: {error}). "
+                "Give a text without half characters (lone surrogates), or token ids."
+            ) from error
+    else:
+        token_ids = _checked_type(name, prompt)
+    if not len(token_ids):
         raise BadRequest(
             f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
         )
-    outside = [token for token in prompt_ids if not 0 <= token < vocab_size]
-    if outside:
+    if (
+        context is not None and len(token_ids) >= context
+    ):  # before its ids are looked at: a refusal must not take longer for a longer prompt
         raise BadRequest(
-            f"{name} contains token id {outside[0]}; the vocabulary has ids 0 to {vocab_size - 1}. "
-            "Encode the text with this model's own tokenizer."
-        )
-    if len(prompt_ids) >= context:
-        raise BadRequest(
-            f"{name} has {len(prompt_ids)} tokens; the context is {context}, and a new token needs a position too. "
+            f"{name} has {len(token_ids)} tokens; the context is {context}, and a new token needs a position too. "
             f"Shorten the prompt to {context - 1} tokens or fewer."
         )
-    if max_new_tokens < 1:
-        raise BadRequest(f"max_new_tokens is {max_new_tokens} for {name}; it must be at least 1.")
-    if len(prompt_ids) + max_new_tokens > context:
+    if isinstance(token_ids, HasToList):
+        token_ids = token_ids.tolist()
+    checked = [_token_id(name, token) for token in token_ids]
+    outside = [token for token in checked if not 0 <= token < vocab_size]
+    if outside:
         raise BadRequest(
-            f"{name} has {len(prompt_ids)} tokens and asks for {max_new_tokens} more, "
-            f"{len(prompt_ids) + max_new_tokens} in all; the context is {context}. "
-            f"Ask for {context - len(prompt_ids)} or fewer."
+            f"{name} contains token id {shortened(outside[0])}; the vocabulary has ids 0 to {vocab_size - 1}. "
+            "Encode the text with this model's own tokenizer."
         )
+    return checked
+
+
+def _checked_type(name: str, prompt: Any) -> Any:
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        raise BadRequest(f"{name} is {type(prompt).__name__}; decode it to a str, or give a list of token ids.")
+    is_array = isinstance(prompt, HasToList) and getattr(prompt, "ndim", 1) > 0
+    if not is_array and not isinstance(prompt, Sequence):
+        raise BadRequest(
+            f"{name} is {shortened(prompt)}; give a str, or a list of token ids such as `encoding.input_ids`."
+        )
+    return prompt
+
+
+def _token_id(name: str, token: Any) -> int:
+    try:
+        return integer(token)
+    except TypeError:
+        raise BadRequest(
+            f"{name} contains {shortened(token)}, which is {type(token).__name__} and no token id. "
+            "Give one flat list of integers per prompt."
+        ) from None
+
+
+def integer(value: Any) -> int:
+    """A value as a Python integer. A bool, or a float that happens to be whole, is a mistake somewhere else.
+
+    Raises:
+        TypeError: it is not an integer.
+    """
+    if isinstance(value, bool):
+        raise TypeError("a bool is not an integer here.")
+    return operator.index(value)
+
+
+def shortened(value: object) -> str:
+    """What a message shows of a value, however long that is."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # an integer of more than 4,300 digits
+        return f"a huge {type(value).__name__}"
+
+
+def _checked_limit(name: str, prompt_length: int, max_new_tokens: int, context: int | None) -> int:
+    try:
+        max_new_tokens = integer(max_new_tokens)
+    except TypeError:
+        raise BadRequest(
+            f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be an integer, or None for as many as "
+            "fit."
+        ) from None
+    if max_new_tokens < 1:
+        raise BadRequest(f"max_new_tokens is {shortened(max_new_tokens)} for {name}; it must be at least 1.")
+    if context is not None and prompt_length + max_new_tokens > context:
+        raise BadRequest(
+            f"{name} has {prompt_length} tokens and asks for {shortened(max_new_tokens)} more, "
+            f"{shortened(prompt_length + max_new_tokens)} in all; the context is {context}. "
+            f"Ask for {context - prompt_length} or fewer."
+        )
+    return max_new_tokens
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -96,21 +197,24 @@ def check_batch_size(batch_size: int) -> None:
         raise BadRequest(f"batch_size is {batch_size}; it must be at least 1.")
 
 
-def _checked_context(model: PreTrainedModel, context: int | None) -> int:
-    longest = context_length(model.config)
+def _checked_context(model: PreTrainedModel, context: int | None) -> int | None:
+    """The longest sequence; None if neither the caller nor the model has a limit."""
+    longest: int | None = context_length(model.config)
     if context is None:
         return longest
-    if not 1 < context <= longest:
-        raise BadRequest(
-            f"the longest sequence is set to {context}; it must be 2 to {longest}, which is the model's context."
-        )
+    if context < 2 or (longest is not None and context > longest):
+        limits = "at least 2" if longest is None else f"2 to {longest}, which is the model's context"
+        raise BadRequest(f"the longest sequence is set to {context}; it must be {limits}.")
     return context
 
 
 def _one_limit_each(max_new_tokens: int | Sequence[int] | None, count: int) -> list[int | None]:
     if max_new_tokens is None or isinstance(max_new_tokens, int):
         return [max_new_tokens] * count
-    max_tokens_each: list[int | None] = list(max_new_tokens)
+    try:
+        max_tokens_each: list[int | None] = list(max_new_tokens)
+    except TypeError:
+        return [max_new_tokens] * count  # type: ignore[list-item]  # an integer of NumPy; others are refused later
     if len(max_tokens_each) != count:
         raise BadRequest(
             f"{len(max_tokens_each)} values of max_new_tokens for {count} prompts; "

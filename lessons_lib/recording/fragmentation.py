@@ -46,7 +46,7 @@ class MemoryUse:
 
     @property
     def slots(self) -> int:
-        """All cache slots that the layout takes up, from the first to the last in use."""
+        """All cache slots that the layout takes up, from slot 0 to the last one in use."""
         return self.tokens + self.later + self.never + self.gaps
 
 

@@ -44,8 +44,7 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
 
     A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute.
     Decodes come first: they cost little, and skipping one would delay its completion by a step. What is left of the
-        budget goes to the others in order, as much
-    as each wants while there is any.
+    budget goes to the others in order, as much as each wants while there is any.
 
     Args:
         running: sequences, in the order of admission.
@@ -142,6 +141,15 @@ class Scheduler(Generic[OutputT]):
             BadRequest: its prompt is empty, or its `max_new_tokens` is below 1; nothing changes.
             OutOfBlocks: it could not reach `max_new_tokens` even in an empty pool; nothing changes.
         """
+        self.check(sequence)
+        self.waiting.add(sequence)
+
+    def check(self, sequence: Sequence) -> None:
+        """Whether the sequence can be served at all, when nothing else is.
+
+        Raises:
+            BadRequest, OutOfBlocks: see `add`.
+        """
         if not len(sequence.prompt_ids) or sequence.max_new_tokens < 1:
             raise BadRequest(
                 f"sequence {sequence.id!r} has {len(sequence.prompt_ids)} prompt tokens and max_new_tokens "
@@ -155,7 +163,6 @@ class Scheduler(Generic[OutputT]):
                 f"{self.pool.num_blocks}. "
                 "Lower its max_new_tokens, or make the pool larger. Nothing was added."
             )
-        self.waiting.add(sequence)
 
     def has_unfinished(self) -> bool:
         """Whether a sequence is running or waiting."""

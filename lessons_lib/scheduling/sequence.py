@@ -22,6 +22,7 @@ class Sequence:
         tier: priority class of its user; 0 is the best. Used by some policies.
         expected_tokens: an estimate of the completion's length, for policies that want one.
         is_interactive: whether a reader is watching the completion grow. Used by some policies.
+        cache_salt: it shares blocks only with sequences of the same salt (lesson 11).
         output_ids: the completion so far.
         num_computed_tokens: tokens, from the first on, whose keys and values are in the cache.
         blocks: its blocks, in the order of its tokens.
@@ -42,6 +43,7 @@ class Sequence:
     tier: int = 0
     expected_tokens: float | None = None
     is_interactive: bool = False
+    cache_salt: str | None = None
     output_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     blocks: list[int] = field(default_factory=list)

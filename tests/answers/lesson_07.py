@@ -542,7 +542,7 @@ ATTEND = [
         ),
         "Divide once",
     ),
-    Wrong("32-bit offset", attending((".to(tl.int64)", "")), "32 bits end at"),
+    Wrong("32-bit offset", attending((".to(tl.int64)", "")), "32-bit integer goes up to"),
     Wrong(
         "context one too long",
         attending(("first + slot < num_tokens", "first + slot <= num_tokens")),

@@ -377,11 +377,11 @@ MERGE = [
     ),
     Wrong("no maximum subtracted", merge((SHARES, "weights = tl.exp2(lse)")), "exp2(300) overflows float32"),
     Wrong("powers of e", merge((SHARES, SHARES.replace("exp2", "exp"))), "The log-sum-exps are in base 2"),
-    Wrong("all splits used", merge((USED, "split < NUM_SPLITS")), "you use them, from `partial_lse`"),
+    Wrong("all splits used", merge((USED, "split < NUM_SPLITS")), "you load them from `partial_lse`"),
     Wrong(
         "unused pieces read",
         merge((OUTPUTS, OUTPUTS.replace("is_used", "(split < NUM_SPLITS)"))),
-        "you use them, from `partial_out`",
+        "you load them from `partial_out`",
     ),
     Wrong("hidden log-sum-exps are 0", merge((LSE, LSE.replace('float("-inf")', "0.0"))), "count as 0 here"),
     Wrong(

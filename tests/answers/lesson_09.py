@@ -493,7 +493,7 @@ WRONG = {
         Wrong("prompts first", sharing(lambda running: more(running) + ones(running)), "You serve the prompts first"),
         Wrong("in one pass", sharing(), "You go through `running` in one pass"),
         Wrong("no budget", forgets_the_budget, "never schedule more than is left"),
-        Wrong("decodes are free", forgets_to_pay_for_decodes, "You didn't subtract the tokens"),
+        Wrong("decodes are free", forgets_to_pay_for_decodes, "subtract its token from the budget"),
         Wrong("more decodes than budget", pays_for_decodes_later, "The last of them get none"),
         Wrong(
             "whole prompts or nothing",
@@ -638,7 +638,7 @@ WRONG = {
         Wrong(
             "still in the queue",
             scheduling(schedule_waiting=enters_them_by_hand),
-            "was admitted but is still in the queue",
+            "admitted but still in the queue",
         ),
         Wrong(
             "admitted not noted",
@@ -881,7 +881,7 @@ WRONG = {
             ageing(
                 lambda self, s: max(0, s.arrival_time - self.head_start * s.is_interactive) + s.tier * self.patience
             ),
-            "Interactive requests of the first seconds are all tied",
+            "Interactive requests that arrive in the first seconds are all tied",
         ),
         Wrong(
             "interactive first",

@@ -52,7 +52,7 @@ def models():
 @pytest.fixture
 def an_engine(models):
     def make(kind="waits", **config):
-        config = {**ROOMY, **config}
+        config = {**ROOMY, "max_logprobs": -1, **config}
         if kind == "waits":
             return LLMEngine(models[kind], SpellingTokenizer(), EngineConfig(**config))
         make_runner = gpu_model_runner(compiled=False, capture=rerun)

@@ -47,8 +47,8 @@ QUIZ = [
         "change?",
         choices=(
             Choice(
-                "The prompt's first token comes sooner.",
-                "It comes later: the same tokens take more steps, and every step also decodes.",
+                "The new request's first token comes sooner.",
+                "It comes later: the same prompt tokens take more steps, and every step also decodes.",
             ),
             Choice(
                 "Each step is shorter, so the three requests wait less for each of their tokens; the prompt takes more "
@@ -80,8 +80,8 @@ QUIZ = [
             ),
             Choice(
                 "The positions 0, 1, 2, ..., and a mask that lets each token see the first 64 columns too.",
-                "Positions determine where the keys are written. These would overwrite the keys of the first chunk, "
-                "which the mask then exposes.",
+                "Positions determine where the keys are written. The new keys would overwrite those of the first "
+                "chunk, so the tokens would see the wrong keys there.",
             ),
             Choice(
                 "The positions 64, 65, ..., and a mask that lets all its tokens see columns 0 to the chunk's end.",
@@ -97,7 +97,7 @@ QUIZ = [
                 "Nothing; an empty row is skipped.", "The batch is a rectangle. The model computes all of its rows."
             ),
             Choice(
-                "As much as a row in use, which is little here; only the result is discarded.",
+                "As much as a row in use, which isn't much here; the result is simply discarded.",
                 "The timeline shows it hatched. Lesson 05 packs only the tokens that are needed into one row, so an "
                 "empty slot costs nothing.",
                 right=True,

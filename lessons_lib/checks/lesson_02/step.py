@@ -289,7 +289,7 @@ def _check_answers(attempt) -> None:
         want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
             raise Mistake(
-                f"request {name} should get {short(want)}, the same as alone; it got {short(answer)}.",
+                f"request {name} should get {short(want)}, as it does when served alone; it got {short(answer)}.",
                 case=case,
                 idea="Batching changes when a token is computed, never which one. Did a request lose its slot before "
                 "it finished?",

@@ -92,7 +92,7 @@ def _check_kind(got, want: list[int], case: str) -> None:
 def _name_wrong_slots(
     got: list[int], blocks: list[int], size: int, start: int, end: int, want: list[int], case: str
 ) -> Mistake:
-    """Recognise wrong slots by what they equal."""
+    """Recognize wrong slots by what they equal."""
     positions = range(start, end)
 
     def formula(slot) -> list[int] | None:

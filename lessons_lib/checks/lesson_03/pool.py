@@ -172,6 +172,7 @@ def _name_wrong_order(queue: list[int], case: str) -> None:
 def _check_refusals(attempt) -> None:
     begin = "pool = BlockPool(5, 16); `allocate(3)` returns [0, 1, 2]; "
     lost = "It would be in the queue twice, and two requests would get it: each would overwrite the other's keys."
+    lost_all = "They'd be in the queue twice, and two requests could get the same one and overwrite each other's keys."
     both = "Both times it is still in `used`, so also check that the blocks differ: `len(set(blocks)) == len(blocks)`. "
     cases = (
         ([4], "freeing block 4, which is free,", lost),
@@ -197,7 +198,7 @@ def _check_refusals(attempt) -> None:
     _allocate(pool, 3, case)
     call(pool.free, [0, 1, 2], case=case)
     refused(
-        ValueError, pool.free, [0, 1, 2], doing="freeing blocks a second time", case=case, idea=lost,
+        ValueError, pool.free, [0, 1, 2], doing="freeing blocks a second time", case=case, idea=lost_all,
         unchanged=lambda: _check_containers(pool, [3, 4, 2, 1, 0], set(), case),
     )  # fmt: skip
 

@@ -60,7 +60,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Why does the pool put a request's blocks back last block first?",
+        text="Why does the pool return a request's blocks to the queue last block first?",
         choices=(
             Choice(
                 "It is faster: the end of the queue is closer to the last block.",

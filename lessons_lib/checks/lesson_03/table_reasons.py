@@ -17,10 +17,8 @@ def why_count(got: int, want: int, tokens: int, size: int, was_enough: bool) -> 
         return f"That would be right for blocks of 16. The block size is in `self.pool.block_size`, here {size}."
     if got < want and last % size == 0:
         return (
-            f"Position {last} is the first slot of block {last} // {size} = {last // size} of this table. You seem to "
-            "grow when a "
-            f"block is over-full; "
-            "grow when the next position *starts* a block."
+            f"Position {last} is the first slot of block {last} // {size} = {last // size} of this table. Your table "
+            "seems to grow only when a block is over-full; it must grow when the next position *starts* a block."
         )
     if got < want:
         return (

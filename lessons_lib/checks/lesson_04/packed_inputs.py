@@ -152,7 +152,7 @@ def _wrong_cells(allowed, want, tags: Tags):
         f"`{drawn(allowed[query])}` (# attends, . blocked)."
     )
     for wrong, idea in (
-        (~want, "It is inverted. True means may attend."),
+        (~want, "It is inverted. True means that the query may attend."),
         (want.T, "It is transposed. A row is a query and a column is a key, as in `mask(tags, tags)`."),
         (combine([not_in_the_future], tags, tags), "Sequences see each other. The sequence rule is missing."),
         (combine([same_sequence], tags, tags), "Tokens see later tokens. The causal rule is missing."),

@@ -57,7 +57,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="In layer 1, a padding query has its whole row forbidden with minus infinity. Why can the stories be NaN "
+        text="In layer 1, a padding query's whole row is masked with minus infinity. Why can the stories be NaN "
         "after layer 2, although none of them may attend to padding?",
         choices=(
             Choice(

@@ -215,8 +215,7 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
     allowed = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] > -1
     if mask.dtype != torch.bool and not bool((mask <= 0).all()):
         idea = (
-            "In a bool mask, True means may attend. A float mask is added to the attention scores, and a 1 hides "
-            "nothing."
+            "In a bool mask, True means allowed. A float mask is added to the attention scores, and a 1 hides nothing."
         )
         raise Mistake(f"the mask should be bool; the model was given {mask.dtype}.", case=case, idea=idea)
     if not torch.equal(allowed.cpu(), want):

@@ -36,9 +36,9 @@ EXERCISES = [
         hints=(
             "A program has one row, as a tile. The softmax of a tile takes three lines. The rest is where the row "
             "starts, and what the elements past its end should be.",
-            "`column` goes from 0 to COLUMNS − 1; mask those below `columns`. The row starts at `x + row * stride_x`. "
-            'Load with `other=float("-inf")`, subtract the largest score, take exponentials, divide by their sum, '
-            "store at `out + row * stride_out`.",
+            "`column` goes from 0 to COLUMNS − 1; the mask is True for those below `columns`. The row starts at "
+            '`x + row * stride_x`. Load with `other=float("-inf")`, subtract the largest score, take exponentials, '
+            "divide by their sum, store at `out + row * stride_out`.",
             '`scores = tl.load(x + row * stride_x + column, mask=mask, other=float("-inf"))`, then '
             "`weights = tl.exp(scores - tl.max(scores, axis=0))`, and store `weights / tl.sum(weights, axis=0)` "
             "with the same mask.",
@@ -65,7 +65,7 @@ EXERCISES = [
         reference="lessons_lib.kernels.simple_paged:write_kernel",
         test=check_write_kernel,
         hints=(
-            "The gather of 07.3, reversed: read in order, write where the table says.",
+            "The gather of 07.3, reversed: read in order, write where `slot_mapping` says.",
             "The program id is the token. Load its slot from `slot_mapping`, load its elements from `new`, store them "
             "where the slot starts. Slots are numbered across the whole pool, so one stride is enough.",
             "`slot = tl.load(slot_mapping + token)`; "
@@ -102,12 +102,12 @@ EXERCISES = [
         reference="lessons_lib.kernels.simple_paged:decode_heads_kernel",
         test=check_decode_heads_kernel,
         hints=(
-            "`single_head_kernel` with more pointers moved. Program (i, h) needs its query, its KV head, its row of "
-            "the block tables, its context length, and the start of its output.",
+            "`single_head_kernel`, with pointers moved for each program. Program (i, h) needs its query, its KV head, "
+            "its row of the block tables, its context length, and the start of its output.",
             "Axis 0 of the grid is the sequence, axis 1 the query head. The KV head is head // GROUP; move the "
             "pointers of both caches by it. Move block_tables by the sequence. Load the length. Then call "
             "attend_blocks, and store.",
-            "`offsets = seq * stride_seq + head * stride_q_head + dim` serves q and out. "
+            "`offsets = seq * stride_seq + head * stride_q_head + dim` works for both q and out. "
             "`keys = k_cache + head // GROUP * stride_head`, the same for the values; "
             "`table = block_tables + seq * stride_table`; `num_tokens = tl.load(context_lens + seq)`.",
         ),

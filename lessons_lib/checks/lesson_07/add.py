@@ -58,7 +58,7 @@ def _check_case(attempt, n_elements: int, size: int, block: int) -> None:
 def _out_of_bounds(error, n_elements: int, block: int) -> str:
     if error.kind == "store":
         return (
-            f"The last program's tile goes up to offset {-(-n_elements // block) * block - 1}, and there are only "
+            f"The last program's tile goes up to offset {-(-n_elements // block) * block - 1}, but there are only "
             f"{n_elements} elements. Without a mask `tl.store` writes the whole tile. Give it "
             "`mask=offsets < n_elements`."
         )

@@ -80,8 +80,8 @@ def _check_case(attempt, num_tokens, table, scores, layout=DENSE, block_size=4, 
     single, caches = _make(num_tokens, table, scores, layout, block_size, head_dim, seed, unused=float("nan"))
     views = _views(caches, layout)
     case = (
-        f"{num_tokens} token{'s' if num_tokens > 1 else ''} in the blocks {table} of {len(single.keys)}, BLOCK_SIZE = "
-        f"{block_size}, stride_block = {views[0].stride(0)}, stride_slot = "
+        f"{num_tokens} token{'s' if num_tokens > 1 else ''} in blocks {table} of a {len(single.keys)}-block pool, "
+        f"BLOCK_SIZE = {block_size}, stride_block = {views[0].stride(0)}, stride_slot = "
         f"{views[0].stride(1)}{SCORES_TEXT[scores]}. Slots without a token hold NaN."
     )
     got, recording = _attend(attempt, single, views, case)
@@ -189,7 +189,8 @@ def _attend(attempt, single: SingleHead, views, case: str):
 def _out_of_bounds(error, single: SingleHead, keys) -> str:
     if error.tensor == "block_table":
         return (
-            f"The table has one entry per block, {len(single.table)} here: position p is in entry p // BLOCK_SIZE."
+            f"The table has one entry per block, {len(single.table)} here: the block of position p is in entry "
+            "p // BLOCK_SIZE."
             if error.number >= 0
             else "The table is read before its first entry."
         )
@@ -197,8 +198,8 @@ def _out_of_bounds(error, single: SingleHead, keys) -> str:
     if abs(error.number) > abs(NOWHERE) // 2:
         return (
             f"That comes from a table entry that is not in use: {single.num_tokens} tokens in blocks of {size} need "
-            f"entries 0 to {len(single.table) - 1}. Position p is in entry p // BLOCK_SIZE; go in steps of "
-            "BLOCK_SIZE, and stop before `num_tokens`."
+            f"entries 0 to {len(single.table) - 1}. The block of position p is in entry p // BLOCK_SIZE; go in steps "
+            "of BLOCK_SIZE, and stop before `num_tokens`."
         )
     reach = biggest * keys.stride(0) + (2 * size - 1) * keys.stride(1) + 2 * single.query.shape[0]
     if error.number > reach:
@@ -265,9 +266,9 @@ def _check_large_pool(attempt) -> None:
         f"{cache.stride(0)}, float16."
     )
     idea = (
-        f"Block × stride is {block * cache.stride(0):,} here, and 32 bits end at {LIMIT_32 - 1:,}. The product "
-        "overflows to a negative address or, worse, to one that looks right. The table holds 32-bit integers, so "
-        "the product has 32 bits too. Convert the block to 64 bits before you multiply: `.to(tl.int64)`."
+        f"Block × stride is {block * cache.stride(0):,} here, and a 32-bit integer goes up to {LIMIT_32 - 1:,}. "
+        "The product overflows to a negative address or, worse, to one that looks right. The table holds 32-bit "
+        "integers, so the product has 32 bits too. Convert the block to 64 bits before you multiply: `.to(tl.int64)`."
     )
     try:
         got, _ = _attend(attempt, single, (cache, cache), case)

@@ -273,7 +273,7 @@ def _table(recording, program) -> str:
     if not rows:
         return "You read no entry of the block tables. The table of sequence i starts at i × stride_table."
     if rows == [program.ids[0]]:
-        return "You don't read this sequence's table from its first entry on. It starts at seq × stride_table."
+        return "You don't start at the first entry of this sequence's table. The table starts at seq × stride_table."
     return f"The program read the block table of sequence {ranges(rows)}. Its own starts at seq × stride_table."
 
 

@@ -91,7 +91,7 @@ class SingleHead:
             "The scores are multiplied by `scale` twice. Scale either the query or the scores.",
             self._over(cells, self.scale**2),
         )
-        yield "You divided by `scale`. It already is 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
+        yield "You divided by `scale`. It is already 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
             "Slots past the last token were included. In the last block only the slots with `first + slot < "
             "num_tokens` hold keys: the scores of the others must be minus infinity, so that their weights are 0.",
@@ -107,12 +107,13 @@ class SingleHead:
         if self.num_tokens > size:
             last = (self.num_tokens - 1) // size * size
             yield (
-                "Only the last block counts. The maximum isn't carried: `row_max` must become the new maximum at the "
-                "end of each iteration, else the factor exp(row_max − new_max) is 0 every time.",
+                "Only the last block counts in your result. The maximum isn't carried: `row_max` must become the new "
+                "maximum at the end of each iteration; otherwise the factor exp(row_max − new_max) is 0 every time.",
                 self._over(cells[last:]),
             )
             yield (
-                "Only the first block counts. Continue in steps of BLOCK_SIZE until all `num_tokens` are seen.",
+                "Only the first block counts in your result. Continue in steps of BLOCK_SIZE until all `num_tokens` "
+                "are seen.",
                 self._over(cells[:size]),
             )
             yield (
@@ -213,7 +214,7 @@ class Reads:
         if not self.keys:
             return self._why_none()
         blocks, needed = sorted({block for block, _ in self.keys}), sorted({block for block, _ in wanted})
-        prefix = f"You read the blocks {blocks}; the sequence is in {needed}. "
+        prefix = f"You read blocks {blocks}; the sequence is in {needed}. "
         if self.iterations >= len(needed) > len(blocks) and len(set(self.entries)) <= 1:
             return (
                 prefix

@@ -130,12 +130,12 @@ def _wrong_values(out, want, scores, row: int, size: int, case: str) -> Mistake:
         (
             padded.softmax(dim=0)[: len(own)],
             "The elements past the end of the row counted as scores of 0. `other=` sets what a masked element is: for "
-            "a softmax minus infinity, whose exponential is 0.",
+            "a softmax, use minus infinity, whose exponential is 0.",
         ),
         (
             own.exp() / (own.exp().sum() + size - len(own)),
             "The elements past the end of the row counted as scores of 0. `other=` sets what a masked element is: for "
-            "a softmax minus infinity, whose exponential is 0.",
+            "a softmax, use minus infinity, whose exponential is 0.",
         ),
         (
             weights / own.sum(),

@@ -149,7 +149,7 @@ def _wrong_offsets(
             "What follows a token's elements belongs to the next slot. Give `tl.store` the mask `offsets < n_elements`."
         )
     elif set(stored) < set(want):
-        idea = "Part of the token is missing: a token has all its KV heads, elements 0 to `n_elements` − 1."
+        idea = "Part of the token is missing: store all its KV heads, elements 0 to `n_elements` − 1."
     return Mistake(what, case=case, idea=idea)
 
 

@@ -51,7 +51,7 @@ EXERCISES = [
         test=check_merge_kernel,
         hints=(
             "All splits have finished: their attentions and log-sum-exps are in memory. The result is a weighted mean "
-            "of the attentions, with the weights 2 to the log-sum-exp.",
+            "of the attentions; each weight is 2 to the power of the log-sum-exp.",
             "The head, the sequence, and its token. Which splits have keys. Their indices in `partial_lse`. Weights "
             "relative to the largest log-sum-exp. The attentions, a rectangle [splits, head size]. Sum of weight × "
             "attention along the splits, divided by the sum of the weights. Store it.",

@@ -111,7 +111,7 @@ def _why(attempt, bounds: list[int], tokens: int, got: list[int]) -> str:
 def _out_of_bounds(error, bounds: list[int]) -> str:
     if error.tensor == "cu_seqlens_q":
         return (
-            f"cu_seqlens_q has {len(bounds)} entries here, one per sequence and the end: read only entries 0 to "
+            f"cu_seqlens_q has {len(bounds)} entries here, one per sequence plus the end: read only entries 0 to "
             f"{len(bounds) - 1}."
         )
     return ""

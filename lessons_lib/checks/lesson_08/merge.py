@@ -172,20 +172,20 @@ def _why_read(read, tensor: str, seq: int, head: int, splits: Splits) -> str:
     if own <= set(read) and extra == {(token, head, used)} and used + 1 < num_splits:
         return (
             f"{splits.contexts[seq]} keys with {splits.split_size} per split fill {used} "
-            f"split{'s' if used > 1 else ''}, and you use one more, from `{tensor}`. Splits count from 0, so the "
+            f"split{'s' if used > 1 else ''}, and you load one more from `{tensor}`. Splits count from 0, so the "
             "last one with keys is tl.cdiv(context_len, SPLIT_SIZE) − 1: `<`, not `<=`."
         )
     if own <= set(read) and all(cell[:2] == (token, head) for cell in extra):
         return (
             f"Of {num_splits} splits, {used} {'has' if used == 1 else 'have'} keys: {splits.contexts[seq]} keys, "
-            f"{splits.split_size} per split. The others were never written, and you use them, from `{tensor}`. "
+            f"{splits.split_size} per split. The others were never written, but you load them from `{tensor}`. "
             "Load only where `split < tl.cdiv(context_len, SPLIT_SIZE)`, with "
             f"`other={'-inf' if tensor == 'partial_lse' else '0.0'}`."
         )
     if own <= set(read) and heads * num_splits > 1 and len(extra) <= 2 * num_splits:
         return (
-            f"The tile has BLOCK_SPLITS = {_power(num_splits)} elements, and a head {num_splits} splits. What follows "
-            "belongs to the next head: mask it."
+            f"The tile has BLOCK_SPLITS = {_power(num_splits)} elements, but a head has only {num_splits} splits. The "
+            "rest belong to the next head: mask them."
         )
     prefix = f"From `{tensor}`, a program of head {head} read {sorted(read)[:4]} as (token, head, split). "
     swapped = {_cell((token * num_splits + split) * heads + head, heads, num_splits) for split in range(used)}
@@ -264,8 +264,8 @@ def _check_extent(recording, program, splits: Splits, case: str) -> None:
             raise Mistake(
                 what,
                 case=case,
-                idea=f"The tile has BLOCK_SPLITS elements, a head NUM_SPLITS splits, and {used} of them have keys. "
-                "Mask the rest.",
+                idea=f"The tile has BLOCK_SPLITS elements, but a head has only NUM_SPLITS splits, of which {used} "
+                f"{'has' if used == 1 else 'have'} keys. Mask the rest.",
             )
 
 

@@ -111,8 +111,8 @@ QUIZ = [
             ),
             Choice(
                 "Now and then a call would take seconds, and no call with a new key could be captured.",
-                "Each new key, such as a new number of tokens, tries all configurations, which can't happen in a "
-                "CUDA graph. It's better done once, on purpose, before any request waits.",
+                "For each new key, such as a new number of tokens, it tries all configurations, which can't happen "
+                "while a CUDA graph is being captured. It's better done once, on purpose, before any request waits.",
                 right=True,
             ),
             Choice(

@@ -54,9 +54,15 @@ def check_conservative(attempt) -> None:
     if wrong is not None:
         case = CASES[wrong]
         promises = [blocks_for(prompt + max_tokens - 1, case[0]) for prompt, max_tokens, _ in [*case[2], case[3]]]
-        added = f"{' + '.join(map(str, promises))} = {sum(promises)} block{'s' * (sum(promises) > 1)}"
+        total = f"{sum(promises)} block{'s' * (sum(promises) > 1)}"
+        added = (
+            f"the promises are {' + '.join(map(str, promises))} = {total}"
+            if len(promises) > 1
+            else f"the promise is {total}"
+        )
         what = (
-            f"the promises are {added}, and the pool has {case[1]}: {wanted[wrong]}. Yours returned {outcomes[wrong]}."
+            f"{added}, and the pool has {case[1]}, so the function should return {wanted[wrong]}; "
+            f"yours returned {outcomes[wrong]}."
         )
         raise Mistake(what, case=_told(*case), idea=_why(outcomes))
 

@@ -6,7 +6,7 @@ from random import Random
 from lessons_lib.checks.lesson_09.made_up import a_sequence
 
 P, H = 25, 40  # patience and head start that tell the rules apart; with small ones they look alike
-UNITS = "All three are in seconds: add them as they are."
+UNITS = "Arrival time, patience and head start are all in seconds: use them as they are."
 
 FRACTIONS = "Fractions of a second are lost. Many requests arrive within one second; keep the arrival time as it is."
 # Two pairs that give the same order; `_by_ranks` tells them apart.
@@ -148,12 +148,12 @@ WHOLES = (
         "Your rank uses only `is_interactive`. Arrival time, tier and head start belong in one sum."
     )),
     (lambda s: max(_right(s), 0), (
-        "Your ranks never go below 0, so all sequences that would are tied. A rank may be negative: only the "
-        "order matters."
+        "Your ranks never go below 0, so all sequences whose rank should be negative are tied. A rank may be "
+        "negative: only the order matters."
     )),
     (lambda s: max(s.arrival_time - H * s.is_interactive, 0) + s.tier * P, (
-        "Interactive requests of the first seconds are all tied, because your arrival − head start never goes "
-        "below 0. A rank may be negative."
+        "Interactive requests that arrive in the first seconds are all tied, because your arrival − head start "
+        "never goes below 0. A rank may be negative."
     )),
     (lambda s: s.arrival_time + max(s.tier * P - H * s.is_interactive, 0), (
         "Your head start can at most cancel the tier, so an interactive tier-0 request gains nothing. "

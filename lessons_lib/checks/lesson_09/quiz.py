@@ -9,7 +9,8 @@ QUIZ = [
         choices=(
             Choice(
                 "1, since it is already decoding.",
-                "Its last token can only be computed when the keys of all earlier tokens are in the cache. None are.",
+                "Its last token can only be computed once the keys and values of all earlier tokens are in the cache. "
+                "None are.",
             ),
             Choice(
                 "30",
@@ -36,7 +37,8 @@ QUIZ = [
             Choice("A prompt must be computed in one step.", "It can be computed in chunks."),
             Choice(
                 "A decode takes only one token of the budget, and skipping it delays the end of its answer by a step.",
-                "It costs little. Interactive or not, its batch slot and its blocks are free a step sooner.",
+                "It costs little. Whether or not its request is interactive, its batch slot and its blocks are free a "
+                "step sooner.",
                 right=True,
             ),
             Choice(
@@ -75,8 +77,8 @@ QUIZ = [
         choices=(
             Choice("It computes more tokens.", "It computes the same tokens in a different order."),
             Choice(
-                "Under load, long answers may never be served.",
-                "New short requests keep passing the long one. It also needs lengths that aren't known in advance: "
+                "Under load, requests with long answers may never be served.",
+                "New short requests keep passing the long ones. It also needs lengths that aren't known in advance: "
                 "with bad estimates it can be worse than first come, first served.",
                 right=True,
             ),

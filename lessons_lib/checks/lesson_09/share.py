@@ -170,7 +170,7 @@ RULES = (
         "than is left."
     )),
     (lambda r, b: _each(_ones(r)) | _served_in_order(_more(r), b), (
-        "You didn't subtract the tokens of sequences that want one from the budget."
+        "A sequence that wants one token uses up budget too: subtract its token from the budget."
     )),
     (lambda r, b: _each(_ones(r)) | _served_in_order(_more(r), b - len(_ones(r))), (
         "More sequences want one token than the budget allows. The last of them get none in this step."
@@ -210,8 +210,8 @@ RULES = (
         ),
     ),
     (lambda r, b: _served_in_order(_answering_first(r), b), (
-        "You seem to check whether there is an answer. Only what a sequence wants matters: those with known − "
-        "computed = 1 come first."
+        "You seem to check whether there is an answer. Only what a sequence wants matters: sequences with "
+        "known − computed = 1 come first."
     )),
     (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens), (
         "You count only the prompt. An answer whose cache was lost is computed again as well: the known tokens "
@@ -236,7 +236,7 @@ RULES = (
         "as the budget goes."
     )),
     (lambda r, b: _served_in_order(_both(r), max(b - 1, 0)), (
-        "One token of the budget stays unused: the step may compute exactly as many tokens as the budget."
+        "One token of the budget stays unused: the step may use the whole budget."
     )),
 )  # fmt: skip
 

@@ -228,7 +228,7 @@ class Twins:
         if set(mine) & set(waits) or set(runs) & set(waits):
             both = listed(sorted((set(mine) | set(runs)) & set(waits)))
             raise Mistake(
-                f"{both} was admitted but is still in the queue.",
+                f"admitted but still in the queue: {both}.",
                 case=self._now(),
                 idea=(
                     "`self.admit(scheduler_output, sequence)` removes it from the queue and appends it to "
@@ -339,7 +339,7 @@ class Twins:
             )
         elif empty and all(name in admitted for name in empty):
             idea = (
-                f"{listed(empty)} was admitted and got no tokens. An admitted sequence gets its first tokens in "
+                f"Admitted, but without tokens: {listed(empty)}. An admitted sequence gets its first tokens in "
                 "the same step: `self.allocate_slots(scheduler_output, sequence, count)`."
             )
         elif empty and any(name in admitted and mine.get(name, 0) >= theirs.get(name, 0) for name in mine):
@@ -349,14 +349,14 @@ class Twins:
             )
         elif empty:
             idea = (
-                f"{listed(empty)} got nothing, although there are blocks for it. One that stalls doesn't stop the "
-                "others."
+                f"{listed(empty)} got nothing, although enough blocks are free. A sequence that stalls doesn't stop "
+                "the others."
             )
         elif any(name not in theirs for name in mine):
             stalled = listed(name for name in mine if name not in theirs)
             idea = (
-                f"There aren't enough free blocks for all these tokens of {stalled}. So it gets none in this "
-                "step, and stalls."
+                f"There aren't enough free blocks for all the tokens of {stalled}. A sequence that can't get all the "
+                "blocks it needs stalls: it gets no tokens in this step."
             )
         elif again := next((s.id for s in want.admitted if s.output_ids and mine[s.id] != theirs[s.id]), None):
             idea = (
@@ -381,7 +381,8 @@ class Twins:
                 continue
             count = got.num_scheduled_tokens.get(sequence, 0)
             room = sequence.num_computed_tokens + count
-            what = f"after `schedule`, {sequence.id} should have {due} blocks of {size}; yours has {held}."
+            blocks = f"{due} block{'s' * (due != 1)} of {size}"
+            what = f"after `schedule`, {sequence.id} should have {blocks}; yours has {held}."
             if held < due and len(self.mine.pool.free_queue) == len(self.want.pool.free_queue):
                 idea = (
                     "Blocks were allocated, but no sequence has them: `sequence.blocks += self.pool.allocate(missing)`."
@@ -419,8 +420,9 @@ class Twins:
             raise Mistake(what, case=self._now(), idea=idea)
         lost = len(self.want.pool.free_queue) - len(self.mine.pool.free_queue)
         if lost:
+            free = len(self.want.pool.free_queue)
             what = (
-                f"the pool should have {len(self.want.pool.free_queue)} free blocks; yours has "
+                f"the pool should have {free} free block{'s' * (free != 1)}; yours has "
                 f"{len(self.mine.pool.free_queue)}."
             )
             raise Mistake(

@@ -9,8 +9,8 @@ QUIZ = [
         choices=(
             Choice(
                 "A replay that raises an error, because the graph's tensors no longer exist.",
-                "A graph knows nothing about tensors. It launches its kernels on the addresses of the capture, "
-                "without any error.",
+                "A graph knows nothing about tensors. It launches its kernels with the captured addresses and "
+                "raises no error.",
             ),
             Choice(
                 "A slower replay, because the graph was tuned for the smaller cache.",
@@ -59,7 +59,7 @@ QUIZ = [
         choices=(
             Choice(
                 "The step is canceled and launched again without A.",
-                "Launched GPU work can't be taken back, and the other sequences need its results.",
+                "GPU work that has been launched can't be canceled, and the other sequences need its results.",
             ),
             Choice(
                 "It becomes part of A's answer, which is one token longer than without overlap.",

@@ -1,0 +1,145 @@
+"""The sizes of an engine: a wrong one is refused when the engine is made, with the value, the limit and the remedy."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from engine_cases import a_model, alone, an_engine, greedy
+
+from lessons_lib.engine import config as engine_config
+from lessons_lib.engine.config import EngineConfig, available_memory, checked_num_blocks
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.block_pool import block_bytes
+from lessons_lib.scheduling.policies import BalancedLengths, FirstComeFirstServed, StrictPriority
+
+WRONG = [
+    *[("max_num_seqs", value) for value in (0, -1, 2.0, True, "8", None, math.nan)],
+    *[("max_num_batched_tokens", value) for value in (0, 1.5, None)],
+    *[("max_model_len", value) for value in (0, 1, -5, 20.0, "20", 2**63)],
+    *[("block_size", value) for value in (0, -4, 16.0, None)],
+    *[("num_blocks", value) for value in (0, -1, 3.5, "many", 10**400)],
+    *[("cache_bytes", value) for value in (0, -1, 1e9, None)],
+    *[("num_swap_blocks", value) for value in (-1, 0.5, None)],
+    *[("watermark", value) for value in (-0.01, 1.01, 5, math.nan, "0.1", None, True)],
+    *[("share_prefixes", value) for value in (1, None, "no")],
+    *[("generation_config", value) for value in (1, None, "auto")],
+    *[("policy", value) for value in (None, FirstComeFirstServed, 3, object())],
+    *[("admission", value) for value in (None, "optimistic")],
+    *[("make_runner", value) for value in ("GPU", 1)],
+    *[("max_logprobs", value) for value in (-2, None, 1.5)],
+]
+
+
+@pytest.mark.parametrize(
+    "name, value", WRONG, ids=lambda value: value if isinstance(value, str) else type(value).__name__
+)
+def test_a_value_that_makes_no_sense_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=rf"{name} is .+; it (must|is) .+\.$") as refused:
+        EngineConfig(**{name: value})
+    assert len(str(refused.value)) < 300
+
+
+def test_a_step_has_room_for_a_token_of_each_sequence():
+    with pytest.raises(ValueError, match="max_num_batched_tokens is 7 and max_num_seqs 8; .* Raise the first or lower"):
+        EngineConfig(max_num_seqs=8, max_num_batched_tokens=7)
+
+
+@pytest.mark.parametrize("name, kind", [("fcfs", FirstComeFirstServed), ("priority", StrictPriority)])
+def test_a_policy_may_be_named_as_in_vllm(name, kind):
+    config = EngineConfig(policy=name)
+    assert type(config.policy) is kind and type(replace(config, block_size=4).policy) is kind
+    engine = an_engine(policy=name)
+    assert engine.generate([[1, 2]], greedy())[0].token_ids == alone("qwen2", [1, 2], 12)
+
+
+@pytest.mark.parametrize("name", ["FCFS", "sjf", "", "x" * 10_000])
+def test_an_unknown_policy_is_refused_with_those_that_there_are(name):
+    with pytest.raises(ValueError, match="there is no policy .*; there are 'fcfs', 'priority'") as refused:
+        EngineConfig(policy=name)
+    assert len(str(refused.value)) < 300
+
+
+def test_integers_may_be_those_of_numpy():
+    config = EngineConfig(block_size=np.int64(4), num_blocks=np.uint8(9), watermark=np.float64(0.5))
+    assert (type(config.block_size), type(config.num_blocks), config.block_size, config.num_blocks) == (int, int, 4, 9)
+
+
+def test_a_policy_of_ones_own_is_kept():
+    policy = BalancedLengths(target=30)
+    assert EngineConfig(policy=policy).policy is policy
+
+
+# With a model
+
+
+def num_blocks_of(**config):
+    return checked_num_blocks(EngineConfig(**{"block_size": 4, **config}), a_model())
+
+
+def test_a_sequence_is_no_longer_than_the_model_has_positions():
+    assert num_blocks_of(max_model_len=256, num_blocks=64) == 64
+    for length in (257, 10**9):
+        with pytest.raises(ValueError, match=f"max_model_len is {length}; the model has positions for 256 tokens"):
+            an_engine(max_model_len=length, num_blocks=64)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 3, 10])
+def test_one_sequence_of_max_model_len_fits_the_cache(num_blocks):
+    longest = 4 * num_blocks + 1  # the last token has no place in the cache
+    engine = an_engine(num_blocks=num_blocks, max_model_len=longest)
+    (output,) = engine.generate([[1]], SamplingParams(max_tokens=None, ignore_eos=True))
+    assert len(output.token_ids) == longest - 1
+    words = (
+        f"needs {num_blocks + 1} blocks of 4 tokens, and the pool has {num_blocks}.*to {longest} or less.*num_blocks"
+    )
+    with pytest.raises(ValueError, match=words):
+        an_engine(num_blocks=num_blocks, max_model_len=longest + 1)
+
+
+def test_a_small_pool_is_fine_if_no_length_was_asked_for():
+    assert num_blocks_of(num_blocks=3) == 3
+
+
+def test_the_cache_has_a_block():
+    size = block_bytes(a_model().config, 4)
+    assert num_blocks_of(cache_bytes=size) == 1
+    with pytest.raises(ValueError, match=f"cache_bytes is {size - 1}, and one block .* takes {size} bytes. Raise"):
+        num_blocks_of(cache_bytes=size - 1)
+
+
+@pytest.mark.parametrize(
+    "config", [{"cache_bytes": 2**60}, {"num_blocks": 2**50}, {"num_blocks": 1, "num_swap_blocks": 2**50}]
+)
+def test_a_cache_beyond_the_memory_is_refused_before_it_is_allocated(config, monkeypatch):
+    monkeypatch.setattr(engine_config, "available_memory", lambda device: 2**40)
+    with pytest.raises(MemoryError, match="GiB on cpu; 1024.0 GiB are available. Lower num_blocks, cache_bytes or"):
+        num_blocks_of(**config)  # not a whole engine: if nothing were refused, it would take the machine's memory
+
+
+def test_pool_and_swap_space_fit_together(monkeypatch):
+    size = block_bytes(a_model().config, 4)
+    monkeypatch.setattr(engine_config, "available_memory", lambda device: 10 * size)
+    assert num_blocks_of(num_blocks=7, num_swap_blocks=3) == 7
+    with pytest.raises(MemoryError, match="8 blocks and 3 swap blocks"):
+        num_blocks_of(num_blocks=8, num_swap_blocks=3)
+
+
+def test_a_runner_of_ones_own_has_its_memory_already(monkeypatch):
+    monkeypatch.setattr(engine_config, "available_memory", lambda device: 0)
+    assert num_blocks_of(num_blocks=7, make_runner=lambda *_: None) == 7
+    with pytest.raises(MemoryError):
+        num_blocks_of(num_blocks=7, num_swap_blocks=1, make_runner=lambda *_: None)
+
+
+def test_without_a_figure_nothing_is_refused(monkeypatch):
+    monkeypatch.setattr(engine_config, "available_memory", lambda device: None)
+    assert num_blocks_of(num_blocks=2**50) == 2**50
+
+
+def test_the_available_memory_is_a_figure_or_nothing(monkeypatch):
+    assert 2**20 < (available_memory(torch.device("cpu")) or 2**30) < 2**50
+    assert available_memory(torch.device("meta")) is None
+    monkeypatch.setattr(engine_config, "Path", lambda name: (_ for _ in ()).throw(OSError))
+    assert 2**20 < (available_memory(torch.device("cpu")) or 2**30) < 2**50

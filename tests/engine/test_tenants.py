@@ -1,0 +1,180 @@
+"""Tenants that must not learn what others asked, and a cache that can be emptied."""
+
+import copy
+import itertools
+import random
+
+import pytest
+import torch
+from engine_cases import a_model, alone, an_engine, check_that_nothing_is_left, greedy, run_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks, salt_root
+from lessons_lib.scheduling.sequence import Sequence
+
+PROMPT = list(range(10, 31))
+
+
+def hashes(tokens, salt=None, size=4):
+    return hash_full_blocks(Sequence("it", tokens, 1, cache_salt=salt), size)
+
+
+def cached_tokens(engine, prompt, salt=None):
+    """How many tokens of a prompt are found in the cache."""
+    before = engine.metrics.cached_tokens
+    (output,) = engine.generate([prompt], greedy(4), cache_salt=salt)
+    assert output.token_ids == alone("qwen2", prompt, 4)
+    return engine.metrics.cached_tokens - before
+
+
+# Hashes
+
+
+TOKENS = st.lists(
+    st.sampled_from([0, 1, 2, 3, 12, 23, 123, 255, 256, 2**16, 2**31 - 1, 2**31, 2**63 - 1, -1]), max_size=12
+)
+SALTS = st.one_of(st.none(), st.text(max_size=4), st.sampled_from(["\0" * 8, "\1" + "\0" * 31, "a" * 32, "\ud800"]))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(one=st.tuples(TOKENS, SALTS), other=st.tuples(TOKENS, SALTS), size=st.integers(1, 4))
+def test_hashes_are_equal_exactly_if_everything_before_is(one, other, size):
+    ours, theirs = hashes(*one, size), hashes(*other, size)
+    for index in range(min(len(ours), len(theirs))):
+        end = (index + 1) * size
+        assert (ours[index] == theirs[index]) == (one[0][:end] == other[0][:end] and one[1] == other[1])
+
+
+def test_no_two_of_many_blocks_share_a_hash():
+    blocks = {tuple(tokens) for tokens in itertools.product([0, 1, 2, 12, 23, 123, 256, 65536], repeat=3)}
+    blocks |= {(1, 23), (12, 3), (1, 2, 3), (123,), (-1,), (2**63 - 1,), (2**32 + 1,), (1, 0), (0, 1)}
+    parents = [b"", block_hash(b"", [1]), block_hash(b"", [12]), salt_root("a"), salt_root("b"), salt_root("")]
+    assert len({block_hash(parent, list(tokens)) for parent in parents for tokens in blocks}) == len(parents) * len(
+        blocks
+    )
+
+
+def test_tokens_cannot_pass_for_a_salt_nor_a_salt_for_tokens():
+    """The bytes of a block, or of a parent and a block, given as a salt, and a salt's hash as what stands before."""
+    as_bytes = (1).to_bytes(8, "little") * 4
+    assert hashes([1] * 4, as_bytes.decode())[0] not in hashes([1] * 8)
+    parent = hashes([1] * 4)[0]
+    assert hashes([1] * 4, parent.decode("latin-1"))[0] not in hashes([1] * 8)
+    assert len(salt_root("x")) != len(parent)
+
+
+def test_hashes_without_a_salt_are_what_they_were():
+    assert hashes([1, 2, 3, 4]) == [block_hash(b"", [1, 2, 3, 4])]
+
+
+# Salts
+
+
+def test_blocks_are_shared_only_with_the_same_salt():
+    engine = an_engine()
+    assert [cached_tokens(engine, PROMPT, salt) for salt in (None, "a", "b")] == [0, 0, 0]
+    assert [cached_tokens(engine, PROMPT, salt) for salt in (None, "a", "b", "c")] == [20, 20, 20, 0]
+
+
+def test_requests_at_the_same_time_share_only_with_the_same_salt():
+    engine = an_engine(num_blocks=100)
+    engine.add_request(PROMPT, greedy(6), cache_salt="a")
+    engine.step()
+    for salt in ("a", "b", None):
+        engine.add_request(PROMPT, greedy(6), request_id=f"of {salt}", cache_salt=salt)
+    engine.step()
+    blocks = {sequence.id: sequence.blocks for sequence in engine.scheduler.running}
+    assert blocks["0"][:5] == blocks["of a"][:5]
+    assert not set(blocks["of b"]) & {*blocks["0"], *blocks["of None"]}
+    for output in run_out(engine).values():
+        assert output.token_ids == alone("qwen2", PROMPT, 6)
+
+
+@pytest.mark.parametrize("num_swap_blocks", [0, 20])
+def test_preempted_and_forked_sequences_keep_their_salt(num_swap_blocks):
+    engine = an_engine(num_blocks=14, num_swap_blocks=num_swap_blocks)
+    params = SamplingParams(max_tokens=16, temperature=1.0, seed=1, n=2, ignore_eos=True)
+    for salt in ("a", "b", "c"):
+        engine.add_request(PROMPT[:9], params, request_id=salt, cache_salt=salt)
+    seen = {}
+    while engine.has_unfinished():
+        engine.step()
+        pool = engine.scheduler.pool
+        for sequence in [*engine.scheduler.running, *engine.scheduler.waiting]:
+            assert sequence.cache_salt == sequence.id[0]
+            assert sequence.block_hashes == hashes(sequence.token_ids, sequence.id[0])[: len(sequence.block_hashes)]
+            for block in sequence.blocks:
+                if block in pool.block_to_hash:
+                    assert seen.setdefault(pool.block_to_hash[block], sequence.id[0]) == sequence.id[0]
+    assert engine.metrics.preemptions and seen
+    check_that_nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_tenant_finds_depends_only_on_its_own_requests(seed):
+    rng = random.Random(seed)
+    requests = [(rng.choice(["a", "b", None]), PROMPT[: rng.randint(1, 21)]) for _ in range(12)]
+    together = an_engine(num_blocks=300)
+    apart = {salt: an_engine(num_blocks=300) for salt in ("a", "b", None)}
+    for salt, prompt in requests:
+        assert cached_tokens(together, prompt, salt) == cached_tokens(apart[salt], prompt)
+
+
+# Emptying the cache
+
+
+def test_a_reset_forgets_every_prefix():
+    engine = an_engine()
+    cached_tokens(engine, PROMPT)
+    engine.reset_prefix_cache()
+    assert not engine.scheduler.pool.hash_to_block and not engine.scheduler.pool.block_to_hash
+    assert cached_tokens(engine, PROMPT) == 0
+    assert cached_tokens(engine, PROMPT) == 20
+    check_that_nothing_is_left(engine)
+
+
+def test_new_weights_need_a_reset():
+    model = copy.deepcopy(a_model())
+    engine = an_engine(model=model)
+    engine.generate([PROMPT], greedy(4))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.flip(0))
+    engine.reset_prefix_cache()
+    fresh = an_engine(model=copy.deepcopy(model))
+    assert engine.generate([PROMPT], greedy(9))[0].token_ids == fresh.generate([PROMPT], greedy(9))[0].token_ids
+
+
+@pytest.mark.parametrize("config", [{}, {"num_blocks": 9, "num_swap_blocks": 9, "max_num_seqs": 2}])
+def test_a_reset_is_refused_while_requests_have_blocks(config):
+    engine = an_engine(**config)
+    engine.reset_prefix_cache()
+    for n in range(3):
+        engine.add_request(PROMPT[n : n + 9], greedy(16, ignore_eos=True), request_id=str(n))
+    engine.reset_prefix_cache()  # they only wait
+    answers = {}
+    while engine.has_unfinished():
+        answers |= {output.request_id: output for output in engine.step()}
+        pool = engine.scheduler.pool
+        before = dict(pool.hash_to_block), dict(pool.block_to_hash), list(pool.free_queue)
+        if pool.used or engine.scheduler.swap_space.used:
+            with pytest.raises(RuntimeError, match="finish or abort .* first. Nothing changed"):
+                engine.reset_prefix_cache()
+            assert (pool.hash_to_block, pool.block_to_hash, list(pool.free_queue)) == before
+    for n in range(3):
+        assert answers[str(n)].token_ids == alone("qwen2", PROMPT[n : n + 9], 16, ignore_eos=True)
+    engine.reset_prefix_cache()
+
+
+def test_the_pool_refuses_too():
+    pool = PrefixCache(3, 4)
+    (block,) = pool.allocate(1)
+    pool.cache_full_block(block, b"x")
+    with pytest.raises(RuntimeError, match="1 of 3 blocks are in use"):
+        pool.reset()
+    assert pool.hash_to_block == {b"x": block}
+    pool.free([block])
+    pool.reset()
+    assert not pool.hash_to_block and not pool.block_to_hash and len(pool.free_queue) == 3
