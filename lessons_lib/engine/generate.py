@@ -42,10 +42,11 @@ def generate(
         raise BadRequest(f"prompts is {shortened(prompts)}; give a list of prompts.")
     each = _one_each(params, len(prompts))
     # All are checked before the first is added.
-    sequences = [
-        engine.new_sequence(f"prompt {index}", f"prompt {index}", prompt, engine.checked_params(own))
-        for index, (prompt, own) in enumerate(zip(prompts, each))
-    ]
+    sequences = []
+    for index, (prompt, own) in enumerate(zip(prompts, each)):
+        checked = engine.checked_params(own)
+        engine.logits_rules(checked)
+        sequences.append(engine.new_sequence(f"prompt {index}", f"prompt {index}", prompt, checked))
     requests = []
     try:
         for sequence, own in zip(sequences, each):

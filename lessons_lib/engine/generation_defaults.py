@@ -3,7 +3,7 @@ must too, or say that it can't."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -163,6 +163,27 @@ class GenerationDefaults:
                 f"the model's generation_config can't be obeyed ({self.honored}): {error} Correct it, or ignore it "
                 "with `EngineConfig(generation_config=False)`."
             ) from error
+
+    def applied_to(self, params: Any, max_tokens: int) -> Any:
+        """The SamplingParams of a request that obeys them, besides its own rules. A field of its own replaces the
+        model's.
+
+        Args:
+            max_tokens: the most tokens to add.
+        """
+        if not self.honored:
+            return params
+        end_token_ids = frozenset() if params.ignore_eos else self.end_token_ids
+        own_fields = ["repetition_penalty"] if params.repetition_penalty != 1 else []
+        processors = None
+
+        def obey(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+            nonlocal processors
+            if processors is None:
+                processors = self.processors(prompt_ids, max_tokens, end_token_ids, logits.device, own_fields)
+            return processed(processors, [*prompt_ids, *output_ids], logits)
+
+        return replace(params, logits_processors=(obey, *params.logits_processors))
 
     def processors(
         self,

@@ -10,19 +10,22 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine import generate as engine_calls
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
 from lessons_lib.engine.gathered_runner import GatheredRunner
-from lessons_lib.engine.generation_defaults import GenerationDefaults, processed
+from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.in_flight import InFlightStep
+from lessons_lib.engine.input_batch import num_prompt_logits
+from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
 from lessons_lib.engine.metrics import EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput
 from lessons_lib.engine.probe import GATHERED, probe
 from lessons_lib.engine.request_checks import check_options, check_params
-from lessons_lib.engine.sampling import NO_TOKEN, SamplingParams, choose_tokens
+from lessons_lib.engine.sampling import choose_tokens, why_no_token
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
@@ -43,7 +46,7 @@ class LaunchedStep(InFlightStep):
 
     Attributes:
         watch: its laps so far.
-        logits: [N, vocabulary], until the next step is launched.
+        logits: what the runner's `forward` returned, until the next step is launched.
     """
 
     scheduler_output: PreemptiveSchedulerOutput
@@ -164,9 +167,11 @@ class LLMEngine:
         sequence = self.new_sequence(name, f"request {name!r}", prompt, params)
         sequence.tier, sequence.expected_tokens, sequence.is_interactive = int(tier), expected_tokens, is_interactive
         sequence.cache_salt = cache_salt
+        sequence.prompt_logits = params.prompt_logprobs is not None
         sequence.arrival_time = now = self.clock()
-        request = EngineRequest(name, list(sequence.prompt_ids), params, now, on_token)
-        request.processors = self._processors(sequence, params)
+        params = self.generation_defaults.applied_to(params, sequence.max_new_tokens)
+        rules = self.logits_rules(params)
+        request = EngineRequest(name, list(sequence.prompt_ids), params, now, on_token, rules)
         self.scheduler.add(sequence)
         self.requests[name] = request
         self._num_added += 1
@@ -206,6 +211,10 @@ class LLMEngine:
         sequence = Sequence(name, prompt_ids, max_tokens, stop_token_ids)
         self.scheduler.check(sequence)
         return sequence
+
+    def logits_rules(self, params: SamplingParams) -> LogitsRules | None:
+        """The rules of a request in this model's tokens; see `LogitsRules.of`."""
+        return LogitsRules.of(params, self.tokenizer, self.model.config.get_text_config().vocab_size)
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
@@ -247,7 +256,7 @@ class LLMEngine:
         def choose(logits: torch.Tensor) -> torch.Tensor:
             watch.lap("forward")
             seen.append(logits)
-            return choose_tokens(self._processed(logits, scheduler_output), *self._rules(scheduler_output))
+            return choose_tokens(logits[: len(scheduler_output.num_scheduled_tokens)], *self._rules(scheduler_output))
 
         try:
             self._before_copies(scheduler_output)
@@ -348,33 +357,17 @@ class LLMEngine:
     def _finish_in_flight(self) -> None:
         """For engines whose steps overlap."""
 
-    def _rules(self, scheduler_output: PreemptiveSchedulerOutput) -> tuple[list[SamplingParams], list[int], list[int]]:
+    def _rules(
+        self, scheduler_output: PreemptiveSchedulerOutput
+    ) -> tuple[list[SamplingParams], list[int], list[int], list[LogitsProcessor | None]]:
         """What `choose_tokens` needs of every sequence besides the logits."""
         completions = [self._completions[sequence] for sequence in scheduler_output.num_scheduled_tokens]
         return (
             [completion.request.params for completion in completions],
             [completion.seed for completion in completions],
             [len(each.output_ids) + each.num_placeholders for each in scheduler_output.num_scheduled_tokens],
+            [completion.processor for completion in completions],
         )
-
-    def _processors(self, sequence: Sequence, params: SamplingParams) -> LogitsProcessorList:
-        """What the model's generation_config does to the logits of a request, unless the request says otherwise."""
-        end_token_ids = () if params.ignore_eos else self.generation_defaults.end_token_ids
-        own_fields = ["repetition_penalty"] if getattr(params, "repetition_penalty", 1.0) != 1.0 else []
-        return self.generation_defaults.processors(
-            sequence.prompt_ids, sequence.max_new_tokens, end_token_ids, self.model.device, own_fields
-        )
-
-    def _processed(self, logits: torch.Tensor, scheduler_output: PreemptiveSchedulerOutput) -> torch.Tensor:
-        """The logits of a step as the processors of its requests change them."""
-        if not self.generation_defaults.honored:
-            return logits
-        rows = []
-        for row, (sequence, count) in zip(logits, scheduler_output.num_scheduled_tokens.items()):
-            gets_token = sequence.num_computed_tokens + count == sequence.num_tokens
-            processors = self._completions[sequence].request.processors
-            rows.append(processed(processors, sequence.token_ids, row) if gets_token else row.float())
-        return torch.stack(rows)
 
     def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: BaseException) -> None:
         """A step failed halfway, and what its sequences have in the cache now is unknown: fail their requests."""
@@ -391,13 +384,16 @@ class LLMEngine:
         """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that
         begin with it."""
         completions, scheduled, logits = [], step.scheduler_output.num_scheduled_tokens, step.logits
+        if logits is not None and any(sequence.prompt_logits for sequence in scheduled):
+            self._add_prompt_logprobs(scheduled, logits)
         for row, (sequence, token, gets_token) in enumerate(zip(scheduled, tokens, step.gets_token)):
             completion = self._completions.get(sequence) if gets_token else None
             if completion is None:
                 continue  # also if its request has ended meanwhile, or has failed in this loop
-            if token == NO_TOKEN:
-                error = FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")
-                self._unclaimed.append(self._end(completion.request, "error", error))
+            if token < 0:
+                self._unclaimed.append(
+                    self._end(completion.request, "error", why_no_token(token, completion.processor))
+                )
                 continue
             completions.append(completion)
             if logits is not None:
@@ -405,6 +401,16 @@ class LLMEngine:
                 if len(completion.request.completions) < completion.request.params.n:
                     completions += self._fork(completion.request, sequence, scheduled[sequence], logits[row])
         return completions
+
+    def _add_prompt_logprobs(self, scheduled: dict[Sequence, int], logits: torch.Tensor) -> None:
+        """Note the log-probabilities of the tokens of prompts, for the requests that asked for them."""
+        own, others = logits[: len(scheduled)], logits[len(scheduled) :]
+        for row, (sequence, count) in enumerate(scheduled.items()):
+            extra = num_prompt_logits(sequence, count)
+            if sequence.prompt_logits and sequence in self._completions:
+                rows = torch.cat([others[:extra], own[row : row + 1]])
+                self._completions[sequence].request.add_prompt_logprobs(sequence.num_computed_tokens, rows)
+            others = others[extra:]
 
     def _update(self, step: InFlightStep, tokens: list[int]) -> None:
         scheduled = step.scheduler_output.num_scheduled_tokens
@@ -421,8 +427,13 @@ class LLMEngine:
             child = fork(self.scheduler.pool, sequence, f"{request.id}/{index}")
             child.num_computed_tokens += count
             completion = request.new_completion(child, request.completions[0].seed + index, self.tokenizer)
-            first = processed(request.processors, request.prompt_ids, logits) if request.processors else logits
-            (token,) = choose_tokens(first[None], [request.params], [completion.seed], [0]).tolist()
+            rules = [request.params], [completion.seed], [0], [completion.processor]
+            (token,) = choose_tokens(logits[None], *rules).tolist()
+            if token < 0:
+                self.scheduler.release(child)
+                child.finish_reason = "error"
+                self._unclaimed.append(self._end(request, "error", why_no_token(token, completion.processor)))
+                return []
             completion.add_logprobs(logits, token)
             child.append_token(token)
             if child.finish_reason:
@@ -489,7 +500,9 @@ class LLMEngine:
             self._completions.pop(completion.sequence, None)
         del self.requests[request.id]
         self.metrics.add_request(reason, self.clock() - request.arrival)
-        request.result = RequestOutput(request.id, request.prompt_ids, request.completions, error)
+        request.result = RequestOutput(
+            request.id, request.prompt_ids, request.completions, error, request.prompt_logprobs
+        )
         return request.result
 
     def _record_queue_times(self, admitted: list[Sequence], now: float) -> None:
