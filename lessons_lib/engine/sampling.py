@@ -3,78 +3,14 @@
 import hashlib
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.engine.logits_processors import LogitsProcessor, NoTokenAllowed, process_logits
+from lessons_lib.engine.sampling_params import SamplingParams as SamplingParams
 
 NO_TOKEN = -1
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """What a user asks for besides the prompt.
-
-    Attributes:
-        max_tokens: the most tokens to add; None for as many as the context has room for.
-        temperature: logits are divided by it, 1e-5 or more; 0 takes the likeliest token every time.
-        top_k: only this many of the likeliest tokens may be drawn; 0 for all.
-        top_p: only the likeliest tokens that together have this probability may be drawn; 1 for all.
-        seed: the same seed draws the same completion; None for another one every time.
-        stop: strings that end the completion; they are not part of it.
-        stop_token_ids: tokens that end the completion, besides the model's end token.
-        ignore_eos: go on after the end token.
-        logprobs: None, or for how many of the likeliest tokens log-probabilities are returned, besides those of the
-            chosen ones.
-        n: how many completions are drawn for the prompt.
-
-    Raises:
-        BadRequest: a value makes no sense.
-    """
-
-    max_tokens: int | None = 64
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    n: int = 1
-
-    def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        self._must(
-            self.max_tokens is None or _is_whole(self.max_tokens, 1), "max_tokens", "a whole number from 1 on, or None"
-        )
-        # NaN fails every comparison, so each rule is written as what must hold. A logit divided by less than 1e-5 might
-        # overflow.
-        self._must(
-            self.temperature == 0 or 1e-5 <= self.temperature < float("inf"),
-            "temperature",
-            "0, or a number from 1e-5 on",
-        )
-        self._must(_is_whole(self.top_k, 0), "top_k", "a whole number: 0 for all tokens, or more")
-        self._must(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
-        self._must(self.seed is None or _is_whole(self.seed), "seed", "a whole number, or None")
-        self._must(
-            self.logprobs is None or _is_whole(self.logprobs, 0), "logprobs", "a whole number from 0 on, or None"
-        )
-        self._must(_is_whole(self.n, 1), "n", "a whole number from 1 on")
-        self._must(all(isinstance(text, str) and text for text in self.stop), "stop", "strings that are not empty")
-        is_list = not isinstance(self.stop_token_ids, Integral)
-        self._must(is_list and all(map(_is_whole, self.stop_token_ids)), "stop_token_ids", "token ids, such as (13,)")
-
-    def _must(self, holds: bool, name: str, wanted: str) -> None:
-        if not holds:
-            raise BadRequest(f"{name} is {getattr(self, name)!r}; it must be {wanted}.")
-
-
-def _is_whole(value: object, least: float = float("-inf")) -> bool:
-    return isinstance(value, Integral) and int(value) >= least
+NO_TOKEN_ALLOWED = -2
 
 
 def token_probabilities(
@@ -129,37 +65,82 @@ def draw(probabilities: torch.Tensor, tokens: torch.Tensor, numbers: torch.Tenso
     return tokens.gather(1, torch.minimum(index, last))[:, 0]
 
 
+def cut_unlikely(
+    logits: torch.Tensor, highest: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
+    """Give -inf to tokens that are less than `min_p` times as likely as the likeliest (Nguyen et al. 2024).
+
+    Args:
+        logits: [N, vocabulary]; they stay as they are.
+        highest: [N], the largest logit of each row.
+        temperature: [N], above 0.
+        min_p: [N], 0 to 1.
+    """
+    # Two probabilities' ratio is the exponential of their logits' difference.
+    return logits.masked_fill(logits.double() < (highest + temperature * min_p.log())[:, None], float("-inf"))
+
+
 @torch.inference_mode()
 def choose_tokens(
-    logits: torch.Tensor, params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int]
+    logits: torch.Tensor,
+    params: ListOf[SamplingParams],
+    seeds: ListOf[int],
+    positions: ListOf[int],
+    processors: ListOf[LogitsProcessor | None] = (),
 ) -> torch.Tensor:
     """The next token of every sequence of a step, chosen on the device of the logits, without waiting for them.
+
+    In vLLM's order: first what can change which token is likeliest, see `LogitsProcessor`; then temperature, min_p,
+    top_k and top_p. Where several tokens share rank `top_k`, those with the smaller ids stay, so exactly `top_k` do;
+    Hugging Face keeps all of them.
 
     Args:
         logits: [N, vocabulary].
         params, seeds, positions: of each sequence; see `random_number`.
+        processors: of each sequence, None for those without rules; or () if none has any.
 
     Returns:
-        int64 tensor [N] on the device of the logits; NO_TOKEN where the logits are not finite numbers.
+        int64 tensor [N] on the device of the logits; NO_TOKEN where the logits are not finite numbers,
+        NO_TOKEN_ALLOWED where the rules of the sequence leave nothing.
     """
     highest, tokens = logits.max(dim=-1)
     # NaN fails every comparison; `isfinite` would launch twice as many kernels.
-    is_finite = highest.abs() < float("inf")
+    is_finite = can_draw = highest.abs() < float("inf")
+    if any(processors):
+        logits = process_logits(logits, processors, positions)
+        highest, tokens = logits.max(dim=-1)
+        can_draw = highest.abs() < float("inf")
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
         vocabulary = logits.shape[-1]
         drawn = [(row, params[row], random_number(seeds[row], positions[row])) for row in rows]
         columns = zip(
-            *((row, own.temperature, own.top_k or vocabulary, own.top_p, number) for row, own, number in drawn)
+            *(
+                (row, own.temperature, min(own.top_k or vocabulary, vocabulary), own.top_p, number, own.min_p)
+                for row, own, number in drawn
+            )
         )
         table = torch.tensor(list(columns), dtype=torch.float64)
         # A copy from page-locked memory doesn't wait.
         table = (table.pin_memory() if logits.is_cuda else table).to(logits.device, non_blocking=True)
-        drawn_rows, temperature, top_k, top_p, numbers = table[0].long(), *table[1:]
-        # Rows that aren't finite get zeros: NaN can't be drawn from, and must not stop the others.
-        drawable = logits.masked_fill(~is_finite[:, None], 0.0)[drawn_rows]
+        drawn_rows, temperature, top_k, top_p, numbers, min_p = table[0].long(), *table[1:]
+        # Rows that can't be drawn from, such as NaN, get zeros: they must not stop the others.
+        drawable = logits.masked_fill(~can_draw[:, None], 0.0)[drawn_rows]
+        if any(params[row].min_p for row in rows):
+            drawable = cut_unlikely(drawable, drawable.amax(dim=-1), temperature, min_p)
         tokens[drawn_rows] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
+    if can_draw is not is_finite:
+        tokens.masked_fill_(~can_draw, NO_TOKEN_ALLOWED)
     return tokens.masked_fill_(~is_finite, NO_TOKEN)
+
+
+def why_no_token(token: int, processor: LogitsProcessor | None) -> Exception:
+    """The error of a request whose `choose_tokens` is negative."""
+    if processor and processor.error:
+        return processor.error
+    if token == NO_TOKEN_ALLOWED:
+        return NoTokenAllowed("the request's rules leave no token that may be drawn; loosen one of them.")
+    return FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")
 
 
 @dataclass(frozen=True)
@@ -181,9 +162,17 @@ def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprob
 
     Args:
         logits: [vocabulary].
-        count: how many of the likeliest to return.
+        count: how many of the likeliest to return; -1 for all.
     """
+    (found,) = rows_of_logprobs(logits[None], [token], count)
+    return found
+
+
+def rows_of_logprobs(logits: torch.Tensor, tokens: ListOf[int], count: int) -> list[TokenLogprobs]:
+    """`token_logprobs` of several places: logits [T, vocabulary], and a token for each."""
     logprobs = logits.float().log_softmax(dim=-1)
-    values, tokens = logprobs.topk(min(count, len(logprobs)))
-    top = [(int(token), float(value)) for token, value in zip(tokens.tolist(), values.tolist())]
-    return TokenLogprobs(token, float(logprobs[token]), tuple(top))
+    vocabulary = logprobs.shape[-1]
+    values, likeliest = logprobs.topk(vocabulary if count < 0 else min(count, vocabulary))
+    own = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
+    tops = zip(likeliest.tolist(), values.tolist())
+    return [TokenLogprobs(token, value, tuple(zip(*top))) for token, value, top in zip(tokens, own, tops)]

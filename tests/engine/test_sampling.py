@@ -234,12 +234,12 @@ NAN = float("nan")
     [
         *(("max_tokens", value) for value in (0, -1, 2.5, "4")),
         *(("temperature", value) for value in (-0.1, NAN, float("inf"), 1e-9)),
-        *(("top_k", value) for value in (-1, 1.5, NAN)),
+        *(("top_k", value) for value in (-2, 1.5, NAN)),
         *(("top_p", value) for value in (0, -0.5, 1.01, NAN)),
         *(("seed", value) for value in ("s", 1.5)),
         *(("stop", value) for value in ("", ("a", ""), (5,))),
         *(("stop_token_ids", value) for value in (5, ("a",), (1.5,))),
-        *(("logprobs", value) for value in (-1, 0.5)),
+        *(("logprobs", value) for value in (-2, 0.5)),
         *(("n", value) for value in (0, -2, 1.5)),
     ],
 )

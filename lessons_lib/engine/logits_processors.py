@@ -1,0 +1,211 @@
+"""Lesson 12: what changes the logits of one sequence before its next token is chosen.
+
+Each rule looks at the tokens that the sequence has, and keeps nothing between two steps. So a sequence that was
+preempted, or is one of several completions of a prompt, needs nothing special.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lessons_lib.engine.guided import Grammar, GrammarState
+from lessons_lib.engine.sampling_params import SamplingParams, told
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.scheduling.sequence import Sequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NEVER = float("-inf")
+
+
+class NoTokenAllowed(RuntimeError):
+    """The rules of a request leave no token that could be drawn."""
+
+
+def penalize_repetition(logits: torch.Tensor, token_ids: ListOf[int], penalty: float) -> None:
+    """Make tokens that the prompt or the completion contains less likely: divide what is positive, multiply what is
+    negative (Keskar et al. 2019)."""
+    index = to_device(sorted(set(token_ids)), logits)
+    own = logits[index]
+    logits[index] = torch.where(own > 0, own / penalty, own * penalty)
+
+
+def penalize_presence(logits: torch.Tensor, output_ids: ListOf[int], presence: float, frequency: float) -> None:
+    """OpenAI's penalties: for each token of the completion, subtract `presence` once and `frequency` each time that it
+    occurs."""
+    counts = Counter(output_ids)
+    amounts = [presence + frequency * count for count in counts.values()]
+    logits[to_device([*counts], logits)] -= to_device(amounts, logits).to(logits.dtype)
+
+
+def add_bias(logits: torch.Tensor, bias: dict[int, float]) -> None:
+    """Add to the logit of each token what the dict says."""
+    logits[to_device([*bias], logits)] += to_device([*bias.values()], logits).to(logits.dtype)
+
+
+def ban(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
+    """These tokens can't be drawn."""
+    if token_ids:
+        logits.index_fill_(0, to_device([*token_ids], logits), NEVER)
+
+
+def allow_only(logits: torch.Tensor, token_ids: ListOf[int]) -> None:
+    """Only these tokens can be drawn."""
+    index = to_device([*token_ids], logits)
+    own = logits[index]
+    logits.fill_(NEVER)
+    logits[index] = own
+
+
+def last_tokens_of_bad_words(output_ids: ListOf[int], bad_words: ListOf[ListOf[int]]) -> list[int]:
+    """The tokens that would complete a bad word. Words are looked for in the completion, not in the prompt."""
+    return [word[-1] for word in bad_words if len(word) == 1 or list(output_ids[-(len(word) - 1) :]) == list(word[:-1])]
+
+
+def to_device(values: list[Any], logits: torch.Tensor) -> torch.Tensor:
+    """A tensor beside the logits. The host doesn't wait for the copy: it comes from page-locked memory."""
+    tensor = torch.tensor(values, dtype=torch.float64 if values and isinstance(values[0], float) else torch.int64)
+    return tensor.pin_memory().to(logits.device, non_blocking=True) if logits.is_cuda else tensor
+
+
+@dataclass(frozen=True)
+class LogitsRules:
+    """The rules of a request in tokens, checked once, when it is added.
+
+    Attributes:
+        bad_words: each a list of tokens.
+        grammar: what the text must look like, or None.
+        takes_prompt: for each of `params.logits_processors`, whether it wants the prompt, too.
+    """
+
+    params: SamplingParams
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
+    takes_prompt: tuple[bool, ...] = ()
+
+    @classmethod
+    def of(cls, params: SamplingParams, tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "LogitsRules | None":
+        """The rules of a request; None if it has none.
+
+        Raises:
+            BadRequest: a token is outside the vocabulary, or `structured_outputs` can't be used.
+        """
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            outside = [token for token in getattr(params, name) or () if token >= vocab_size]
+            if outside:
+                raise BadRequest(
+                    f"{name} contains token id {told(outside[0])}; the vocabulary has ids 0 to "
+                    f"{vocab_size - 1}. Leave it out."
+                )
+        if not params.changes_logits:
+            return None
+        rules = params.structured_outputs
+        grammar = Grammar.of(rules, tokenizer, vocab_size) if rules else None
+        takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
+        return cls(params, tokens_of_bad_words(params.bad_words, tokenizer), grammar, takes_prompt)
+
+    def processor(self, sequence: Sequence) -> "LogitsProcessor":
+        """The rules, for a completion that grows with a sequence."""
+        return LogitsProcessor(self, sequence)
+
+
+def tokens_of_bad_words(words: ListOf[str], tokenizer: "PreTrainedTokenizerBase") -> tuple[tuple[int, ...], ...]:
+    """The tokens of each word, as it is written at the beginning of a text and behind a space."""
+    texts = [prefix + word.lstrip() for word in words for prefix in ("", " ")]
+    encoded = [tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
+    return tuple(dict.fromkeys(filter(None, encoded)))
+
+
+@dataclass
+class LogitsProcessor:
+    """The rules of a request, applied to one of its completions.
+
+    Attributes:
+        sequence: the prompt, and the completion as it grows.
+        grammar_state: how far the text is in the grammar.
+        error: why no token could be chosen.
+    """
+
+    rules: LogitsRules
+    sequence: Sequence
+    error: Exception | None = None
+    grammar_state: GrammarState | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.grammar_state = GrammarState(self.rules.grammar) if self.rules.grammar else None
+
+    def __call__(self, logits: torch.Tensor, position: int) -> torch.Tensor:
+        """Apply the rules, in vLLM's order: functions of the user's, allowed tokens, bad words, min_tokens, bias,
+        penalties. The grammar comes last, so that nothing overrules it. Temperature and cuts follow in
+        `choose_tokens`.
+
+        Args:
+            logits: float32 [vocabulary]; may be changed in place.
+            position: how many tokens the completion has. Some of them may be in flight, if no rule needs their ids.
+        """
+        params, prompt_ids, output_ids = self.rules.params, self.sequence.prompt_ids, self.sequence.output_ids
+        for function, takes_prompt in zip(params.logits_processors, self.rules.takes_prompt):
+            prompt = [list(prompt_ids)] if takes_prompt else []
+            logits = _checked(function(*prompt, list(output_ids), logits), logits)
+        if params.allowed_token_ids is not None:
+            allow_only(logits, params.allowed_token_ids)
+        ban(logits, last_tokens_of_bad_words(output_ids, self.rules.bad_words))
+        if position < params.min_tokens:
+            ban(logits, [*self.sequence.stop_token_ids])
+        if params.logit_bias:
+            add_bias(logits, params.logit_bias)
+        if params.repetition_penalty != 1:
+            penalize_repetition(logits, [*prompt_ids, *output_ids], params.repetition_penalty)
+        if output_ids and (params.presence_penalty or params.frequency_penalty):
+            penalize_presence(logits, output_ids, params.presence_penalty, params.frequency_penalty)
+        if self.grammar_state:
+            allowed = self.grammar_state.allowed(output_ids, len(logits))
+            logits.masked_fill_(~allowed.to(logits.device), NEVER)
+        return logits
+
+
+def process_logits(
+    logits: torch.Tensor, processors: ListOf[LogitsProcessor | None], positions: ListOf[int]
+) -> torch.Tensor:
+    """The logits of a step after the rules of each sequence; the argument stays as it is.
+
+    A rule that raises leaves its own sequence without a token, and says why in `processor.error`.
+
+    Args:
+        logits: [N, vocabulary].
+        processors: None for sequences without rules.
+        positions: see `choose_tokens`.
+    """
+    logits = logits.float() if logits.dtype != torch.float32 else logits.clone()
+    for row, processor in enumerate(processors):
+        if processor is not None:
+            try:
+                logits[row] = processor(logits[row], positions[row])
+            except Exception as error:
+                processor.error = error
+                logits[row] = NEVER
+    return logits
+
+
+def _takes_prompt(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions written in C say nothing
+        return False
+    wanted = [
+        each for each in parameters if each.kind <= Parameter.POSITIONAL_OR_KEYWORD and each.default is each.empty
+    ]
+    return len(wanted) == 3
+
+
+def _checked(result: object, logits: torch.Tensor) -> torch.Tensor:
+    if not isinstance(result, torch.Tensor) or result.shape != logits.shape:
+        what = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+        raise TypeError(f"a logits processor returned {what}; it must return logits, a tensor {list(logits.shape)}.")
+    return result
