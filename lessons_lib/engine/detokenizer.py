@@ -2,6 +2,7 @@
 
 from transformers import PreTrainedTokenizerBase
 
+SKIP_SPECIAL_TOKENS = {"skip_special_tokens": True}
 HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for the first bytes of a character whose rest is missing
 
 
@@ -29,18 +30,38 @@ class IncrementalDetokenizer:
 
     Attributes:
         text: what has been shown.
-        stopped: whether a stop string has ended it.
+        stop_string: the stop string that has ended it, or None.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...] = ()):
-        self.tokenizer = tokenizer
-        self.stop = stop
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: tuple[str, ...] = (),
+        *,
+        min_tokens: int = 0,
+        include_stop: bool = False,
+        options: dict[str, bool] = SKIP_SPECIAL_TOKENS,
+    ):
+        """
+        Args:
+            min_tokens: stop strings are looked for behind this many tokens.
+            include_stop: whether the stop string is part of the text.
+            options: for `tokenizer.decode`, see `decode_options`.
+        """
+        self.tokenizer, self.stop, self.options = tokenizer, stop, options
+        self.min_tokens, self.include_stop = min_tokens, include_stop
         self.text = ""
-        self.stopped = False
+        self.stop_string: str | None = None
         self._token_ids: list[int] = []
         self._decoded = ""
+        self._cleared = 0  # no stop string begins before this place of `_decoded`
         # Tokens before `_new` are in `_decoded`; those from `_context` on are decoded again with new ones.
         self._context, self._new = 0, 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self.stop_string is not None
 
     def add(self, token: int) -> str:
         """Append one more token.
@@ -55,24 +76,53 @@ class IncrementalDetokenizer:
         if len(now) > len(before) and not now.endswith(HALF_A_CHARACTER):
             self._decoded += now[len(before) :]
             self._context, self._new = self._new, len(self._token_ids)
-        return self._show(*releasable(self._decoded[len(self.text) :], self.stop))
+        return self._show()
 
     def finish(self) -> str:
         """No token follows: show what was held back."""
         if self.stopped:
             return ""
         self._decoded += self._decode(self._context, None)[len(self._decode(self._context, self._new)) :]
-        rest = self._decoded[len(self.text) :]
-        length, stopped = releasable(rest, self.stop)
-        return self._show(length if stopped else len(rest), stopped)
+        return self._show(is_last=True)
 
     def _decode(self, start: int, end: int | None) -> str:
-        return str(self.tokenizer.decode(self._token_ids[start:end], skip_special_tokens=True))
+        return str(self.tokenizer.decode(self._token_ids[start:end], **self.options))
 
-    def _show(self, length: int, stopped: bool) -> str:
+    def _show(self, is_last: bool = False) -> str:
         if self.stopped:
             return ""
-        shown = self._decoded[len(self.text) :][:length]
+        if len(self._token_ids) <= self.min_tokens:
+            self._cleared = len(self._decoded)
+        length, stopped = releasable(self._decoded[self._cleared :], self.stop)
+        self._cleared = end = self._cleared + length
+        if stopped:
+            self.stop_string = next(string for string in self.stop if self._decoded.startswith(string, end))
+            end += len(self.stop_string) if self.include_stop else 0
+        elif self.include_stop or is_last:
+            end = len(self._decoded)
+        shown = self._decoded[len(self.text) : end]
         self.text += shown
-        self.stopped = stopped
         return shown
+
+
+def decode_options(tokenizer: PreTrainedTokenizerBase, skip_special: bool, spaces_between: bool) -> dict[str, bool]:
+    """What `tokenizer.decode` is called with."""
+    options = {"skip_special_tokens": skip_special}
+    if not spaces_between:
+        options["spaces_between_special_tokens"] = False
+    if getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        # It would join "do n't" to "don't" when the end arrives, but what has been shown can't be taken back.
+        options["clean_up_tokenization_spaces"] = False
+    return options
+
+
+def text_of(tokenizer: PreTrainedTokenizerBase, token_ids: list[int], options: dict[str, bool]) -> str:
+    """The text of tokens that all are there: what a stream of them would have shown."""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if type(decoder).__name__ == "ByteLevel":  # the text of each token is its bytes, whatever stands beside it
+        return str(tokenizer.decode(token_ids, **options))
+    stream = IncrementalDetokenizer(tokenizer, options=options)
+    for token in token_ids:
+        stream.add(token)
+    stream.finish()
+    return stream.text

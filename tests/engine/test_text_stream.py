@@ -6,8 +6,16 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from lessons_lib.engine.detokenizer import HALF_A_CHARACTER, IncrementalDetokenizer, releasable
+from lessons_lib.engine.detokenizer import (
+    HALF_A_CHARACTER,
+    IncrementalDetokenizer,
+    decode_options,
+    releasable,
+    text_of,
+)
 from lessons_lib.models.loading import load_model
 
 tokenizer = load_model()[1]
@@ -154,3 +162,81 @@ class WordPieces:
 def test_spaces_that_a_tokenizer_leaves_out_at_the_beginning_are_not_left_out_later():
     stream = IncrementalDetokenizer(WordPieces())
     assert [stream.add(token) for token in (0, 1, 2, 3, 4)] == ["The", " old", " dog", "gy", "."]
+
+
+def a_tokenizer(model, decoder, **options):
+    """A fast tokenizer with one special token, [END]."""
+    backend = Tokenizer(model)
+    backend.decoder = decoder
+    backend.add_special_tokens(["[END]"])
+    return TokenizersBackend(tokenizer_object=backend, eos_token="[END]", **options)
+
+
+WORDS = ["un", "##happy", "##s", "do", "n", "'", "t", ".", ",", "!", "the", "##!", "漢", "##字"]
+METASPACES = ["▁", "▁The", "▁old", "dog", "▁▁", "s", ".", *(f"<0x{byte:02X}>" for byte in "€🐶é".encode())]
+llama = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
+OTHERS = {
+    "word pieces": a_tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="un"),
+        decoders.WordPiece(cleanup=True),
+        clean_up_tokenization_spaces=True,
+    ),
+    "metaspaces and bytes": a_tokenizer(
+        models.BPE({word: index for index, word in enumerate(dict.fromkeys(METASPACES))}, [], byte_fallback=True), llama
+    ),
+    "metaspaces": a_tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(METASPACES[:7])}, unk_token="s"),
+        decoders.Metaspace(),
+    ),
+    "bytes": tokenizer,
+}
+kinds = st.sampled_from(sorted(OTHERS))
+
+
+@few
+@given(kinds, st.data(), st.booleans(), st.booleans())
+def test_what_streams_is_the_text_that_is_returned_at_the_end(kind, data, skip_special, spaces):
+    """Whatever the tokenizer: some write a token's text differently when another one follows."""
+    other = OTHERS[kind]
+    token_ids = data.draw(st.lists(st.integers(0, len(other) - 1), max_size=10))
+    options = decode_options(other, skip_special, spaces)
+    stream = IncrementalDetokenizer(other, options=options)
+    shown = [stream.add(token) for token in token_ids]
+    shown.append(stream.finish())
+    assert "".join(shown) == stream.text == text_of(other, token_ids, options)
+    assert skip_special or stream.text.count("[END]") == token_ids.count(len(other) - 1) or kind == "bytes"
+
+
+@few
+@given(st.data())
+def test_word_pieces_stream_as_they_are_decoded_without_clean_up(data):
+    other = OTHERS["word pieces"]
+    token_ids = data.draw(st.lists(st.integers(0, len(WORDS) - 1), max_size=10))
+    assert text_of(other, token_ids, decode_options(other, True, True)) == other.decode(
+        token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+
+
+@few
+@given(cut_into_tokens(), st.lists(st.sampled_from(STOPS), max_size=3).map(tuple), st.integers(0, 6), st.booleans())
+def test_stop_strings_behind_the_first_tokens_included_or_not(token_ids, stop, min_tokens, include_stop):
+    stream = IncrementalDetokenizer(tokenizer, stop, min_tokens=min_tokens, include_stop=include_stop)
+    shown, ready, start = [], "", 0
+    for count, token in enumerate(token_ids, start=1):
+        if stream.stopped:
+            break
+        shown.append(stream.add(token))
+        ready = stream._decoded
+        start = len(ready) if count <= min_tokens else start
+    shown.append(stream.finish())
+    ready = stream._decoded
+    assert "".join(shown) == stream.text
+    places = [(place, string) for string in stop if (place := ready.find(string, start)) >= 0]
+    if not places:
+        assert stream.text == at_once(token_ids) and stream.stop_string is None
+        return
+    place = min(place for place, _ in places)
+    assert stream.stop_string == next(string for string in stop if (place, string) in places)
+    assert stream.text == ready[: place + include_stop * len(stream.stop_string)]
