@@ -23,7 +23,8 @@ class ForwardBatch:
         context_lens: tokens of each sequence after this pass, those in the cache and the new ones, int32 [N].
         block_tables: the blocks of each sequence, those of the new tokens included, int32 [N, M]; what follows its last
             block is never read.
-        logits_index: index in the row of each sequence's last token, int64 [N].
+        logits_index: index in the row of each sequence's last token, int64 [N], and behind them of any other tokens
+            whose logits are wanted.
         max_lens: upper bounds of the new tokens and of the context of any sequence, int64 [2]. Always on the CPU:
             reading them doesn't synchronize with a GPU.
     """

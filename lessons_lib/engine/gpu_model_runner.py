@@ -83,15 +83,17 @@ class GPUModelRunner(ModelRunner):
         """Compute the tokens of a scheduled step.
 
         Returns:
-            tensor [N, vocabulary]: for each scheduled sequence, the logits after its last token; valid until the next
-            step is launched.
+            see `ModelRunner.forward`; valid until the next step is launched.
         """
         batch = self.prepare(scheduler_output)
         if self.store and len(batch.input_ids) == len(batch.context_lens):  # one token of each
             logits = self.replay(self.store, batch)
         else:
             logits = self.compute(batch.to(self.model.device))
-        return logits[: len(scheduler_output.num_scheduled_tokens)]
+        num_seqs, padded = len(scheduler_output.num_scheduled_tokens), len(batch.context_lens)
+        if len(logits) == padded:
+            return logits[:num_seqs]
+        return torch.cat([logits[:num_seqs], logits[padded:]])
 
     def prepare(self, scheduler_output: SchedulerOutput) -> ForwardBatch:
         """The batch of a scheduled step, on the host; decodes are padded to one of the captured sizes."""
@@ -106,7 +108,7 @@ class GPUModelRunner(ModelRunner):
         """Start a step, and return at once. The next one may be launched before its tokens are waited for.
 
         Args:
-            choose: function from logits [N, vocabulary] to tokens, int64 [N], on the device. A negative one is no
+            choose: function from what `forward` returns to tokens, int64 [N], on the device. A negative one is no
                 token: the host sees it, and the next step, if it was launched by then, computes something that nothing
                     reads.
         """

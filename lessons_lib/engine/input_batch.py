@@ -1,6 +1,7 @@
 """Lesson 12: from a SchedulerOutput to a ForwardBatch, computed on the host in front of every forward pass."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,10 +116,32 @@ def forward_batch(
         cu_seqlens_q=np.concatenate([[0], ends], dtype=np.int32),
         context_lens=contexts.astype(np.int32),
         block_tables=block_tables,
-        logits_index=ends - 1,
+        logits_index=np.concatenate([ends - 1, *prompt_logits_index(scheduler_output, ends)]),
         max_lens=np.array([counts.max(), rounded_up(int(contexts.max()), tables.width * block_size)]),
     )
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def num_prompt_logits(sequence: Sequence, count: int) -> int:
+    """How many logits a step returns for a sequence besides those after the last of the `count` tokens that it
+    computes."""
+    missing = len(sequence.prompt_ids) - 1 - sequence.num_computed_tokens
+    return max(0, min(count - 1, missing)) if sequence.prompt_logits else 0
+
+
+def prompt_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Where these tokens are in the packed row, of all sequences that have any.
+
+    Args:
+        ends: where each sequence ends in the packed row.
+    """
+    if ends[-1] == len(ends):
+        return []  # one token of each
+    found = []
+    for (sequence, count), end in zip(scheduler_output.num_scheduled_tokens.items(), ends):
+        if extra := num_prompt_logits(sequence, count):
+            found.append(np.arange(end - count, end - count + extra))
+    return found
 
 
 def next_tokens(scheduler_output: SchedulerOutput, previous_rows: Mapping[Sequence, int]) -> list[int]:

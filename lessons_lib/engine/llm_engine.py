@@ -14,10 +14,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lessons_lib.engine import generate as engine_calls
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.in_flight import InFlightStep
+from lessons_lib.engine.input_batch import num_prompt_logits
+from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
 from lessons_lib.engine.metrics import EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput
-from lessons_lib.engine.sampling import NO_TOKEN, SamplingParams, choose_tokens
+from lessons_lib.engine.sampling import choose_tokens, why_no_token
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_in_budget
@@ -37,7 +40,7 @@ class LaunchedStep(InFlightStep):
 
     Attributes:
         watch: its laps so far.
-        logits: [N, vocabulary], until the next step is launched.
+        logits: what the runner's `forward` returned, until the next step is launched.
     """
 
     scheduler_output: PreemptiveSchedulerOutput
@@ -139,13 +142,15 @@ class LLMEngine:
         if params.max_tokens is None:
             room = self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)
             max_tokens = max(1, min(max_tokens, room))
+        rules = LogitsRules.of(params, self.tokenizer, self.model.config.get_text_config().vocab_size)
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos and self.tokenizer.eos_token_id is not None:
             stop_token_ids |= {self.tokenizer.eos_token_id}
         now = self.clock()
         sequence = Sequence(name, prompt_ids, max_tokens, stop_token_ids, now, tier, expected_tokens, is_interactive)
+        sequence.prompt_logits = params.prompt_logprobs is not None
         self.scheduler.add(sequence)
-        request = EngineRequest(name, prompt_ids, params, now, on_token)
+        request = EngineRequest(name, prompt_ids, params, now, on_token, rules)
         self.requests[name] = request
         self._num_added += 1
         seed = random.getrandbits(63) if params.seed is None else params.seed
@@ -192,7 +197,7 @@ class LLMEngine:
         def choose(logits: torch.Tensor) -> torch.Tensor:
             watch.lap("forward")
             seen.append(logits)
-            return choose_tokens(logits, *self._rules(scheduler_output))
+            return choose_tokens(logits[: len(scheduler_output.num_scheduled_tokens)], *self._rules(scheduler_output))
 
         try:
             self._before_copies(scheduler_output)
@@ -281,13 +286,16 @@ class LLMEngine:
     def _finish_in_flight(self) -> None:
         """For engines whose steps overlap."""
 
-    def _rules(self, scheduler_output: PreemptiveSchedulerOutput) -> tuple[list[SamplingParams], list[int], list[int]]:
+    def _rules(
+        self, scheduler_output: PreemptiveSchedulerOutput
+    ) -> tuple[list[SamplingParams], list[int], list[int], list[LogitsProcessor | None]]:
         """What `choose_tokens` needs of every sequence besides the logits."""
         completions = [self._completions[sequence] for sequence in scheduler_output.num_scheduled_tokens]
         return (
             [completion.request.params for completion in completions],
             [completion.seed for completion in completions],
             [len(each.output_ids) + each.num_placeholders for each in scheduler_output.num_scheduled_tokens],
+            [completion.processor for completion in completions],
         )
 
     def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: BaseException) -> None:
@@ -305,13 +313,16 @@ class LLMEngine:
         """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that
         begin with it."""
         completions, scheduled, logits = [], step.scheduler_output.num_scheduled_tokens, step.logits
+        if logits is not None and any(sequence.prompt_logits for sequence in scheduled):
+            self._add_prompt_logprobs(scheduled, logits)
         for row, (sequence, token, gets_token) in enumerate(zip(scheduled, tokens, step.gets_token)):
             completion = self._completions.get(sequence) if gets_token else None
             if completion is None:
                 continue  # also if its request has ended meanwhile, or has failed in this loop
-            if token == NO_TOKEN:
-                error = FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")
-                self._unclaimed.append(self._end(completion.request, "error", error))
+            if token < 0:
+                self._unclaimed.append(
+                    self._end(completion.request, "error", why_no_token(token, completion.processor))
+                )
                 continue
             completions.append(completion)
             if logits is not None:
@@ -319,6 +330,16 @@ class LLMEngine:
                 if len(completion.request.completions) < completion.request.params.n:
                     completions += self._fork(completion.request, sequence, scheduled[sequence], logits[row])
         return completions
+
+    def _add_prompt_logprobs(self, scheduled: dict[Sequence, int], logits: torch.Tensor) -> None:
+        """Note the log-probabilities of the tokens of prompts, for the requests that asked for them."""
+        own, others = logits[: len(scheduled)], logits[len(scheduled) :]
+        for row, (sequence, count) in enumerate(scheduled.items()):
+            extra = num_prompt_logits(sequence, count)
+            if sequence.prompt_logits and sequence in self._completions:
+                rows = torch.cat([others[:extra], own[row : row + 1]])
+                self._completions[sequence].request.add_prompt_logprobs(sequence.num_computed_tokens, rows)
+            others = others[extra:]
 
     def _update(self, step: InFlightStep, tokens: list[int]) -> None:
         scheduled = step.scheduler_output.num_scheduled_tokens
@@ -335,7 +356,13 @@ class LLMEngine:
             child = fork(self.scheduler.pool, sequence, f"{request.id}/{index}")
             child.num_computed_tokens += count
             completion = request.new_completion(child, request.completions[0].seed + index, self.tokenizer)
-            (token,) = choose_tokens(logits[None], [request.params], [completion.seed], [0]).tolist()
+            rules = [request.params], [completion.seed], [0], [completion.processor]
+            (token,) = choose_tokens(logits[None], *rules).tolist()
+            if token < 0:
+                self.scheduler.release(child)
+                child.finish_reason = "error"
+                self._unclaimed.append(self._end(request, "error", why_no_token(token, completion.processor)))
+                return []
             completion.add_logprobs(logits, token)
             child.append_token(token)
             if child.finish_reason:
@@ -402,7 +429,9 @@ class LLMEngine:
             self._completions.pop(completion.sequence, None)
         del self.requests[request.id]
         self.metrics.add_request(reason, self.clock() - request.arrival)
-        request.result = RequestOutput(request.id, request.prompt_ids, request.completions, error)
+        request.result = RequestOutput(
+            request.id, request.prompt_ids, request.completions, error, request.prompt_logprobs
+        )
         return request.result
 
     def _record_queue_times(self, admitted: list[Sequence], now: float) -> None:

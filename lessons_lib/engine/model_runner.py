@@ -43,7 +43,8 @@ class ModelRunner:
         """Compute the tokens of a scheduled step.
 
         Returns:
-            tensor [N, vocabulary]: for each scheduled sequence, the logits after the last token that was computed.
+            tensor [N, vocabulary]: for each scheduled sequence, the logits after the last token that was computed. More
+            rows follow for sequences with `prompt_logits`, see `input_batch.num_prompt_logits`.
         """
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
         return paged_forward(self.model, batch, self.cache, self.backend)
@@ -52,7 +53,7 @@ class ModelRunner:
         """Start a step and the choice of its tokens.
 
         Args:
-            choose: function from logits [N, vocabulary] to tokens, int64 [N], on the device of the logits.
+            choose: function from what `forward` returns to tokens, int64 [N], on the device of the logits.
         """
         return InFlightTokens(choose(self.forward(scheduler_output)))
 

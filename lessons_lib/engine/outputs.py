@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lessons_lib.engine.detokenizer import IncrementalDetokenizer
-from lessons_lib.engine.sampling import SamplingParams, TokenLogprobs, token_logprobs
+from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
+from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
+from lessons_lib.engine.sampling import TokenLogprobs, rows_of_logprobs, token_logprobs
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.sequence import Sequence
 
 
@@ -39,9 +41,10 @@ class CompletionOutput:
         finish_reason: "stop" after a stop token or stop string, "length" at `max_tokens`, "abort", or "error". None
             while it grows.
         logprobs: one for each token, if they were asked for.
-        request, sequence, seed, detokenizer, first_token_time, last_token_time: the engine's own. The detokenizer is
-            None if the text isn't streamed; times are on the engine's clock, when the first and the last token were
-            passed on.
+        stop_reason: the stop string, or the one of `stop_token_ids`, that ended it; None after the end token.
+        request, sequence, seed, processor, detokenizer, first_token_time, last_token_time: the engine's own. The
+            processor is None if no rule changes logits, the detokenizer if the text isn't streamed; times are on the
+            engine's clock, when the first and the last token were passed on.
     """
 
     index: int
@@ -49,9 +52,11 @@ class CompletionOutput:
     text: str = ""
     finish_reason: str | None = None
     logprobs: list[TokenLogprobs] | None = None
+    stop_reason: str | int | None = None
     request: "EngineRequest" = field(kw_only=True, repr=False, compare=False)
     sequence: Sequence = field(kw_only=True, repr=False, compare=False)
     seed: int = field(kw_only=True, repr=False, compare=False)
+    processor: LogitsProcessor | None = field(default=None, kw_only=True, repr=False, compare=False)
     detokenizer: IncrementalDetokenizer | None = field(kw_only=True, repr=False, compare=False)
     first_token_time: float | None = field(default=None, repr=False, compare=False)
     last_token_time: float | None = field(default=None, repr=False, compare=False)
@@ -69,20 +74,30 @@ class CompletionOutput:
         """Append the newest token to the text. A stop string in it ends the sequence. Returns what can be shown now."""
         if self.detokenizer is None:
             return ""
-        text = "" if self._ends_with_stop_token() else self.detokenizer.add(self.token_ids[-1])
+        text = self.detokenizer.add(self.token_ids[-1]) if self._num_shown() == len(self.token_ids) else ""
         if self.sequence.finish_reason:
             text += self.detokenizer.finish()
         if self.detokenizer.stopped:
             self.sequence.finish_reason = "stop"
+            self.stop_reason = self.detokenizer.stop_string
         self.text = self.detokenizer.text
         return text
 
     def finish(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Nothing follows: take over the reason, and the whole text. A stop token is not part of the text."""
+        """Nothing follows: take over the reason, and the whole text."""
+        params = self.request.params
         self.finish_reason = self.sequence.finish_reason
-        if self.detokenizer is None:
-            shown = self.token_ids[:-1] if self._ends_with_stop_token() else self.token_ids
-            self.text = str(tokenizer.decode(shown, skip_special_tokens=True))
+        if self._ends_with_stop_token() and self.stop_reason is None:
+            is_end_token = self.token_ids[-1] == tokenizer.eos_token_id and not params.ignore_eos
+            if self.token_ids[-1] in params.stop_token_ids and not is_end_token:
+                self.stop_reason = self.token_ids[-1]
+        if self.detokenizer is None and params.detokenize:
+            self.text = text_of(tokenizer, self.token_ids[: self._num_shown()], self.request.decode_options(tokenizer))
+
+    def _num_shown(self) -> int:
+        """How many tokens the text has. A stop token is not part of it, unless that was asked for."""
+        is_hidden = self._ends_with_stop_token() and not self.request.params.include_stop_str_in_output
+        return len(self.token_ids) - is_hidden
 
     def _ends_with_stop_token(self) -> bool:
         return bool(self.token_ids) and self.token_ids[-1] in self.sequence.stop_token_ids
@@ -95,12 +110,15 @@ class RequestOutput:
     Attributes:
         completions: `params.n` of them, fewer if the request failed or was aborted early.
         error: what went wrong, None if nothing did.
+        prompt_logprobs: one for each token of the prompt, if they were asked for. The first has none: no logits predict
+            it. Others have none if the request ended before they were computed.
     """
 
     request_id: str
     prompt_ids: list[int]
     completions: list[CompletionOutput]
     error: BaseException | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     @property
     def text(self) -> str:
@@ -126,6 +144,8 @@ class EngineRequest:
         arrival: when it arrived, in seconds on the engine's clock.
         on_token: called with each NewToken.
         completions: those that have begun. The others begin when the prompt is computed.
+        rules: what changes its logits, or None.
+        prompt_logprobs: see RequestOutput.
         is_admitted: whether it has had its first step.
         result: what it returned, once it has ended.
     """
@@ -135,13 +155,18 @@ class EngineRequest:
     params: SamplingParams
     arrival: float
     on_token: Callable[[NewToken], None] | None = None
+    rules: LogitsRules | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     completions: list[CompletionOutput] = field(default_factory=list)
     is_admitted: bool = False
     result: RequestOutput | None = None
 
+    def __post_init__(self) -> None:
+        if self.params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None] * len(self.prompt_ids)
+
     def new_completion(self, sequence: Sequence, seed: int, tokenizer: PreTrainedTokenizerBase) -> CompletionOutput:
         """One more completion, which grows with a sequence."""
-        is_watched = self.on_token or self.params.stop
         completion = CompletionOutput(
             len(self.completions),
             sequence.output_ids,
@@ -149,10 +174,40 @@ class EngineRequest:
             request=self,
             sequence=sequence,
             seed=seed,
-            detokenizer=IncrementalDetokenizer(tokenizer, self.params.stop) if is_watched else None,
+            processor=self.rules.processor(sequence) if self.rules else None,
+            detokenizer=self._detokenizer(tokenizer),
         )
         self.completions.append(completion)
         return completion
+
+    def _detokenizer(self, tokenizer: PreTrainedTokenizerBase) -> IncrementalDetokenizer | None:
+        params = self.params
+        if not params.detokenize or not (self.on_token or params.stop):
+            return None
+        return IncrementalDetokenizer(
+            tokenizer,
+            params.stop,
+            min_tokens=params.min_tokens,
+            include_stop=params.include_stop_str_in_output,
+            options=self.decode_options(tokenizer),
+        )
+
+    def decode_options(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
+        """How its tokens become text."""
+        return decode_options(tokenizer, self.params.skip_special_tokens, self.params.spaces_between_special_tokens)
+
+    def add_prompt_logprobs(self, start: int, logits: torch.Tensor) -> None:
+        """Note the log-probabilities of tokens of the prompt, if they were asked for. After a preemption they may be
+        there already, and are the same.
+
+        Args:
+            start: position of the first token that was computed.
+            logits: [count, vocabulary], after each token that was computed.
+        """
+        if self.prompt_logprobs is not None and self.params.prompt_logprobs is not None:
+            tokens = self.prompt_ids[start + 1 : start + 1 + len(logits)]
+            found = rows_of_logprobs(logits[: len(tokens)], tokens, self.params.prompt_logprobs)
+            self.prompt_logprobs[start + 1 : start + 1 + len(tokens)] = found
 
     @property
     def is_finished(self) -> bool:

@@ -17,6 +17,7 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -77,15 +78,15 @@ class OverlappedEngine(LLMEngine):
         """See `LLMEngine.add_request`."""
         name = super().add_request(*args, **kwargs)
         request = self.requests[name]
-        if request.params.logprobs is not None or request.params.n > 1:
+        if _waits(request.params) or request.params.n > 1:
             self._needs_logits[request] = None
         return name
 
     def step(self) -> list[RequestOutput]:
         """Schedule and launch the next step, then process the results of the one before. See `LLMEngine.step`.
 
-        If the host must see logits, or if blocks may run out (all tokens of a preempted sequence must be known), one
-        step waits for the other.
+        If the host must see logits or tokens, or if blocks may run out (all tokens of a preempted sequence must be
+        known), one step waits for the other.
         """
         self._refuse_inside_a_step()
         if self.overlap.may_lack_blocks() or self._next_needs_logits():
@@ -97,7 +98,8 @@ class OverlappedEngine(LLMEngine):
         return self._claim()
 
     def _next_needs_logits(self) -> bool:
-        """Whether the next step may compute a sequence whose log-probabilities are wanted, or which is to be forked."""
+        """Whether the next step may compute a sequence whose log-probabilities are wanted, whose rules look at its last
+        token, or which is to be forked."""
         has_batch_slot = len(self.scheduler.running) < self.scheduler.max_num_seqs
         return any(request.is_admitted or has_batch_slot for request in self._needs_logits)
 
@@ -124,6 +126,11 @@ class OverlappedEngine(LLMEngine):
         return super()._end(request, reason, error)
 
     def _fork(self, request: EngineRequest, *args: Any) -> list[CompletionOutput]:
-        if request.params.logprobs is None:
+        if not _waits(request.params):
             del self._needs_logits[request]
         return super()._fork(request, *args)
+
+
+def _waits(params: SamplingParams) -> bool:
+    """Whether no step of a request can be launched before the host has the logits or the token of the one before."""
+    return params.logprobs is not None or params.prompt_logprobs is not None or params.needs_last_token

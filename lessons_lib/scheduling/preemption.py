@@ -226,7 +226,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
         """Blocks of the pool that hold the beginning of a sequence that has none itself."""
-        if sequence.blocks or sequence.swapped or not self.share_prefixes:
+        if sequence.blocks or sequence.swapped or not self.share_prefixes or sequence.prompt_logits:
             return []
         return self.pool.match_prefix(self.hashes_of(sequence))
 

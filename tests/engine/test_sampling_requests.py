@@ -1,0 +1,384 @@
+"""Requests with every rule of SamplingParams through both engines: the tokens of a loop without cache, batch or engine, in
+any company and after any preemption."""
+
+import copy
+import random
+
+import engine_cases
+import pytest
+import torch
+from engine_cases import check_that_nothing_is_left, letter
+from oracle import END
+from transformers import (
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+)
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.logits_processors import NoTokenAllowed
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.sampling import cut_unlikely, draw, random_number, token_probabilities
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.kv_cache.invariants import audit
+from lessons_lib.models.tiny_models import VOCAB_SIZE
+
+ROOMY = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
+CONFIGS = {
+    "roomy": ROOMY,
+    "tight": {**ROOMY, "num_blocks": 22},
+    "swapping": {**ROOMY, "num_blocks": 22, "num_swap_blocks": 20},
+}
+ENGINES = ["waits", "overlaps"]
+
+
+class SpellingTokenizer(engine_cases.LetterTokenizer):
+    """It can spell words, too; it has no token for a space."""
+
+    def encode(self, text, add_special_tokens=False):
+        return [ord(char) - ord("!") for char in text if char != " "]
+
+
+@pytest.fixture(scope="module")
+def models():
+    """The overlapped engine gives its model another attention."""
+    return {kind: copy.deepcopy(engine_cases.a_model()) for kind in ENGINES}
+
+
+@pytest.fixture
+def an_engine(models):
+    def make(kind="waits", **config):
+        config = {**ROOMY, **config}
+        if kind == "waits":
+            return LLMEngine(models[kind], SpellingTokenizer(), EngineConfig(**config))
+        make_runner = gpu_model_runner(compiled=False, capture=rerun)
+        return OverlappedEngine(models[kind], SpellingTokenizer(), EngineConfig(**config, make_runner=make_runner))
+
+    return make
+
+
+def some_rules(rng):
+    """Each rule now and then; penalties, bad words and functions look at the tokens before."""
+    some = {
+        "top_k": rng.choice([3, 20]),
+        "top_p": 0.9,
+        "min_p": rng.choice([0.05, 0.3]),
+        "presence_penalty": rng.uniform(-2, 2),
+        "frequency_penalty": rng.uniform(-2, 2),
+        "repetition_penalty": rng.choice([0.7, 1.3, 2.0]),
+        "logit_bias": {rng.randrange(VOCAB_SIZE): rng.uniform(-30, 30) for _ in range(4)},
+        "allowed_token_ids": rng.sample(range(VOCAB_SIZE), 60),
+        "bad_words": ["".join(letter(rng.randrange(VOCAB_SIZE)) for _ in range(rng.randint(1, 2))) for _ in range(30)],
+        "min_tokens": rng.randint(1, 5),
+        "stop_token_ids": rng.sample(range(VOCAB_SIZE), 12),
+    }
+    return {name: value for name, value in some.items() if rng.random() < 0.4}
+
+
+def a_workload(seed, count=14):
+    """(prompt, params); many prompts begin alike."""
+    rng = random.Random(seed)
+    words = [rng.randrange(VOCAB_SIZE) for _ in range(60)]
+    requests = []
+    for number in range(count):
+        prompt = words[: rng.choice([0, 8, 20])] + [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 9))]
+        rules = some_rules(rng) if rng.random() < 0.7 else {}
+        temperature = rng.choice([0.0, 0.8, 1.5])
+        max_tokens = rng.choice([5, 12, 20])
+        requests.append((prompt, SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=number, **rules)))
+    return requests
+
+
+@torch.inference_mode()
+def by_hand(prompt, params, seed=None):
+    """The completion of one prompt: the whole forward pass for each token, and Hugging Face's processors."""
+    model, output = engine_cases.a_model(), []
+    ends = {*params.stop_token_ids, *(() if params.ignore_eos else (END,))}
+    words = [SpellingTokenizer().encode(word) for word in params.bad_words]
+    while len(output) < params.max_tokens and not (output and output[-1] in ends):
+        scores = model(input_ids=torch.tensor([prompt + output])).logits[:, -1].float()
+        own, everything = torch.tensor([output], dtype=torch.int64), torch.tensor([prompt + output])
+        if params.allowed_token_ids:
+            scores = PrefixConstrainedLogitsProcessor(lambda batch, ids: params.allowed_token_ids, 1)(
+                everything, scores
+            )
+        if words:
+            scores = NoBadWordsLogitsProcessor(words)(own, scores)
+        if params.min_tokens:
+            least = MinNewTokensLengthLogitsProcessor(len(prompt), params.min_tokens, sorted(ends), device="cpu")
+            scores = least(everything, scores)
+        if params.logit_bias:
+            scores = SequenceBiasLogitsProcessor({(t,): b for t, b in params.logit_bias.items()})(everything, scores)
+        if params.repetition_penalty != 1:
+            scores = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(everything, scores)
+        counts = torch.bincount(own[0], minlength=VOCAB_SIZE)
+        scores = scores - counts * params.frequency_penalty - (counts > 0) * params.presence_penalty
+        if not params.temperature:
+            output.append(int(scores.argmax()))
+            continue
+        columns = [[params.temperature], [params.min_p], [params.top_p]]
+        temperature, min_p, top_p = (torch.tensor(column, dtype=torch.float64) for column in columns)
+        scores = cut_unlikely(scores, scores.amax(-1), temperature, min_p)
+        drawable = token_probabilities(scores, temperature, torch.tensor([params.top_k or VOCAB_SIZE]), top_p)
+        number = random_number(params.seed if seed is None else seed, len(output))
+        output.append(int(draw(*drawable, torch.tensor([number], dtype=torch.float64))))
+    return output
+
+
+def serve(engine, workload, seed):
+    """Requests that come bit by bit. Returns id -> output."""
+    rng, outputs = random.Random(seed), {}
+    for number, (prompt, params) in enumerate(workload):
+        engine.add_request(prompt, params, request_id=str(number))
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            outputs |= {output.request_id: output for output in engine.step()}
+    while engine.has_unfinished():
+        outputs |= {output.request_id: output for output in engine.step()}
+        if not hasattr(engine, "overlap"):
+            audit(engine.scheduler)
+    check_that_nothing_is_left(engine)
+    assert not getattr(engine, "_needs_logits", None)
+    return outputs
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("seed", range(2))
+def test_tokens_are_those_of_a_loop_alone(an_engine, seed, config, engine_kind):
+    workload = a_workload(seed)
+    engine = an_engine(engine_kind, **CONFIGS[config])
+    outputs = serve(engine, workload, seed)
+    for number, (prompt, params) in enumerate(workload):
+        assert outputs[str(number)].token_ids == by_hand(prompt, params), params
+    assert bool(engine.scheduler.num_preempted) == (config != "roomy")
+
+
+@pytest.mark.parametrize(
+    "ours, theirs",
+    [
+        (dict(repetition_penalty=1.4), dict(repetition_penalty=1.4)),
+        (dict(min_tokens=9, stop_token_ids=range(30)), dict(min_new_tokens=9, eos_token_id=[END, *range(30)])),
+        (dict(bad_words=[">", "!!", "M8"]), dict(bad_words_ids=[[29], [0, 0], [44, 23]])),
+        (dict(logit_bias={5: 7.0, 40: -3.0}), dict(sequence_bias={(5,): 7.0, (40,): -3.0})),
+    ],
+)  # fmt: skip
+def test_greedy_tokens_are_those_of_generate(an_engine, ours, theirs):
+    prompts = [[5, 9, 2], [30, 31, 32, 33, 34], [60]]
+    theirs = dict(eos_token_id=END) | theirs
+    outputs = an_engine().generate(prompts, SamplingParams(max_tokens=20, **ours))
+    plain = an_engine().generate(prompts, SamplingParams(max_tokens=20))
+    for prompt, output in zip(prompts, outputs):
+        ids = torch.tensor([prompt])
+        rest = dict(attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False, pad_token_id=0)
+        expected = engine_cases.a_model().generate(ids, **rest, **theirs)[0, len(prompt) :].tolist()
+        assert output.token_ids == expected
+    assert any(one.token_ids != other.token_ids for one, other in zip(outputs, plain)), "the rule changes something"
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+def test_each_of_several_completions_has_its_own_history(an_engine, engine_kind):
+    prompt = [4, 8, 15, 16, 23]
+    params = SamplingParams(
+        max_tokens=15, temperature=1.2, seed=50, n=3, repetition_penalty=1.5, frequency_penalty=1.0, bad_words=["%&", "~"],
+        min_tokens=3,
+    )  # fmt: skip
+    (output,) = an_engine(engine_kind, num_blocks=14).generate([prompt], params)
+    found = [completion.token_ids for completion in output.completions]
+    assert (
+        found == [by_hand(prompt, params, seed=50 + index) for index in range(3)] and len(set(map(tuple, found))) == 3
+    )
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+def test_rules_that_need_no_history_dont_make_steps_wait(an_engine, engine_kind):
+    engine = an_engine(engine_kind)
+    rules = dict(logit_bias={3: 5}, allowed_token_ids=range(50), min_tokens=6, min_p=0.01, stop_token_ids=range(9))
+    for seed in range(4):
+        engine.add_request([seed + 1, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=seed, **rules))
+    assert not getattr(engine, "_needs_logits", None)
+    for output in engine.generate([[5, 7]], SamplingParams(max_tokens=9, temperature=1.0, seed=9, **rules)):
+        assert output.token_ids == by_hand([5, 7], SamplingParams(max_tokens=9, temperature=1.0, seed=9, **rules))
+    while engine.has_unfinished():
+        for output in engine.step():
+            seed = output.prompt_ids[0] - 1
+            assert output.token_ids == by_hand(
+                output.prompt_ids, SamplingParams(max_tokens=9, temperature=1.0, seed=seed, **rules)
+            )
+
+
+@torch.inference_mode()
+def logprobs_of_prompt(prompt):
+    return engine_cases.a_model()(input_ids=torch.tensor([prompt])).logits[0].log_softmax(-1)
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("config", [dict(), dict(max_num_batched_tokens=6), dict(num_blocks=16), dict(num_blocks=16, num_swap_blocks=30)])  # fmt: skip
+def test_prompt_logprobs_are_those_of_one_forward_pass(an_engine, engine_kind, config):
+    engine, rng = an_engine(engine_kind, **config), random.Random(1)
+    shared = [rng.randrange(VOCAB_SIZE) for _ in range(12)]
+    wanted, outputs = {}, {}
+    for number, count in enumerate((0, 3, -1, None, 2, 1, 3)):
+        prompt = shared[: 4 * number] + [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 2, 9, 17]))]
+        n = 2 if number == 4 else 1
+        name = engine.add_request(
+            prompt, SamplingParams(max_tokens=8, prompt_logprobs=count, n=n, temperature=1.0, seed=1)
+        )
+        wanted[name] = count
+        outputs |= {output.request_id: output for output in engine.step()}
+    while engine.has_unfinished():
+        outputs |= {output.request_id: output for output in engine.step()}
+    check_that_nothing_is_left(engine)
+    assert bool(engine.scheduler.num_preempted) == ("num_blocks" in config)
+    for name, count in wanted.items():
+        output = outputs[name]
+        if count is None:
+            assert output.prompt_logprobs is None
+            continue
+        expected = logprobs_of_prompt(output.prompt_ids)
+        assert len(output.prompt_logprobs) == len(output.prompt_ids) and output.prompt_logprobs[0] is None
+        for position, found in enumerate(output.prompt_logprobs[1:], start=1):
+            row = expected[position - 1]
+            assert found.token == output.prompt_ids[position]
+            assert found.logprob == pytest.approx(float(row[found.token]), abs=1e-4)
+            values, tokens = row.topk(VOCAB_SIZE if count < 0 else count)
+            assert [value for _, value in found.top] == pytest.approx(values.tolist(), abs=1e-4)
+            assert len({token for token, _ in found.top} - {*tokens.tolist()}) <= 1, "two alike may change places"
+
+
+def test_prompt_logprobs_read_nothing_from_the_prefix_cache(an_engine):
+    engine = an_engine()
+    prompt = [*range(20)]
+    engine.generate([prompt], SamplingParams(max_tokens=3))
+    cached = []
+    engine.listeners.append(lambda step: cached.append(step.cached_tokens))
+    (output,) = engine.generate([prompt], SamplingParams(max_tokens=3, prompt_logprobs=0))
+    assert sum(cached) == 0 and None not in output.prompt_logprobs[1:]
+    engine.generate([prompt], SamplingParams(max_tokens=3))
+    assert sum(cached) == 19, "others do"
+
+
+def test_logprobs_of_all_tokens(an_engine):
+    (output,) = an_engine().generate([[5, 6, 7]], SamplingParams(max_tokens=3, logprobs=-1))
+    for logprobs in output.completions[0].logprobs:
+        assert sorted(token for token, _ in logprobs.top) == [*range(VOCAB_SIZE)]
+        assert (logprobs.token, logprobs.logprob) == logprobs.top[0]
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+def test_logprobs_are_the_models_own_whatever_the_rules(an_engine, engine_kind):
+    params = SamplingParams(max_tokens=5, logprobs=2, allowed_token_ids=(5, 6), ignore_eos=True)
+    (output,) = an_engine(engine_kind).generate([[5, 6, 7]], params)
+    expected = logprobs_of_prompt([5, 6, 7, *output.token_ids])[2:]
+    for row, logprobs in zip(expected, output.completions[0].logprobs):
+        assert logprobs.token in (5, 6) and logprobs.logprob == pytest.approx(float(row[logprobs.token]), abs=1e-4)
+        assert [value for _, value in logprobs.top] == pytest.approx(row.topk(2).values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+def test_rules_that_fail_fail_their_own_request(an_engine, engine_kind):
+    engine = an_engine(engine_kind)
+
+    def broken(output_ids, logits):
+        if len(output_ids) == 3:
+            raise ZeroDivisionError("broken")
+        return logits
+
+    prompt, params = [5, 9, 2], SamplingParams(max_tokens=12, temperature=1.0, seed=3)
+    names = {
+        "good": engine.add_request(prompt, params),
+        "broken": engine.add_request(prompt, SamplingParams(max_tokens=12, logits_processors=[broken])),
+        "nothing": engine.add_request(prompt, SamplingParams(allowed_token_ids=(5,), bad_words=[letter(5)])),
+        "fork": engine.add_request(prompt, SamplingParams(n=3, temperature=1.0, logits_processors=[_third_time()])),
+    }
+    outputs = {}
+    while engine.has_unfinished():
+        outputs |= {output.request_id: output for output in engine.step()}
+    check_that_nothing_is_left(engine)
+    assert outputs[names["good"]].token_ids == by_hand(prompt, params) and outputs[names["good"]].error is None
+    assert isinstance(outputs[names["broken"]].error, ZeroDivisionError)
+    assert len(outputs[names["broken"]].token_ids) == 3
+    assert isinstance(outputs[names["nothing"]].error, NoTokenAllowed)
+    assert isinstance(outputs[names["fork"]].error, ZeroDivisionError)
+    assert outputs[names["fork"]].finish_reason == "error"
+
+
+def _third_time():
+    calls = []
+
+    def function(output_ids, logits):
+        calls.append(1)
+        return logits if len(calls) != 3 else 1 / 0
+
+    return function
+
+
+def output_of(an_engine, prompt=(5, 9, 2), engine_kind="waits", **params):
+    """(output, what was streamed)."""
+    engine, streamed = an_engine(engine_kind), []
+    name = engine.add_request(
+        list(prompt), SamplingParams(**params), on_token=lambda token: streamed.append(token.text)
+    )
+    while name in engine.requests:
+        outputs = engine.step()
+    (output,) = outputs
+    (unread,) = an_engine(engine_kind).generate([list(prompt)], SamplingParams(**params))
+    assert (unread.text, unread.token_ids) == (output.text, output.token_ids)
+    assert unread.completions[0].stop_reason == output.completions[0].stop_reason
+    assert "".join(streamed) == output.text
+    return output
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("included", [False, True])
+def test_what_has_ended_it_is_said_and_included_if_wanted(an_engine, engine_kind, included):
+    free = by_hand([5, 9, 2], SamplingParams(max_tokens=12, ignore_eos=True))
+    text = "".join(map(letter, free))
+    common = dict(max_tokens=12, ignore_eos=True, include_stop_str_in_output=included, engine_kind=engine_kind)
+    output = output_of(an_engine, **common, stop=[text[4:6], "no"])
+    end = text.index(text[4:6]) + 2 * included
+    assert (output.text, output.finish_reason) == (text[:end], "stop")
+    assert output.completions[0].stop_reason == text[4:6]
+    token = free[4]
+    output = output_of(an_engine, **common, stop_token_ids=(token,))
+    first = free.index(token)
+    assert (output.text, output.finish_reason) == (text[: first + included], "stop")
+    assert output.token_ids == free[: first + 1] and output.completions[0].stop_reason == token
+    output = output_of(an_engine, **common)
+    assert (output.text, output.finish_reason, output.completions[0].stop_reason) == (text, "length", None)
+
+
+def test_the_end_token_is_no_stop_reason(an_engine):
+    rules = dict(max_tokens=9, logit_bias={END: 100}, min_tokens=4)
+    output = output_of(an_engine, **rules, stop_token_ids=(END,))
+    assert output.token_ids[4:] == [END] and END not in output.token_ids[:4]
+    assert (output.finish_reason, output.completions[0].stop_reason) == ("stop", None)
+    output = output_of(an_engine, **rules, stop_token_ids=(END,), ignore_eos=True)
+    assert (output.finish_reason, output.completions[0].stop_reason) == ("stop", END)
+
+
+def test_stop_strings_count_behind_min_tokens(an_engine):
+    free = by_hand([5, 9, 2], SamplingParams(max_tokens=12, ignore_eos=True))
+    text = "".join(map(letter, free))
+    for least in range(12):
+        output = output_of(an_engine, max_tokens=12, ignore_eos=True, min_tokens=least, stop=list(text[3:5]))
+        ends = [place for place in range(least, 12) if text[place] in text[3:5]]
+        assert output.text == (text[: ends[0]] if ends else text)
+        assert len(output.token_ids) >= min(12, least + 1)
+
+
+def test_a_request_without_text_has_tokens_only(an_engine):
+    output = output_of(an_engine, max_tokens=5, detokenize=False)
+    assert output.text == "" and len(output.token_ids) == 5
+
+
+def test_a_wrong_token_is_refused_before_anything_changes(an_engine):
+    engine = an_engine()
+    for rules in (dict(stop_token_ids=(VOCAB_SIZE,)), dict(allowed_token_ids=(1, 500)), dict(logit_bias={97: 1})):
+        with pytest.raises(ValueError, match="the vocabulary has ids 0 to 96"):
+            engine.add_request([1, 2], SamplingParams(**rules))
+    assert not engine.requests and not engine.has_unfinished()
+    check_that_nothing_is_left(engine)
