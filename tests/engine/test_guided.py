@@ -1,0 +1,193 @@
+"""Guided decoding: whatever a hot model would rather write, the text matches; a text that is cut short is the beginning of
+one that matches."""
+
+import copy
+import json
+import random
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from jsonschema import validate
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.guided import Grammar, GrammarState
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.logits_processors import NoTokenAllowed
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.models.loading import load_model
+from lessons_lib.models.prompts import BadRequest
+
+pytest.importorskip("llguidance")
+ENGINES = ["waits", "overlaps"]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "colors": {"type": "array", "items": {"enum": ["red", "grün", "\u9ed2"]}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["name", "age", "colors"],
+    "additionalProperties": False,
+}
+REGEX = r"[A-Z][a-z]{2,7}( [a-z]{1,4}){0,3}[.!?]"
+CHOICE = ('a "quoted" one\n', "é€🐶", "red", "reddish")
+
+
+def matches_schema(text):
+    validate(json.loads(text), SCHEMA)
+    return True
+
+
+RULES = {
+    "regex": (dict(regex=REGEX), lambda text: re.fullmatch(REGEX, text)),
+    "json": (dict(json=SCHEMA), matches_schema),
+    "json as text": (dict(json=json.dumps(SCHEMA)), matches_schema),
+    "choice": (dict(choice=CHOICE), lambda text: text in CHOICE),
+    "grammar": (dict(grammar='start: "<" start ">" | /[a-d]{1,3}/'), lambda text: re.fullmatch("<*[a-d]{1,3}>*", text)),
+}
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    model, tokenizer = load_model(device="cpu")
+    return {"waits": model, "overlaps": copy.deepcopy(model)}, tokenizer
+
+
+@pytest.fixture
+def an_engine(loaded):
+    models, tokenizer = loaded
+
+    def make(kind="waits", **config):
+        config = {"max_num_seqs": 6, "max_num_batched_tokens": 64, "num_blocks": 60, **config}
+        if kind == "waits":
+            return LLMEngine(models[kind], tokenizer, EngineConfig(**config))
+        make_runner = gpu_model_runner(compiled=False, capture=rerun)
+        return OverlappedEngine(models[kind], tokenizer, EngineConfig(**config, make_runner=make_runner))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def alone(loaded):
+    """The tokens that a request gets in an engine of its own."""
+    engine, found = LLMEngine(loaded[0]["waits"], loaded[1], EngineConfig(num_blocks=60)), {}
+
+    def tokens(prompt, params):
+        name = repr((prompt, params))
+        if name not in found:
+            found[name] = engine.generate([prompt], params)[0].token_ids
+        return found[name]
+
+    return tokens
+
+
+def guided(max_tokens=120, temperature=1.5, seed=0, rules=None, **kwargs):
+    structured = StructuredOutputsParams(**rules)
+    return SamplingParams(
+        max_tokens=max_tokens, temperature=temperature, seed=seed, structured_outputs=structured, **kwargs
+    )
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+@pytest.mark.parametrize("num_blocks", [60, 7])
+def test_every_text_matches_in_any_company(an_engine, alone, engine_kind, num_blocks):
+    engine, wanted = an_engine(engine_kind, num_blocks=num_blocks), {}
+    for seed in range(2):
+        for kind, (rules, _) in RULES.items():
+            params = guided(90, seed=seed, rules=rules)
+            wanted[engine.add_request("The old dog", params)] = kind, params
+        params = SamplingParams(max_tokens=30, temperature=1.0, seed=seed)
+        wanted[engine.add_request("The old dog", params)] = None, params
+    outputs = {}
+    while engine.has_unfinished():
+        outputs |= {output.request_id: output for output in engine.step()}
+    assert bool(engine.scheduler.num_preempted) == (num_blocks == 7)
+    finished = 0
+    for name, (kind, params) in wanted.items():
+        output = outputs[name]
+        assert output.error is None
+        assert output.token_ids == alone("The old dog", params)
+        if kind and output.finish_reason == "stop":
+            finished += 1
+            assert RULES[kind][1](output.text), (kind, output.text)
+            assert output.completions[0].stop_reason is None
+    assert finished >= 8
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+def test_a_text_that_is_cut_short_is_a_beginning(an_engine, loaded, engine_kind):
+    whole = an_engine().generate(["Once"], guided(rules=RULES["json"][0]))[0]
+    assert matches_schema(whole.text)
+    count = len(whole.token_ids)
+    for limit in (1, 2, count - 2, count - 1, count):
+        (output,) = an_engine(engine_kind).generate(["Once"], guided(limit, rules=RULES["json"][0]))
+        assert output.token_ids == whole.token_ids[:limit] and whole.text.startswith(output.text)
+        assert output.finish_reason == ("stop" if limit == count else "length")
+    # without the end token, the text is complete all the same
+    assert (output.text, output.finish_reason) == (whole.text, "stop")
+
+
+@pytest.mark.parametrize("engine_kind", ENGINES)
+def test_each_of_several_completions_is_guided_on_its_own(an_engine, engine_kind):
+    (output,) = an_engine(engine_kind).generate(["Once"], guided(n=4, rules=RULES["regex"][0]))
+    texts = [completion.text for completion in output.completions]
+    assert all(re.fullmatch(REGEX, text) for text in texts) and len(set(texts)) > 1
+
+
+def test_other_rules_hold_beside_it(an_engine):
+    rules = dict(regex="[a-z ]{30,60}")
+    (output,) = an_engine().generate(
+        ["Once"], guided(rules=rules, bad_words=["e"], repetition_penalty=1.2, min_tokens=12)
+    )
+    assert re.fullmatch(rules["regex"], output.text) and len(output.token_ids) >= 12
+    (output,) = an_engine().generate(["Once"], guided(rules=dict(regex="ab"), bad_words=["a", "ab"]))
+    assert isinstance(output.error, NoTokenAllowed)
+    (output,) = an_engine().generate(["Once"], guided(rules=dict(regex="ab"), min_tokens=40))
+    assert isinstance(output.error, NoTokenAllowed) and output.text == "ab"
+
+
+def test_a_state_follows_whatever_it_is_shown(loaded):
+    """The tokens that it allows are those that a new state allows, however the completion came about, and after an
+    interrupt too."""
+    _, tokenizer = loaded
+    grammar = Grammar.of(StructuredOutputsParams(regex=REGEX), tokenizer, len(tokenizer))
+    state, rng, tokens = GrammarState(grammar), random.Random(0), []
+    for _ in range(12):
+        expected = GrammarState(grammar).allowed(tokens, len(tokenizer))
+        assert torch.equal(state.allowed(tokens, len(tokenizer)), expected)
+        state._seen = rng.choice([state._seen, None])
+        if rng.random() < 0.3 and len(tokens) > 2:
+            state = GrammarState(grammar)
+        choice = expected.nonzero().flatten().tolist()
+        tokens = [*tokens, rng.choice(choice)]
+        if tokens[-1] == tokenizer.eos_token_id:
+            break
+    padded = Grammar.of(StructuredOutputsParams(regex=REGEX), tokenizer, len(tokenizer) + 60)
+    allowed = GrammarState(padded).allowed([], len(tokenizer) + 60)
+    assert allowed.any() and not allowed[len(tokenizer) :].any()
+
+
+@pytest.mark.parametrize("rules", [dict(regex="["), dict(json="{"), dict(json={"type": "nonsense"}), dict(grammar="x")])
+def test_rules_that_cant_be_compiled_are_refused_before_anything_changes(an_engine, rules):
+    engine = an_engine()
+    with pytest.raises(BadRequest, match="structured_outputs can't be used: "):
+        engine.add_request("Once", guided(rules=rules))
+    assert not engine.requests and not engine.has_unfinished()
+
+
+def test_without_the_library_it_says_what_to_install(an_engine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(BadRequest, match="pip install"):
+        an_engine().add_request("Once", guided(rules=dict(regex="a")))
+    assert an_engine().generate(["Once"], SamplingParams(max_tokens=2))[0].token_ids
+
+
+def test_a_tokenizer_that_the_library_cant_read_is_refused():
+    tokenizer = type("OtherTokenizer", (SimpleNamespace,), {"__hash__": object.__hash__})(eos_token_id=0)
+    with pytest.raises(BadRequest, match="fast tokenizers"):
+        Grammar.of(StructuredOutputsParams(regex="a"), tokenizer, 10)
