@@ -415,7 +415,7 @@ OTHER_SETTINGS = [
     ("nothing", {}),
     ("tokens of prompt and answer become less likely", dict(repetition_penalty=1.3)),
     ("tokens of the answer become less likely …", dict(presence_penalty=1.0)),
-    ("… each time they occur", dict(frequency_penalty=1.0)),
+    ("… each time they occur", dict(frequency_penalty=2.0)),
     ("added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
     ("words it must not contain", dict(bad_words=("dog", "friend"))),
     ("tokens it may contain", dict(allowed_token_ids=tuple(tokenizer("The cat ran to the red ball.").input_ids))),
@@ -428,8 +428,8 @@ OTHER_SETTINGS = [
 engine = LLMEngine(model, tokenizer, SMALL)
 rows = []
 for what, setting in OTHER_SETTINGS:
-    (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=22, **setting))
-    rows.append([", ".join(setting) or "–", what, output.text])
+    (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24, **setting))
+    rows.append([", ".join(setting) or "–", what, output.text.replace("\n", " ")])
 Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
 
 # %% [markdown]
