@@ -402,6 +402,48 @@ One caveat. The logits of a sequence depend slightly on the rest of the batch: s
 number is that close to a border, a different token is drawn. In float32 that hardly ever happens. In bfloat16, with only about three significant digits, it
 does. Greedy decoding is affected too, if two logits are nearly equal. No engine can promise more unless all of its kernels add in a fixed order.
 
+### The other settings
+
+Clients of real engines send more settings than these. `SamplingParams` knows most of vLLM's, with the same names. Those that change logits come first, in
+vLLM's order: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, then the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow.
+Here is what each of them does to the same answer:
+"""
+
+# %%
+PERIOD = tokenizer(".").input_ids[0]
+OTHER_SETTINGS = [
+    ("nothing", {}),
+    ("tokens of prompt and answer become less likely", dict(repetition_penalty=1.3)),
+    ("tokens of the answer become less likely …", dict(presence_penalty=1.0)),
+    ("… each time they occur", dict(frequency_penalty=2.0)),
+    ("added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
+    ("words it must not contain", dict(bad_words=("dog", "friend"))),
+    ("tokens it may contain", dict(allowed_token_ids=tuple(tokenizer("The cat ran to the red ball.").input_ids))),
+    ("ends before this string", dict(stop=(".",))),
+    ("ends behind it", dict(stop=(".",), include_stop_str_in_output=True)),
+    ("no end before so many tokens", dict(stop=(".",), min_tokens=16)),
+    ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
+    ("at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
+]
+engine = LLMEngine(model, tokenizer, SMALL)
+rows = []
+for what, setting in OTHER_SETTINGS:
+    (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24, **setting))
+    rows.append([", ".join(setting) or "–", what, output.text.replace("\n", " ")])
+Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
+
+# %% [markdown]
+"""
+Each is a few lines in `lessons_lib/engine/logits_processors.py`. None of them keeps a state: they look at the tokens that the answer has so far. So
+preemption and several answers to one prompt need no extra code. Requests without such settings skip all of it.
+
+`structured_outputs` goes further. A parser follows the answer, and before each token it says which tokens may be next, so that the text matches a regular
+expression or a JSON schema. It's the same as `allowed_token_ids`, with another list for each token. The parser comes from a library
+(`pip install llguidance`), see `lessons_lib/engine/guided.py`.
+
+`prompt_logprobs` returns the log-probability of each token of the prompt. Usually the last row of a prompt's logits is enough; here all of them are
+computed, and nothing is taken from the prefix cache, because it holds keys and values but no logits.
+
 ## From tokens to text
 
 Users want to read the text as it is generated. Why not decode each token as it arrives? Look at this:
@@ -883,8 +925,8 @@ as fast. What the engine has gained is memory, and with it room for more request
 
 - **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
   in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
-- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature, then
-  top-k and top-p. By default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which
+- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature,
+  min-p, top-k and top-p. Ours is the same. Its penalties work on tensors of counts for the whole batch; ours look at one sequence after another. By default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which
   has a state that must be kept.
 - `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string minus one. That is simpler than
   `releasable`, and shows everything a little later.

@@ -1,10 +1,9 @@
 """The engine: requests in, tokens out.
 
 Read in this order: config, outputs, sampling_params, sampling, logits_processors, guided, detokenizer,
-generation_defaults, request_checks, input_batch,
-model_runner, gathered_runner, probe, in_flight, llm_engine, generate, metrics, prometheus (lesson 12); then the GPU
-path: input_buffers, cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model
-runner for CPUs.
+generation_defaults, request_checks, input_batch, model_runner, gathered_runner, probe, in_flight, llm_engine, generate,
+metrics, prometheus (lesson 12); then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap,
+overlapped_engine (13). fused_llama is a faster model runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
@@ -15,11 +14,13 @@ from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.in_flight import InFlightStep, InFlightTokens
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.logits_processors import NoTokenAllowed
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-from lessons_lib.engine.sampling import SamplingParams, draw, random_number, token_probabilities
+from lessons_lib.engine.sampling import draw, random_number, token_probabilities
+from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 
 __all__ = [
     "FEW_TOKENS",
@@ -35,10 +36,12 @@ __all__ = [
     "LLMEngine",
     "ModelRunner",
     "NewToken",
+    "NoTokenAllowed",
     "OverlappedEngine",
     "OverlappedSteps",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "captured_batch_sizes",
     "draw",
     "fused_runner",

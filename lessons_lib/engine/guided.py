@@ -56,6 +56,10 @@ class Grammar:
             raise BadRequest(f"structured_outputs can't be used: {first.get_error().strip()}")
         return cls(first)
 
+    def begin(self) -> "GrammarState":
+        """A completion that has no tokens yet."""
+        return GrammarState(self)
+
 
 class GrammarState:
     """How far one completion is in its grammar."""

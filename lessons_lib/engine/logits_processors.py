@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lessons_lib.engine.guided import Grammar, GrammarState
 from lessons_lib.engine.sampling_params import SamplingParams, told
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from lessons_lib.engine.guided import Grammar, GrammarState
 
 NEVER = float("-inf")
 
@@ -86,7 +87,7 @@ class LogitsRules:
 
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...] = ()
-    grammar: Grammar | None = None
+    grammar: "Grammar | None" = None
     takes_prompt: tuple[bool, ...] = ()
 
     @classmethod
@@ -105,8 +106,11 @@ class LogitsRules:
                 )
         if not params.changes_logits:
             return None
-        rules = params.structured_outputs
-        grammar = Grammar.of(rules, tokenizer, vocab_size) if rules else None
+        grammar = None
+        if params.structured_outputs:
+            from lessons_lib.engine.guided import Grammar  # only those who use it need it
+
+            grammar = Grammar.of(params.structured_outputs, tokenizer, vocab_size)
         takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
         return cls(params, tokens_of_bad_words(params.bad_words, tokenizer), grammar, takes_prompt)
 
@@ -135,10 +139,10 @@ class LogitsProcessor:
     rules: LogitsRules
     sequence: Sequence
     error: Exception | None = None
-    grammar_state: GrammarState | None = field(init=False)
+    grammar_state: "GrammarState | None" = field(init=False)
 
     def __post_init__(self) -> None:
-        self.grammar_state = GrammarState(self.rules.grammar) if self.rules.grammar else None
+        self.grammar_state = self.rules.grammar.begin() if self.rules.grammar else None
 
     def __call__(self, logits: torch.Tensor, position: int) -> torch.Tensor:
         """Apply the rules, in vLLM's order: functions of the user's, allowed tokens, bad words, min_tokens, bias,

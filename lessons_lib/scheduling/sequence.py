@@ -28,10 +28,10 @@ class Sequence:
         finish_reason: "stop" after a stop token, "length" at `max_new_tokens`, None while it is unfinished.
         block_hashes: hashes of its full blocks, as far as they have been computed (lesson 11).
         swapped: blocks of the swap space that hold its tokens while it is swapped out (lesson 10).
-        num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet
-            (lesson 13).
         prompt_logits: whether the logits after each token of the prompt are wanted. Then nothing of it is taken from
             the prefix cache (lesson 12).
+        num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet
+            (lesson 13).
     """
 
     id: str

@@ -231,7 +231,12 @@ def test_engines_answer_alike(model, runners, expected_of_engine, kind, num_bloc
     assert not engine.scheduler.pool.ref_count and engine.metrics.requests.keys() == {"length", "stop"}
 
 
-def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners):
+@pytest.mark.parametrize(
+    "rules",
+    [{}, dict(logit_bias={5: 2.0}, allowed_token_ids=range(900), min_tokens=30, min_p=0.01)],
+    ids=["plain", "rules"],
+)
+def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(model, runners, rules):
     runner = runners("compiled, graphs")
     config = EngineConfig(
         num_blocks=500, max_num_seqs=16, max_num_batched_tokens=100, max_model_len=256, make_runner=lambda *_: runner
@@ -239,7 +244,7 @@ def test_a_step_of_the_engine_waits_for_nothing_but_the_tokens_of_the_last_one(m
     engine = OverlappedEngine(model, load_model()[1], config)
     for number, prompt in enumerate(engine_workload(model)[0][:16]):
         engine.add_request(
-            prompt, SamplingParams(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True)
+            prompt, SamplingParams(max_tokens=40, temperature=0.8 * (number % 2), seed=number, ignore_eos=True, **rules)
         )
     while (
         any(sequence.num_computed_tokens < len(sequence.prompt_ids) for sequence in engine.scheduler.running)

@@ -179,14 +179,15 @@ def test_greedy_tokens_are_those_of_generate(an_engine, ours, theirs):
     assert any(one.token_ids != other.token_ids for one, other in zip(outputs, plain)), "the rule changes something"
 
 
+@pytest.mark.parametrize("num_blocks", [14, 150])
 @pytest.mark.parametrize("engine_kind", ENGINES)
-def test_each_of_several_completions_has_its_own_history(an_engine, engine_kind):
+def test_each_of_several_completions_has_its_own_history(an_engine, engine_kind, num_blocks):
     prompt = [4, 8, 15, 16, 23]
     params = SamplingParams(
         max_tokens=15, temperature=1.2, seed=50, n=3, repetition_penalty=1.5, frequency_penalty=1.0, bad_words=["%&", "~"],
         min_tokens=3,
     )  # fmt: skip
-    (output,) = an_engine(engine_kind, num_blocks=14).generate([prompt], params)
+    (output,) = an_engine(engine_kind, num_blocks=num_blocks).generate([prompt], params)
     found = [completion.token_ids for completion in output.completions]
     assert (
         found == [by_hand(prompt, params, seed=50 + index) for index in range(3)] and len(set(map(tuple, found))) == 3

@@ -4,7 +4,7 @@ ever shown."""
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
@@ -183,6 +183,11 @@ OTHERS = {
         decoders.WordPiece(cleanup=True),
         clean_up_tokenization_spaces=True,
     ),
+    "word pieces with spaces": a_tokenizer(
+        models.WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="un"),
+        decoders.WordPiece(cleanup=False),
+        clean_up_tokenization_spaces=True,
+    ),
     "metaspaces and bytes": a_tokenizer(
         models.BPE({word: index for index, word in enumerate(dict.fromkeys(METASPACES))}, [], byte_fallback=True), llama
     ),
@@ -210,10 +215,11 @@ def test_what_streams_is_the_text_that_is_returned_at_the_end(kind, data, skip_s
 
 
 @few
-@given(st.data())
-def test_word_pieces_stream_as_they_are_decoded_without_clean_up(data):
-    other = OTHERS["word pieces"]
-    token_ids = data.draw(st.lists(st.integers(0, len(WORDS) - 1), max_size=10))
+@given(st.sampled_from(["word pieces", "word pieces with spaces"]), st.data())
+@example("word pieces with spaces", None)
+def test_word_pieces_stream_as_they_are_decoded_without_clean_up(kind, data):
+    other = OTHERS[kind]
+    token_ids = data.draw(st.lists(st.integers(0, len(WORDS) - 1), max_size=10)) if data else [3, 7, 4, 5, 6]
     assert text_of(other, token_ids, decode_options(other, True, True)) == other.decode(
         token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
     )
@@ -221,6 +227,8 @@ def test_word_pieces_stream_as_they_are_decoded_without_clean_up(data):
 
 @few
 @given(cut_into_tokens(), st.lists(st.sampled_from(STOPS), max_size=3).map(tuple), st.integers(0, 6), st.booleans())
+@example(tokenizer("The old dog ran").input_ids, ("old", "an"), 6, False)
+@example(tokenizer("The old dog ran").input_ids, ("old", "an"), 3, True)
 def test_stop_strings_behind_the_first_tokens_included_or_not(token_ids, stop, min_tokens, include_stop):
     stream = IncrementalDetokenizer(tokenizer, stop, min_tokens=min_tokens, include_stop=include_stop)
     shown, ready, start = [], "", 0
