@@ -42,13 +42,14 @@ def generate(
         raise BadRequest(
             f"{len(each)} sampling parameters for {len(prompts)} prompts; give one for all, or one for each."
         )
-    requests = []
+    requests: list[EngineRequest] = []
     try:
-        for prompt, own in zip(prompts, each):
-            requests.append(engine.requests[engine.add_request(prompt, own)])
+        with engine.lock:
+            for prompt, own in zip(prompts, each):
+                engine.add_request(prompt, own, awaited=requests)
         with tqdm(total=len(requests), disable=not progress, unit="request") as bar:
             while still_served := [request for request in requests if request.result is None]:
-                _step(engine, still_served)
+                engine.advance()
                 bar.update(sum(request.result is not None for request in still_served))
     finally:
         for request in requests:
@@ -70,35 +71,39 @@ def stream(
         What went wrong, if the request failed.
     """
     arrived: list[NewToken] = []
-    name = engine.add_request(prompt, params, on_token=arrived.append, **{"is_interactive": True} | options)
-    reader = _read(engine, engine.requests[name], arrived)
-    next(reader)  # it is inside its `try` from now on: dropping it aborts the request, even if nothing was ever read
-    return reader
+    requests: list[EngineRequest] = []
+    everything: dict[str, Any] = {"is_interactive": True, "on_token": arrived.append, "awaited": requests} | options
+    try:
+        engine.add_request(prompt, params, **everything)
+        reader = _read(engine, requests[0], arrived)
+        next(
+            reader
+        )  # it is inside its `try` from now on: dropping it aborts the request, even if nothing was ever read
+        return reader
+    except BaseException:
+        for request in requests:
+            _leave(engine, request)
+        raise
 
 
 def _read(engine: "LLMEngine", request: EngineRequest, arrived: list[NewToken]) -> Iterator[Any]:
     try:
         yield
-        while arrived or request.result is None:
+        while True:
+            result = request.result  # before looking at tokens: another thread's step may add the last ones right now
             if arrived:
                 yield arrived.pop(0)
+            elif result is None:
+                engine.advance()
+            elif result.error:
+                raise result.error
             else:
-                _step(engine, [request])
-        if request.result and request.result.error:
-            raise request.result.error
+                return
     finally:
         _leave(engine, request)
 
 
-def _step(engine: "LLMEngine", awaited: list[EngineRequest]) -> None:
-    """A step; outputs that aren't awaited here are left for their own readers."""
-    for output in engine.step():
-        if not any(output is request.result for request in awaited):
-            engine.keep(output)
-
-
 def _leave(engine: "LLMEngine", request: EngineRequest) -> None:
     """The caller waits for this request no longer."""
-    if request.result is None:
+    if engine.requests.get(request.id) is request:
         engine.abort(request.id)
-    engine.forget(request.result)

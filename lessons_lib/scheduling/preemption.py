@@ -271,6 +271,11 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         self.swap_space.free(sequence.swapped)
         sequence.swapped = []
 
+    def reset(self) -> None:
+        """Forget all sequences, and what the pool and the swap space hold."""
+        super().reset()
+        self.swap_space.reset()
+
 
 def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
     """Copy-on-write: replace a block that others use, or can find, with one that belongs to the sequence alone.
@@ -308,4 +313,5 @@ def fork(pool: PrefixCache, sequence: Sequence, id: str) -> Sequence:
         blocks=list(sequence.blocks),
         block_hashes=list(sequence.block_hashes),
         swapped=[],
+        queue_place=None,
     )

@@ -29,6 +29,7 @@ class Sequence:
         swapped: blocks of the swap space that hold its tokens while it is swapped out (lesson 10).
         num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet
             (lesson 13).
+        queue_place: its place among waiting sequences of the same rank, from the first time it waited.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Sequence:
     block_hashes: list[bytes] = field(default_factory=list)
     swapped: list[int] = field(default_factory=list)
     num_placeholders: int = 0
+    queue_place: int | None = None
 
     @property
     def token_ids(self) -> list[int]:
