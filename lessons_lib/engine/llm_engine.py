@@ -468,11 +468,13 @@ class LLMEngine:
     def _call_back(self, on_token: Callable[[NewToken], None], token: NewToken, completion: CompletionOutput) -> None:
         """Call `on_token`. If it raises, its request fails. Ctrl-C or SystemExit goes on to the caller of `step`, once
         the step is complete."""
-        request = completion.request
+        request, unfinished = completion.request, self.changes.unfinished
         completion.num_offered = len(completion.token_ids)
         try:
             on_token(token)
         except BaseException as error:
+            if self.changes.unfinished > unfinished:
+                raise  # it interrupted an abort or add_request of the callback
             if not isinstance(error, Exception):
                 self._late_errors.append(error)
             if self.requests.get(request.id) is request:

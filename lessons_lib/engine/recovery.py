@@ -111,7 +111,7 @@ def restored(completion: CompletionOutput, tokenizer: PreTrainedTokenizerBase) -
         again.add_text()
     if completion.logprobs is not None:
         again.logprobs = completion.logprobs[: len(token_ids)]
-    again.num_offered = again.num_passed_on = len(token_ids)
+    again.num_offered, again.num_passed_on = completion.num_offered, completion.num_passed_on
     again.first_token_time, again.last_token_time = completion.first_token_time, completion.last_token_time
     if sequence.finish_reason:
         again.finish(tokenizer)
