@@ -30,11 +30,11 @@ from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
-from tools.soak import Letters
 
 PARTS = tuple(
     str(Path(lessons_lib.__file__).parent / part) for part in ("engine", "scheduling", "kv_cache", "attention")
 )
+END = 12
 ENGINES = {"LLMEngine": LLMEngine, "OverlappedEngine": OverlappedEngine}
 ERRORS = (KeyboardInterrupt, MemoryError)
 MOST_STEPS = 500
@@ -53,6 +53,15 @@ PARAMS = {  # request id -> what is asked for
 }
 PROMPTS = {name: WORDS[:6] + WORDS[10 + 5 * index : 13 + 6 * index] for index, name in enumerate(PARAMS)}
 READ, GENERATED = WORDS[40:47], [WORDS[:8], WORDS[50:53]]
+
+
+class Letters:
+    """A tokenizer for a model that writes nonsense: one character per token."""
+
+    eos_token_id = END
+
+    def decode(self, token_ids, skip_special_tokens=True):
+        return "".join(chr(33 + token) for token in token_ids)
 
 
 class Interrupter:

@@ -1,7 +1,7 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, outputs, sampling, detokenizer, input_batch, model_runner, in_flight, llm_engine, generate,
-metrics, prometheus (lesson 12); then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap,
+Read in this order: config, outputs, sampling, detokenizer, input_batch, model_runner, in_flight, recovery, llm_engine,
+generate, metrics, prometheus (lesson 12); then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap,
 overlapped_engine (13). fused_llama is a faster model runner for CPUs.
 """
 

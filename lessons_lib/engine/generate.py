@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
@@ -105,5 +106,7 @@ def _read(engine: "LLMEngine", request: EngineRequest, arrived: list[NewToken]) 
 
 def _leave(engine: "LLMEngine", request: EngineRequest) -> None:
     """The caller waits for this request no longer."""
-    if engine.requests.get(request.id) is request:
+    if engine.calling_thread == get_ident():
+        engine.abandoned.append(request)  # the garbage collector may end a stream in the middle of a step
+    elif engine.requests.get(request.id) is request:
         engine.abort(request.id)

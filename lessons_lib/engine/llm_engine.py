@@ -68,6 +68,7 @@ class LLMEngine:
         unclaimed: the outputs that the next `step` returns, by their requests. They stay until then.
         listeners: called with the EngineStep of each step. If one raises, `step` does so once the step is complete.
         lock: to do several things while no other thread calls the engine: `with engine.lock:`.
+        abandoned: requests whose reader has left in the middle of a call. The next call aborts them.
         changes, calling_thread: see `recovery`.
     """
 
@@ -102,6 +103,7 @@ class LLMEngine:
         self.listeners: list[Callable[[EngineStep], None]] = []
         self._completions: dict[Sequence, CompletionOutput] = {}
         self.unclaimed: dict[EngineRequest, RequestOutput] = {}
+        self.abandoned: list[EngineRequest] = []
         self.lock = threading.RLock()
         self.changes = Changes()
         self.calling_thread: int | None = None
@@ -315,6 +317,14 @@ class LLMEngine:
                 self._completions[completion.sequence] = completion
         if error or request.is_finished:
             self._end(request, request.completions[-1].sequence.finish_reason or "error", error)
+
+    def abort_abandoned(self) -> None:
+        """Abort the requests whose reader has left in the middle of a call."""
+        while self.abandoned:
+            request = self.abandoned[-1]
+            if self.requests.get(request.id) is request:
+                self.abort(request.id)
+            self.abandoned.pop()
 
     def hand_in(self, request: EngineRequest, output: RequestOutput) -> None:
         """A request has ended: its output waits for the caller of `step`, or is found in the request."""

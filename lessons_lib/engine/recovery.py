@@ -57,6 +57,7 @@ def one_call(method: Callable[Concatenate[EngineT, P], R]) -> Callable[Concatena
                     if not is_nested:
                         engine.calling_thread = get_ident()
                         engine.recover()
+                        engine.abort_abandoned()
                     result = method(engine, *args, **kwargs)
                     if not is_nested:
                         engine.raise_late_error()

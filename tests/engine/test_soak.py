@@ -13,6 +13,7 @@ def test_a_hundred_requests_leave_nothing_behind(capsys):
     ended = sum(int(count) for what, count in figures.items() if what.startswith("ended by"))
     assert ended == int(figures["requests"]) == 100
     wanted = [
+        "interrupts",
         "answers compared",
         "of them whole",
         "preemptions",
