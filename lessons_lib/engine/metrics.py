@@ -30,7 +30,8 @@ class Histogram:
 
     def add_all(self, values: list[float]) -> None:
         """Add many values, most of which are equal."""
-        for value, times in Counter(max(0.0, value) for value in values).items():
+        for value, times in Counter(values).items():
+            value = max(0.0, value)
             self.counts[bisect_left(BOUNDS, value)] += times
             self.total += value * times
 
