@@ -146,17 +146,17 @@ predict("12.b", ...)  # What is the probability of the likelier token at a tempe
 
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
 
-A step has two halves, `launch` and `process_results`. Here are `step` and its two halves:
+A step has two halves, `launch` and `process_results`. `step` runs both through `advance`, and returns the requests that have finished. Here they are:
 """
 
 # %%
-for method in (LLMEngine.step, LLMEngine.launch, LLMEngine.process_results):
+for method in (LLMEngine.step, LLMEngine.advance, LLMEngine.launch, LLMEngine.process_results):
     print(inspect.getsource(method))
 
 # %% [markdown]
 """
 A step has five parts, and the stopwatch takes a lap after each: schedule, move (the block copies), forward, sample, update. `_rules` collects the
-sampling parameters of the requests, and `_claim` returns the requests that have finished.
+sampling parameters of the requests. `@one_call` and `changes` make a step all or nothing: more below, under "When something breaks".
 
 The order matters. Block copies come before the forward pass, because the pass writes into blocks whose old contents must have been saved by then. And no
 token reaches a reader before the whole pass has succeeded.
@@ -697,6 +697,41 @@ for story, params in zip(STORIES, AS_ASKED):
     engine.add_request(story.prompt, params, request_id=story.name)
 print_results(run_to_the_end(engine))
 print(f"requests in the failed pass: {passes[4]}; blocks in use: {len(engine.scheduler.pool.used)}")
+
+# %% [markdown]
+"""
+And then there is Ctrl-C. Stopping a cell raises `KeyboardInterrupt` between any two lines: after a block has left the free queue, say, and before the
+sequence has it. Repairing each such state would take code for each of a thousand lines. The engine needs none of it, because everything in the scheduler and
+the cache follows from the tokens that the requests have. `with self.changes:` notes that a change has begun. If it didn't finish, the next call first
+*recovers*: it drops all blocks, puts every unfinished sequence back in the queue, and computes its tokens again, as after a preemption in lesson 10.
+
+Let an interrupt hit the scheduler in the fifth step, right after it has allocated blocks.
+"""
+
+# %%
+engine, calls = LLMEngine(model, tokenizer, SMALL), []
+schedule = engine.scheduler.schedule
+
+
+def interrupted_once():
+    scheduled = schedule()
+    calls.append(scheduled)
+    if len(calls) == 5:
+        raise KeyboardInterrupt
+    return scheduled
+
+
+engine.scheduler.schedule = interrupted_once
+for story, params in zip(STORIES, AS_ASKED):
+    engine.add_request(story.prompt, params, request_id=story.name)
+outputs = {}
+try:
+    while True:
+        outputs |= {output.request_id: output for output in engine.step()}
+except KeyboardInterrupt:
+    print(f"interrupted; {len(engine.requests)} requests are unfinished")
+print_results(outputs | run_to_the_end(engine))
+print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 # %% [markdown]
 """

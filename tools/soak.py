@@ -1,5 +1,5 @@
-"""`make soak`: thousands of requests through one engine, with aborts, faults and too little memory. At the end, nothing
-may be lost.
+"""`make soak`: thousands of requests through one engine, with aborts, faults, interrupts and too little memory. At the
+end, nothing may be lost.
 
     python -m tools.soak --requests 10000 --seed 0
 
@@ -8,10 +8,12 @@ are compared with those that `generate` returns for each prompt alone.
 """
 
 import argparse
+import mmap
 import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -22,28 +24,20 @@ from lessons_lib.kv_cache.block_copies import BlockCopy
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.viz.tables.table import Table
+from tools.interrupts import END, Interrupter, Letters
 
-END = 12
 LONGEST = 24
 IN_FLIGHT = 40
 CONFIG = EngineConfig(
     max_num_seqs=16, max_num_batched_tokens=48, block_size=4, num_blocks=56, num_swap_blocks=16, watermark=0.05
 )
-ABORT, MODEL_FAULT, COPY_FAULT, NOT_A_NUMBER = 0.1, 0.01, 0.05, 0.01  # how likely in a step
+ABORT, MODEL_FAULT, COPY_FAULT, NOT_A_NUMBER, INTERRUPT = 0.1, 0.01, 0.05, 0.01, 0.04  # how likely in a step
+LINES_OF_A_STEP = 1500  # an interrupt comes at one of them
 BAD_CALLBACK, SAMPLED = 0.03, 0.3  # and for a request
 
 
 class InjectedFault(RuntimeError):
     """Made on purpose."""
-
-
-class Letters:
-    """A tokenizer for a model that writes nonsense: one character per token."""
-
-    eos_token_id = END
-
-    def decode(self, token_ids, skip_special_tokens=True):
-        return "".join(chr(33 + token) for token in token_ids)
 
 
 @dataclass
@@ -84,14 +78,29 @@ class Soak:
         while self.counts["requests"] < self.requests or self.engine.has_unfinished():
             self.add_some()
             self.abort_some()
-            self.take(self.engine.step())
+            self.take(self.step())
             if self.engine.metrics.steps % self.audit_every == 0:
+                self.engine.recover()
                 audit(self.engine.scheduler)
+            if self.counts["requests"] >= self.requests // 5:
+                self.counts["MiB after a fifth"] = self.counts["MiB after a fifth"] or resident_mib()
         seconds = time.perf_counter() - started
+        self.counts["MiB at the end"] = resident_mib()
         self.check_that_nothing_is_lost()
         self.engine.close()
         self.compare()
         return self.table(seconds)
+
+    def step(self) -> list[RequestOutput]:
+        """A step of the engine, now and then interrupted at any of its lines."""
+        if self.rng.random() >= INTERRUPT:
+            return self.engine.step()
+        try:
+            with Interrupter(self.rng.randrange(LINES_OF_A_STEP)):
+                return self.engine.step()
+        except KeyboardInterrupt:
+            self.counts["interrupts"] += 1
+            return []
 
     def add_some(self) -> None:
         while len(self.engine.requests) < IN_FLIGHT and self.counts["requests"] < self.requests:
@@ -164,7 +173,8 @@ class Soak:
             assert output.request_id in self.asked, f"request {output.request_id} finished twice"
             prompt, params = self.asked.pop(output.request_id)
             reason = "error" if output.error else output.finish_reason
-            assert isinstance(output.error, (InjectedFault, FloatingPointError, type(None))), repr(output.error)
+            expected = (InjectedFault, FloatingPointError, KeyboardInterrupt, type(None))
+            assert isinstance(output.error, expected) or "interrupt" in str(output.error), repr(output.error)
             assert output.error or len(output.completions) == params.n or reason == "abort"
             self.counts[f"ended by {reason}"] += 1
             if params.temperature == 0 and self.rng.random() < self.compared_share:
@@ -212,6 +222,12 @@ class Soak:
             list({**dict(sorted(self.counts.items())), **figures}.items()),
             f"Soak with seed {self.seed}",
         )
+
+
+def resident_mib() -> int:
+    """Memory of this process, now; 0 where the system doesn't say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * mmap.PAGESIZE >> 20 if statm.exists() else 0
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
@@ -47,14 +48,14 @@ def generate(
         checked = engine.checked_params(own)
         engine.logits_rules(checked)
         sequences.append(engine.new_sequence(f"prompt {index}", f"prompt {index}", prompt, checked))
-    requests = []
+    requests: list[EngineRequest] = []
     try:
-        for sequence, own in zip(sequences, each):
-            name = engine.add_request(sequence.prompt_ids, own, cache_salt=cache_salt)
-            requests.append(engine.requests[name])
+        with engine.lock:
+            for sequence, own in zip(sequences, each):
+                engine.add_request(sequence.prompt_ids, own, cache_salt=cache_salt, awaited=requests)
         with tqdm(total=len(requests), disable=not progress, unit="request") as bar:
             while still_served := [request for request in requests if request.result is None]:
-                _step(engine, still_served)
+                engine.advance()
                 bar.update(sum(request.result is not None for request in still_served))
     finally:
         for request in requests:
@@ -86,35 +87,41 @@ def stream(
         What went wrong, if the request failed.
     """
     arrived: list[NewToken] = []
-    name = engine.add_request(prompt, params, on_token=arrived.append, **{"is_interactive": True} | options)
-    reader = _read(engine, engine.requests[name], arrived)
-    next(reader)  # it is inside its `try` from now on: dropping it aborts the request, even if nothing was ever read
-    return reader
+    requests: list[EngineRequest] = []
+    everything: dict[str, Any] = {"is_interactive": True, "on_token": arrived.append, "awaited": requests} | options
+    try:
+        engine.add_request(prompt, params, **everything)
+        reader = _read(engine, requests[0], arrived)
+        next(
+            reader
+        )  # it is inside its `try` from now on: dropping it aborts the request, even if nothing was ever read
+        return reader
+    except BaseException:
+        for request in requests:
+            _leave(engine, request)
+        raise
 
 
 def _read(engine: "LLMEngine", request: EngineRequest, arrived: list[NewToken]) -> Iterator[Any]:
     try:
         yield
-        while arrived or request.result is None:
+        while True:
+            result = request.result  # before looking at tokens: another thread's step may add the last ones right now
             if arrived:
                 yield arrived.pop(0)
+            elif result is None:
+                engine.advance()
+            elif result.error:
+                raise result.error
             else:
-                _step(engine, [request])
-        if request.result and request.result.error:
-            raise request.result.error
+                return
     finally:
         _leave(engine, request)
 
 
-def _step(engine: "LLMEngine", awaited: list[EngineRequest]) -> None:
-    """A step; outputs that aren't awaited here are left for their own readers."""
-    for output in engine.step():
-        if not any(output is request.result for request in awaited):
-            engine.keep(output)
-
-
 def _leave(engine: "LLMEngine", request: EngineRequest) -> None:
     """The caller waits for this request no longer."""
-    if request.result is None:
+    if engine.calling_thread == get_ident():
+        engine.abandoned.append(request)  # the garbage collector may end a stream in the middle of a step
+    elif engine.requests.get(request.id) is request:
         engine.abort(request.id)
-    engine.forget(request.result)

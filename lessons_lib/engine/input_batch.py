@@ -23,11 +23,15 @@ class BlockTables:
 
     def __init__(self, null_block: int = 0, max_num_seqs: int | None = None, max_blocks: int | None = None):
         self.null_block, self.max_num_seqs, self.max_blocks = null_block, max_num_seqs, max_blocks
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all rows."""
         self.array = np.zeros((0, 0), dtype=np.int32)
         self._row_of: dict[Sequence, int] = {}
         self._written: list[list[int]] = []
         self._free: list[int] = []
-        self._grow(1 + (max_num_seqs or 8), max_blocks or 16)
+        self._grow(1 + (self.max_num_seqs or 8), self.max_blocks or 16)
 
     @property
     def width(self) -> int:

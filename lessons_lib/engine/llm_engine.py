@@ -2,6 +2,7 @@
 returning their outputs."""
 
 import random
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,8 +22,9 @@ from lessons_lib.engine.input_batch import num_prompt_logits
 from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
 from lessons_lib.engine.metrics import EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput
+from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput, drop_frames
 from lessons_lib.engine.probe import GATHERED, probe
+from lessons_lib.engine.recovery import Changes, one_call, recover, restored, was_interrupted_in_callback
 from lessons_lib.engine.request_checks import check_options, check_params
 from lessons_lib.engine.sampling import choose_tokens, why_no_token
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -61,13 +63,23 @@ class LLMEngine:
     The model belongs to the engine until `close`, which leaves it as it was before: `with LLMEngine(model, tokenizer)
     as engine:`.
 
+    Any thread may call the engine at any time: a call waits until that of another thread has returned, and each step
+    serves the requests of all threads. Callbacks run in the thread whose step computed the token, inside that step.
+    They may add and abort requests, and must not wait for another thread that calls the engine.
+
+    An interrupt (Ctrl-C, MemoryError) loses nothing: the next call recovers the engine first. See `recovery`.
+
     Attributes:
         scheduler: a PreemptiveScheduler.
         runner: a ModelRunner.
         metrics: EngineMetrics.
         requests: id -> the requests that have not ended.
         generation_defaults: what is taken from the model's generation_config.
-        listeners: called with the EngineStep of each step.
+        unclaimed: the outputs that the next `step` returns, by their requests. They stay until then.
+        listeners: called with the EngineStep of each step. If one raises, `step` does so once the step is complete.
+        lock: to do several things while no other thread calls the engine: `with engine.lock:`.
+        abandoned: requests whose reader has left in the middle of a call. The next call aborts them.
+        changes, calling_thread: see `recovery`.
     """
 
     def __init__(
@@ -110,9 +122,14 @@ class LLMEngine:
         self.requests: dict[str, EngineRequest] = {}
         self.listeners: list[Callable[[EngineStep], None]] = []
         self._completions: dict[Sequence, CompletionOutput] = {}
-        self._unclaimed: list[RequestOutput] = []
+        self.unclaimed: dict[EngineRequest, RequestOutput] = {}
+        self.abandoned: list[EngineRequest] = []
+        self.lock = threading.RLock()
+        self.changes = Changes()
+        self.calling_thread: int | None = None
+        self._late_errors: list[BaseException] = []
         self._num_added = 0
-        self._is_in_callback = self._is_closed = False
+        self._is_closed = False
 
     @staticmethod
     def new_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
@@ -126,6 +143,7 @@ class LLMEngine:
             return GatheredRunner(model, num_blocks, config.block_size, layer_shapes=shapes)
         return ModelRunner(model, num_blocks, config.block_size, config.backend, shapes)
 
+    @one_call
     def add_request(
         self,
         prompt: str | ListOf[int],
@@ -137,6 +155,7 @@ class LLMEngine:
         is_interactive: bool = False,
         on_token: Callable[[NewToken], None] | None = None,
         cache_salt: str | None = None,
+        awaited: list[EngineRequest] | None = None,
     ) -> str:
         """Add a request. The steps that follow serve it.
 
@@ -147,6 +166,8 @@ class LLMEngine:
             on_token: called with each new token. If it raises, this request fails, and no other.
             cache_salt: the request shares cached blocks only with requests of the same salt, so that how fast it is
                 served tells nothing about the prompts of others.
+            awaited: for callers that look for the request's `result` themselves: the request is appended to it, and
+                `step` doesn't return the output.
 
         Returns:
             the request's id.
@@ -170,13 +191,24 @@ class LLMEngine:
         sequence.prompt_logits = params.prompt_logprobs is not None
         sequence.arrival_time = now = self.clock()
         params = self.generation_defaults.applied_to(params, sequence.max_new_tokens)
-        rules = self.logits_rules(params)
-        request = EngineRequest(name, list(sequence.prompt_ids), params, now, on_token, rules)
-        self.scheduler.add(sequence)
-        self.requests[name] = request
-        self._num_added += 1
+        request = EngineRequest(
+            name,
+            list(sequence.prompt_ids),
+            params,
+            now,
+            on_token,
+            self.logits_rules(params),
+            is_awaited=awaited is not None,
+        )
         seed = random.getrandbits(63) if params.seed is None else params.seed
-        self._completions[sequence] = request.new_completion(sequence, seed, self.tokenizer)
+        completion = request.new_completion(sequence, seed, self.tokenizer)
+        if awaited is not None:
+            awaited.append(request)
+        with self.changes:
+            self.scheduler.add(sequence)
+            self._completions[sequence] = completion
+            self._num_added += 1
+            self.requests[name] = request
         return name
 
     def checked_params(self, params: SamplingParams | None) -> SamplingParams:
@@ -218,29 +250,41 @@ class LLMEngine:
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.requests or self._unclaimed)
+        return bool(self.requests or self.unclaimed)
 
+    @one_call
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any
         more."""
         request = self.requests.get(request_id)
-        return self._end(request, "abort") if request else None
+        if request is None:
+            return None
+        with self.changes:
+            return self._end(request, "abort")
 
+    @one_call
     def step(self) -> list[RequestOutput]:
+        """One step for all requests; see `advance`.
+
+        Returns:
+            the requests that have ended, without those that `generate` and `stream` wait for.
+
+        Raises:
+            RuntimeError: it was called by an `on_token` or a listener, in the middle of a step.
+        """
+        self.advance()
+        return list(self.unclaimed.values())
+
+    @one_call
+    def advance(self) -> None:
         """Launch a step and process its results: schedule, compute, sample, pass the tokens on.
 
         An error in the model fails the requests of this step; their blocks go back to the pool, and the engine goes on.
-
-        Returns:
-            the requests that have ended.
-
-        Raises:
-            RuntimeError: it was called by an `on_token`, in the middle of a step.
         """
         self._refuse_inside_a_step()
-        if launched := self.launch():
-            self.process_results(launched, self._update)
-        return self._claim()
+        with self.changes:
+            if launched := self.launch():
+                self.process_results(launched, self._update)
 
     def launch(self) -> LaunchedStep | None:
         """The first half of a step: schedule, copy blocks, and start the forward pass and the choice of tokens.
@@ -266,7 +310,7 @@ class LLMEngine:
                 return None
             tokens = self.runner.launch(scheduler_output, choose)
             watch.lap("sample")
-        except BaseException as error:
+        except Exception as error:
             try:
                 self._finish_in_flight()
             finally:
@@ -284,7 +328,7 @@ class LLMEngine:
         step.watch.go_on()
         try:
             tokens = step.tokens.wait()
-        except BaseException as error:
+        except Exception as error:
             return self._fail(step.scheduler_output, step.watch, error)
         step.watch.lap("forward")
         completions = self._completions_with_token(step, tokens)
@@ -297,14 +341,7 @@ class LLMEngine:
         """Carry out the block copies of a scheduled step."""
         copy_blocks(block_copies, self.runner.cache, self.swap_cache)
 
-    def keep(self, output: RequestOutput) -> None:
-        """Return an output that was not for the caller of `step` once more, with the next step."""
-        self._unclaimed.append(output)
-
-    def forget(self, output: RequestOutput | None) -> None:
-        """The caller has the output already: no step returns it any more."""
-        self._unclaimed = [other for other in self._unclaimed if other is not output]
-
+    @one_call
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes. Call it after the model's weights have changed: keys and values that the old ones
         computed are wrong now.
@@ -312,11 +349,13 @@ class LLMEngine:
         Raises:
             RuntimeError: requests have blocks; finish or abort them first.
         """
-        self._finish_in_flight()
+        with self.changes:
+            self._finish_in_flight()
         if self.scheduler.swap_space.used:
             raise RuntimeError("requests are swapped out; finish or abort them first. Nothing changed.")
-        self.scheduler.pool.reset()
+        self.scheduler.pool.forget_contents()
 
+    @one_call
     def close(self) -> None:
         """Abort all requests, and leave the model as it was before the engine was made. The engine takes no requests
         any more."""
@@ -334,10 +373,62 @@ class LLMEngine:
 
     generate = engine_calls.generate
     stream = engine_calls.stream
+    recover = recover
 
-    def _claim(self) -> list[RequestOutput]:
-        ended, self._unclaimed = self._unclaimed, []
-        return ended
+    def reset(self) -> None:
+        """Forget everything but the requests: what is scheduled, and what is in the cache."""
+        self.runner.reset()
+        self.scheduler.reset()
+        self._completions.clear()
+        self._late_errors.clear()
+
+    def restore(self, request: EngineRequest) -> None:
+        """After a reset: let the unfinished sequences of a request wait again, with the tokens that they have."""
+        if len(request.completions) < request.params.n:
+            del request.completions[1:]  # the forks begin again once the prompt is computed
+        error: Exception | None = None
+        try:
+            request.completions = [restored(each, self.tokenizer) for each in request.completions]
+        except Exception as failure:  # of the tokenizer
+            error = failure
+        if was_interrupted_in_callback(request):
+            error = RuntimeError("an interrupt came during on_token, so whether the token was passed on isn't known.")
+        for completion in request.completions:
+            if error:
+                completion.sequence.finish_reason = "error"
+            elif not completion.sequence.finish_reason:
+                self.scheduler.add(completion.sequence)
+                self._completions[completion.sequence] = completion
+        if error or request.is_finished:
+            self._end(request, request.completions[-1].sequence.finish_reason or "error", error)
+
+    def abort_abandoned(self) -> None:
+        """Abort the requests whose reader has left in the middle of a call."""
+        while self.abandoned:
+            request = self.abandoned[-1]
+            if self.requests.get(request.id) is request:
+                self.abort(request.id)
+            self.abandoned.pop()
+
+    def hand_in(self, request: EngineRequest, output: RequestOutput) -> None:
+        """A request has ended: its output waits for the caller of `step`, or is found in the request."""
+        request.result = output  # the request has ended from here on, even if an interrupt comes now
+        if not request.is_awaited:
+            self.unclaimed[request] = output
+        del self.requests[request.id]
+
+    def hand_over(self, result: object, returned: dict[EngineRequest, RequestOutput]) -> None:
+        """Move the outputs that a call returns from `unclaimed` to `returned`."""
+        outputs = set(map(id, result if isinstance(result, list) else [result]))
+        returned.update({request: output for request, output in self.unclaimed.items() if id(output) in outputs})
+        for request in returned:
+            del self.unclaimed[request]
+
+    def raise_late_error(self) -> None:
+        """Raise what a callback or a listener raised in the middle of a step: the first error, if there are several."""
+        if self._late_errors:
+            errors, self._late_errors = self._late_errors, []
+            raise errors[0]
 
     def _free_id(self) -> str:
         index = self._num_added
@@ -346,9 +437,10 @@ class LLMEngine:
         return str(index)
 
     def _refuse_inside_a_step(self) -> None:
-        if self._is_in_callback:
+        if self.changes.unfinished:
             raise RuntimeError(
-                "step() was called by an on_token, inside a step; note what you want to do, and do it after the step."
+                "step() was called by an on_token or a listener, inside a step; note what you want to do, and do it "
+                "after the step."
             )
 
     def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
@@ -369,16 +461,15 @@ class LLMEngine:
             [completion.processor for completion in completions],
         )
 
-    def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: BaseException) -> None:
+    def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: Exception) -> None:
         """A step failed halfway, and what its sequences have in the cache now is unknown: fail their requests."""
+        self.runner.reset()
         # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
         half_copied = [] if "move" in watch.laps else [each for each in scheduler_output.preempted if each.swapped]
         sequences = (*scheduler_output.num_scheduled_tokens, *half_copied)
         completions = [self._completions[each] for each in sequences if each in self._completions]
         for request in dict.fromkeys(completion.request for completion in completions):
-            self._unclaimed.append(self._end(request, "error", error))
-        if not isinstance(error, Exception):
-            raise error  # someone pressed Ctrl-C
+            self._end(request, "error", error)
 
     def _completions_with_token(self, step: LaunchedStep, tokens: list[int]) -> list[CompletionOutput]:
         """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that
@@ -391,9 +482,7 @@ class LLMEngine:
             if completion is None:
                 continue  # also if its request has ended meanwhile, or has failed in this loop
             if token < 0:
-                self._unclaimed.append(
-                    self._end(completion.request, "error", why_no_token(token, completion.processor))
-                )
+                self._end(completion.request, "error", why_no_token(token, completion.processor))
                 continue
             completions.append(completion)
             if logits is not None:
@@ -432,7 +521,7 @@ class LLMEngine:
             if token < 0:
                 self.scheduler.release(child)
                 child.finish_reason = "error"
-                self._unclaimed.append(self._end(request, "error", why_no_token(token, completion.processor)))
+                self._end(request, "error", why_no_token(token, completion.processor))
                 return []
             completion.add_logprobs(logits, token)
             child.append_token(token)
@@ -466,27 +555,45 @@ class LLMEngine:
         and its request."""
         request, sequence = completion.request, completion.sequence
         is_running = not sequence.finish_reason
-        text = completion.add_text()
+        try:
+            text = completion.add_text()
+        except Exception as error:  # of the tokenizer
+            self._end(request, "error", error)
+            return
         if sequence.finish_reason and is_running:  # by a stop string, which the scheduler doesn't know
             self.scheduler.remove(sequence)
         if sequence.finish_reason and completion.first_token_time is not None:
             self.metrics.tpot.add((now - completion.first_token_time) / (len(sequence.output_ids) - 1))
         if request.on_token:
             token = NewToken(request.id, completion.index, sequence.output_ids[-1], text, sequence.finish_reason)
-            self._is_in_callback = True
-            try:
-                request.on_token(token)
-            except Exception as error:
-                self._unclaimed.append(self._end(request, "error", error))
-            finally:
-                self._is_in_callback = False
+            self._call_back(request.on_token, token, completion)
             if self.requests.get(request.id) is not request:
                 return  # it has failed, or its own callback has aborted it
         if sequence.finish_reason:
             del self._completions[sequence]
-            completion.finish(self.tokenizer)
+            try:
+                completion.finish(self.tokenizer)
+            except Exception as error:  # of the tokenizer
+                self._end(request, "error", error)
+                return
             if request.is_finished:
-                self._unclaimed.append(self._end(request, sequence.finish_reason))
+                self._end(request, sequence.finish_reason)
+
+    def _call_back(self, on_token: Callable[[NewToken], None], token: NewToken, completion: CompletionOutput) -> None:
+        """Call `on_token`. If it raises, its request fails. Ctrl-C or SystemExit goes on to the caller of `step`, once
+        the step is complete."""
+        request, unfinished = completion.request, self.changes.unfinished
+        completion.num_offered = len(completion.token_ids)
+        try:
+            on_token(token)
+        except BaseException as error:
+            if self.changes.unfinished > unfinished:
+                raise  # it interrupted an abort or add_request of the callback
+            if not isinstance(error, Exception):
+                self._late_errors.append(error)
+            if self.requests.get(request.id) is request:
+                self._end(request, "error", error)
+        completion.num_passed_on = completion.num_offered
 
     def _end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
         """Take a request out, with all its sequences, running or waiting."""
@@ -496,14 +603,17 @@ class LLMEngine:
                 take_out(completion.sequence)
                 completion.sequence.finish_reason = reason
             if completion.finish_reason is None:
-                completion.finish(self.tokenizer)
+                try:
+                    completion.finish(self.tokenizer)
+                except Exception as failure:  # of the tokenizer: the tokens are there, their text isn't
+                    error = error or failure
             self._completions.pop(completion.sequence, None)
-        del self.requests[request.id]
-        self.metrics.add_request(reason, self.clock() - request.arrival)
-        request.result = RequestOutput(
-            request.id, request.prompt_ids, request.completions, error, request.prompt_logprobs
-        )
-        return request.result
+        if error:
+            drop_frames(error)
+        self.metrics.add_request("error" if error else reason, self.clock() - request.arrival)
+        output = RequestOutput(request.id, request.prompt_ids, request.completions, error, request.prompt_logprobs)
+        self.hand_in(request, output)
+        return output
 
     def _record_queue_times(self, admitted: list[Sequence], now: float) -> None:
         for sequence in admitted:
@@ -529,4 +639,7 @@ class LLMEngine:
         )
         self.metrics.add_step(recorded)
         for listener in self.listeners:
-            listener(recorded)
+            try:
+                listener(recorded)
+            except BaseException as error:
+                self._late_errors.append(error)

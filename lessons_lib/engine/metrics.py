@@ -24,12 +24,14 @@ class Histogram:
     total: float = 0.0
 
     def add(self, value: float) -> None:
+        value = max(0.0, value)  # the clock may have been set back
         self.counts[bisect_left(BOUNDS, value)] += 1
         self.total += value
 
     def add_all(self, values: list[float]) -> None:
         """Add many values, most of which are equal."""
         for value, times in Counter(values).items():
+            value = max(0.0, value)
             self.counts[bisect_left(BOUNDS, value)] += times
             self.total += value * times
 

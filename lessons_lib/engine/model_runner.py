@@ -44,6 +44,7 @@ class ModelRunner:
         self.cache = self.cache_type(model.config, num_blocks, block_size, model.dtype, model.device, layer_shapes)
         self.backend = backend
         self.tables = BlockTables()
+        self._attention = model.config._attn_implementation
 
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """Compute the tokens of a scheduled step.
@@ -62,6 +63,11 @@ class ModelRunner:
             choose: function from what `forward` returns to tokens, int64 [N], on the device of the logits.
         """
         return InFlightTokens(choose(self.forward(scheduler_output)))
+
+    def reset(self) -> None:
+        """After a pass that was interrupted: forget the block tables, and let the model call its own attention."""
+        self.tables.reset()
+        self.model.config._attn_implementation = self._attention
 
     def close(self) -> None:
         """Leave the model as it was before the runner was made."""

@@ -1,5 +1,6 @@
 """Lesson 12: a request while the engine serves it, and what the engine returns."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -42,9 +43,10 @@ class CompletionOutput:
             while it grows.
         logprobs: one for each token, if they were asked for.
         stop_reason: the stop string, or the one of `stop_token_ids`, that ended it; None after the end token.
-        request, sequence, seed, processor, detokenizer, first_token_time, last_token_time: the engine's own. The
-            processor is None if no rule changes logits, the detokenizer if the text isn't streamed; times are on the
-            engine's clock, when the first and the last token were passed on.
+        request, sequence, seed, processor, detokenizer, first_token_time, last_token_time, num_offered, num_passed_on:
+            the engine's own. The processor is None if no rule changes logits, the detokenizer if the text isn't
+            streamed; times are on the engine's clock, when the first and the last token were passed on. `on_token` has
+            been called with the first `num_offered` tokens, and has returned for `num_passed_on` of them.
     """
 
     index: int
@@ -60,6 +62,8 @@ class CompletionOutput:
     detokenizer: IncrementalDetokenizer | None = field(kw_only=True, repr=False, compare=False)
     first_token_time: float | None = field(default=None, repr=False, compare=False)
     last_token_time: float | None = field(default=None, repr=False, compare=False)
+    num_offered: int = field(default=0, repr=False, compare=False)
+    num_passed_on: int = field(default=0, repr=False, compare=False)
 
     def add_logprobs(self, logits: torch.Tensor, token: int) -> None:
         """Note the log-probabilities of a token, if they were asked for.
@@ -109,7 +113,8 @@ class RequestOutput:
 
     Attributes:
         completions: `params.n` of them, fewer if the request failed or was aborted early.
-        error: what went wrong, None if nothing did.
+        error: what went wrong, None if nothing did. It has no traceback, whose frames would keep the tensors of the
+            failed pass; the traceback's text is the last of `error.__notes__`.
         prompt_logprobs: one for each token of the prompt, if they were asked for. The first has none: no logits predict
             it. Others have none if the request ended before they were computed.
     """
@@ -147,6 +152,7 @@ class EngineRequest:
         rules: what changes its logits, or None.
         prompt_logprobs: see RequestOutput.
         is_admitted: whether it has had its first step.
+        is_awaited: whether `generate` or `stream` looks for its result, so that `step` doesn't return it.
         result: what it returned, once it has ended.
     """
 
@@ -159,6 +165,7 @@ class EngineRequest:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     completions: list[CompletionOutput] = field(default_factory=list)
     is_admitted: bool = False
+    is_awaited: bool = False
     result: RequestOutput | None = None
 
     def __post_init__(self) -> None:
@@ -167,8 +174,16 @@ class EngineRequest:
 
     def new_completion(self, sequence: Sequence, seed: int, tokenizer: PreTrainedTokenizerBase) -> CompletionOutput:
         """One more completion, which grows with a sequence."""
-        completion = CompletionOutput(
-            len(self.completions),
+        completion = self.make_completion(len(self.completions), sequence, seed, tokenizer)
+        self.completions.append(completion)
+        return completion
+
+    def make_completion(
+        self, index: int, sequence: Sequence, seed: int, tokenizer: PreTrainedTokenizerBase
+    ) -> CompletionOutput:
+        """A completion of this request, which isn't among its completions yet."""
+        return CompletionOutput(
+            index,
             sequence.output_ids,
             logprobs=None if self.params.logprobs is None else [],
             request=self,
@@ -177,8 +192,6 @@ class EngineRequest:
             processor=self.rules.processor(sequence) if self.rules else None,
             detokenizer=self._detokenizer(tokenizer),
         )
-        self.completions.append(completion)
-        return completion
 
     def _detokenizer(self, tokenizer: PreTrainedTokenizerBase) -> IncrementalDetokenizer | None:
         params = self.params
@@ -213,3 +226,12 @@ class EngineRequest:
     def is_finished(self) -> bool:
         """Whether all its completions have begun and finished."""
         return len(self.completions) == self.params.n and all(each.finish_reason for each in self.completions)
+
+
+def drop_frames(error: BaseException) -> None:
+    """Replace the traceback of an error by its text, in `error.__notes__`."""
+    if error.__traceback__ is not None:
+        text = "".join(traceback.format_exception(error))
+        notes: list[str] = getattr(error, "__notes__", [])
+        error.__dict__["__notes__"] = [*notes, text]
+    error.__traceback__ = error.__cause__ = error.__context__ = None

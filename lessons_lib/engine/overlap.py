@@ -49,13 +49,16 @@ class OverlappedSteps:
         finished = self.finish_in_flight() if self.may_lack_blocks() else []
         launched = self.launch()
         previous, self.in_flight = self.in_flight, launched
-        try:
-            if previous:
-                finished += self.process_results(previous)
-        finally:
-            if launched:
-                self.append_placeholders(launched)
+        if previous:
+            finished += self.process_results(previous)
+        if launched:
+            self.append_placeholders(launched)
         return finished
+
+    def reset(self) -> None:
+        """Forget the step in flight."""
+        self.in_flight = None
+        self.leaving = []
 
     def launch(self) -> InFlightStep | None:
         """Schedule a step and start it. None if there is nothing to compute.

@@ -18,6 +18,7 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps
 from lessons_lib.engine.probe import probe
+from lessons_lib.engine.recovery import one_call
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -77,28 +78,45 @@ class OverlappedEngine(LLMEngine):
         """The step whose results haven't been processed, or None."""
         return self.overlap.in_flight
 
+    @one_call
     def add_request(self, *args: Any, **kwargs: Any) -> str:
         """See `LLMEngine.add_request`."""
-        name = super().add_request(*args, **kwargs)
-        request = self.requests[name]
-        if _waits(request.params) or request.params.n > 1:
-            self._needs_logits[request] = None
+        with self.changes:
+            name = super().add_request(*args, **kwargs)
+            self._note_need_of_logits(self.requests[name])
         return name
 
-    def step(self) -> list[RequestOutput]:
-        """Schedule and launch the next step, then process the results of the one before. See `LLMEngine.step`.
+    @one_call
+    def advance(self) -> None:
+        """Schedule and launch the next step, then process the results of the one before. See `LLMEngine.advance`.
 
         If the host must see logits or tokens, or if blocks may run out (all tokens of a preempted sequence must be
         known), one step waits for the other.
         """
         self._refuse_inside_a_step()
         if self.overlap.may_lack_blocks() or self._next_needs_logits():
-            self._finish_in_flight()
-            return super().step()
-        self.overlap.step()
-        if not self.requests:
-            self._finish_in_flight()  # its result is unused, but an engine without requests has nothing in flight
-        return self._claim()
+            with self.changes:
+                self._finish_in_flight()
+            return super().advance()
+        with self.changes:
+            self.overlap.step()
+            if not self.requests:
+                self._finish_in_flight()  # its result is unused, but an engine without requests has nothing in flight
+
+    def reset(self) -> None:
+        """See `LLMEngine.reset`."""
+        super().reset()
+        self.overlap.reset()
+        self._needs_logits.clear()
+
+    def restore(self, request: EngineRequest) -> None:
+        """See `LLMEngine.restore`."""
+        super().restore(request)
+        self._note_need_of_logits(request)
+
+    def _note_need_of_logits(self, request: EngineRequest) -> None:
+        if _waits(request.params) or len(request.completions) < request.params.n:
+            self._needs_logits[request] = None
 
     def _next_needs_logits(self) -> bool:
         """Whether the next step may compute a sequence whose log-probabilities are wanted, whose rules look at its last
@@ -114,7 +132,7 @@ class OverlappedEngine(LLMEngine):
             error = RuntimeError(
                 f"{request.id!r} was preempted with a token in flight; admission must not take its blocks."
             )
-            self._unclaimed.append(self._end(request, "error", error))
+            self._end(request, "error", error)
         if victims:
             counts = scheduler_output.num_scheduled_tokens
             scheduler_output.num_scheduled_tokens = {each: counts[each] for each in counts if each in self._completions}

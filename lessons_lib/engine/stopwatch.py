@@ -24,5 +24,5 @@ class StopWatch:
     def lap(self, part: str) -> None:
         """The time since the last lap was this part."""
         now = self._clock()
-        self.laps[part] = self.laps.get(part, 0.0) + now - self._last
+        self.laps[part] = self.laps.get(part, 0.0) + max(0.0, now - self._last)  # some clocks are set back
         self._last = now

@@ -33,7 +33,11 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.free_queue = deque(range(num_blocks))
+        self.reset()
+
+    def reset(self) -> None:
+        """Free all blocks, whatever was allocated."""
+        self.free_queue = deque(range(self.num_blocks))
         self.used: set[int] = set()
 
     def allocate(self, count: int) -> list[int]:

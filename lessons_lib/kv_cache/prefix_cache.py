@@ -86,11 +86,15 @@ class PrefixCache(BlockPool):
 
     def __init__(self, num_blocks: int, block_size: int):
         super().__init__(num_blocks, block_size)
-        self.free_queue = LruQueue.fromkeys(range(num_blocks))  # type: ignore[assignment]
+        self.evicted = 0
+
+    def reset(self) -> None:
+        """Free all blocks, and forget what they hold."""
+        super().reset()
+        self.free_queue = LruQueue.fromkeys(range(self.num_blocks))  # type: ignore[assignment]
         self.ref_count: dict[int, int] = {}
         self.block_to_hash: dict[int, bytes] = {}
         self.hash_to_block: dict[bytes, int] = {}
-        self.evicted = 0
 
     def allocate(self, count: int) -> list[int]:
         """Allocate `count` blocks for new tokens, least recently used first. Their contents are lost.
@@ -169,7 +173,7 @@ class PrefixCache(BlockPool):
             self.block_to_hash[block] = block_hash
             self.hash_to_block[block_hash] = block
 
-    def reset(self) -> None:
+    def forget_contents(self) -> None:
         """Forget what all blocks hold: none can be found any more.
 
         Raises:

@@ -122,15 +122,23 @@ def expected_length(sequence: Sequence) -> float:
 
 
 class WaitingQueue:
-    """The waiting sequences in the order of a policy. Of two with the same rank, the one added first is first."""
+    """The waiting sequences in the order of a policy. Of two with the same rank, the one added first is first, and
+    stays first if it is preempted and added again."""
 
     def __init__(self, policy: Policy):
         self.policy = policy
-        self._entries: list[tuple[Any, int, Sequence]] = []
+        self._entries: list[tuple[Any, int, int, Sequence]] = []
         self._order = itertools.count()
 
     def add(self, sequence: Sequence) -> None:
-        bisect.insort(self._entries, (self.policy.rank(sequence), next(self._order), sequence))
+        order = next(self._order)  # no two entries have the same, so sequences are never compared
+        if sequence.queue_place is None:
+            sequence.queue_place = order
+        bisect.insort(self._entries, (self.policy.rank(sequence), sequence.queue_place, order, sequence))
+
+    def clear(self) -> None:
+        """Take all sequences out."""
+        self._entries.clear()
 
     def next(self, running: list[Sequence]) -> Sequence:
         """The sequence to admit next. It stays in the queue: whether there is room for it is another question.

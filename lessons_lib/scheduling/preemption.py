@@ -123,6 +123,13 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         self.block_hash = block_hash
         self.take_cached = take_cached
         self.num_preempted = self.num_swapped = 0
+        self._forks: dict[Sequence, None] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """See `Scheduler.add`. A fork waits with blocks."""
+        super().add(sequence)
+        if sequence.blocks:
+            self._forks[sequence] = None
 
     def schedule_waiting(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         # A sequence admitted now would take the blocks that a victim has just lost, and be the next victim.
@@ -200,6 +207,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
             victim.swapped = self.swap_space.allocate(len(filled))
             scheduler_output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(filled, victim.swapped)]
             self.num_swapped += 1
+            self._forks.pop(victim, None)
             self.pool.free(victim.blocks)
             victim.blocks = []
         else:
@@ -222,6 +230,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         elif blocks := self.cached_blocks(sequence):
             self.take_cached(self.pool, sequence, blocks)
             scheduler_output.cached[sequence] = sequence.num_computed_tokens
+        self._forks.pop(sequence, None)
         super().admit(scheduler_output, sequence)
 
     def cached_blocks(self, sequence: Sequence) -> list[int]:
@@ -244,7 +253,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
     def waiting_forks(self) -> list[Sequence]:
         """Sequences that wait for a batch slot and have blocks all the same."""
-        return [sequence for sequence in self.waiting if sequence.blocks]
+        # Not a look at all that wait: there may be 100,000, and this runs for every victim.
+        return list(self._forks)
 
     def computed(self, sequence: Sequence, count: int) -> None:
         """The keys and values of `count` more of its tokens are in the cache; blocks that are full now can be found by
@@ -267,9 +277,16 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
 
     def release(self, sequence: Sequence) -> None:
         """Free all its blocks, those of the swap space too."""
+        self._forks.pop(sequence, None)
         super().release(sequence)
         self.swap_space.free(sequence.swapped)
         sequence.swapped = []
+
+    def reset(self) -> None:
+        """Forget all sequences, and what the pool and the swap space hold."""
+        super().reset()
+        self.swap_space.reset()
+        self._forks.clear()
 
 
 def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
@@ -308,4 +325,5 @@ def fork(pool: PrefixCache, sequence: Sequence, id: str) -> Sequence:
         blocks=list(sequence.blocks),
         block_hashes=list(sequence.block_hashes),
         swapped=[],
+        queue_place=None,
     )

@@ -138,17 +138,17 @@ class Scheduler(Generic[OutputT]):
         """Put a sequence in the waiting queue.
 
         Raises:
-            BadRequest: its prompt is empty, or its `max_new_tokens` is below 1; nothing changes.
-            OutOfBlocks: it could not reach `max_new_tokens` even in an empty pool; nothing changes.
+            BadRequest, OutOfBlocks: see `check`; nothing changes.
         """
         self.check(sequence)
         self.waiting.add(sequence)
 
     def check(self, sequence: Sequence) -> None:
-        """Whether the sequence can be served at all, when nothing else is.
+        """Whether a sequence can be served.
 
         Raises:
-            BadRequest, OutOfBlocks: see `add`.
+            BadRequest: its prompt is empty, or its `max_new_tokens` is below 1.
+            OutOfBlocks: it could not reach `max_new_tokens` even in an empty pool.
         """
         if not len(sequence.prompt_ids) or sequence.max_new_tokens < 1:
             raise BadRequest(
@@ -270,3 +270,9 @@ class Scheduler(Generic[OutputT]):
         """Free all its blocks."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
+
+    def reset(self) -> None:
+        """Forget all sequences and what the pool holds."""
+        self.running = []
+        self.waiting.clear()
+        self.pool.reset()

@@ -32,6 +32,7 @@ class Sequence:
             the prefix cache (lesson 12).
         num_placeholders: tokens that a step in flight will append: they count as known, but their ids aren't there yet
             (lesson 13).
+        queue_place: its place among waiting sequences of the same rank, from the first time it waited.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Sequence:
     swapped: list[int] = field(default_factory=list)
     num_placeholders: int = 0
     prompt_logits: bool = False
+    queue_place: int | None = None
 
     @property
     def token_ids(self) -> list[int]:

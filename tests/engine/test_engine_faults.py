@@ -1,6 +1,9 @@
 """Faults of the model and of callbacks: the requests concerned fail with the error, all others get the right
 tokens, nothing is lost."""
 
+import asyncio
+import weakref
+
 import pytest
 from engine_cases import (
     Broken,
@@ -128,7 +131,7 @@ def test_who_was_swapped_out_in_peace_goes_on_after_an_error(monkeypatch):
     check_answers(outputs, {name for name, output in outputs.items() if output.error})
 
 
-def test_an_interrupt_is_passed_on_and_what_is_half_way_is_given_up(monkeypatch):
+def test_an_interrupt_is_passed_on_and_loses_nothing(monkeypatch):
     engine = an_engine_at_work()
     forward, calls = engine.runner.forward, []
 
@@ -141,8 +144,9 @@ def test_an_interrupt_is_passed_on_and_what_is_half_way_is_given_up(monkeypatch)
     monkeypatch.setattr(engine.runner, "forward", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_out(engine)
+    engine.recover()
     audit(engine.scheduler)
-    check_answers(run_out(engine), calls[3], KeyboardInterrupt)
+    check_answers(run_out(engine), ())
     check_that_nothing_is_left(engine)
 
 
@@ -268,6 +272,174 @@ def test_a_callback_that_aborts_itself_and_comes_again_under_its_name():
     output = run_out(engine)["me"]
     assert output.token_ids == alone("qwen2", [7, 7], 4, ignore_eos=True)
     assert [token.token for token in told[3:]] == output.token_ids
+    check_that_nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit])
+def test_a_callback_that_is_interrupted_fails_its_request_alone(error):
+    engine, told = an_engine(**TIGHT), []
+
+    def callback(token):
+        told.append(token.token)
+        if len(told) == 4:
+            raise error
+
+    for name, prompt in PROMPTS.items():
+        on_token = callback if name == "r1" else None
+        engine.add_request(prompt, greedy(CAP, ignore_eos=True), request_id=name, on_token=on_token)
+    with pytest.raises(error):
+        run_out(engine)
+    audit(engine.scheduler)
+    assert not engine.changes.unfinished, "the step was completed; there is nothing to recover from"
+    check_answers(run_out(engine), {"r1"}, error)
+    check_that_nothing_is_left(engine)
+
+
+def test_a_callback_may_abort_its_request_and_then_raise():
+    engine, gone = an_engine(**TIGHT), []
+
+    def callback(token):
+        gone.append(engine.abort("r1"))
+        raise Broken("callback")
+
+    for name, prompt in PROMPTS.items():
+        on_token = callback if name == "r1" else None
+        engine.add_request(prompt, greedy(CAP, ignore_eos=True), request_id=name, on_token=on_token)
+    check_answers(run_out(engine), (), expected=PROMPTS.keys() - {"r1"})
+    assert gone[0].token_ids == alone("qwen2", PROMPTS["r1"], 1, ignore_eos=True) and gone[0].error is None
+    check_that_nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("calls", ["from the first", "from the 20th"])
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_tokenizer_that_raises_fails_its_request_alone(calls, watched):
+    engine, decoded = an_engine_at_work(), []
+    decode = engine.tokenizer.decode
+
+    def broken(token_ids, **options):
+        if token_ids[:1] == answer[:1]:
+            decoded.append(token_ids)
+            if calls == "from the first" or len(decoded) >= 20:
+                raise Broken("decode")
+        return decode(token_ids, **options)
+
+    answer = alone("qwen2", [50, 51, 52], CAP, ignore_eos=True)
+    others = [alone("qwen2", prompt, CAP, ignore_eos=True) for prompt in PROMPTS.values()]
+    assert all(other[0] != answer[0] for other in others)
+    engine.tokenizer.decode = broken
+    told = []
+    on_token = told.append if watched else None
+    engine.add_request([50, 51, 52], greedy(CAP, ignore_eos=True), request_id="bad", on_token=on_token)
+    outputs = run_out(engine)
+    bad = outputs.pop("bad")
+    assert bad.token_ids == answer[: len(bad.token_ids)]
+    assert [token.token for token in told] == answer[: len(told)]
+    if calls == "from the first":
+        assert isinstance(bad.error, Broken) and (watched or bad.token_ids == answer)
+        assert engine.metrics.requests == {"error": 1, "length": 6}
+    check_answers(outputs, ())
+    check_that_nothing_is_left(engine)
+    assert engine.abort("bad") is None
+
+
+def test_an_aborted_request_whose_text_cannot_be_decoded_is_returned_with_the_error():
+    engine = an_engine()
+    engine.add_request([1, 2], greedy(9), request_id="bad")
+    engine.step()
+    engine.tokenizer.decode = lambda *args, **kwargs: 1 / 0
+    output = engine.abort("bad")
+    assert isinstance(output.error, ZeroDivisionError) and len(output.token_ids) == 1
+    check_that_nothing_is_left(engine)
+
+
+def test_a_listener_does_not_keep_the_others_from_being_called():
+    engine, steps = an_engine_at_work(), []
+
+    def listener(step):
+        raise Broken("listener")
+
+    engine.listeners += [listener, steps.append]
+    with pytest.raises(Broken):
+        engine.step()
+    engine.listeners.remove(listener)
+    assert len(steps) == 1 and not engine.changes.unfinished
+    check_answers(run_out(engine), ())
+
+
+@pytest.mark.parametrize("call", ["step", "generate", "stream"])
+def test_a_step_inside_a_listener_is_refused(call):
+    engine = an_engine_at_work()
+    calls = dict(
+        step=engine.step,
+        generate=lambda: engine.generate([[1]], greedy(2)),
+        stream=lambda: list(engine.stream([1], greedy(2))),
+    )
+    engine.listeners.append(lambda step: calls[call]())
+    with pytest.raises(RuntimeError, match="inside a step"):
+        engine.step()
+    engine.listeners.clear()
+    outputs = run_out(engine)
+    check_answers({name: outputs[name] for name in PROMPTS}, ())
+    check_that_nothing_is_left(engine)
+
+
+def test_a_stream_that_ends_in_the_middle_of_a_step_is_aborted_after_it(monkeypatch):
+    """The garbage collector may end it anywhere."""
+    engine = an_engine_at_work()
+    streams, schedule = [engine.stream([7, 8], greedy(CAP, ignore_eos=True))], engine.scheduler.schedule
+    next(streams[0])
+
+    def schedule_and_collect():
+        output = schedule()
+        streams.clear()
+        return output
+
+    monkeypatch.setattr(engine.scheduler, "schedule", schedule_and_collect)
+    check_answers(run_out(engine), ())
+    assert engine.metrics.requests == {"abort": 1, "length": 6}
+    check_that_nothing_is_left(engine)
+
+
+def test_an_error_keeps_no_tensors_of_the_pass_that_failed():
+    engine = an_engine_at_work()
+    forward, activations = engine.runner.forward, []
+
+    def broken(scheduler_output):
+        logits = forward(scheduler_output).clone()
+        activations.append(weakref.ref(logits))
+        try:
+            raise ValueError("inner")
+        except ValueError as inner:
+            raise Broken("the model") from inner
+
+    engine.runner.forward = broken
+    outputs = engine.step()
+    assert outputs and not any(reference() is not None for reference in activations)
+    for output in outputs:
+        assert output.error.__traceback__ is None and output.error.__cause__ is None
+        (text,) = output.error.__notes__
+        assert "in broken" in text and "ValueError: inner" in text and "Broken: the model" in text
+
+
+def test_a_clock_that_runs_backwards_gives_no_negative_times():
+    engine = an_engine_at_work()
+    now = iter(range(10**6, 0, -1))
+    engine.clock = lambda: float(next(now))
+    check_answers(run_out(engine), ())
+    metrics = engine.metrics
+    histograms = [metrics.queue_time, metrics.ttft, metrics.tpot, metrics.itl, metrics.latency]
+    assert all(histogram.count and histogram.total >= 0 for histogram in histograms)
+    assert metrics.busy_seconds >= 0 and min(metrics.part_seconds.values()) >= 0
+
+
+def test_outputs_of_generate_and_stream_do_not_pile_up():
+    engine = an_engine()
+    engine.add_request([1, 2], greedy(2), request_id="mine")
+    for n in range(5):
+        engine.generate([[n + 1]], greedy(2))
+        list(engine.stream([n + 1], greedy(2)))
+    assert [output.request_id for output in engine.unclaimed.values()] == ["mine"]
+    assert [output.request_id for output in engine.step()] == ["mine"]
     check_that_nothing_is_left(engine)
 
 

@@ -305,10 +305,9 @@ def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
         engine.runner.launch = broken
         with pytest.raises(KeyboardInterrupt):
             run_out(engine)
+        engine.recover()
         check_books(engine)
-        check_failed(
-            run_out(engine), prompts, {sequence.id for sequence in calls[3].num_scheduled_tokens}, KeyboardInterrupt
-        )
+        check_failed(run_out(engine), prompts, set())
 
 
 def test_moving_that_raises(an_engine):

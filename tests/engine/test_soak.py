@@ -13,6 +13,7 @@ def test_a_hundred_requests_leave_nothing_behind(capsys):
     ended = sum(int(count) for what, count in figures.items() if what.startswith("ended by"))
     assert ended == int(figures["requests"]) == 100
     wanted = [
+        "interrupts",
         "answers compared",
         "of them whole",
         "preemptions",
@@ -42,12 +43,13 @@ def test_a_lost_block_is_found():
 
 def test_a_lost_request_is_found():
     run = Soak(40, 0)
-    end, lost = run.engine._end, []
+    hand_in, lost = run.engine.hand_in, []
 
-    def lose(request, reason, error=None):
-        output = end(request, reason, error)
-        return output if lost else lost.append(output)
+    def lose(request, output):
+        hand_in(request, output)
+        if not lost:
+            lost.append(run.engine.unclaimed.pop(request))
 
-    run.engine._end = lose
-    with pytest.raises((AssertionError, AttributeError)):
+    run.engine.hand_in = lose
+    with pytest.raises(AssertionError):
         run.run()

@@ -173,8 +173,8 @@ def test_the_pool_refuses_too():
     (block,) = pool.allocate(1)
     pool.cache_full_block(block, b"x")
     with pytest.raises(RuntimeError, match="1 of 3 blocks are in use"):
-        pool.reset()
+        pool.forget_contents()
     assert pool.hash_to_block == {b"x": block}
     pool.free([block])
-    pool.reset()
+    pool.forget_contents()
     assert not pool.hash_to_block and not pool.block_to_hash and len(pool.free_queue) == 3

@@ -669,3 +669,16 @@ def test_a_fork_is_admitted_only_with_a_block_for_its_copy():
     scheduler_output = scheduler.schedule()
     assert child not in scheduler_output.admitted
     scheduler.pool.free(others)
+
+
+def test_a_preempted_sequence_keeps_its_place_among_equals():
+    scheduler = PreemptiveScheduler(PrefixCache(8, 2), max_num_seqs=2, max_num_batched_tokens=16)
+    sequences = [Sequence(name, range(4), 9) for name in "abcd"]  # all arrived at once
+    for sequence in sequences:
+        scheduler.add(sequence)
+    scheduler.schedule()
+    assert scheduler.running == sequences[:2]
+    scheduler.preempt(scheduler.new_output(), sequences[1])
+    assert [sequence.id for sequence in scheduler.waiting] == ["b", "c", "d"]
+    scheduler.preempt(scheduler.new_output(), sequences[0])
+    assert [sequence.id for sequence in scheduler.waiting] == ["a", "b", "c", "d"]

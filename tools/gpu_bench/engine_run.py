@@ -166,7 +166,7 @@ def serve_by_engine(runner: GPUModelRunner, sequences: list[Sequence]) -> tuple[
     )
     engine = OverlappedEngine(runner.model, NoWords(), config)
     engine.scheduler.schedule = times.timed("schedule", engine.scheduler.schedule)
-    engine.step = times.of_step(engine.step)
+    engine.advance = times.of_step(engine.advance)
     prompts = [sequence.prompt_ids for sequence in sequences]
     params = [SamplingParams(max_tokens=sequence.max_new_tokens, ignore_eos=True) for sequence in sequences]
     outputs = []

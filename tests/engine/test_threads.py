@@ -1,0 +1,79 @@
+"""Several threads on one engine: every answer is the right one, and nothing is left behind."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from engine_cases import alone, an_engine, check_that_nothing_is_left, greedy
+
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.llm_engine import EngineConfig
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+
+SIZES = dict(num_blocks=24, max_num_seqs=4, max_num_batched_tokens=16, block_size=4)
+LIMIT = 60  # seconds, for a thread that hangs; none of them waits for time to pass
+
+
+@pytest.fixture(params=["LLMEngine", "OverlappedEngine"])
+def engine(request):
+    engine = an_engine(**SIZES)
+    if request.param == "OverlappedEngine":
+        config = EngineConfig(**SIZES, max_model_len=64, make_runner=gpu_model_runner(compiled=False, capture=rerun))
+        engine = OverlappedEngine(engine.model, engine.tokenizer, config)
+    yield engine
+    check_that_nothing_is_left(engine)
+
+
+def expected(prompt, max_tokens=8):
+    return alone("qwen2", prompt, max_tokens, ignore_eos=True)
+
+
+def prompts_of(thread, count=4):
+    return [[thread + 1, index + 2, 5] * (1 + index % 3) for index in range(count)]
+
+
+def together(*calls):
+    """Run each call in a thread of its own, all at the same time. Returns what they return."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call):
+        barrier.wait(LIMIT)
+        return call()
+
+    for each in calls:
+        each()  # what is computed alone for comparison isn't computed in two threads at once
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(LIMIT) for future in [pool.submit(run, call) for call in calls]]
+
+
+def test_streams_generate_and_steps_of_several_threads(engine):
+    def stream(thread):
+        for prompt in prompts_of(thread):
+            assert [token.token for token in engine.stream(prompt, greedy(8, ignore_eos=True))] == expected(prompt)
+
+    def generate(thread):
+        prompts = prompts_of(thread)
+        for output, prompt in zip(engine.generate(prompts, greedy(8, ignore_eos=True)), prompts):
+            assert output.token_ids == expected(prompt) and output.error is None
+
+    def steps(thread):
+        prompts = {engine.add_request(prompt, greedy(8, ignore_eos=True)): prompt for prompt in prompts_of(thread)}
+        while prompts:
+            for output in engine.step():
+                assert output.token_ids == expected(prompts.pop(output.request_id)), "returned once, and to its caller"
+
+    together(*[lambda call=call, n=n: call(n) for n, call in enumerate([stream, generate, stream, steps])])
+
+
+def test_aborts_from_another_thread_fail_nothing_else(engine):
+    def generate():
+        prompts = prompts_of(0, 6)
+        for output, prompt in zip(engine.generate(prompts, greedy(8, ignore_eos=True)), prompts):
+            assert output.error is None and output.token_ids == expected(prompt)
+
+    def abort():
+        for index in range(10):
+            output = engine.abort(engine.add_request([9, index], greedy(8, ignore_eos=True)))
+            assert output.finish_reason == "abort" and output.token_ids == expected([9, index])[: len(output.token_ids)]
+
+    together(generate, abort)
