@@ -128,8 +128,8 @@ class Run:
                 lost.
         """
         self.engine = engine = make_engine(self.kind)
-        self.guarded(self.add_all)
-        self.guarded(self.add_all)  # those that an interrupt kept from being added
+        for _ in range(1 + len(self.interrupter.at)):  # again for those that an interrupt kept from being added
+            self.guarded(self.add_all)
         for step in range(MOST_STEPS):
             if step == 3:
                 self.guarded(self.read_a_stream)

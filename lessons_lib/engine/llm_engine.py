@@ -209,7 +209,11 @@ class LLMEngine:
             self._completions[sequence] = completion
             self._num_added += 1
             self.requests[name] = request
+            self.note_request(request)
         return name
+
+    def note_request(self, request: EngineRequest) -> None:
+        """For engines that treat some requests in another way: a request was added, or restored."""
 
     def checked_params(self, params: SamplingParams | None) -> SamplingParams:
         """A request's parameters, with the strings that end every completion of this model.
@@ -401,6 +405,8 @@ class LLMEngine:
                 self._completions[completion.sequence] = completion
         if error or request.is_finished:
             self._end(request, request.completions[-1].sequence.finish_reason or "error", error)
+        else:
+            self.note_request(request)
 
     def abort_abandoned(self) -> None:
         """Abort the requests whose reader has left in the middle of a call."""

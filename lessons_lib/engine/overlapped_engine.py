@@ -79,14 +79,6 @@ class OverlappedEngine(LLMEngine):
         return self.overlap.in_flight
 
     @one_call
-    def add_request(self, *args: Any, **kwargs: Any) -> str:
-        """See `LLMEngine.add_request`."""
-        with self.changes:
-            name = super().add_request(*args, **kwargs)
-            self._note_need_of_logits(self.requests[name])
-        return name
-
-    @one_call
     def advance(self) -> None:
         """Schedule and launch the next step, then process the results of the one before. See `LLMEngine.advance`.
 
@@ -109,12 +101,8 @@ class OverlappedEngine(LLMEngine):
         self.overlap.reset()
         self._needs_logits.clear()
 
-    def restore(self, request: EngineRequest) -> None:
-        """See `LLMEngine.restore`."""
-        super().restore(request)
-        self._note_need_of_logits(request)
-
-    def _note_need_of_logits(self, request: EngineRequest) -> None:
+    def note_request(self, request: EngineRequest) -> None:
+        """See `LLMEngine.note_request`."""
         if _waits(request.params) or len(request.completions) < request.params.n:
             self._needs_logits[request] = None
 

@@ -64,7 +64,8 @@ def test_an_interrupt_right_after_a_callback_fails_its_request(capsys):
     (line,) = (first + index for index, line in enumerate(lines) if "num_passed_on =" in line)
     interrupter = Interrupter()
     Run("LLMEngine", interrupter).play()
-    chosen = [at for at, (_, other) in enumerate(interrupter.executed) if other == line]
+    here = (inspect.getfile(LLMEngine), line)
+    chosen = [at for at, other in enumerate(interrupter.executed) if other == here]
     happened = sweep("LLMEngine", KeyboardInterrupt, chosen[::4])
     assert not happened["broken"], capsys.readouterr().out
     assert happened["failed requests"] > happened["interrupts"] / 2 > 2  # the others had aborted themselves

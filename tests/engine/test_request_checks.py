@@ -249,4 +249,4 @@ def test_short_requests_by_the_thousand_leave_nothing_behind():
         outputs = engine.generate([[(start + n) % VOCAB_SIZE] for n in range(100)], greedy(1))
         assert all(len(output.token_ids) == 1 for output in outputs)
         check_that_nothing_is_left(engine)
-        assert not engine._unclaimed
+        assert not engine.unclaimed
