@@ -60,8 +60,6 @@ TEXT_ONLY = "Models read text only."
 NO_BACKGROUND_LOOP = "There is no background loop: the caller makes every step, so not calling `step` is a pause."
 BY_HUGGING_FACE = "The model's layers are Hugging Face's; only attention is the course's own."
 NO_CONNECTOR = "KV caches stay in one engine; there are no connectors to other machines."
-SAMPLING_TO_COME = "Sampling parameters are being added."
-WINDOWS_TO_COME = "Sliding windows are being added to the paged attention."
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -728,21 +726,26 @@ prefix.held(
     T_PREFIX + "test_a_shared_block_is_not_handed_out_again",
     T_PREEMPTION + "test_more_children_than_seats",
 )
-prefix.not_yet(
+prefix.held(
     "salt", "Requests with different salts never share a block.",
-    PREFIX + "test_cache_key_salting", "`cache_salt` is being added.",
+    PREFIX + "test_cache_key_salting",
+    "engine/test_tenants.py::test_blocks_are_shared_only_with_the_same_salt",
 )
-prefix.not_yet(
+prefix.held(
     "salt-key", "A salt changes the hash of the first block, and by the chain all others.",
-    CACHE_UTILS + "test_generate_block_hash_extra_keys_cache_salt", "`cache_salt` is being added.",
+    CACHE_UTILS + "test_generate_block_hash_extra_keys_cache_salt",
+    "engine/test_tenants.py::test_tokens_cannot_pass_for_a_salt_nor_a_salt_for_tokens",
 )
-prefix.not_yet(
+prefix.held(
     "reset", "The prefix cache can be emptied, unless blocks of it are in use.",
-    PREFIX + "test_reset_prefix_cache", "`reset_prefix_cache` is being added.",
+    PREFIX + "test_reset_prefix_cache",
+    "engine/test_tenants.py::test_a_reset_forgets_every_prefix",
+    "engine/test_tenants.py::test_a_reset_is_refused_while_requests_have_blocks",
 )
-prefix.not_yet(
+prefix.held(
     "skip-for-prompt-logprobs", "A request for log-probabilities of its prompt takes nothing from the cache.",
-    PREFIX + "test_prefill_plp", "Log-probabilities of the prompt are being added.",
+    PREFIX + "test_prefill_plp",
+    "engine/test_sampling_requests.py::test_prompt_logprobs_read_nothing_from_the_prefix_cache",
 )
 prefix.not_offered(
     "mm-keys", "Images are part of a block's hash.",
@@ -960,30 +963,36 @@ attention.held(
     T_CLOSING + "test_a_closed_engine_leaves_the_model_as_it_was",
     T_CLOSING + "test_between_two_steps_the_model_has_its_own_attention",
 )
-attention.not_yet(
+attention.held(
     "window", "Sliding windows are kept, also where a prompt or a decode crosses the window.",
-    HF + "test_hybrid_sliding_window_crossing_parity", WINDOWS_TO_COME,
+    HF + "test_hybrid_sliding_window_crossing_parity",
+    "attention/test_models_with_terms.py::test_a_chunked_paged_batch_generates_what_each_prompt_generates_alone",
 )
-attention.not_yet(
+attention.held(
     "window-mask", "A mask with a window forbids what lies before the window.",
-    HF + "test_attention_mask[2]", WINDOWS_TO_COME,
+    HF + "test_attention_mask[2]",
+    "attention/test_masks.py::test_windows_and_chunks_against_brute_force",
 )
-attention.not_yet(
+attention.held(
     "window-backends", "All backends keep a window for every mix of prefills and decodes.",
-    "vLLM tests/v1/attention/test_attention_backends.py::test_sliding_window_backend_correctness", WINDOWS_TO_COME,
+    "vLLM tests/v1/attention/test_attention_backends.py::test_sliding_window_backend_correctness",
+    "kernels/test_kernel_terms.py::test_every_backend_equals_plain_attention",
+    "kernels/test_kernel_terms.py::test_random_cases",
 )
-attention.not_yet(
+attention.held(
     "window-per-layer", "Layers with and without a window are told apart by `layer_types`.",
-    HF + "test_group_layers", WINDOWS_TO_COME,
+    HF + "test_group_layers",
+    "attention/test_models_with_terms.py::test_terms_come_from_keywords_and_layer_types",
 )
-attention.not_yet(
+attention.held(
     "softcap", "Models with capped scores and sinks get the tokens of `generate`.",
-    HF + "test_continuous_batching_diverse_models", "Caps and sinks are being added to the paged attention.",
+    HF + "test_continuous_batching_diverse_models",
+    "attention/test_models_with_terms.py::test_a_chunked_paged_batch_generates_what_each_prompt_generates_alone",
 )
-attention.not_yet(
+attention.held(
     "alibi", "Linear biases of heads are added to the scores.",
     "vLLM tests/kernels/attention/test_prefix_prefill.py::test_contexted_kv_attention_alibi",
-    "Biases of heads are being added to the paged attention.",
+    "kernels/test_kernel_terms.py::test_every_backend_equals_plain_attention",
 )
 attention.not_offered(
     "window-buffer", "The cache of a layer with a window is a ring that overwrites what the window left behind.",
@@ -1154,91 +1163,112 @@ sampling.not_offered(
     "ranks", "A log-probability comes with the rank of its token.",
     "vLLM tests/samplers/test_ranks.py::test_ranks", "The likeliest tokens are listed likeliest first.",
 )
-sampling.not_yet(
+sampling.held(
     "logprobs-limit", "More log-probabilities than a limit are refused.",
-    LOGPROBS + "test_max_logprobs", "Limits of requests are being added.",
+    LOGPROBS + "test_max_logprobs",
+    "engine/test_request_checks.py::test_log_probabilities_have_a_limit_that_an_engine_can_raise",
 )
-sampling.not_yet(
+sampling.held(
     "logprobs-prompt", "Log-probabilities of the prompt's tokens can be asked for.",
-    "vLLM tests/v1/sample/test_logprobs_e2e.py::test_prompt_logprobs_e2e", SAMPLING_TO_COME,
+    "vLLM tests/v1/sample/test_logprobs_e2e.py::test_prompt_logprobs_e2e",
+    "engine/test_sampling_requests.py::test_prompt_logprobs_are_those_of_one_forward_pass",
 )
-sampling.not_yet(
+sampling.held(
     "presence", "A presence penalty lowers the logits of tokens that the completion has.",
-    SAMPLER + "test_sampler_presence_penalty", SAMPLING_TO_COME,
+    SAMPLER + "test_sampler_presence_penalty",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "frequency", "A frequency penalty lowers logits by how often the completion has a token.",
-    SAMPLER + "test_sampler_frequency_penalty", SAMPLING_TO_COME,
+    SAMPLER + "test_sampler_frequency_penalty",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "repetition", "A repetition penalty counts the prompt too, as Hugging Face's does.",
-    SAMPLER + "test_sampler_repetition_penalty", SAMPLING_TO_COME,
+    SAMPLER + "test_sampler_repetition_penalty",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "penalties-together", "All penalties and cuts can be combined.",
-    PARAMS + "test_penalties", SAMPLING_TO_COME,
+    PARAMS + "test_penalties",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "history", "Rules that need all earlier tokens give what `generate` gives.",
-    HF + "test_full_history_logits_processors_match_independent_generation", SAMPLING_TO_COME,
+    HF + "test_full_history_logits_processors_match_independent_generation",
+    "engine/test_sampling_requests.py::test_greedy_tokens_are_those_of_generate",
 )
-sampling.not_yet(
+sampling.held(
     "history-tokens", "The history of a sequence is its prompt and its completion.",
-    HF + "test_token_histories_include_prompt_and_generated_tokens", SAMPLING_TO_COME,
+    HF + "test_token_histories_include_prompt_and_generated_tokens",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "order-of-rules", "Rules are applied in a fixed order.",
-    HF + "test_full_history_processors_preserve_processor_order", SAMPLING_TO_COME,
+    HF + "test_full_history_processors_preserve_processor_order",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "allowed", "Only allowed tokens are drawn; an empty or impossible list is refused.",
-    PARAMS + "test_allowed_token_ids", SAMPLING_TO_COME,
+    PARAMS + "test_allowed_token_ids",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
+    "engine/test_sampling_params.py::test_a_wrong_value_is_refused_by_name",
 )
-sampling.not_yet(
+sampling.held(
     "bad-words", "Bad words do not occur, also those of several tokens.",
-    "vLLM tests/samplers/test_no_bad_words.py::test_two_token_bad_word", SAMPLING_TO_COME,
+    "vLLM tests/samplers/test_no_bad_words.py::test_two_token_bad_word",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "bad-words-rows", "Bad words of one request leave the others alone.",
-    SAMPLER + "test_sampler_bad_words", SAMPLING_TO_COME,
+    SAMPLER + "test_sampler_bad_words",
+    "engine/test_logits_processors.py::test_rows_without_rules_and_the_argument_stay_as_they_are",
 )
-sampling.not_yet(
+sampling.held(
     "logit-bias", "A bias is added to the logits of its tokens.",
-    "vLLM tests/v1/logits_processors/test_correctness.py::test_logitsprocs (bias)", SAMPLING_TO_COME,
+    "vLLM tests/v1/logits_processors/test_correctness.py::test_logitsprocs (bias)",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "min-p", "min_p removes tokens far less likely than the likeliest.",
-    "vLLM tests/v1/logits_processors/test_correctness.py::test_logitsprocs (min_p)", SAMPLING_TO_COME,
+    "vLLM tests/v1/logits_processors/test_correctness.py::test_logitsprocs (min_p)",
+    "engine/test_logits_processors.py::test_min_p_rules_out_what_is_far_less_likely",
 )
-sampling.not_yet(
+sampling.held(
     "min-tokens", "No end or stop token is drawn before min_tokens.",
-    "vLLM tests/v1/e2e/test_min_tokens.py::test_min_tokens_eos_behavior", SAMPLING_TO_COME,
+    "vLLM tests/v1/e2e/test_min_tokens.py::test_min_tokens_eos_behavior",
+    "engine/test_logits_processors.py::test_rules_are_those_of_hugging_face",
 )
-sampling.not_yet(
+sampling.held(
     "min-tokens-strings", "Stop strings do not end a completion before min_tokens.",
-    "vLLM tests/detokenizer/test_min_tokens.py::test_min_tokens_with_stop", SAMPLING_TO_COME,
+    "vLLM tests/detokenizer/test_min_tokens.py::test_min_tokens_with_stop",
+    "engine/test_sampling_requests.py::test_stop_strings_count_behind_min_tokens",
 )
-sampling.not_yet(
+sampling.held(
     "min-tokens-values", "min_tokens below 0 or above max_tokens is refused.",
-    "vLLM tests/v1/e2e/test_min_tokens.py::test_min_tokens_validation", SAMPLING_TO_COME,
+    "vLLM tests/v1/e2e/test_min_tokens.py::test_min_tokens_validation",
+    "engine/test_sampling_params.py::test_values_that_contradict_each_other_are_refused",
 )
-sampling.not_yet(
+sampling.held(
     "best-of", "best_of is refused by name.",
-    PARAMS + "test_best_of", SAMPLING_TO_COME,
+    PARAMS + "test_best_of",
+    "engine/test_sampling_params.py::test_what_is_not_offered_says_what_to_do_instead",
 )
-sampling.not_yet(
+sampling.held(
     "own-processors", "A function of the user's over logits is applied, or refused by name.",
-    PARAMS + "test_logits_processor", SAMPLING_TO_COME,
+    PARAMS + "test_logits_processor",
+    "engine/test_logits_processors.py::test_functions_of_the_users_come_first_and_see_what_they_ask_for",
 )
-sampling.not_yet(
+sampling.held(
     "structured", "A completion follows a JSON schema or a regular expression.",
-    "vLLM tests/v1/entrypoints/llm/test_struct_output_generate.py::test_structured_output", SAMPLING_TO_COME,
+    "vLLM tests/v1/entrypoints/llm/test_struct_output_generate.py::test_structured_output",
+    "engine/test_guided.py::test_every_text_matches_in_any_company",
 )
-sampling.not_yet(
+sampling.held(
     "structured-batch", "Structured and plain requests share a batch.",
     "vLLM tests/v1/entrypoints/llm/test_struct_output_generate.py::"
     "test_structured_output_batched_with_non_structured_outputs_requests",
-    SAMPLING_TO_COME,
+    "engine/test_guided.py::test_every_text_matches_in_any_company",
 )
 sampling.not_offered(
     "speculation", "Rejected drafts leave the distribution of the target model.",
@@ -1335,21 +1365,25 @@ text.held(
     TINY_3 + "2.py::test_batch_generate_enforces_max_seq_len_before_emission_or_allocation",
     T_ENGINE + "test_no_cap_is_what_context_and_pool_have_room_for",
 )
-text.not_yet(
+text.held(
     "stop-included", "The stop string can be part of the text.",
-    OUTPUTS + "test_stop_string[True]", SAMPLING_TO_COME,
+    OUTPUTS + "test_stop_string[True]",
+    "engine/test_sampling_requests.py::test_what_has_ended_it_is_said_and_included_if_wanted",
 )
-text.not_yet(
+text.held(
     "stop-reason", "An output names the stop string or stop token that ended it.",
-    "vLLM tests/detokenizer/test_stop_reason.py::test_stop_reason", SAMPLING_TO_COME,
+    "vLLM tests/detokenizer/test_stop_reason.py::test_stop_reason",
+    "engine/test_sampling_requests.py::test_what_has_ended_it_is_said_and_included_if_wanted",
 )
-text.not_yet(
+text.held(
     "no-text", "A request can ask for tokens without text.",
-    PARAMS + "test_detokenize_false", SAMPLING_TO_COME,
+    PARAMS + "test_detokenize_false",
+    "engine/test_sampling_requests.py::test_a_request_without_text_has_tokens_only",
 )
-text.not_yet(
+text.held(
     "several-eos", "Every end token of the generation config ends a completion.",
-    "transformers tests/generation/test_framework_agnostic.py::test_eos_token_id_int_and_list_greedy_search", "Lists of end tokens are being added.",
+    "transformers tests/generation/test_framework_agnostic.py::test_eos_token_id_int_and_list_greedy_search",
+    "engine/test_generation_defaults.py::test_each_end_token_of_the_model_and_of_the_tokenizer_ends",
 )
 text.not_offered(
     "stop-token-shown", "The stop token's text can be part of the text.",
@@ -1421,9 +1455,10 @@ engine.held(
     ENGINE_CORE + "test_engine_core (duplicate ids)",
     T_ENGINE + "test_a_name_is_free_again_after_the_end",
 )
-engine.not_yet(
+engine.held(
     "id-type", "An id that is not a string is refused.",
-    ENGINE_CORE + "test_engine_core_invalid_request_id_type", "Complete checks of requests are being added.",
+    ENGINE_CORE + "test_engine_core_invalid_request_id_type",
+    "engine/test_request_checks.py::test_a_bad_argument_changes_nothing_for_anyone",
 )
 engine.held(
     "late-arrival", "A request that arrives while another is streamed is served along.",
@@ -1559,9 +1594,10 @@ engine.held(
     "vLLM tests/v1/worker/test_gpu_model_runner.py::test_load_model_weights_inplace",
     PEER_ENGINE + "test_weights_changed_in_place_count_from_the_next_request_on",
 )
-engine.not_yet(
+engine.held(
     "interrupt", "An interrupt at any line of a step loses no request and no block.",
-    HF + "test_pause_request_is_dropped_when_the_wait_is_interrupted", "Recovery after interrupts is being added.",
+    HF + "test_pause_request_is_dropped_when_the_wait_is_interrupted",
+    "engine/test_interrupts.py::test_an_interrupt_at_any_line_loses_nothing",
 )
 engine.not_yet(
     "threads", "Two threads may use one engine.",
