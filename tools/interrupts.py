@@ -128,7 +128,7 @@ class Run:
                 lost.
         """
         self.engine = engine = make_engine(self.kind)
-        for _ in range(1 + len(self.interrupter.at)):  # again for those that an interrupt kept from being added
+        for _ in range(4):  # again for those that interrupts kept from being added
             self.guarded(self.add_all)
         for step in range(MOST_STEPS):
             if step == 3:
