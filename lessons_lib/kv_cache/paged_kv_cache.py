@@ -47,9 +47,20 @@ class PagedKVCache:
             layer: index of the layer, from 0.
             keys, values: [T, kv_heads, head_dim].
             slot_mapping: int64 [T], the slot of each token: block x block_size + offset.
+
+        Raises:
+            ValueError: a shape is another one; nothing changes.
         """
-        self.keys[layer].flatten(0, 1)[slot_mapping] = keys
-        self.values[layer].flatten(0, 1)[slot_mapping] = values
+        pairs = ((self.keys[layer], keys), (self.values[layer], values))
+        for cache, new in pairs:
+            # PyTorch would copy the keys of one token or one head to all the others.
+            if new.shape != (len(slot_mapping), *cache.shape[2:]):
+                raise ValueError(
+                    f"{len(slot_mapping)} slots of [KV heads, head size] {list(cache.shape[2:])} can't hold a tensor of "
+                    f"shape {list(new.shape)}."
+                )
+        for cache, new in pairs:
+            cache.flatten(0, 1)[slot_mapping] = new
 
     def read(self, layer: int, blocks: list[int], num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Gather what one sequence has cached in one layer: a copy of its blocks, one after the other.

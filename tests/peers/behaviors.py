@@ -514,7 +514,7 @@ blocks.held(
     TINY_3 + "3.py::test_task_1_rejects_incompatible_dtype_before_allocating_a_page",
     "kernels/test_triton_basics.py::test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_was",
 )
-blocks.broken(
+blocks.held(
     "shapes", "Keys and values of another shape than the cache are refused.",
     TINY_3 + "3.py::test_task_1_rejects_shape_mismatch_without_mutating_cache",
     PEER_PREFIX + "test_keys_of_another_shape_are_refused",
@@ -1599,9 +1599,10 @@ engine.held(
     HF + "test_pause_request_is_dropped_when_the_wait_is_interrupted",
     "engine/test_interrupts.py::test_an_interrupt_at_any_line_loses_nothing",
 )
-engine.not_yet(
+engine.held(
     "threads", "Two threads may use one engine.",
-    HF + "test_pause_with_several_holders", "A lock around the engine's entries is being added.",
+    HF + "test_pause_with_several_holders",
+    "engine/test_threads.py::test_streams_generate_and_steps_of_several_threads",
 )
 engine.not_offered(
     "pause", "A running loop can be paused by another thread.",
