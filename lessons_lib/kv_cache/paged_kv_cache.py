@@ -56,8 +56,8 @@ class PagedKVCache:
             # PyTorch would copy the keys of one token or one head to all the others.
             if new.shape != (len(slot_mapping), *cache.shape[2:]):
                 raise ValueError(
-                    f"{len(slot_mapping)} slots of [KV heads, head size] {list(cache.shape[2:])} can't hold a tensor of "
-                    f"shape {list(new.shape)}."
+                    f"{len(slot_mapping)} slots of [KV heads, head size] {list(cache.shape[2:])} can't hold "
+                    f"a tensor of shape {list(new.shape)}."
                 )
         for cache, new in pairs:
             cache.flatten(0, 1)[slot_mapping] = new
