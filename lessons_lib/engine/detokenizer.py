@@ -119,9 +119,11 @@ def decode_options(tokenizer: PreTrainedTokenizerBase, skip_special: bool, space
 
 def text_of(tokenizer: PreTrainedTokenizerBase, token_ids: list[int], options: dict[str, bool]) -> str:
     """The text of tokens that all are there: what a stream of them would have shown."""
+    text = str(tokenizer.decode(token_ids, **options))
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    if type(decoder).__name__ == "ByteLevel":  # the text of each token is its bytes, whatever stands beside it
-        return str(tokenizer.decode(token_ids, **options))
+    if HALF_A_CHARACTER not in text or type(decoder).__name__ == "ByteLevel":
+        return text
+    # Bytes that are no character: how much of the text around them is unreadable depends on where decoding begins.
     stream = IncrementalDetokenizer(tokenizer, options=options)
     for token in token_ids:
         stream.add(token)

@@ -564,6 +564,8 @@ class LLMEngine:
         try:
             text = completion.add_text()
         except Exception as error:  # of the tokenizer
+            if is_running:
+                sequence.finish_reason = None  # a stop string may have been found; the scheduler has the sequence still
             self._end(request, "error", error)
             return
         if sequence.finish_reason and is_running:  # by a stop string, which the scheduler doesn't know
