@@ -119,11 +119,12 @@ def token_ids_of(
         )
     if isinstance(token_ids, HasToList):
         token_ids = token_ids.tolist()
-    checked = [_token_id(name, token) for token in token_ids]
-    outside = [token for token in checked if not 0 <= token < vocab_size]
-    if outside:
+    are_ints = set(map(type, token_ids)) == {int}  # nearly always; looking at each of them takes ten times as long
+    checked = list(token_ids) if are_ints else [_token_id(name, token) for token in token_ids]
+    if min(checked) < 0 or max(checked) >= vocab_size:
+        outside = next(token for token in checked if not 0 <= token < vocab_size)
         raise BadRequest(
-            f"{name} contains token id {shortened(outside[0])}; the vocabulary has ids 0 to {vocab_size - 1}. "
+            f"{name} contains token id {shortened(outside)}; the vocabulary has ids 0 to {vocab_size - 1}. "
             "Encode the text with this model's own tokenizer."
         )
     return checked
