@@ -117,7 +117,7 @@ def token_ids_of(
             f"{name} has {len(token_ids)} tokens; the context is {context}, and a new token needs a position too. "
             f"Shorten the prompt to {context - 1} tokens or fewer."
         )
-    if isinstance(token_ids, HasToList):
+    if not isinstance(token_ids, Sequence):
         token_ids = token_ids.tolist()
     are_ints = set(map(type, token_ids)) == {int}  # nearly always; looking at each of them takes ten times as long
     checked = list(token_ids) if are_ints else [_token_id(name, token) for token in token_ids]
@@ -133,8 +133,7 @@ def token_ids_of(
 def _checked_type(name: str, prompt: Any) -> Any:
     if isinstance(prompt, bytes | bytearray | memoryview):
         raise BadRequest(f"{name} is {type(prompt).__name__}; decode it to a str, or give a list of token ids.")
-    is_array = isinstance(prompt, HasToList) and getattr(prompt, "ndim", 1) > 0
-    if not is_array and not isinstance(prompt, Sequence):
+    if not isinstance(prompt, Sequence) and not (isinstance(prompt, HasToList) and getattr(prompt, "ndim", 1) > 0):
         raise BadRequest(
             f"{name} is {shortened(prompt)}; give a str, or a list of token ids such as `encoding.input_ids`."
         )
