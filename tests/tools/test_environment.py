@@ -621,9 +621,9 @@ def install_without(place, absent, damaged):
 )
 def test_what_an_install_lacks_is_named(absent, extra, missing, damaged, tmp_path, monkeypatch):
     install_without(tmp_path, absent, damaged)
-    monkeypatch.setattr(
-        missing_packages.sys, "path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)]
-    )
+    # without what is installed here, and without this folder, in which an install leaves its metadata
+    others = [p for p in sys.path if "site-packages" not in p and not any(Path(p or ".").glob("lessons_lib*info"))]
+    monkeypatch.setattr(missing_packages.sys, "path", [str(tmp_path), *others])
     monkeypatch.setitem(sys.modules, "packaging", sys.modules["packaging"])  # which has been imported already
     assert missing_packages.missing_package(extra) == missing
 
