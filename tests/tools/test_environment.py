@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from pathlib import Path
 
 import conftest
 import pytest
