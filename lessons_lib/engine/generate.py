@@ -92,9 +92,7 @@ def stream(
     try:
         engine.add_request(prompt, params, **everything)
         reader = _read(engine, requests[0], arrived)
-        next(
-            reader
-        )  # it is inside its `try` from now on: dropping it aborts the request, even if nothing was ever read
+        next(reader)  # into its `try`: from now on, dropping it aborts the request, even if nothing was ever read
         return reader
     except BaseException:
         for request in requests:

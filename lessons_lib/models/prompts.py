@@ -110,9 +110,8 @@ def token_ids_of(
         raise BadRequest(
             f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
         )
-    if (
-        context is not None and len(token_ids) >= context
-    ):  # before its ids are looked at: a refusal must not take longer for a longer prompt
+    # Before its ids are looked at: a refusal must not take longer for a longer prompt.
+    if context is not None and len(token_ids) >= context:
         raise BadRequest(
             f"{name} has {len(token_ids)} tokens; the context is {context}, and a new token needs a position too. "
             f"Shorten the prompt to {context - 1} tokens or fewer."
