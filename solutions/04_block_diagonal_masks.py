@@ -245,15 +245,15 @@ The rows of the stories are the same on both sides. No story has sequence id -1,
 padding out. Without the padding rule, padding attends to padding, and nothing ever reads the result. With it, the
 rows of the padding are empty. We'll come back to these empty rows.
 
-Some models have one more rule. In a layer of Mistral, Gemma or gpt-oss, a token may see only the last few positions of
-its own sequence. Then the layer reads a bounded number of keys, however long the sequence gets. Tokens farther back
-still matter: through the layers in between, a window reaches further with every layer.
+Some models have one more rule. In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions
+of its own sequence, so the layer reads a bounded number of keys, however long the sequence gets. Tokens farther back
+still have an effect: each position in the window has already seen its own window, one layer down.
 
 > **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
 > Hugging Face model, W is `sliding_window`.
 
-Like the other rules it needs nothing but tags, and `&` adds it. Here are two sequences of 8 and 5 tokens, with a window
-of 4:
+Like the other rules, it needs only the tags, and you add it with `&`. `within_window(4)` returns the rule for W = 4.
+Here it is with two sequences of 8 and 5 tokens:
 """
 
 # %%
@@ -264,7 +264,7 @@ print("keys that each query sees:", windowed.sum(dim=1).tolist())
 
 # %% [markdown]
 """
-The bundled model has no windows, so we go on with three rules.
+The bundled model has no sliding windows, so we go on with the three rules.
 
 In the explorer you can set the lengths, the number of cached tokens per sequence, and the padding at the end of the
 row. You can turn each rule on and off, and have the mask read to you row by row. Some things to try (the answers are

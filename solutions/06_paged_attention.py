@@ -704,7 +704,7 @@ Every layer calls the function with these arguments:
 | `attention_mask` | None: transformers doesn't build a mask for custom names. Our groups have their own masks. |
 | `scaling` | the factor for the scores; may be None, which means 1 / sqrt(head size) |
 | `paged` | our `PagedPass` |
-| `**kwargs` | what some models' layers pass besides; not needed here, more below |
+| `**kwargs` | whatever else some models' layers pass; you don't need it here, and we'll come back to it below |
 
 **Your task: `paged_attention_forward`.** Do two things, in this order:
 
@@ -773,15 +773,16 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 ### Scores with more terms
 
-The layers of these models multiply their scores by a factor and take the softmax. Some models do a little more, and
-their layers pass it to our function among the `**kwargs`:
+The layers of these three families multiply their scores by a factor and take the softmax. Other models do a little more
+in between. We call each extra operation a *term*. Layers pass what it needs among the `**kwargs`:
 
-- `sliding_window`: lesson 04's rule. Keys before the window get a score of −∞.
-- `softcap`, in Gemma 2: a score s becomes c · tanh(s / c), so no score exceeds c.
-- `s_aux`, in gpt-oss: a learned score for each head, a *sink*, takes part in the softmax like one more key, but has no
-  value. What the sink gets, the real keys don't, so a head can attend to nothing much.
+- `sliding_window`, in Mistral: lesson 04's rule. Keys before the window get a score of −∞.
+- `softcap`, in Gemma 2: **softcapping** turns a score s into c · tanh(s / c), which always lies between −c and c. It
+  keeps a few large scores from taking all the weight.
+- `s_aux`, in gpt-oss: an **attention sink** is a learned score, one per head, that takes part in the softmax like one
+  more key, but has no value. It takes weight away from the real keys, so a head can attend to almost nothing.
 
-Each takes a line. Here they are on D's scores from above:
+Each term takes one line. Here they are on D's scores from above:
 """
 
 # %%
@@ -800,10 +801,12 @@ for name, weights in variants.items():
 
 # %% [markdown]
 """
-Your function ignores these keywords. For the models above that's right; with Mistral it would give wrong answers and
-not say so. So the library registers one more function around it. It collects the terms and passes them to `attend`, and
-refuses any keyword that it doesn't know. The keys that a window has left behind stay in their blocks until the request
-is done, because layers without a window still need theirs.
+With the softcap, the weights are more even. With the sink, they add up to less than 1: the sink has the rest.
+
+Your function ignores these keywords. That's right for the models above, but with Mistral it would silently give wrong
+answers. So the library registers a wrapper, `attention_of_layer`. It collects the terms, passes them to `attend`, and
+refuses any keyword that it doesn't know. Keys that have left the window stay in the cache until the request finishes: a
+block holds the keys of all layers, and layers without a window still need theirs.
 """
 
 # %%

@@ -424,9 +424,10 @@ and so does the code after the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the 
 converted to 64 bits for the same reason as block indices in lesson 07: with many tokens, token × stride may not fit into 32 bits. They're scalars, so
 that takes two registers per program rather than two per key. The loop is the same as in lesson 07: blocks, offsets, keys, scores, softmax, values.
 
-Two things are for other models than ours. `VALUE_DIM` and `BLOCK_V` are the head size of values, which in DeepSeek isn't that of keys. And `WINDOW`,
-`SOFTCAP`, `sinks` and `alibi_slopes` are lesson 06's terms of the scores. They're constants, or None, when the kernel is compiled. So an `if` about
-them costs nothing: for a layer without terms, those lines aren't compiled at all.
+Two things are there for models other than ours. `VALUE_DIM` is the head size of the values, and `BLOCK_V` the next power of two: with DeepSeek's
+*multi-head latent attention* (MLA), keys and values have different head sizes. `WINDOW`, `CHUNKED`, `SOFTCAP`, `sinks` and `alibi_slopes` are the terms
+that lesson 06's `ScoreTerms` lists. Whether a layer has a term is known when the kernel is compiled. So an `if` about it costs nothing: for a layer
+without terms, those lines aren't compiled at all.
 """
 
 # %%

@@ -156,7 +156,7 @@ for method in (LLMEngine.step, LLMEngine.advance, LLMEngine.launch, LLMEngine.pr
 # %% [markdown]
 """
 A step has five parts, and the stopwatch takes a lap after each: schedule, move (the block copies), forward, sample, update. `_rules` collects the
-sampling parameters of the requests. `@one_call` and `changes` make a step all or nothing: more below, under "When something breaks".
+sampling parameters of the requests. `@one_call` and `changes` are there for threads and for Ctrl-C; see "When something breaks" below.
 
 The order matters. Block copies come before the forward pass, because the pass writes into blocks whose old contents must have been saved by then. And no
 token reaches a reader before the whole pass has succeeded.
@@ -404,26 +404,33 @@ does. Greedy decoding is affected too, if two logits are nearly equal. No engine
 
 ### The other settings
 
-Clients of real engines send more settings than these. `SamplingParams` knows most of vLLM's, with the same names. Those that change logits come first, in
-vLLM's order: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, then the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow.
-Here is what each of them does to the same answer:
+Real clients need more control than that: an answer that repeats itself less, avoids a word, or has a minimum length. `SamplingParams` has most of vLLM's
+settings, with the same names. Two of the terms are new:
+
+> **penalty**: a setting that makes tokens less likely if they have already occurred.
+
+> **min_p**: only tokens at least this many times as likely as the likeliest one may be drawn.
+
+The order is vLLM's too. Settings that can change which token is likeliest come first: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, then
+the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow. Here's one prompt with different settings. `stop`, a string that ends the answer,
+gets a section of its own below.
 """
 
 # %%
 PERIOD = tokenizer(".").input_ids[0]
 OTHER_SETTINGS = [
-    ("nothing", {}),
+    ("greedy decoding", {}),
     ("tokens of prompt and answer become less likely", dict(repetition_penalty=1.3)),
     ("tokens of the answer become less likely …", dict(presence_penalty=1.0)),
     ("… each time they occur", dict(frequency_penalty=2.0)),
-    ("added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
-    ("words it must not contain", dict(bad_words=("dog", "friend"))),
-    ("tokens it may contain", dict(allowed_token_ids=tuple(tokenizer("The cat ran to the red ball.").input_ids))),
-    ("ends before this string", dict(stop=(".",))),
-    ("ends behind it", dict(stop=(".",), include_stop_str_in_output=True)),
-    ("no end before so many tokens", dict(stop=(".",), min_tokens=16)),
+    ("a value is added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
+    ("words that the answer must not contain", dict(bad_words=("dog", "friend"))),
+    ("the only tokens that the answer may contain", dict(allowed_token_ids=tuple(tokenizer("The cat ran to the red ball.").input_ids))),
+    ("the answer ends before this string", dict(stop=(".",))),
+    ("the answer ends after it", dict(stop=(".",), include_stop_str_in_output=True)),
+    ("the answer ends before it, but not within the first 16 tokens", dict(stop=(".",), min_tokens=16)),
     ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
-    ("at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
+    ("… only tokens at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
 ]
 engine = LLMEngine(model, tokenizer, SMALL)
 rows = []
@@ -434,15 +441,15 @@ Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
 
 # %% [markdown]
 """
-Each is a few lines in `lessons_lib/engine/logits_processors.py`. None of them keeps a state: they look at the tokens that the answer has so far. So
-preemption and several answers to one prompt need no extra code. Requests without such settings skip all of it.
+Each setting that comes before temperature is a few lines in `lessons_lib/engine/logits_processors.py`. These rules keep no state between steps: they only
+look at the tokens so far. So preemption and several answers to one prompt need no extra code. Requests without such settings skip all of it.
 
-`structured_outputs` goes further. A parser follows the answer, and before each token it says which tokens may be next, so that the text matches a regular
-expression or a JSON schema. It's the same as `allowed_token_ids`, with another list for each token. The parser comes from a library
-(`pip install llguidance`), see `lessons_lib/engine/guided.py`.
+Programs that read an answer need it in a fixed format.
 
-`prompt_logprobs` returns the log-probability of each token of the prompt. Usually the last row of a prompt's logits is enough; here all of them are
-computed, and nothing is taken from the prefix cache, because it holds keys and values but no logits.
+> **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless `max_tokens` cuts them off.
+
+With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next. It's `allowed_token_ids` with a new
+list for each token. The parser comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
 
 ## From tokens to text
 
@@ -577,6 +584,9 @@ with its own seed: seed, seed + 1, seed + 2. That is why the random number has t
 
 With `logprobs=2`, the engine returns the log-probability of each token, and the two likeliest tokens at its position. These are the model's own
 log-probabilities, before temperature and cuts.
+
+`prompt_logprobs` does the same for the tokens of the prompt. Usually only the last row of a prompt's logits is needed; now all rows are. So the whole prompt
+is computed, and nothing comes from the prefix cache, which holds keys and values but no logits.
 """
 
 # %%
@@ -620,7 +630,7 @@ BAD = (
     ("request id in use", lambda: engine.add_request("It was raining.", request_id="C")),
     ("temperature", lambda: SamplingParams(temperature=-0.5)),
     ("top-p", lambda: SamplingParams(top_p=0.0)),
-    ("top-k", lambda: SamplingParams(top_k=-1)),
+    ("top-k", lambda: SamplingParams(top_k=-2)),
     ("max_tokens", lambda: SamplingParams(max_tokens=0)),
     ("n", lambda: SamplingParams(n=0)),
     ("stop", lambda: SamplingParams(stop=("",))),
@@ -640,7 +650,7 @@ forever, so it is refused.
 
 ## When something breaks
 
-Two things can raise an exception in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
+Three things can raise an exception in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
 fourth token. The other five requests must not be affected.
 """
 
@@ -700,12 +710,16 @@ print(f"requests in the failed pass: {passes[4]}; blocks in use: {len(engine.sch
 
 # %% [markdown]
 """
-And then there is Ctrl-C. Stopping a cell raises `KeyboardInterrupt` between any two lines: after a block has left the free queue, say, and before the
-sequence has it. Repairing each such state would take code for each of a thousand lines. The engine needs none of it, because everything in the scheduler and
-the cache follows from the tokens that the requests have. `with self.changes:` notes that a change has begun. If it didn't finish, the next call first
-*recovers*: it drops all blocks, puts every unfinished sequence back in the queue, and computes its tokens again, as after a preemption in lesson 10.
+The third is Ctrl-C. Interrupting a cell raises `KeyboardInterrupt` between any two lines: for example, after a block has left the free queue, and before
+it is in the sequence's block table. Repairing each such half-changed state would take special code for a thousand lines. The engine needs none of it,
+because the requests have their tokens, and everything else can be computed from those.
 
-Let an interrupt hit the scheduler in the fifth step, right after it has allocated blocks.
+> **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
+
+`with self.changes:` notes that a change has begun. If it didn't finish, `@one_call` recovers before the next call does anything else. The keys and values
+are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so several threads can share an engine.
+
+Let's interrupt the fifth step, right after the scheduler has allocated blocks.
 """
 
 # %%
@@ -726,7 +740,7 @@ for story, params in zip(STORIES, AS_ASKED):
     engine.add_request(story.prompt, params, request_id=story.name)
 outputs = {}
 try:
-    while True:
+    while engine.has_unfinished():
         outputs |= {output.request_id: output for output in engine.step()}
 except KeyboardInterrupt:
     print(f"interrupted; {len(engine.requests)} requests are unfinished")
@@ -961,8 +975,9 @@ as fast. What the engine has gained is memory, and with it room for more request
 - **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
   in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
 - `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature,
-  min-p, top-k and top-p. Ours is the same. Its penalties work on tensors of counts for the whole batch; ours look at one sequence after another. By default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which
-  has a state that must be kept.
+  min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts for the whole batch; ours handle one sequence after another. By
+  default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that
+  must be kept.
 - `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string minus one. That is simpler than
   `releasable`, and shows everything a little later.
 - In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
