@@ -60,8 +60,7 @@ LONGEST = [
     "test_answers",
     "test_generation",
 ]
-# What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other
-# files
+# What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
 # test with a few.
 MANY_CASES = [
     "test_authoring",
@@ -72,6 +71,13 @@ MANY_CASES = [
     "test_bench_engines",
     "test_distill",
     "test_triton_mode",
+    "test_conformance",
+    "test_interrupts",
+    "test_guided",
+    "test_models_with_terms",
+    "test_kernel_terms",
+    "test_sampling_requests",
+    "test_peer_engine",
 ]
 
 

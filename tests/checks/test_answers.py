@@ -53,6 +53,7 @@ def test_enough_answers_and_hints(exercise):
     assert len(exercise.hints) >= 3
 
 
+@pytest.mark.slow  # the test above names each of them already
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.id)
 def test_each_wrong_answer_has_a_message_of_its_own(exercise):
     book = BOOKS[exercise.id.split(".")[0]]
