@@ -66,8 +66,7 @@ class GrammarState:
 
     def __init__(self, grammar: Grammar):
         self.grammar = grammar
-        # (parser, how many tokens it has seen). None while it reads: whoever interrupts that finds none, and begins
-        # again.
+        # (parser, how many tokens it has seen). None while it reads, so that an interrupt there leads to a new parser.
         self._seen: tuple[Any, int] | None = None
 
     def allowed(self, output_ids: ListOf[int], size: int) -> torch.Tensor:

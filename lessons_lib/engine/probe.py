@@ -267,7 +267,7 @@ def tolerance(model: PreTrainedModel) -> float:
 @contextmanager
 def undisturbed(model: PreTrainedModel) -> Iterator[None]:
     """Inside, `generate` takes nothing from the model's own generation config, and hooks on the model as a whole aren't
-    called: whoever counts its passes counts those of requests."""
+    called, so that a hook which counts passes counts those of requests only."""
     hooks = [(each, dict(each)) for each in (model._forward_hooks, model._forward_pre_hooks)]
     generation_config = model.generation_config
     try:

@@ -7,6 +7,7 @@ from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
 import torch
+from compiled import Compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_cases import error, make_case, make_terms
@@ -14,7 +15,7 @@ from paged_cases import error, make_case, make_terms
 from lessons_lib.attention.custom_op import attend_paged
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
-from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import Tiles, launch_decode, launch_prefill, plan_triton
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
 from lessons_lib.recording.kernel_accesses import Recorder
@@ -206,19 +207,6 @@ def test_values_in_another_layout_are_refused():
 
 
 # --- the compiler
-
-
-class Compiled:
-    """Stands in for a kernel: asks the compiler, and runs nothing."""
-
-    def __init__(self, kernel):
-        self.kernel, self.refusals = kernel, []
-
-    def __getitem__(self, grid):
-        def run(*args, num_warps=None, num_stages=None, **kwargs):
-            self.refusals.append(why_not_compiled(self.kernel, *args, **kwargs))
-
-        return run
 
 
 @pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")

@@ -12,10 +12,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from compiled import Compiled
 from paged_cases import error
 
 from lessons_lib.kernels.ablations import VARIANTS, with_functions
-from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import launch_decode, launch_prefill
 from lessons_lib.kernels.paged_flash import decode_kernel, online_softmax
 from lessons_lib.measuring.attention_cases import CASES, Case, decode_case, make_inputs
@@ -87,19 +88,6 @@ CHANGED_LINES = {
     "first tokens first": (1, 1),
     "one kernel for prefills and decodes": (1, 1),
 }
-
-
-class Compiled:
-    """Stands in for a kernel: asks the compiler, and runs nothing."""
-
-    def __init__(self, kernel):
-        self.kernel, self.refusals = kernel, []
-
-    def __getitem__(self, grid):
-        def run(*args, num_warps=None, num_stages=None, **kwargs):
-            self.refusals.append(why_not_compiled(self.kernel, *args, **kwargs))
-
-        return run
 
 
 @pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")

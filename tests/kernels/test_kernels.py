@@ -14,6 +14,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from compiled import Compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import TINY_TOKENIZER, ragged_requests
@@ -22,7 +23,7 @@ from paged_cases import as_views, error, make_case
 from lessons_lib.attention.packing import pack
 from lessons_lib.attention.paged_attention import paged_attention, plan_groups
 from lessons_lib.batching.paged_batching import paged_generate
-from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import (
     MAX_KEYS_PER_SPLIT,
     MIN_KEYS_PER_SPLIT,
@@ -505,19 +506,6 @@ def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(fa
         for backend in ("torch", "triton")
     }
     assert by_backend["triton"] == by_backend["torch"] and [len(ids) for ids in by_backend["triton"]] != [0] * 5
-
-
-class Compiled:
-    """Stands in for a kernel: asks the compiler, and runs nothing."""
-
-    def __init__(self, kernel):
-        self.kernel, self.refusals = kernel, []
-
-    def __getitem__(self, grid):
-        def run(*args, num_warps=None, num_stages=None, **kwargs):
-            self.refusals.append(why_not_compiled(self.kernel, *args, **kwargs))
-
-        return run
 
 
 @pytest.mark.skipif(not can_compile(), reason="this Triton can not compile for a GPU that is not there")
