@@ -2,8 +2,8 @@
 #     python3 course.py lab          (Windows: py course.py lab)
 #
 # PYTHON       the Python that .venv is made from            make lab PYTHON=python3.12
-# PORT         the port of JupyterLab                        make lab PORT=9999
-# MODEL        for doctor: a model to look at instead        make doctor MODEL=path/to/model
+# PORT         the port of JupyterLab or of the server       make lab PORT=9999
+# MODEL        for doctor and serve: another model           make serve MODEL=path/to/model
 # ARGS         handed on to the program that is started      make test ARGS="-k allocator"
 # TORCH_INDEX  package index for torch, or "none"            make lab TORCH_INDEX=https://download.pytorch.org/whl/cu130
 
@@ -13,7 +13,7 @@ ARGS ?=
 MODEL ?=
 COURSE = $(PYTHON) course.py
 
-.PHONY: help lab test quick doctor bench soak notebooks
+.PHONY: help lab test quick doctor bench soak serve load chat-model notebooks
 
 help:
 	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
@@ -22,6 +22,9 @@ help:
 	@echo "make doctor     say what was found on this machine, and what to do about each problem (MODEL=... about a model)"
 	@echo "make bench      measure the block pool, every way of serving from lesson 00 to the engine, and kernels where there is a GPU"
 	@echo "make soak       10,000 requests through one engine, with aborts, faults and too little memory (ARGS=\"--requests 500\")"
+	@echo "make serve      an OpenAI-compatible server and a page to try it (MODEL=..., PORT=8000, ARGS=\"--help\")"
+	@echo "make load       requests at a rate against a running server (ARGS=\"--url http://127.0.0.1:8000 --rate 5\")"
+	@echo "make chat-model download a small chat model, which serve and lessons 14 and 15 use if it is there"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
 	@echo "make help       this list"
 
@@ -42,6 +45,15 @@ bench:
 
 soak:
 	@$(COURSE) soak $(ARGS)
+
+serve:
+	@$(COURSE) serve $(if $(MODEL),--model "$(MODEL)") $(if $(PORT),--port "$(PORT)") $(ARGS)
+
+load:
+	@$(COURSE) load $(ARGS)
+
+chat-model:
+	@$(COURSE) chat-model $(ARGS)
 
 notebooks:
 	@$(COURSE) notebooks $(ARGS)

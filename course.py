@@ -3,7 +3,8 @@
     python3 course.py lab [--port 9999] [...]   install, then JupyterLab on lesson 00
     python3 course.py test [...]                install with the test tools, then all tests
     python3 course.py quick [...]               the same, but only the tests that need less than two minutes together
-    python3 course.py notebooks | bench | soak | doctor
+    python3 course.py serve [--port 8000] [...] install, then an OpenAI-compatible server
+    python3 course.py notebooks | bench | soak | load | chat-model | doctor
 
 `make lab`, `make test`, ... call exactly this. Where there is no make (Windows) call it yourself:
 
@@ -33,7 +34,8 @@ except ImportError:
 OLDEST, TOO_NEW = (3, 10), (3, 14)
 
 # The extra that each command needs; `doctor` needs none.
-EXTRAS = {"lab": "lab", "bench": "lab", "soak": "lab", "test": "test", "quick": "test", "notebooks": "test"}
+EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "load", "chat-model"], "lab")
+EXTRAS.update(dict.fromkeys(["test", "quick", "notebooks"], "test"))
 
 # A file of tests stays in one process, and the longest files come first (tests/conftest.py).
 PYTEST = ["pytest", "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -43,6 +45,9 @@ MODULES = {
     "notebooks": ["tools.authoring"],
     "bench": ["tools.bench"],
     "soak": ["tools.soak"],
+    "serve": ["lessons_lib.serving"],
+    "load": ["lessons_lib.serving.load"],
+    "chat-model": ["tools.chat_model"],
     "doctor": ["tools.doctor"],
 }
 

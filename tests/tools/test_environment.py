@@ -128,8 +128,8 @@ def test_the_lock_file_names_no_mirror():
 def test_each_make_target_is_listed_in_help_and_known_to_course():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.M).group(1).split())
-    assert targets == set(re.findall(r"^([a-z]+):", makefile, re.M))
-    assert targets == set(re.findall(r'@echo "make (\w+) ', makefile))
+    assert targets == set(re.findall(r"^([a-z-]+):", makefile, re.M))
+    assert targets == set(re.findall(r'@echo "make ([\w-]+) ', makefile))
     assert targets - {"help", "doctor"} == set(course.EXTRAS)
 
 
@@ -147,6 +147,8 @@ def test_files_that_conftest_names_exist():
             'python3.12 course.py lab --port "9999" --ip=0.0.0.0',
         ),
         (["test", "ARGS=-k 'a or b'"], "python3 course.py test -k 'a or b'"),
+        (["serve", "MODEL=a b", "PORT=8001"], 'python3 course.py serve --model "a b" --port "8001"'),
+        (["chat-model"], "python3 course.py chat-model"),
     ],
 )
 def test_make_hands_its_variables_on(arguments, command):
@@ -154,7 +156,7 @@ def test_make_hands_its_variables_on(arguments, command):
     outside = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS", "PORT", "PYTHON")
+        if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS", "PORT", "PYTHON", "MODEL")
     }
     said = subprocess.run(["make", "-n", *arguments], cwd=ROOT, env=outside, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == command

@@ -27,7 +27,7 @@ def test_every_lesson_is_listed_with_its_minutes():
 
 def test_commands_are_targets_of_the_makefile():
     makefile = (LIBRARY / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"`make (\w+)", README)) | set(re.findall(r"^make (\w+)", README, re.MULTILINE)):
+    for target in set(re.findall(r"`make ([\w-]+)", README)) | set(re.findall(r"^make ([\w-]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
