@@ -81,11 +81,10 @@ class IncrementalDetokenizer:
         now = self._decode(self._context)
         if len(now) > len(self._before) and not now.endswith(HALF_A_CHARACTER):
             self._decoded += now[len(self._before) :]
-            self._context, self._new = self._new, len(self._token_ids)
-            if self._needs_context:
-                self._before = self._decode(self._context)
-            else:  # every token is some bytes, whatever its neighbors: nothing before complete characters matters
-                self._context = self._new
+            end = len(self._token_ids)
+            # A token of bytes is the same bytes after any others, so nothing before complete characters matters.
+            self._context, self._new = self._new if self._needs_context else end, end
+            self._before = self._decode(self._context) if self._needs_context else ""
         return self._show()
 
     def finish(self) -> str:

@@ -35,6 +35,9 @@ class NewToken:
     stop_reason: str | int | None = None
 
 
+OnToken = Callable[[NewToken], None]
+
+
 @dataclass
 class CompletionOutput:
     """One completion of a request: the engine lets it grow, and returns it when the request has ended.
@@ -97,17 +100,10 @@ class CompletionOutput:
         Args:
             text: what `add_text` returned for it.
         """
-        if self.sequence.finish_reason:
+        if reason := self.sequence.finish_reason:
             self._note_stop_token(tokenizer)
-        return NewToken(
-            self.request.id,
-            self.index,
-            self.token_ids[-1],
-            text,
-            self.sequence.finish_reason,
-            self.logprobs[-1] if self.logprobs else None,
-            self.stop_reason,
-        )
+        logprobs = self.logprobs[-1] if self.logprobs else None
+        return NewToken(self.request.id, self.index, self.token_ids[-1], text, reason, logprobs, self.stop_reason)
 
     def finish(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Nothing follows: take over the reason, and the whole text."""
@@ -118,11 +114,10 @@ class CompletionOutput:
 
     def _note_stop_token(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """If one of `stop_token_ids` has ended it, that is the reason."""
-        params = self.request.params
-        if self._ends_with_stop_token() and self.stop_reason is None:
-            is_end_token = self.token_ids[-1] == tokenizer.eos_token_id and not params.ignore_eos
-            if self.token_ids[-1] in params.stop_token_ids and not is_end_token:
-                self.stop_reason = self.token_ids[-1]
+        if self.stop_reason is None and self._ends_with_stop_token():
+            token, params = self.token_ids[-1], self.request.params
+            if token in params.stop_token_ids and (params.ignore_eos or token != tokenizer.eos_token_id):
+                self.stop_reason = token
 
     def _num_shown(self) -> int:
         """How many tokens the text has. A stop token is not part of it, unless that was asked for."""
@@ -189,7 +184,7 @@ class EngineRequest:
     prompt_ids: list[int]
     params: SamplingParams
     arrival: float
-    on_token: Callable[[NewToken], None] | None = None
+    on_token: OnToken | None = None
     rules: LogitsRules | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     completions: list[CompletionOutput] = field(default_factory=list)
@@ -213,27 +208,19 @@ class EngineRequest:
     ) -> CompletionOutput:
         """A completion of this request, which isn't among its completions yet."""
         return CompletionOutput(
-            index,
-            sequence.output_ids,
-            logprobs=None if self.params.logprobs is None else [],
-            request=self,
-            sequence=sequence,
-            seed=seed,
+            index, sequence.output_ids, logprobs=None if self.params.logprobs is None else [],
+            request=self, sequence=sequence, seed=seed, detokenizer=self._detokenizer(tokenizer),
             processor=self.rules.processor(sequence) if self.rules else None,
-            detokenizer=self._detokenizer(tokenizer),
-        )
+        )  # fmt: skip
 
     def _detokenizer(self, tokenizer: PreTrainedTokenizerBase) -> IncrementalDetokenizer | None:
         params = self.params
         if not params.detokenize or not (self.on_token or params.stop):
             return None
         return IncrementalDetokenizer(
-            tokenizer,
-            params.stop,
-            min_tokens=params.min_tokens,
-            include_stop=params.include_stop_str_in_output,
-            options=self.decode_options(tokenizer),
-        )
+            tokenizer, params.stop, options=self.decode_options(tokenizer),
+            min_tokens=params.min_tokens, include_stop=params.include_stop_str_in_output,
+        )  # fmt: skip
 
     def decode_options(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, bool]:
         """How its tokens become text."""

@@ -17,7 +17,7 @@ from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
+from lessons_lib.engine.outputs import EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps
 from lessons_lib.engine.probe import probe
 from lessons_lib.engine.recovery import one_call
@@ -107,6 +107,8 @@ class OverlappedEngine(LLMEngine):
         """See `LLMEngine.note_request`."""
         if _waits(request.params) or len(request.completions) < request.params.n:
             self._needs_logits[request] = None
+        else:
+            self._needs_logits.pop(request, None)
 
     def gauges(self) -> EngineGauges:
         """See `LLMEngine.gauges`. A sequence whose last token is in flight is running."""
@@ -124,28 +126,23 @@ class OverlappedEngine(LLMEngine):
         """An admission rule of the user's may take blocks from running sequences: one with a token in flight can't be
         recomputed without it."""
         victims = self.overlap.preempted_in_flight(scheduler_output)
-        for request in dict.fromkeys(self._completions[sequence].request for sequence in victims):
+        for request in dict.fromkeys(self.completions[sequence].request for sequence in victims):
             error = RuntimeError(
                 f"{request.id!r} was preempted with a token in flight; admission must not take its blocks."
             )
-            self._end(request, "error", error)
+            self.end(request, "error", error)
         if victims:
             counts = scheduler_output.num_scheduled_tokens
-            scheduler_output.num_scheduled_tokens = {each: counts[each] for each in counts if each in self._completions}
+            scheduler_output.num_scheduled_tokens = {each: counts[each] for each in counts if each in self.completions}
 
     def _finish_in_flight(self) -> None:
         self.overlap.finish_in_flight()
 
-    def _end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
+    def end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
         self._needs_logits.pop(request, None)
         for completion in request.completions:
             self.overlap.forget(completion.sequence)
-        return super()._end(request, reason, error)
-
-    def _fork(self, request: EngineRequest, *args: Any) -> list[CompletionOutput]:
-        if not _waits(request.params):
-            del self._needs_logits[request]
-        return super()._fork(request, *args)
+        return super().end(request, reason, error)
 
 
 def _waits(params: SamplingParams) -> bool:
