@@ -198,7 +198,7 @@ class Run:
         engine.recover()
         audit(scheduler)
         assert not scheduler.pool.used and not scheduler.swap_space.used, "blocks are lost"
-        assert not engine._completions and not scheduler.running and not len(scheduler.waiting), "sequences are left"
+        assert not engine.completions and not scheduler.running and not len(scheduler.waiting), "sequences are left"
         assert self.outputs.keys() == PARAMS.keys(), f"lost: {PARAMS.keys() ^ self.outputs.keys()}"
         for name, output in self.outputs.items():
             self.check_output(name, output)

@@ -184,7 +184,7 @@ class Soak:
         scheduler, engine = self.engine.scheduler, self.engine
         audit(scheduler)
         assert not self.asked, f"{len(self.asked)} requests never finished"
-        assert not engine.requests and not engine._completions and not scheduler.running and not scheduler.waiting
+        assert not engine.requests and not engine.completions and not scheduler.running and not scheduler.waiting
         assert (
             len(scheduler.pool.free_queue) == CONFIG.num_blocks
             and len(scheduler.swap_space.free_queue) == CONFIG.num_swap_blocks

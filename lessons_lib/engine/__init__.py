@@ -1,9 +1,10 @@
 """The engine: requests in, tokens out.
 
 Read in this order: config, outputs, sampling_params, sampling, logits_processors, guided, detokenizer,
-generation_defaults, request_checks, input_batch, model_runner, gathered_runner, probe, in_flight, recovery, llm_engine,
-generate, metrics, prometheus (lesson 12); then the GPU path: input_buffers, cuda_graphs, gpu_model_runner, overlap,
-overlapped_engine (13). fused_llama is a faster model runner for CPUs.
+generation_defaults, request_checks, requests_in, input_batch, model_runner, gathered_runner, probe, in_flight,
+llm_engine, step_results, passing_on, recovery, generate, metrics, prometheus (lesson 12); then the GPU path:
+input_buffers, cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model runner for
+CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from lessons_lib.engine.outputs import EngineRequest, NewToken, RequestOutput
+from lessons_lib.engine.requests_in import checked_params, logits_rules, new_sequence
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.models.prompts import BadRequest, HasToList, shortened
 
@@ -45,9 +46,9 @@ def generate(
     # All are checked before the first is added.
     sequences = []
     for index, (prompt, own) in enumerate(zip(prompts, each)):
-        checked = engine.checked_params(own)
-        engine.logits_rules(checked)
-        sequences.append(engine.new_sequence(f"prompt {index}", f"prompt {index}", prompt, checked))
+        checked = checked_params(engine, own)
+        logits_rules(engine, checked)
+        sequences.append(new_sequence(engine, f"prompt {index}", f"prompt {index}", prompt, checked))
     requests: list[EngineRequest] = []
     try:
         with engine.lock:

@@ -1,13 +1,12 @@
 """Lesson 12: the engine. A step schedules, computes, samples and passes tokens on; the rest is adding requests and
 returning their outputs."""
 
-import random
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeVar
 
 import torch
@@ -17,43 +16,29 @@ from lessons_lib.engine import generate as engine_calls
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
 from lessons_lib.engine.gathered_runner import GatheredRunner
 from lessons_lib.engine.generation_defaults import GenerationDefaults
-from lessons_lib.engine.in_flight import InFlightStep
-from lessons_lib.engine.input_batch import num_prompt_logits
-from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
-from lessons_lib.engine.metrics import EngineMetrics, EngineStep
+from lessons_lib.engine.logits_processors import LogitsProcessor
+from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput, drop_frames
+from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, OnToken, RequestOutput, drop_frames
+from lessons_lib.engine.passing_on import pass_on
 from lessons_lib.engine.probe import GATHERED, probe
-from lessons_lib.engine.recovery import Changes, one_call, recover, restored, was_interrupted_in_callback
-from lessons_lib.engine.request_checks import check_options, check_params
-from lessons_lib.engine.sampling import choose_tokens, why_no_token
+from lessons_lib.engine.recovery import Changes, one_call, recover
+from lessons_lib.engine.request_checks import check_options
+from lessons_lib.engine.requests_in import checked_params, new_request, new_sequence
+from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.step_results import LaunchedStep, completions_with_token
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.models.prompts import BadRequest, encode_prompt
+from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.support import UnsupportedModel, check_context
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, fork
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
 EngineT = TypeVar("EngineT", bound="LLMEngine")
-Update = Callable[[InFlightStep, list[int]], object]
-
-
-@dataclass
-class LaunchedStep(InFlightStep):
-    """A step of the engine that was launched.
-
-    Attributes:
-        watch: its laps so far.
-        logits: what the runner's `forward` returned, until the next step is launched.
-    """
-
-    scheduler_output: PreemptiveSchedulerOutput
-    watch: StopWatch
-    logits: torch.Tensor | None
 
 
 class LLMEngine:
@@ -74,11 +59,13 @@ class LLMEngine:
         runner: a ModelRunner.
         metrics: EngineMetrics.
         requests: id -> the requests that have not ended.
+        completions: sequence -> its completion, of all that have not finished.
         generation_defaults: what is taken from the model's generation_config.
         unclaimed: the outputs that the next `step` returns, by their requests. They stay until then.
         listeners: called with the EngineStep of each step. If one raises, `step` does so once the step is complete.
         lock: to do several things while no other thread calls the engine: `with engine.lock:`.
         abandoned: requests whose reader has left in the middle of a call. The next call aborts them.
+        late_errors: what callbacks and listeners have raised in this step, and is raised at its end.
         changes, calling_thread: see `recovery`.
     """
 
@@ -99,14 +86,11 @@ class LLMEngine:
         self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
         self.scheduler = PreemptiveScheduler(
             PrefixCache(num_blocks, config.block_size),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            policy=known_policy(config.policy),
-            admission=config.admission,
-            watermark=int(config.watermark * num_blocks),
+            max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+            policy=known_policy(config.policy), admission=config.admission,
+            watermark=int(config.watermark * num_blocks), share_prefixes=config.share_prefixes,
             swap_space=BlockPool(config.num_swap_blocks, config.block_size),
-            share_prefixes=config.share_prefixes,
-        )
+        )  # fmt: skip
         self.runner: ModelRunner = (config.make_runner or self.new_runner)(model, num_blocks, config)
         if served and served.way == GATHERED and not isinstance(self.runner, GatheredRunner):
             raise UnsupportedModel(
@@ -121,13 +105,13 @@ class LLMEngine:
         self.metrics = EngineMetrics(config.max_num_seqs, config.max_num_batched_tokens, num_blocks)
         self.requests: dict[str, EngineRequest] = {}
         self.listeners: list[Callable[[EngineStep], None]] = []
-        self._completions: dict[Sequence, CompletionOutput] = {}
+        self.completions: dict[Sequence, CompletionOutput] = {}
         self.unclaimed: dict[EngineRequest, RequestOutput] = {}
         self.abandoned: list[EngineRequest] = []
         self.lock = threading.RLock()
         self.changes = Changes()
         self.calling_thread: int | None = None
-        self._late_errors: list[BaseException] = []
+        self.late_errors: list[BaseException] = []
         self._num_added = 0
         self._is_closed = False
 
@@ -153,7 +137,7 @@ class LLMEngine:
         tier: int = 0,
         expected_tokens: float | None = None,
         is_interactive: bool = False,
-        on_token: Callable[[NewToken], None] | None = None,
+        on_token: OnToken | None = None,
         cache_salt: str | None = None,
         awaited: list[EngineRequest] | None = None,
     ) -> str:
@@ -184,77 +168,39 @@ class LLMEngine:
         name = self._free_id() if request_id is None else request_id
         if name in self.requests:
             raise BadRequest(f"request id {name!r} is being served; give every request its own id, or none at all.")
-        params = self.checked_params(params)
-        sequence = self.new_sequence(name, f"request {name!r}", prompt, params)
+        params = checked_params(self, params)
+        sequence = new_sequence(self, name, f"request {name!r}", prompt, params)
         sequence.tier, sequence.expected_tokens, sequence.is_interactive = int(tier), expected_tokens, is_interactive
         sequence.cache_salt = cache_salt
-        sequence.prompt_logits = params.prompt_logprobs is not None
-        sequence.arrival_time = now = self.clock()
-        params = self.generation_defaults.applied_to(params, sequence.max_new_tokens)
-        request = EngineRequest(
-            name,
-            list(sequence.prompt_ids),
-            params,
-            now,
-            on_token,
-            self.logits_rules(params),
-            is_awaited=awaited is not None,
-        )
-        seed = random.getrandbits(63) if params.seed is None else params.seed
-        completion = request.new_completion(sequence, seed, self.tokenizer)
+        request = new_request(self, sequence, params, on_token, awaited is not None)
         if awaited is not None:
             awaited.append(request)
         with self.changes:
             self.scheduler.add(sequence)
-            self._completions[sequence] = completion
+            self.completions[sequence] = request.completions[0]
             self._num_added += 1
             self.requests[name] = request
             self.note_request(request)
         return name
 
     def note_request(self, request: EngineRequest) -> None:
-        """For engines that treat some requests in another way: a request was added, or restored."""
-
-    def checked_params(self, params: SamplingParams | None) -> SamplingParams:
-        """A request's parameters, with the strings that end every completion of this model.
-
-        Raises:
-            BadRequest: see `request_checks.check_params`.
-        """
-        params = check_params(params, self.config.max_logprobs)
-        if not (stop := self.generation_defaults.stop):
-            return params
-        return replace(params, stop=tuple(dict.fromkeys([*params.stop, *stop])))
-
-    def new_sequence(self, name: str, label: str, prompt: str | ListOf[int], params: SamplingParams) -> Sequence:
-        """The sequence of a request that can be served. The engine stays as it is.
-
-        Args:
-            label: what error messages call the request.
-
-        Raises:
-            BadRequest, OutOfBlocks: see `add_request`.
-        """
-        prompt_ids, max_tokens = encode_prompt(
-            self.model, self.tokenizer, label, prompt, params.max_tokens, self.config.max_model_len
-        )
-        if params.max_tokens is None:
-            room = self.scheduler.pool.num_blocks * self.config.block_size + 1 - len(prompt_ids)
-            max_tokens = max(1, min(max_tokens, room))
-        stop_token_ids = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            stop_token_ids |= self.generation_defaults.end_token_ids
-        sequence = Sequence(name, prompt_ids, max_tokens, stop_token_ids)
-        self.scheduler.check(sequence)
-        return sequence
-
-    def logits_rules(self, params: SamplingParams) -> LogitsRules | None:
-        """The rules of a request in this model's tokens; see `LogitsRules.of`."""
-        return LogitsRules.of(params, self.tokenizer, self.model.config.get_text_config().vocab_size)
+        """For engines that treat some requests in another way: a request was added or restored, or its forks have
+        begun."""
 
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
         return bool(self.requests or self.unclaimed)
+
+    def gauges(self) -> EngineGauges:
+        """What the engine is doing now. If another thread calls the engine, this waits until that call has returned."""
+        with self.lock:
+            scheduler, pool, waiting = self.scheduler, self.scheduler.pool, self.scheduler.waiting
+            return EngineGauges(
+                running=len(scheduler.running), waiting=len(waiting),
+                # Most of the time none is, and looking at all that wait would take time.
+                swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
+                used_blocks=len(pool.used), named_blocks=len(pool.block_to_hash), num_blocks=pool.num_blocks,
+            )  # fmt: skip
 
     @one_call
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -264,7 +210,7 @@ class LLMEngine:
         if request is None:
             return None
         with self.changes:
-            return self._end(request, "abort")
+            return self.end(request, "abort")
 
     @one_call
     def step(self) -> list[RequestOutput]:
@@ -320,10 +266,10 @@ class LLMEngine:
             finally:
                 self._fail(scheduler_output, watch, error)
             return None
-        self._record_queue_times(scheduler_output.admitted, watch.start)
+        self._note_admitted(scheduler_output, watch.start)
         return LaunchedStep(scheduler_output, tokens, watch, seen[0] if seen else None)
 
-    def process_results(self, step: LaunchedStep, update: Update) -> None:
+    def process_results(self, step: LaunchedStep, update: Callable[[LaunchedStep, list[int]], object]) -> None:
         """The second half of a step: wait for its tokens, pass them on, and record the step.
 
         Args:
@@ -335,9 +281,9 @@ class LLMEngine:
         except Exception as error:
             return self._fail(step.scheduler_output, step.watch, error)
         step.watch.lap("forward")
-        completions = self._completions_with_token(step, tokens)
+        completions = completions_with_token(self, step, tokens)
         update(step, tokens)
-        self._pass_on(completions)
+        pass_on(self, completions)
         step.watch.lap("update")
         self._record_step(step, len(completions))
 
@@ -383,38 +329,8 @@ class LLMEngine:
         """Forget everything but the requests: what is scheduled, and what is in the cache."""
         self.runner.reset()
         self.scheduler.reset()
-        self._completions.clear()
-        self._late_errors.clear()
-
-    def restore(self, request: EngineRequest) -> None:
-        """After a reset: let the unfinished sequences of a request wait again, with the tokens that they have."""
-        if len(request.completions) < request.params.n:
-            del request.completions[1:]  # the forks begin again once the prompt is computed
-        error: Exception | None = None
-        try:
-            request.completions = [restored(each, self.tokenizer) for each in request.completions]
-        except Exception as failure:  # of the tokenizer
-            error = failure
-        if was_interrupted_in_callback(request):
-            error = RuntimeError("an interrupt came during on_token, so whether the token was passed on isn't known.")
-        for completion in request.completions:
-            if error:
-                completion.sequence.finish_reason = "error"
-            elif not completion.sequence.finish_reason:
-                self.scheduler.add(completion.sequence)
-                self._completions[completion.sequence] = completion
-        if error or request.is_finished:
-            self._end(request, request.completions[-1].sequence.finish_reason or "error", error)
-        else:
-            self.note_request(request)
-
-    def abort_abandoned(self) -> None:
-        """Abort the requests whose reader has left in the middle of a call."""
-        while self.abandoned:
-            request = self.abandoned[-1]
-            if self.requests.get(request.id) is request:
-                self.abort(request.id)
-            self.abandoned.pop()
+        self.completions.clear()
+        self.late_errors.clear()
 
     def hand_in(self, request: EngineRequest, output: RequestOutput) -> None:
         """A request has ended: its output waits for the caller of `step`, or is found in the request."""
@@ -423,24 +339,8 @@ class LLMEngine:
             self.unclaimed[request] = output
         del self.requests[request.id]
 
-    def hand_over(self, result: object, returned: dict[EngineRequest, RequestOutput]) -> None:
-        """Move the outputs that a call returns from `unclaimed` to `returned`."""
-        outputs = set(map(id, result if isinstance(result, list) else [result]))
-        returned.update({request: output for request, output in self.unclaimed.items() if id(output) in outputs})
-        for request in returned:
-            del self.unclaimed[request]
-
-    def raise_late_error(self) -> None:
-        """Raise what a callback or a listener raised in the middle of a step: the first error, if there are several."""
-        if self._late_errors:
-            errors, self._late_errors = self._late_errors, []
-            raise errors[0]
-
     def _free_id(self) -> str:
-        index = self._num_added
-        while str(index) in self.requests:
-            index += 1
-        return str(index)
+        return next(name for name in map(str, count(self._num_added)) if name not in self.requests)
 
     def _refuse_inside_a_step(self) -> None:
         if self.changes.unfinished:
@@ -459,7 +359,7 @@ class LLMEngine:
         self, scheduler_output: PreemptiveSchedulerOutput
     ) -> tuple[list[SamplingParams], list[int], list[int], list[LogitsProcessor | None]]:
         """What `choose_tokens` needs of every sequence besides the logits."""
-        completions = [self._completions[sequence] for sequence in scheduler_output.num_scheduled_tokens]
+        completions = [self.completions[sequence] for sequence in scheduler_output.num_scheduled_tokens]
         return (
             [completion.request.params for completion in completions],
             [completion.seed for completion in completions],
@@ -473,137 +373,17 @@ class LLMEngine:
         # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
         half_copied = [] if "move" in watch.laps else [each for each in scheduler_output.preempted if each.swapped]
         sequences = (*scheduler_output.num_scheduled_tokens, *half_copied)
-        completions = [self._completions[each] for each in sequences if each in self._completions]
+        completions = [self.completions[each] for each in sequences if each in self.completions]
         for request in dict.fromkeys(completion.request for completion in completions):
-            self._end(request, "error", error)
+            self.end(request, "error", error)
 
-    def _completions_with_token(self, step: LaunchedStep, tokens: list[int]) -> list[CompletionOutput]:
-        """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that
-        begin with it."""
-        completions, scheduled, logits = [], step.scheduler_output.num_scheduled_tokens, step.logits
-        if logits is not None and any(sequence.prompt_logits for sequence in scheduled):
-            self._add_prompt_logprobs(scheduled, logits)
-        for row, (sequence, token, gets_token) in enumerate(zip(scheduled, tokens, step.gets_token)):
-            completion = self._completions.get(sequence) if gets_token else None
-            if completion is None:
-                continue  # also if its request has ended meanwhile, or has failed in this loop
-            if token < 0:
-                self._end(completion.request, "error", why_no_token(token, completion.processor))
-                continue
-            completions.append(completion)
-            if logits is not None:
-                completion.add_logprobs(logits[row], token)
-                if len(completion.request.completions) < completion.request.params.n:
-                    completions += self._fork(completion.request, sequence, scheduled[sequence], logits[row])
-        return completions
-
-    def _add_prompt_logprobs(self, scheduled: dict[Sequence, int], logits: torch.Tensor) -> None:
-        """Note the log-probabilities of the tokens of prompts, for the requests that asked for them."""
-        own, others = logits[: len(scheduled)], logits[len(scheduled) :]
-        for row, (sequence, count) in enumerate(scheduled.items()):
-            extra = num_prompt_logits(sequence, count)
-            if sequence.prompt_logits and sequence in self._completions:
-                rows = torch.cat([others[:extra], own[row : row + 1]])
-                self._completions[sequence].request.add_prompt_logprobs(sequence.num_computed_tokens, rows)
-            others = others[extra:]
-
-    def _update(self, step: InFlightStep, tokens: list[int]) -> None:
+    def _update(self, step: LaunchedStep, tokens: list[int]) -> None:
         scheduled = step.scheduler_output.num_scheduled_tokens
-        served = {sequence: token for sequence, token in zip(scheduled, tokens) if sequence in self._completions}
+        served = {sequence: token for sequence, token in zip(scheduled, tokens) if sequence in self.completions}
         counts = {sequence: scheduled[sequence] for sequence in served}
         self.scheduler.update(PreemptiveSchedulerOutput(counts), served.values())
 
-    def _fork(
-        self, request: EngineRequest, sequence: Sequence, count: int, logits: torch.Tensor
-    ) -> list[CompletionOutput]:
-        """The prompt of a request with several completions is computed: the others begin here, on the same blocks."""
-        completions = []
-        for index in range(1, request.params.n):
-            child = fork(self.scheduler.pool, sequence, f"{request.id}/{index}")
-            child.num_computed_tokens += count
-            completion = request.new_completion(child, request.completions[0].seed + index, self.tokenizer)
-            rules = [request.params], [completion.seed], [0], [completion.processor]
-            (token,) = choose_tokens(logits[None], *rules).tolist()
-            if token < 0:
-                self.scheduler.release(child)
-                child.finish_reason = "error"
-                self._end(request, "error", why_no_token(token, completion.processor))
-                return []
-            completion.add_logprobs(logits, token)
-            child.append_token(token)
-            if child.finish_reason:
-                self.scheduler.release(child)
-            else:
-                self.scheduler.add(child)
-            self._completions[child] = completion
-            completions.append(completion)
-        return completions
-
-    def _pass_on(self, completions: Iterable[CompletionOutput]) -> None:
-        """Pass on the newest token of each completion."""
-        now, gaps = self.clock(), []
-        for completion in completions:
-            if completion.sequence not in self._completions:
-                continue  # a callback has ended it
-            # Most tokens have no reader, and there are many of them in every step.
-            if completion.detokenizer or completion.sequence.finish_reason:
-                self._pass_on_one(completion, now)
-            if (previous := completion.last_token_time) is None:
-                completion.first_token_time = now
-                self.metrics.ttft.add(now - completion.request.arrival)
-            else:
-                gaps.append(now - previous)
-            completion.last_token_time = now
-        self.metrics.itl.add_all(gaps)
-
-    def _pass_on_one(self, completion: CompletionOutput, now: float) -> None:
-        """Append the newest token of a completion to its text, call back, and see whether the completion has finished,
-        and its request."""
-        request, sequence = completion.request, completion.sequence
-        is_running = not sequence.finish_reason
-        try:
-            text = completion.add_text()
-        except Exception as error:  # of the tokenizer
-            if is_running:
-                sequence.finish_reason = None  # a stop string may have been found; the scheduler has the sequence still
-            self._end(request, "error", error)
-            return
-        if sequence.finish_reason and is_running:  # by a stop string, which the scheduler doesn't know
-            self.scheduler.remove(sequence)
-        if sequence.finish_reason and completion.first_token_time is not None:
-            self.metrics.tpot.add((now - completion.first_token_time) / (len(sequence.output_ids) - 1))
-        if request.on_token:
-            token = NewToken(request.id, completion.index, sequence.output_ids[-1], text, sequence.finish_reason)
-            self._call_back(request.on_token, token, completion)
-            if self.requests.get(request.id) is not request:
-                return  # it has failed, or its own callback has aborted it
-        if sequence.finish_reason:
-            del self._completions[sequence]
-            try:
-                completion.finish(self.tokenizer)
-            except Exception as error:  # of the tokenizer
-                self._end(request, "error", error)
-                return
-            if request.is_finished:
-                self._end(request, sequence.finish_reason)
-
-    def _call_back(self, on_token: Callable[[NewToken], None], token: NewToken, completion: CompletionOutput) -> None:
-        """Call `on_token`. If it raises, its request fails. Ctrl-C or SystemExit goes on to the caller of `step`, once
-        the step is complete."""
-        request, unfinished = completion.request, self.changes.unfinished
-        completion.num_offered = len(completion.token_ids)
-        try:
-            on_token(token)
-        except BaseException as error:
-            if self.changes.unfinished > unfinished:
-                raise  # it interrupted an abort or add_request of the callback
-            if not isinstance(error, Exception):
-                self._late_errors.append(error)
-            if self.requests.get(request.id) is request:
-                self._end(request, "error", error)
-        completion.num_passed_on = completion.num_offered
-
-    def _end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
+    def end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
         """Take a request out, with all its sequences, running or waiting."""
         take_out = self.scheduler.discard if error else self.scheduler.remove
         for completion in request.completions:
@@ -615,39 +395,35 @@ class LLMEngine:
                     completion.finish(self.tokenizer)
                 except Exception as failure:  # of the tokenizer: the tokens are there, their text isn't
                     error = error or failure
-            self._completions.pop(completion.sequence, None)
+            self.completions.pop(completion.sequence, None)
         if error:
             drop_frames(error)
         self.metrics.add_request("error" if error else reason, self.clock() - request.arrival)
-        output = RequestOutput(request.id, request.prompt_ids, request.completions, error, request.prompt_logprobs)
+        found = request.prompt_logprobs, request.num_cached_tokens
+        output = RequestOutput(request.id, request.prompt_ids, request.completions, error, *found)
         self.hand_in(request, output)
         return output
 
-    def _record_queue_times(self, admitted: list[Sequence], now: float) -> None:
-        for sequence in admitted:
-            request = self._completions[sequence].request
+    def _note_admitted(self, scheduler_output: PreemptiveSchedulerOutput, now: float) -> None:
+        for sequence in scheduler_output.admitted:
+            request = self.completions[sequence].request
             if not request.is_admitted:  # a preempted sequence is admitted once more
+                request.num_cached_tokens = scheduler_output.cached.get(sequence, 0)
                 request.is_admitted = True
                 self.metrics.queue_time.add(now - request.arrival)
 
     def _record_step(self, step: LaunchedStep, new_tokens: int) -> None:
         scheduler_output = step.scheduler_output
         recorded = EngineStep(
-            start=step.watch.start,
-            seconds=step.watch.laps,
-            tokens=scheduler_output.num_tokens,
-            prefill_tokens=scheduler_output.num_tokens - sum(step.gets_token),
-            new_tokens=new_tokens,
-            running=len(scheduler_output.num_scheduled_tokens),
-            waiting=len(self.scheduler.waiting),
-            used_blocks=len(self.scheduler.pool.used),
-            named_blocks=len(self.scheduler.pool.block_to_hash),
-            preempted=len(scheduler_output.preempted),
-            cached_tokens=sum(scheduler_output.cached.values()),
-        )
+            start=step.watch.start, seconds=step.watch.laps, new_tokens=new_tokens,
+            tokens=scheduler_output.num_tokens, prefill_tokens=scheduler_output.num_tokens - sum(step.gets_token),
+            running=len(scheduler_output.num_scheduled_tokens), waiting=len(self.scheduler.waiting),
+            used_blocks=len(self.scheduler.pool.used), named_blocks=len(self.scheduler.pool.block_to_hash),
+            preempted=len(scheduler_output.preempted), cached_tokens=sum(scheduler_output.cached.values()),
+        )  # fmt: skip
         self.metrics.add_step(recorded)
         for listener in self.listeners:
             try:
                 listener(recorded)
             except BaseException as error:
-                self._late_errors.append(error)
+                self.late_errors.append(error)

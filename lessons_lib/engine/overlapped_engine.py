@@ -6,6 +6,7 @@ between, its sequences have placeholders; see `overlap`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -14,8 +15,9 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
+from lessons_lib.engine.outputs import EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps
 from lessons_lib.engine.probe import probe
 from lessons_lib.engine.recovery import one_call
@@ -105,6 +107,14 @@ class OverlappedEngine(LLMEngine):
         """See `LLMEngine.note_request`."""
         if _waits(request.params) or len(request.completions) < request.params.n:
             self._needs_logits[request] = None
+        else:
+            self._needs_logits.pop(request, None)
+
+    def gauges(self) -> EngineGauges:
+        """See `LLMEngine.gauges`. A sequence whose last token is in flight is running."""
+        with self.lock:
+            now = super().gauges()
+            return replace(now, running=now.running + len(self.overlap.leaving))
 
     def _next_needs_logits(self) -> bool:
         """Whether the next step may compute a sequence whose log-probabilities are wanted, whose rules look at its last
@@ -116,28 +126,23 @@ class OverlappedEngine(LLMEngine):
         """An admission rule of the user's may take blocks from running sequences: one with a token in flight can't be
         recomputed without it."""
         victims = self.overlap.preempted_in_flight(scheduler_output)
-        for request in dict.fromkeys(self._completions[sequence].request for sequence in victims):
+        for request in dict.fromkeys(self.completions[sequence].request for sequence in victims):
             error = RuntimeError(
                 f"{request.id!r} was preempted with a token in flight; admission must not take its blocks."
             )
-            self._end(request, "error", error)
+            self.end(request, "error", error)
         if victims:
             counts = scheduler_output.num_scheduled_tokens
-            scheduler_output.num_scheduled_tokens = {each: counts[each] for each in counts if each in self._completions}
+            scheduler_output.num_scheduled_tokens = {each: counts[each] for each in counts if each in self.completions}
 
     def _finish_in_flight(self) -> None:
         self.overlap.finish_in_flight()
 
-    def _end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
+    def end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
         self._needs_logits.pop(request, None)
         for completion in request.completions:
             self.overlap.forget(completion.sequence)
-        return super()._end(request, reason, error)
-
-    def _fork(self, request: EngineRequest, *args: Any) -> list[CompletionOutput]:
-        if not _waits(request.params):
-            del self._needs_logits[request]
-        return super()._fork(request, *args)
+        return super().end(request, reason, error)
 
 
 def _waits(params: SamplingParams) -> bool:

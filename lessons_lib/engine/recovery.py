@@ -57,11 +57,11 @@ def one_call(method: Callable[Concatenate[EngineT, P], R]) -> Callable[Concatena
                     if not is_nested:
                         engine.calling_thread = get_ident()
                         engine.recover()
-                        engine.abort_abandoned()
+                        abort_abandoned(engine)
                     result = method(engine, *args, **kwargs)
                     if not is_nested:
-                        engine.raise_late_error()
-                    engine.hand_over(result, returned)
+                        raise_late_error(engine)
+                    hand_over(engine, result, returned)
                 finally:
                     if not is_nested:
                         engine.calling_thread = None
@@ -76,6 +76,30 @@ def one_call(method: Callable[Concatenate[EngineT, P], R]) -> Callable[Concatena
     return call
 
 
+def abort_abandoned(engine: "LLMEngine") -> None:
+    """Abort the requests whose reader has left in the middle of a call."""
+    while engine.abandoned:
+        request = engine.abandoned[-1]
+        if engine.requests.get(request.id) is request:
+            engine.abort(request.id)
+        engine.abandoned.pop()
+
+
+def hand_over(engine: "LLMEngine", result: object, returned: dict[EngineRequest, RequestOutput]) -> None:
+    """Move the outputs that a call returns from `unclaimed` to `returned`."""
+    outputs = set(map(id, result if isinstance(result, list) else [result]))
+    returned.update({request: output for request, output in engine.unclaimed.items() if id(output) in outputs})
+    for request in returned:
+        del engine.unclaimed[request]
+
+
+def raise_late_error(engine: "LLMEngine") -> None:
+    """Raise what a callback or a listener raised in the middle of a step: the first error, if there are several."""
+    if engine.late_errors:
+        errors, engine.late_errors = engine.late_errors, []
+        raise errors[0]
+
+
 def recover(engine: "LLMEngine") -> None:
     """After an interrupted call, make the engine right again. Otherwise do nothing.
 
@@ -86,10 +110,33 @@ def recover(engine: "LLMEngine") -> None:
     engine.reset()
     for request in list(engine.requests.values()):
         if request.result is None:
-            engine.restore(request)
+            restore(engine, request)
         else:
             engine.hand_in(request, request.result)
     engine.changes.unfinished = 0
+
+
+def restore(engine: "LLMEngine", request: EngineRequest) -> None:
+    """After a reset: let the unfinished sequences of a request wait again, with the tokens that they have."""
+    if len(request.completions) < request.params.n:
+        del request.completions[1:]  # the forks begin again once the prompt is computed
+    error: Exception | None = None
+    try:
+        request.completions = [restored(each, engine.tokenizer) for each in request.completions]
+    except Exception as failure:  # of the tokenizer
+        error = failure
+    if was_interrupted_in_callback(request):
+        error = RuntimeError("an interrupt came during on_token, so whether the token was passed on isn't known.")
+    for completion in request.completions:
+        if error:
+            completion.sequence.finish_reason = "error"
+        elif not completion.sequence.finish_reason:
+            engine.scheduler.add(completion.sequence)
+            engine.completions[completion.sequence] = completion
+    if error or request.is_finished:
+        engine.end(request, request.completions[-1].sequence.finish_reason or "error", error)
+    else:
+        engine.note_request(request)
 
 
 def restored(completion: CompletionOutput, tokenizer: PreTrainedTokenizerBase) -> CompletionOutput:

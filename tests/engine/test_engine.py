@@ -309,7 +309,7 @@ def test_the_shortest_and_the_longest_prompt(length):
 def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
-    return list(engine.requests), len(engine._completions), places, engine.has_unfinished()
+    return list(engine.requests), len(engine.completions), places, engine.has_unfinished()
 
 
 @pytest.mark.parametrize(

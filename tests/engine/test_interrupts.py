@@ -5,7 +5,7 @@ import inspect
 import pytest
 from engine_cases import alone, an_engine, check_that_nothing_is_left, greedy, run_out
 
-from lessons_lib.engine import llm_engine
+from lessons_lib.engine import passing_on, recovery
 from lessons_lib.engine.llm_engine import LLMEngine
 from tools.interrupts import ENGINES, ERRORS, Interrupter, Run, moments, sweep
 
@@ -46,7 +46,7 @@ def test_the_workload_has_everything_in_it():
     "owner, name, worse",
     [
         (LLMEngine, "recover", lambda engine: None),
-        (llm_engine, "restored", lambda completion, tokenizer: completion),  # sequences keep their blocks
+        (recovery, "restored", lambda completion, tokenizer: completion),  # sequences keep their blocks
     ],
 )
 def test_the_sweep_finds_a_recovery_that_fails(monkeypatch, owner, name, worse):
@@ -60,11 +60,11 @@ def test_the_sweep_finds_a_recovery_that_fails(monkeypatch, owner, name, worse):
 
 def test_an_interrupt_right_after_a_callback_fails_its_request(capsys):
     """Whether the callback was called with the token can't be known then."""
-    lines, first = inspect.getsourcelines(LLMEngine._call_back)
+    lines, first = inspect.getsourcelines(passing_on.call_back)
     (line,) = (first + index for index, line in enumerate(lines) if "num_passed_on =" in line)
     interrupter = Interrupter()
     Run("LLMEngine", interrupter).play()
-    here = (inspect.getfile(LLMEngine), line)
+    here = (passing_on.__file__, line)
     chosen = [at for at, other in enumerate(interrupter.executed) if other == here]
     happened = sweep("LLMEngine", KeyboardInterrupt, chosen[::4])
     assert not happened["broken"], capsys.readouterr().out

@@ -44,7 +44,7 @@ def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
     metrics = engine.metrics
-    return list(engine.requests), len(engine._completions), places, engine._num_added, metrics.requests, metrics.steps
+    return list(engine.requests), len(engine.completions), places, engine._num_added, metrics.requests, metrics.steps
 
 
 BAD_ARGUMENTS = {

@@ -97,7 +97,7 @@ def run_out_with_a_listener_that_raises(engine, check):
 def check_that_nothing_is_left(engine):
     scheduler = engine.scheduler
     audit(scheduler)
-    assert not engine.requests and not engine._completions and not engine.has_unfinished()
+    assert not engine.requests and not engine.completions and not engine.has_unfinished()
     assert not scheduler.running and not list(scheduler.waiting)
     assert not scheduler.pool.used and len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
     assert not scheduler.swap_space.used

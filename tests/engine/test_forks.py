@@ -1,0 +1,91 @@
+"""The completions of one prompt are sampled together, with the tokens that each would get alone."""
+
+import copy
+
+import engine_cases
+import pytest
+import torch
+from engine_cases import LetterTokenizer, check_that_nothing_is_left
+from oracle import END
+
+from lessons_lib.engine import step_results
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.engine.sampling_params import SamplingParams
+
+SIZES = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
+KINDS = ["waits", "overlaps"]
+
+
+@pytest.fixture(scope="module")
+def models():
+    """The overlapped engine gives its model another attention."""
+    return {kind: copy.deepcopy(engine_cases.a_model()) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def an_engine(models, request):
+    if request.param == "waits":
+        return LLMEngine(models["waits"], LetterTokenizer(), EngineConfig(**SIZES))
+    make_runner = gpu_model_runner(compiled=False, capture=rerun)
+    return OverlappedEngine(models["overlaps"], LetterTokenizer(), EngineConfig(**SIZES, make_runner=make_runner))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        dict(),
+        dict(temperature=0.0),
+        dict(top_k=7, min_p=0.02, repetition_penalty=1.4, logprobs=2),
+        dict(max_tokens=1),
+        dict(logit_bias={END: 3.0}),
+    ],
+)
+def test_forks_have_the_tokens_of_requests_alone(an_engine, monkeypatch, rules):
+    rules = {"temperature": 1.5, "max_tokens": 5, **rules}
+    sizes = []
+
+    def counted(logits, *args):
+        sizes.append(len(logits))
+        return choose_tokens(logits, *args)
+
+    monkeypatch.setattr(step_results, "choose_tokens", counted)
+    (together,) = an_engine.generate([[5, 9, 2, 4, 4]], SamplingParams(n=15, seed=30, **rules))
+    assert sizes == [6, 6, 2], "14 forks, as many at once as a step has sequences"
+    alone = an_engine.generate(
+        [[5, 9, 2, 4, 4]] * 15, [SamplingParams(seed=30 + index, **rules) for index in range(15)]
+    )
+    assert [each.token_ids for each in together.completions] == [output.token_ids for output in alone]
+    assert [each.finish_reason for each in together.completions] == [output.finish_reason for output in alone]
+    for completion, output in zip(together.completions, alone):
+        own = output.completions[0].logprobs
+        assert [entry.token for entry in completion.logprobs or []] == [entry.token for entry in own or []]
+    assert [each.index for each in together.completions] == list(range(15))
+    check_that_nothing_is_left(an_engine)
+
+
+@pytest.mark.parametrize("fails", [1, 4, 6, 8])
+def test_a_fork_without_a_token_fails_its_request_alone(an_engine, fails):
+    """By a rule that leaves it nothing: of the forks that were made with it, none keeps a block."""
+    calls = []
+
+    def rule(token_ids, logits):
+        if not token_ids:
+            calls.append(len(calls))
+            if len(calls) == fails + 1:
+                return torch.full_like(logits, float("-inf"))
+        return logits
+
+    params = SamplingParams(n=9, temperature=1.0, seed=2, max_tokens=4, logits_processors=[rule])
+    an_engine.add_request([3, 3, 8], params, request_id="fails")
+    an_engine.add_request([3, 3, 8], SamplingParams(max_tokens=6), request_id="other")
+    outputs = {}
+    while an_engine.has_unfinished():
+        outputs |= {output.request_id: output for output in an_engine.step()}
+    assert outputs["fails"].error and len(outputs["fails"].completions) == fails + 1
+    assert {each.finish_reason for each in outputs["fails"].completions} == {"error"}
+    assert outputs["other"].error is None and len(outputs["other"].token_ids) in range(1, 7)
+    check_that_nothing_is_left(an_engine)
