@@ -86,16 +86,22 @@ class RequestStream:
 
     async def __anext__(self) -> list[NewToken]:
         """All tokens that have arrived since the last call. Waits for one if there is none."""
-        with self._leaving_if_interrupted():
+        try:
             tokens = await self._request.mailbox.take()
+        except BaseException:
+            self._front.leave(self._request)
+            raise
         if not tokens:
             raise StopAsyncIteration
         return tokens
 
     async def end(self) -> RequestEnded:
         """Wait until the request has ended. Tokens that nobody has read can still be read."""
-        with self._leaving_if_interrupted():
+        try:
             await self._request.ended.wait()
+        except BaseException:
+            self._front.leave(self._request)
+            raise
         assert self._request.end is not None
         return self._request.end
 
@@ -114,14 +120,6 @@ class RequestStream:
         if not self._request.ended.is_set():
             self._front.leave_soon(self._request)
 
-    @contextlib.contextmanager
-    def _leaving_if_interrupted(self) -> Any:
-        try:
-            yield
-        except BaseException:
-            self._front.leave(self._request)
-            raise
-
 
 class AsyncEngine:
     """An engine in a thread of this process, for the coroutines of one event loop.
@@ -131,8 +129,8 @@ class AsyncEngine:
             async for tokens in stream:
                 print("".join(token.text for token in tokens))
 
-    One coroutine owns the engine: it collects commands, takes a turn of the engine's loop in a thread, and delivers the
-    events of that turn all at once. A turn of the event loop is then never longer than the delivery of one step.
+    One coroutine owns the engine: it collects commands, starts a turn of the engine's loop in a thread, and meanwhile
+    delivers the events of the turn before, all at once.
 
     Attributes:
         admission: an AdmissionControl.
@@ -293,15 +291,18 @@ class AsyncEngine:
 
     async def _own(self) -> None:
         """The coroutine that owns the engine."""
-        reason = CLOSED
+        reason, events = CLOSED, list[Event]()
         try:
             while not self._is_closing:
-                commands, self._commands = self._commands, []
-                if commands or self._requests:
-                    self._deliver(await self._event_loop.run_in_executor(self._executor, self._turn, commands))
+                if self._commands or self._requests:
+                    commands, self._commands = self._commands, []
+                    turn = self._event_loop.run_in_executor(self._executor, self._turn, commands)
+                    self._deliver(events)  # of the turn before, while the engine computes the next step
+                    events = await turn
                 else:
                     self._has_work.clear()
                     await self._has_work.wait()
+            self._deliver(events)
         except Exception as error:
             reason = error_text(error)
         finally:
