@@ -16,7 +16,7 @@ def pass_on(engine: "LLMEngine", completions: Iterable[CompletionOutput]) -> Non
         if completion.sequence not in engine.completions:
             continue  # a callback has ended it
         # Most tokens have no reader, and there are many of them in every step.
-        if completion.detokenizer or completion.sequence.finish_reason:
+        if completion.request.on_token or completion.detokenizer or completion.sequence.finish_reason:
             pass_on_one(engine, completion, now)
         if (previous := completion.last_token_time) is None:
             completion.first_token_time = now
