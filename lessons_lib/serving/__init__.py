@@ -1,0 +1,1 @@
+"""Lesson 14: the engine behind a URL."""
