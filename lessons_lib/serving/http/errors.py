@@ -1,18 +1,25 @@
 """What goes wrong, as OpenAI's error body with the status that its clients turn into a typed exception."""
 
 import json
+import math
 from difflib import get_close_matches
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.models.prompts import BadRequest, shortened
+from lessons_lib.serving.admission import Overloaded
+from lessons_lib.serving.messages import Draining, EngineDead
 
 TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}  # of all others: invalid_request_error
+
+
+class ClientGone(Exception):
+    """The client has closed its connection: no answer will be read."""
 
 
 class ApiError(Exception):
@@ -64,13 +71,14 @@ def api_error(error: BaseException, fields: Any = ()) -> ApiError:
     if isinstance(error, (BadRequest, OutOfBlocks)):
         first_word = str(error).partition(" ")[0]
         return ApiError(400, str(error), param=first_word if first_word in fields else None)
-    name = type(error).__name__
-    if name == "Overloaded":
-        seconds = max(1, round(getattr(error, "retry_after", 1)))
+    if isinstance(error, Overloaded):
+        seconds = max(1, math.ceil(error.retry_after))  # of RFC 9110: a whole number
         return ApiError(429, str(error), code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})
-    if name in ("Draining", "EngineDead"):
-        return ApiError(503, str(error), code="engine_dead" if name == "EngineDead" else "draining")
-    return ApiError(500, f"{name}: {error}", code="internal_error")
+    if isinstance(error, Draining):
+        return ApiError(503, str(error), code="draining")
+    if isinstance(error, EngineDead):
+        return ApiError(503, str(error), code="engine_dead")
+    return ApiError(500, f"{type(error).__name__}: {error}", code="internal_error")
 
 
 def install(app: FastAPI) -> None:
@@ -84,6 +92,16 @@ def install(app: FastAPI) -> None:
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         detail = f"{request.method} {request.url.path}: {error.detail}."
         return ApiError(error.status_code, detail, headers=dict(error.headers or {})).response()
+
+    @app.exception_handler(ClientGone)
+    async def _gone(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=499)  # nginx's, for the log: nothing is sent any more
+
+    for kind in (BadRequest, OutOfBlocks, Overloaded, Draining, EngineDead):
+
+        @app.exception_handler(kind)
+        async def _refused(request: Request, error: Exception) -> JSONResponse:
+            return api_error(error, FIELDS).response()
 
     @app.exception_handler(ApiError)
     async def _api(request: Request, error: ApiError) -> JSONResponse:
@@ -105,11 +123,11 @@ def validation_error(errors: list[Any]) -> ApiError:
     location = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body isn't JSON: {first['ctx']['error']} (at character {first['loc'][-1]}).")
-    if not location:
-        return ApiError(400, _sentence(first["msg"]) if first["type"] == "not_offered" else NO_OBJECT)
-    param, path = location[0], ".".join(location)
     if first["type"] == "not_offered":
-        return ApiError(400, _sentence(first["msg"]), param=first["ctx"].get("field", param))
+        return ApiError(400, _sentence(first["msg"]), param=[*location, first["ctx"].get("field")][0])
+    if not location:
+        return ApiError(400, NO_OBJECT)
+    param, path = location[0], ".".join(location)
     if first["type"] == "missing":
         return ApiError(400, f"{path} is missing.", param=param)
     if first["type"] == "extra_forbidden":

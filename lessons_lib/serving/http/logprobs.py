@@ -1,5 +1,7 @@
 """Log-probabilities in the shapes of the two APIs."""
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from lessons_lib.engine.sampling import TokenLogprobs
@@ -9,47 +11,41 @@ LEAST = -9999.0  # JSON has no -inf
 
 
 def completion_logprobs(
-    found: list[TokenLogprobs | None], count: int, served: ServedModel, offset: int = 0
+    tokens: list[int], found: Sequence[TokenLogprobs | None], served: ServedModel, offset: int = 0
 ) -> dict[str, Any]:
     """As /v1/completions has them.
 
     Args:
-        found: one for each token; None for the first of a prompt, which nothing predicts.
-        count: how many of the likeliest tokens were asked for; the chosen one comes first, and is no other entry.
+        found: one for each token, with as many of the likeliest as were asked for. None for the first token of a prompt,
+            which nothing predicts.
         offset: where in the text the first token begins.
     """
-    texts = served.token_text
-    tokens: list[str] = []
-    values: list[float | None] = []
-    tops: list[dict[str, float] | None] = []
-    offsets: list[int] = []
-    for each in found:
-        if each is None:
-            continue
-        text = texts[each.token]
-        tokens.append(text)
-        values.append(max(each.logprob, LEAST))
-        likeliest = {texts[token]: max(value, LEAST) for token, value in each.top}
-        tops.append({text: max(each.logprob, LEAST)} | likeliest)
-        offsets.append(offset)
-        offset += len(text)
-    return {"text_offset": offsets, "token_logprobs": values, "tokens": tokens, "top_logprobs": tops}
-
-
-def chat_logprobs(found: list[TokenLogprobs], count: int, served: ServedModel) -> dict[str, Any]:
-    """As /v1/chat/completions has them.
-
-    Args:
-        count: `top_logprobs`.
-    """
+    texts = [served.token_text[token] for token in tokens]
     return {
-        "content": [
-            _entry(each.token, each.logprob, served)
-            | {"top_logprobs": [_entry(token, value, served) for token, value in each.top[: count if count >= 0 else None]]}
-            for each in found
-        ],
-        "refusal": None,
+        "text_offset": list(accumulate(map(len, texts[:-1]), initial=offset)),
+        "token_logprobs": [each and max(each.logprob, LEAST) for each in found],
+        "tokens": texts,
+        "top_logprobs": [each and _by_text(each, served) for each in found],
     }
+
+
+def _by_text(found: TokenLogprobs, served: ServedModel) -> dict[str, float]:
+    """The chosen token first. Of tokens with the same text, such as halves of characters, the likeliest counts."""
+    values: dict[str, float] = {}
+    for token, value in [(found.token, found.logprob), *found.top]:
+        text = served.token_text[token]
+        values[text] = max(value, LEAST, values.get(text, LEAST))
+    return values
+
+
+def chat_logprobs(found: Sequence[TokenLogprobs], served: ServedModel) -> dict[str, Any]:
+    """As /v1/chat/completions has them."""
+    content = [
+        _entry(each.token, each.logprob, served)
+        | {"top_logprobs": [_entry(token, value, served) for token, value in each.top]}
+        for each in found
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _entry(token: int, logprob: float, served: ServedModel) -> dict[str, Any]:
@@ -60,7 +56,7 @@ def _entry(token: int, logprob: float, served: ServedModel) -> dict[str, Any]:
     }
 
 
-def prompt_logprobs(found: list[TokenLogprobs | None], served: ServedModel) -> list[dict[str, Any] | None]:
+def prompt_logprobs(found: Sequence[TokenLogprobs | None], served: ServedModel) -> list[dict[str, Any] | None]:
     """As vLLM has those of a prompt: token id -> its log-probability, the prompt's own token first."""
     return [
         None

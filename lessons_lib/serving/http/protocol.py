@@ -145,7 +145,9 @@ class SamplingFields(Fields):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
-        Annotated[dict[Annotated[str, Field(pattern=r"^[0-9]{1,19}$")], Bias], Field(max_length=MAX_VALUES["logit_bias"])]
+        Annotated[
+            dict[Annotated[str, Field(pattern=r"^[0-9]{1,19}$")], Bias], Field(max_length=MAX_VALUES["logit_bias"])
+        ]
         | None
     ) = None
     response_format: ResponseFormat | None = None

@@ -77,7 +77,11 @@ class ServedModel:
             raise BadRequest(f"prompt can't be encoded by the tokenizer ({type(error).__name__}: {error}).") from error
 
     async def encode_chat(
-        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, continue_final_message: bool = False
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> list[int]:
         """Token ids of a chat, by the chat template: the server's, or the tokenizer's, or one that joins the messages.
 
@@ -97,6 +101,17 @@ class ServedModel:
             raise BadRequest(f"messages can't be written by the chat template: {error}") from error
         # The template has written the special tokens.
         return await self.encode(str(text), add_special_tokens=False)
+
+    def check_tokens(self, name: str, token_ids: list[int]) -> None:
+        """
+        Raises:
+            BadRequest: a token is outside the vocabulary.
+        """
+        for token in token_ids:
+            if not 0 <= token < self.vocab_size:
+                raise BadRequest(
+                    f"{name} contains token id {token}; the vocabulary has ids 0 to {self.vocab_size - 1}."
+                )
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
         """The text of tokens."""

@@ -2,22 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from lessons_lib.serving.http.errors import api_error
+from lessons_lib.serving.http.errors import ClientGone, api_error
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
 # Proxies must pass each event on at once, and store none.
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-
-
-class ClientGone(Exception):
-    """The client has closed its connection: no answer will be read."""
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -39,7 +35,7 @@ class EventWriter:
         return f"{self.head}{json.dumps(rest)[1:]}\n\n"
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     """Do some work, and cancel it if the client leaves.
 
     Args:
