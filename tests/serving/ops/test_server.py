@@ -287,16 +287,29 @@ def test_an_engine_that_is_killed_is_noticed_and_no_process_is_left():
     assert not is_running(server.process.pid) and not is_running(engine)
 
 
-def test_a_server_that_cannot_start_says_why():
-    server = ServerProcess(env={"PYTHONPATH": "/nonexistent"})
-    with pytest.raises(ServerFailed, match=r"exit status 1(.|\n)*Its last lines(.|\n)*No module named"):
-        server.start()
-    assert not is_running(server.process.pid)
+def python_that(does, tmp_path, monkeypatch):
+    """In place of a Python, whose imports take seconds."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
 
 
-def test_a_server_that_does_not_answer_is_ended():
-    server = ServerProcess(start_timeout=0.1)  # less than any Python takes
-    with pytest.raises(ServerFailed, match="didn't answer within 0.1 s"):
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_a_server_that_cannot_start_says_why(tmp_path, monkeypatch):
+    python_that("for i in $(seq 30); do echo line $i; done; echo no memory >&2; exit 3", tmp_path, monkeypatch)
+    with pytest.raises(ServerFailed) as caught:
+        ServerProcess().start()
+    said = str(caught.value).splitlines()
+    assert said[0] == "the server ended with exit status 3. Its last lines:"
+    assert said[1:] == [*(f"line {index}" for index in range(12, 31)), "no memory"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_a_server_that_does_not_answer_is_ended(tmp_path, monkeypatch):
+    python_that("exec sleep 1000", tmp_path, monkeypatch)
+    server = ServerProcess(start_timeout=0.1)
+    with pytest.raises(ServerFailed, match="didn't answer within 0.1 s.*It has written nothing"):
         server.start()
     assert not is_running(server.process.pid)
 
