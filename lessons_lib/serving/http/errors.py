@@ -69,7 +69,7 @@ def api_error(error: BaseException, fields: Any = ()) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, (BadRequest, OutOfBlocks)):
-        first_word = str(error).partition(" ")[0]
+        first_word = str(error).split(maxsplit=1)[0].rstrip(",")
         return ApiError(400, str(error), param=first_word if first_word in fields else None)
     if isinstance(error, Overloaded):
         seconds = max(1, math.ceil(error.retry_after))  # of RFC 9110: a whole number
@@ -120,7 +120,7 @@ def validation_error(errors: list[Any]) -> ApiError:
     """
     # Names that aren't offered say more than the branches of a union that they fail as well.
     first = next((error for error in errors if error["type"] == "not_offered"), errors[0])
-    location = [str(part) for part in first["loc"] if part != "body"]
+    location = [str(part) for part in first["loc"] if part not in ("body", *UNIONS)]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body isn't JSON: {first['ctx']['error']} (at character {first['loc'][-1]}).")
     if first["type"] == "not_offered":
@@ -142,6 +142,7 @@ def validation_error(errors: list[Any]) -> ApiError:
 
 
 NO_OBJECT = "the body must be a JSON object, sent with `Content-Type: application/json`."
+UNIONS = ("TokenizeRequest", "TokenizeChatRequest")  # in pydantic's locations, beside names of fields
 FIELDS: list[str] = []  # of all requests, for "did you mean"; protocol.py fills it
 
 

@@ -1,0 +1,61 @@
+"""The OpenAPI document is true: schemathesis makes requests from it, valid and invalid ones, and finds no answer that
+the document doesn't describe."""
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis")
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from live_server import MODEL
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+OPERATIONS = [
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{model}"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+]
+
+
+@pytest.fixture(scope="module")
+def schema(live):
+    return schemathesis.openapi.from_url(f"{live.url}/openapi.json")
+
+
+def test_every_operation_is_tried(schema):
+    assert sorted((result.ok().method.upper(), result.ok().path) for result in schema.get_all_operations()) == sorted(OPERATIONS)
+
+
+CASES = [(*operation, GenerationMode.POSITIVE) for operation in OPERATIONS]
+CASES += [(*operation, GenerationMode.NEGATIVE) for operation in OPERATIONS if operation[0] == "POST"]
+SETTINGS = dict(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+
+
+@pytest.mark.parametrize("method, path, mode", CASES, ids=str)
+def test_answers_are_as_described(schema, live, method, path, mode):
+    statuses = set()
+
+    @seed(1)
+    @settings(max_examples=8, **SETTINGS)
+    @given(case=schema[path][method].as_strategy(generation_mode=mode))
+    def run(case):
+        if mode is GenerationMode.POSITIVE and method == "POST":
+            served_here(case.body)
+        # A body that fits the schema may still be refused: only the tokenizer knows how long a prompt is.
+        statuses.add(case.call_and_validate(excluded_checks=[positive_data_acceptance]).status_code)
+
+    run()
+    assert statuses & {200, 404} if mode is GenerationMode.POSITIVE else statuses == {400}
+    assert live.is_idle()
+
+
+def served_here(body):
+    """Name the model, and bound what may be large."""
+    body["model"] = MODEL
+    if "prompt" in body or "messages" in body:
+        body.pop("max_completion_tokens", None)
+        for name, most in (("max_tokens", 4), ("min_tokens", 2), ("n", 2)):
+            if body.get(name) or name == "max_tokens":
+                body[name] = min(most, body.get(name) or most)
