@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest, shortened
@@ -22,7 +23,6 @@ from lessons_lib.serving.messages import (
     Command,
     Draining,
     EngineDead,
-    EngineGauges,
     EngineStatus,
     Event,
     NewTokens,
@@ -61,8 +61,8 @@ class RequestStream:
             async for tokens in stream: ...
 
     When the reader leaves before the end, the request is aborted: at the end of `async with`, when the reader is
-    cancelled while it waits, and when the stream is garbage. A reader that only wants to look up from time to time waits
-    with `asyncio.wait`, which cancels nothing.
+    cancelled while it waits, and when the stream is garbage. A reader that wants to wait for a limited time uses
+    `asyncio.wait`, which cancels nothing.
 
     Attributes:
         request_id: of the request.
@@ -139,7 +139,7 @@ class AsyncEngine:
 
     def _prepare(self, admission: AdmissionControl | None) -> None:
         self.admission = admission or AdmissionControl()
-        self.gauges = EngineGauges()
+        self.gauges = EngineGauges(0, 0, 0, 0, 0, 0)
         self.error: str | None = None
         self.is_draining = False
         self._metrics: dict[str, Any] = {}
@@ -264,6 +264,7 @@ class AsyncEngine:
 
     async def _open(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._deliver([self._engine_loop.status()])
 
     def _send(self, command: Command) -> None:
         self._commands.append(command)

@@ -1,10 +1,11 @@
-"""Lesson 14: what a front and an engine say to each other. All of it can be pickled, because the engine may run in another
-process."""
+"""Lesson 14: what a front and an engine say to each other. All of it can be pickled, because the engine may run in
+another process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -16,23 +17,6 @@ class Draining(RuntimeError):
 
 class EngineDead(RuntimeError):
     """The engine has stopped for good. Make a new one."""
-
-
-@dataclass(frozen=True)
-class EngineGauges:
-    """What an engine is doing at one moment."""
-
-    running: int = 0
-    waiting: int = 0
-    swapped: int = 0
-    used_blocks: int = 0
-    named_blocks: int = 0
-    num_blocks: int = 0
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that can be allocated."""
-        return self.num_blocks - self.used_blocks
 
 
 @dataclass(frozen=True)
@@ -118,7 +102,7 @@ class RequestEnded:
         return cls(
             output.request_id,
             len(output.prompt_ids),
-            getattr(output, "num_cached_tokens", 0),
+            output.num_cached_tokens,
             [
                 EndedCompletion(
                     each.index, list(each.token_ids), each.text, each.finish_reason, each.stop_reason, each.logprobs
