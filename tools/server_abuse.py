@@ -3,8 +3,8 @@
     python -m tools.server_abuse                     all of it: some minutes
     python -m tools.server_abuse vanish --times 100  one part, smaller
 
-Each part starts with a server that is idle and ends with one: no request in the engine, no block in use, health 200. The
-memory of both processes is printed. While a part runs, an ordinary client sends the same greedy request again and
+Each part starts with a server that is idle and ends with one: no request in the engine, no block in use, health 200.
+The memory of both processes is printed. While a part runs, an ordinary client sends the same greedy request again and
 again, and its answers must stay the same: what a rude client does costs time, never tokens.
 """
 
@@ -315,7 +315,7 @@ PARTS: dict[str, tuple[Callable[[ServerProcess, int], str], int]] = {
     "malformed": (malformed, 3),
     "endless": (endless, 10),
     "connections": (connections, 10_000),
-    "unread": (unread, 60),
+    "unread": (unread, 20),
     "vanish": (vanish, 1000),
 }
 

@@ -35,7 +35,7 @@ def values(text):
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             labels = {name: value for name, value in sample.labels.items() if name not in ("engine", "model_name")}
-            found[sample.name, *labels.values()] = sample.value
+            found[(sample.name, *labels.values())] = sample.value
     return found
 
 

@@ -5,11 +5,11 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -18,7 +18,6 @@ import pytest
 import uvicorn
 from live_server import LiveServer, wait_until
 
-from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.loading import BUNDLED_MODEL, load_model
 from lessons_lib.serving.admission import AdmissionControl
@@ -317,3 +316,39 @@ def test_a_server_that_does_not_answer_is_ended(tmp_path, monkeypatch):
 def test_a_socket_that_is_bound_does_not_listen():
     with listen(replace(SETTINGS, port=0)) as bound, pytest.raises(ConnectionRefusedError):
         socket.create_connection(bound.getsockname())
+
+
+def test_clients_that_vanish_leave_nothing(live):
+    """In every phase: while they send, while they wait, while they read. `python -m tools.server_abuse` has 1,000."""
+    chance = random.Random(0)
+    expected = text_of(Connection(live).ask(body=SHORT).answer().read())
+    for index in range(24):
+        body = LONG | {
+            "max_tokens": chance.randrange(1, 40),
+            "stream": chance.random() < 0.6,
+            "n": chance.choice([1, 3]),
+        }
+        client = Connection(live)
+        phase = chance.random()
+        client.ask(body=body, **({"Content-Length": 10_000} if phase < 0.2 else {}))
+        if phase > 0.6:
+            client.socket.recv(chance.choice([1, 500]))
+        if phase < 0.9:  # with a reset
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        client.socket.close()
+        if index % 6 == 0:
+            assert text_of(Connection(live).ask(body=SHORT).answer().read()) == expected
+    wait_until(live.is_idle)
+
+
+def test_a_clock_that_jumps_changes_nothing(live, monkeypatch):
+    """The time of day is set during a stream, and the engine's clock goes backwards."""
+    body = LONG | {"max_tokens": 20}
+    expected = [json.loads(each)["choices"] for each in events(Connection(live).ask(body=body).answer())[:-1]]
+    jumps = random.Random(0)
+    monkeypatch.setattr(time, "time", lambda: jumps.choice([0.0, 1e9, 4e9]))
+    monkeypatch.setattr(live.engine, "clock", lambda: jumps.uniform(-1e6, 1e6))
+    found = [json.loads(each)["choices"] for each in events(Connection(live).ask(body=body).answer())[:-1]]
+    assert found == expected
+    assert get(live, "/metrics")[0] == get(live, "/cockpit")[0] == 200
+    wait_until(live.is_idle)
