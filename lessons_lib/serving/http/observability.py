@@ -1,4 +1,4 @@
-"""Lesson 14: what an operator sees of a server: health, metrics, a log line for each request, and the cockpit's numbers.
+"""Lesson 14: what an operator sees of a server: health, metrics, a line for each request, the cockpit's numbers.
 
 Metrics have vLLM's names, `vllm:...`, where they mean the same, so dashboards and alerts that were made for vLLM work
 here too. What vLLM doesn't have, or means in another way, begins with `lessons_`.
@@ -24,6 +24,7 @@ from lessons_lib.engine.metrics import BOUNDS, EngineGauges
 from lessons_lib.serving.http.security import App, Message, Receive, Scope, Send, header_values
 
 ACCESS = logging.getLogger("lessons_lib.access")
+CLIENT_LEFT = 499  # before it had a status; nginx logs the same number
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -99,7 +100,7 @@ class ServerMetrics:
         self.front, self.model_name, self.log = front, model_name, log
         self.answers: Counter[tuple[str, int]] = Counter()
         self.registry = CollectorRegistry()
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
 
     def text(self) -> bytes:
@@ -206,7 +207,11 @@ class AccessLog:
 
         try:
             await self.app(scope, receive, send_and_note)
+        except Exception:
+            status = status or 500
+            raise
         finally:
+            status = status or CLIENT_LEFT
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             self.metrics.answers[path if path in self.known_paths else "other", status] += 1
             if self.is_logged:
@@ -234,7 +239,7 @@ def checked_request_id(scope: Scope) -> str:
 
 
 class BackgroundLog(logging.Handler):
-    """Writes log lines in a thread of its own, so that nothing that can happen to a log stops the server: a full disk, a
+    """Writes log lines in a thread of its own, so that nothing that happens to a log stops the server: a full disk, a
     pipe that isn't read, a network folder that hangs. Lines that can't be written are dropped and counted.
 
     Attributes:
