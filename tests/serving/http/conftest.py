@@ -41,3 +41,8 @@ def pytest_pyfunc_call(pyfuncitem):
     loop = pyfuncitem._request.getfixturevalue("own_loop")
     loop.run_until_complete(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+def pytest_configure(config):
+    for name in ("benchmark", "vcr"):  # marks of LangChain's tests, whose plugins may be absent
+        config.addinivalue_line("markers", f"{name}: of LangChain's tests")

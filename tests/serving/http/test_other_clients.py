@@ -26,6 +26,11 @@ def test_curl(live):
     assert subprocess.run(failing, capture_output=True).returncode == 22  # an HTTP error
 
 
+@pytest.fixture
+def benchmark():
+    pytest.skip("nothing is timed here")
+
+
 class TestChatOpenAI(langchain_tests.ChatModelIntegrationTests):
     """LangChain's standard tests of a chat model. They see what this one has, and skip the rest."""
 
