@@ -3,10 +3,12 @@ piece or as a stream."""
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
 from typing import Any, ClassVar
 
 from fastapi.responses import JSONResponse
@@ -68,6 +70,8 @@ class Generation:
 
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
+    # What `choice` says of a token with nothing but text, which nearly all are: index and text are put in.
+    plain_choice: ClassVar[str]
 
     front: AsyncEngine
     served: ServedModel
@@ -90,6 +94,14 @@ class Generation:
     def first_choices(self) -> list[dict[str, Any]]:
         """What a stream says before its first token, as choices of one chunk each."""
         return []
+
+    def first_fields(self, choice: dict[str, Any]) -> str:
+        """More fields of the chunk with one of these, as JSON with a comma in front."""
+        return ""
+
+    def is_plain(self) -> bool:
+        """Whether `plain_choice` will do."""
+        return not (self.body.return_token_ids or self.params[0].logprobs is not None)
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         """What a chunk says of some tokens of one completion."""
@@ -135,30 +147,34 @@ class Generation:
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The stream. Each item is what one step of the engine has computed for all completions of the request."""
-        options, usage = self.body.stream_options, self._usage()
+        options, usage, is_plain = self.body.stream_options, self._usage(), self.is_plain()
         includes_usage = bool(options and options.include_usage)
-        continuous = bool(options and options.continuous_usage_stats)
+        continuous = bool(includes_usage and options and options.continuous_usage_stats)
         write = EventWriter(self._head(self.chunk_kind))
+        rest = ', "usage": null' if includes_usage else ""
 
-        def chunk(choice: dict[str, Any]) -> str:
-            if continuous:
-                return write({"choices": [choice], "usage": usage.so_far()})
-            return write({"choices": [choice], "usage": None} if includes_usage else {"choices": [choice]})
+        def chunk(choice: str, more: str = "") -> str:
+            usage_so_far = f', "usage": {json.dumps(usage.so_far())}' if continuous else rest
+            return write(f'"choices": [{choice}]{usage_so_far}{more}')
 
         async with self._started() as streams, aclosing(arrivals(streams)) as arriving:
             # With the first tokens, not before them: nothing may be sent while the status can still be an error.
-            parts = [chunk(choice) for choice in self.first_choices()]
+            parts = [chunk(json.dumps(choice), self.first_fields(choice)) for choice in self.first_choices()]
             async for arrived in arriving:
                 for prompt_index, tokens in arrived:
                     for completion, own in by_completion(tokens).items():
                         usage.completion_tokens += self.count_of(len(own))
                         index = prompt_index * self.params[0].n + completion
-                        parts.append(chunk(self.choice(index, prompt_index, own)))
+                        if is_plain and own[-1].finish_reason is None:
+                            text = "".join([token.text for token in own])
+                            parts.append(chunk(self.plain_choice % (index, encode_basestring_ascii(text))))
+                        else:
+                            parts.append(chunk(json.dumps(self.choice(index, prompt_index, own))))
                 yield "".join(parts).encode("ascii")
                 parts = []
             usage.cached_tokens = sum([(await self._ended(stream)).num_cached_tokens for stream in streams])
         if includes_usage:
-            yield write({"choices": [], "usage": usage.at_the_end()}).encode("ascii")
+            yield write(f'"choices": [], "usage": {json.dumps(usage.at_the_end())}').encode("ascii")
 
     def _check_context(self) -> None:
         """As the engine would, in the words of the API.

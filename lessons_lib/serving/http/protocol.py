@@ -383,4 +383,10 @@ class DetokenizeRequest(Fields):
     model: str | None = None
 
 
-errors.FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *TokenizeRequest.model_fields, *DetokenizeRequest.model_fields})
+errors.FIELDS = sorted(
+    {
+        name
+        for kind in (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest)
+        for name in kind.model_fields
+    }
+)

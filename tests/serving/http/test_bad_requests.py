@@ -15,6 +15,8 @@ REFUSED = [
     (COMPLETIONS, {"prompt": []}, "prompt", "at least 1"),
     (COMPLETIONS, {"prompt": ["a", [1]]}, "prompt", "prompt"),
     (COMPLETIONS, {"prompt": [5000]}, None, "5000"),
+    (COMPLETIONS, {"prompt": [-1]}, "prompt", "greater than or equal to 0"),
+    (COMPLETIONS, {"prompt": [[-1]]}, "prompt", "greater than or equal to 0"),
     (COMPLETIONS, {"prompt": [[1], []]}, "prompt", "prompt"),
     (COMPLETIONS, {"prompt": [5000], "echo": True}, "prompt", "5000"),
     (COMPLETIONS, {"prompt": "\ud800"}, "prompt", "lone surrogates"),
@@ -51,6 +53,7 @@ REFUSED = [
     (COMPLETIONS, {"logit_bias": {"dog": 1}}, "logit_bias", "logit_bias"),
     (COMPLETIONS, {"logit_bias": {"5": 101}}, "logit_bias", "100"),
     (COMPLETIONS, {"logit_bias": {"9999": 1}}, "logit_bias", "9999"),
+    (COMPLETIONS, {"logit_bias": {"9999": 1}}, "logit_bias", "4095"),
     (COMPLETIONS, {"allowed_token_ids": []}, "allowed_token_ids", "at least 1"),
     (COMPLETIONS, {"allowed_token_ids": [9999]}, "allowed_token_ids", "9999"),
     (COMPLETIONS, {"presence_penalty": 2.1}, "presence_penalty", "2"),
@@ -66,10 +69,19 @@ REFUSED = [
     (COMPLETIONS, {"response_format": {"type": "xml"}}, "response_format", "json_object"),
     (CHAT, {"messages": []}, "messages", "at least 1"),
     (CHAT, {"messages": "hello"}, "messages", "valid list"),
+    (CHAT, {"messages": [123]}, "messages", "messages.0 is 123"),
+    (CHAT, {"messages": [{}]}, "messages", "messages.0.role is missing"),
+    (CHAT, {"messages": [{"role": "system", "content": 123}]}, "messages", "valid string"),
+    (CHAT, {"n": 100_000_000}, "n", "128"),
     (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages", "messages.0.role is 'robot'"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages", "messages.0.content is missing"),
     (CHAT, {"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages", "isn't offered"),
-    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages", "image_url"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages",
+        "image_url",
+    ),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages", "input_audio"),
     (CHAT, {"messages": [{"role": "user", "content": ""}]}, None, "empty"),
     (CHAT, {"tools": []}, "tools", "isn't offered"),
@@ -119,7 +131,17 @@ def test_what_is_refused(http, path, fields, param, part):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b'"x"', b"[" * 100_000, b'{"prompt": "\xff"}', b"{" + b"9" * 5000 + b"}", b'{"n": NaN}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"[" * 100_000,
+        b'{"prompt": "\xff"}',
+        b"{" + b"9" * 5000 + b"}",
+        b'{"n": NaN}',
+    ],
     ids=lambda content: repr(content[:12]),
 )
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, TOKENIZE])
@@ -151,8 +173,11 @@ def test_other_models_paths_and_methods(http):
 def test_what_is_null_is_as_if_it_were_left_out(http, live):
     from lessons_lib.serving.http.protocol import ChatRequest, CompletionRequest
 
-    for path, model, body in [(COMPLETIONS, CompletionRequest, {"prompt": "x"}), (CHAT, ChatRequest, {"messages": USER})]:
-        nulls = {name: None for name in [*model.model_fields, *model.not_offered]}
+    for path, model, body in [
+        (COMPLETIONS, CompletionRequest, {"prompt": "x"}),
+        (CHAT, ChatRequest, {"messages": USER}),
+    ]:
+        nulls = dict.fromkeys([*model.model_fields, *model.not_offered])
         assert http.post(path, json=nulls | {"max_tokens": 1} | body).status_code == 200
 
 
@@ -205,3 +230,29 @@ def test_ids_and_headers(http):
     assert streamed.headers["x-accel-buffering"] == "no"
     assert '"id": "cmpl-mine-2"' in streamed.text
     assert http.post(COMPLETIONS, json={}, headers={"x-request-id": "mine-3"}).headers["x-request-id"] == "mine-3"
+
+
+def test_a_chat_beyond_the_context(http):
+    body = {"messages": [{"role": "user", "content": "A dog. " * 600}]}
+    for more in ({}, {"stream": True}):
+        error = error_of(http.post(CHAT, json=body | more), 400)
+        assert error["code"] == "context_length_exceeded"
+        assert "1024" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"regex": "[.*"},
+        {"regex": {"1": "Python"}},
+        {"grammar": "root ::= select_statementinvalidsyntax"},
+        {"json": {"type": 123}},
+        {"json": {"type": "hiccup"}},
+        {"choice": []},
+    ],
+    ids=str,
+)
+def test_structured_outputs_that_can_t_be_compiled(http, rules):
+    pytest.importorskip("llguidance")
+    error = error_of(http.post(COMPLETIONS, json={"prompt": "x", "structured_outputs": rules}), 400)
+    assert error["param"] == "structured_outputs"

@@ -96,9 +96,7 @@ def test_prefix_cache_is_in_the_usage(client):
 
 
 def test_many_async_streams_at_once(live, client):
-    wanted = [
-        client.completions.create(prompt=f"{PROMPT} {index}", **GREEDY).choices[0].text for index in range(6)
-    ]
+    wanted = [client.completions.create(prompt=f"{PROMPT} {index}", **GREEDY).choices[0].text for index in range(6)]
 
     async def one(async_client, index):
         stream = await async_client.completions.create(prompt=f"{PROMPT} {index}", stream=True, **GREEDY)
@@ -143,9 +141,9 @@ def test_a_stream_that_is_closed_early_is_aborted(live, client):
 
 def test_keys_and_a_full_server():
     with LiveServer(max_requests=1, api_keys=["right"]) as server:
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client:
-            with pytest.raises(openai.AuthenticationError):
-                client.models.list()
+        stranger = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
+        with stranger, pytest.raises(openai.AuthenticationError):
+            stranger.models.list()
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="right", max_retries=0) as client:
             with client.completions.create(prompt=PROMPT, stream=True, **LONG) as stream:
                 next(iter(stream))  # it runs
