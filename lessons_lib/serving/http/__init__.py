@@ -1,0 +1,7 @@
+"""Lesson 14: the server, an OpenAI-compatible HTTP API in front of an AsyncEngine.
+
+Read in this order: protocol (what a request may say), served_model (text and tokens), generation, completions and chat
+(what is answered), logprobs, sse (how tokens stream out), errors, models_list, tokenization, app; then what surrounds
+the API: settings, security, connections, observability, operations, page; then the process: engine_recipe, arguments,
+server, server_process. responses is what the OpenAPI document says of answers.
+"""
