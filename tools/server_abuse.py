@@ -255,6 +255,9 @@ def connections(server: ServerProcess, times: int) -> str:
         elif index % 3 == 2:
             rude.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         open_now.append(rude)
+    deadline = time.monotonic() + 4  # seconds; then the server begins to close those that are kept alive and idle
+    while num_files(server.process.pid) < times and time.monotonic() < deadline:
+        time.sleep(0.1)  # until it has accepted all of them
     files, memory = num_files(server.process.pid), megabytes(server.process.pid)
     start = time.monotonic()
     ask(server, "/health")

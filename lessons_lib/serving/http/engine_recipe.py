@@ -59,7 +59,7 @@ def default_model() -> str:
 
 def model_name(model: str) -> str:
     """What clients call a model unless the user says otherwise."""
-    if Path(model) == BUNDLED_MODEL:
+    if Path(model).resolve() == BUNDLED_MODEL.resolve():
         return BUNDLED_NAME
     folder = Path(model).resolve().name if Path(model).is_dir() else model
     return folder or CHAT_MODEL
