@@ -116,12 +116,6 @@ class OverlappedEngine(LLMEngine):
             now = super().gauges()
             return replace(now, running=now.running + len(self.overlap.leaving))
 
-    def gauges(self) -> EngineGauges:
-        """See `LLMEngine.gauges`. A sequence whose last token is in flight is running."""
-        with self.lock:
-            now = super().gauges()
-            return replace(now, running=now.running + len(self.overlap.leaving))
-
     def _next_needs_logits(self) -> bool:
         """Whether the next step may compute a sequence whose log-probabilities are wanted, whose rules look at its last
         token, or which is to be forked."""

@@ -21,6 +21,8 @@ def pass_on(engine: "LLMEngine", completions: Iterable[CompletionOutput]) -> Non
         if (previous := completion.last_token_time) is None:
             completion.first_token_time = now
             engine.metrics.ttft.add(now - completion.request.arrival)
+            if completion.index == 0:
+                engine.metrics.prompt_tokens += len(completion.request.prompt_ids)
         else:
             gaps.append(now - previous)
         completion.last_token_time = now

@@ -252,6 +252,8 @@ def _start_message(make_engine: MakeEngine, num_threads: int | None) -> bytes:
 def main() -> None:
     """What the engine's process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A service manager sends it to all processes of a service. The front drains first, and then ends this one.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     address, secret = json.loads(os.read(0, 4096))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     context = zmq.Context()
