@@ -5,8 +5,10 @@ from collections import deque
 
 import numpy as np
 
+from lessons_lib.models.prompts import BadRequest
 from lessons_lib.scheduling.arrivals import heavy_tailed
 from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
 from lessons_lib.serving.load.arrivals import gamma_arrivals
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 
@@ -20,10 +22,11 @@ class SimulatedServer:
 
     Attributes:
         max_num_seqs, max_num_batched_tokens: the most sequences and tokens of a step.
-        max_requests, max_prompt_tokens: admission: the most requests in the server, running and waiting, and the most
-            tokens of their prompts; None for no limit. A request beyond is refused at once.
+        admission: which requests it takes on; the others are refused at once.
         waiting, running: records of requests. Running ones are in the order of their start.
-        prefilled: record id -> tokens of its prompt that are computed.
+        admitted: request id -> what it counts for in the admission, until it has finished.
+        prefilled: request id -> tokens of its prompt that are computed.
+        new_tokens: records that get a token from the step that runs now.
     """
 
     def __init__(
@@ -32,38 +35,37 @@ class SimulatedServer:
         *,
         max_num_seqs: int = 16,
         max_num_batched_tokens: int = 256,
-        max_requests: int | None = None,
-        max_prompt_tokens: int | None = None,
+        admission: AdmissionControl | None = None,
     ):
         self.cost = cost
         self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
-        self.max_requests, self.max_prompt_tokens = max_requests, max_prompt_tokens
+        self.admission = admission or AdmissionControl(None, None)
         self.waiting: deque[LoadRecord] = deque()
         self.running: list[LoadRecord] = []
+        self.admitted: dict[str, Admitted] = {}
         self.prefilled: dict[str, int] = {}
-        self.prompt_tokens = 0
+        self.new_tokens: list[LoadRecord] = []
 
     def add(self, record: LoadRecord) -> None:
         """A request arrives: it waits, or is refused."""
-        num_requests = len(self.waiting) + len(self.running)
-        prompt_tokens = self.prompt_tokens + record.prompt_tokens
-        if (self.max_requests is not None and num_requests >= self.max_requests) or (
-            self.max_prompt_tokens is not None and num_requests and prompt_tokens > self.max_prompt_tokens
-        ):
-            record.status, record.error, record.end_time = 429, "Overloaded", record.send_time
+        try:
+            self.admitted[record.request_id] = self.admission.admit(record.prompt_tokens)
+        except (Overloaded, BadRequest) as error:
+            record.status = 429 if isinstance(error, Overloaded) else 400
+            record.error, record.end_time = str(error), record.send_time
             return
         record.status = 200
-        self.prompt_tokens = prompt_tokens
         self.waiting.append(record)
 
-    def step(self, clock: float) -> float:
-        """One step that begins at `clock`; returns when it ends."""
+    def launch(self, clock: float) -> float:
+        """Begin a step at `clock`; returns when it ends. Until then, requests arrive at a server that is as full as it
+        was."""
         while self.waiting and len(self.running) < self.max_num_seqs:
             self.running.append(self.waiting.popleft())
             self.prefilled[self.running[-1].request_id] = 0
         decodes = [record for record in self.running if record.token_times]
         budget = self.max_num_batched_tokens - len(decodes)
-        computed, context, new_tokens = len(decodes), 0, decodes
+        self.new_tokens, computed, context = list(decodes), len(decodes), 0
         for record in self.running:
             done = self.prefilled[record.request_id]
             if not record.token_times and budget:
@@ -71,17 +73,20 @@ class SimulatedServer:
                 budget, computed, done = budget - chunk, computed + chunk, done + chunk
                 self.prefilled[record.request_id] = done
                 if done == record.prompt_tokens:
-                    new_tokens.append(record)
+                    self.new_tokens.append(record)
             context += done + record.output_tokens
-        clock += self.cost.seconds(computed, context)
-        for record in new_tokens:
+        return clock + self.cost.seconds(computed, context)
+
+    def finish(self, clock: float) -> None:
+        """The step has ended, at `clock`."""
+        for record in self.new_tokens:
             record.token_times.append(clock)
             record.output_tokens += 1
             if record.output_tokens == record.max_tokens:
                 record.end_time, record.finish_reason = clock, "length"
-                self.prompt_tokens -= record.prompt_tokens
+                self.admission.release(self.admitted.pop(record.request_id))
         self.running = [record for record in self.running if record.finish_reason is None]
-        return clock
+        self.new_tokens = []
 
 
 def simulate(
@@ -106,7 +111,7 @@ def simulate(
         prompt_tokens, output_tokens: medians of the lengths.
         spread: of both lengths, see `heavy_tailed`; 0 makes all equal.
         burstiness: of the arrivals, see `gamma_arrivals`.
-        max_requests, max_prompt_tokens: admission, see SimulatedServer.
+        max_requests, max_prompt_tokens: of the AdmissionControl; without one, every request waits its turn.
 
     Returns:
         LoadLog, as of `open_loop`.
@@ -119,19 +124,16 @@ def simulate(
         LoadRecord(str(index), time, time, prompt, output)
         for index, (time, prompt, output) in enumerate(zip(times, prompts, outputs))
     ]
+    clock, coming = 0.0, deque(records)
     server = SimulatedServer(
         cost,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
-        max_requests=max_requests,
-        max_prompt_tokens=max_prompt_tokens,
+        admission=AdmissionControl(max_requests, max_prompt_tokens, clock=lambda: clock),
     )
-    clock, coming = 0.0, deque(records)
     while coming or server.waiting or server.running:
-        if not server.waiting and not server.running:
-            clock = max(clock, coming[0].arrival_time)
+        clock = server.launch(clock) if server.waiting or server.running else coming[0].arrival_time
         while coming and coming[0].arrival_time <= clock:
             server.add(coming.popleft())
-        if server.waiting or server.running:
-            clock = server.step(clock)
+        server.finish(clock)
     return LoadLog(records, window=num_requests / rate, duration=clock, rate=rate)
