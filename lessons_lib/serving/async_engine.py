@@ -23,6 +23,9 @@ from lessons_lib.serving.messages import (
     Command,
     Draining,
     EngineDead,
+    EngineDied,
+    EngineInfo,
+    EngineReady,
     EngineStatus,
     Event,
     NewTokens,
@@ -143,6 +146,7 @@ class AsyncEngine:
         self.error: str | None = None
         self.is_draining = False
         self._metrics: dict[str, Any] = {}
+        self._info: EngineInfo | None = None
         self._requests: dict[str, InFlight] = {}
         self._commands: list[Command] = []
         self._numbers = itertools.count()
@@ -240,9 +244,16 @@ class AsyncEngine:
         """`EngineMetrics.snapshot()` of the engine, up to a quarter of a second old while it is busy."""
         return dict(self._metrics)
 
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's tokenizer and limits."""
+        if self._info is None:
+            self._info = EngineInfo.of(self._engine_loop.engine)
+        return self._info
+
     async def aclose(self) -> None:
         """Abort what is left, and let go of the engine, which stays open."""
-        if self._owner is None:
+        if self._owner is None or self._owner.done():
             return
         self._is_closing = True
         self._has_work.set()
@@ -308,6 +319,10 @@ class AsyncEngine:
             elif isinstance(event, EngineStatus):
                 self.gauges = event.gauges
                 self._metrics = event.metrics or self._metrics
+            elif isinstance(event, EngineReady):
+                self._info = event.info
+            elif isinstance(event, EngineDied):
+                self.error = event.error
             elif (request := requests.get(event.request_id)) is None:
                 continue  # the front has died meanwhile
             elif isinstance(event, Accepted):

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.loading import context_length
 
 
 class Draining(RuntimeError):
@@ -65,6 +67,14 @@ class NewTokens:
     """The tokens that one step computed, for all requests."""
 
     tokens: list[NewToken]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Sent after every step: as tuples, which pickle writes several times as fast as dataclasses.
+        return _new_tokens, ([tuple(vars(token).values()) for token in self.tokens],)
+
+
+def _new_tokens(rows: list[tuple[Any, ...]]) -> NewTokens:
+    return NewTokens([NewToken(*row) for row in rows])
 
 
 @dataclass(frozen=True)
@@ -131,8 +141,63 @@ class EngineStatus:
     metrics: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class EngineInfo:
+    """What stays the same as long as the engine lives.
+
+    Attributes:
+        tokenizer: the model's.
+        max_model_len: the longest sequence, prompt and completion together; None if there is no limit.
+        vocab_size: token ids are below it.
+        max_logprobs: the most log-probabilities that a request may ask for.
+        num_blocks, block_size, max_num_seqs, max_num_batched_tokens: see EngineConfig.
+    """
+
+    tokenizer: Any
+    max_model_len: int | None
+    vocab_size: int
+    max_logprobs: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @classmethod
+    def of(cls, engine: LLMEngine) -> "EngineInfo":
+        """What can be said of an engine."""
+        config = engine.config
+        return cls(
+            engine.tokenizer,
+            config.max_model_len or context_length(engine.model.config),
+            engine.model.config.get_text_config().vocab_size,
+            config.max_logprobs,
+            engine.scheduler.pool.num_blocks,
+            config.block_size,
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class EngineReady:
+    """The engine's process has made its engine."""
+
+    info: EngineInfo
+
+
+@dataclass(frozen=True)
+class EngineDied:
+    """The last words of an engine's process.
+
+    Attributes:
+        error: the type and the message of what went wrong.
+    """
+
+    error: str
+
+
 Command: TypeAlias = AddRequest | AbortRequest
-Event: TypeAlias = Accepted | Refused | NewTokens | RequestEnded | EngineStatus
+Event: TypeAlias = Accepted | Refused | NewTokens | RequestEnded | EngineStatus | EngineReady | EngineDied
 
 
 def error_text(error: BaseException) -> str:

@@ -1,0 +1,42 @@
+"""The application: its routes, its errors, and what surrounds them."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from lessons_lib import __version__
+from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.http import chat, completions, errors, models_list, operations, tokenization
+from lessons_lib.serving.http.served_model import ServedModel
+from lessons_lib.serving.http.settings import ServerSettings
+
+def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel) -> FastAPI:
+    """The server's application.
+
+    Args:
+        front: open, in the event loop that will run the application.
+        served: the model that the engine behind `front` has.
+    """
+    app = FastAPI(title="lessons_lib", version=__version__, root_path=settings.root_path)
+    errors.install(app)
+    for router in (
+        models_list.router(served),
+        completions.router(front, served),
+        chat.router(front, served),
+        tokenization.router(served),
+    ):
+        app.include_router(router)
+    operations.install(app, front, settings)
+
+    make_openapi = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        """Without the 422 that FastAPI answers by default, and this application doesn't."""
+        document = make_openapi()
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
