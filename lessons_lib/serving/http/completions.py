@@ -91,13 +91,11 @@ class TextGeneration(Generation):
         }
         token_ids = completion.token_ids[:count]
         if completion.logprobs is not None:
-            logprobs: list[TokenLogprobs | None] = [*completion.logprobs[:count]]
+            found: list[TokenLogprobs | None] = [*completion.logprobs[:count]]
+            of_tokens = token_ids
             if self.body.echo and end.prompt_logprobs:
-                choice["logprobs"] = completion_logprobs(
-                    prompt + token_ids, end.prompt_logprobs + logprobs, self.served
-                )
-            else:
-                choice["logprobs"] = completion_logprobs(token_ids, logprobs, self.served)
+                found, of_tokens = [*end.prompt_logprobs, *found], prompt + token_ids
+            choice["logprobs"] = completion_logprobs(of_tokens, found, self.served)
         if self.body.prompt_logprobs is not None and end.prompt_logprobs:
             choice["prompt_logprobs"] = prompt_logprobs(end.prompt_logprobs, self.served)
         if self.body.return_token_ids:

@@ -145,12 +145,7 @@ class SamplingFields(Fields):
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_VALUES["stop"])] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: (
-        Annotated[
-            dict[Annotated[str, Field(pattern=r"^[0-9]{1,19}$")], Bias], Field(max_length=MAX_VALUES["logit_bias"])
-        ]
-        | None
-    ) = None
+    logit_bias: Annotated[dict[TokenIdText, Bias], Field(max_length=MAX_VALUES["logit_bias"])] | None = None
     response_format: ResponseFormat | None = None
     # They change nothing here, and clients send them.
     user: str | None = None
