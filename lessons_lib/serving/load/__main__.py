@@ -14,7 +14,7 @@ from lessons_lib.serving.load.http_client import CompletionsClient, CutStream
 from lessons_lib.serving.load.knee import find_knee, keeps_goodput
 from lessons_lib.serving.load.records import LoadLog
 from lessons_lib.serving.load.report import as_text, report
-from lessons_lib.serving.load.shapes import LoadRequest, random_requests, text_requests
+from lessons_lib.serving.load.shapes import LoadRequest, random_requests, text_requests, trace_requests
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,8 +66,12 @@ async def load(args: argparse.Namespace, client: CompletionsClient, rate: float)
     if args.arrivals == "closed":
         return await closed_loop(client.send, requests_of(args, count), args.users)
     if args.trace:
-        arrivals = trace_arrivals(args.trace)[: args.num_requests]
-        return await open_loop(client.send, requests_of(args, len(arrivals)), arrivals)
+        arrivals = trace_arrivals(args.trace)
+        lengths = (args.input_len, args.output_len)
+        requests = trace_requests(args.trace, lengths, vocab_size=args.vocab_size, seed=args.seed)
+        if args.prompts:
+            requests = requests_of(args, len(arrivals))
+        return await open_loop(client.send, requests[: args.num_requests], arrivals[: args.num_requests])
     if args.arrivals == "constant":
         arrivals = constant_arrivals(rate, count)
     else:

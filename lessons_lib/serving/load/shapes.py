@@ -1,7 +1,9 @@
 """Lesson 14: what is asked: prompts and the lengths of completions. The same for the same seed."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -55,6 +57,27 @@ def random_requests(
         LoadRequest(rng.integers(first_token, vocab_size, length).tolist(), length, output)
         for length, output in zip(prompts, outputs)
     ]
+
+
+def trace_requests(
+    path: str | Path, default: tuple[int, int], *, vocab_size: int = 256, first_token: int = 3, seed: int = 0
+) -> list[LoadRequest]:
+    """Prompts of random token ids with the lengths of a trace: "input_length" and "output_length" of each JSON object,
+    as in Mooncake's traces.
+
+    Args:
+        default: lengths of the prompt and the completion where a line has none.
+    """
+    rng = np.random.default_rng(seed)
+    requests = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            entry = json.loads(line)
+            lengths = entry if isinstance(entry, dict) else {}
+            prompt = int(lengths.get("input_length", default[0]))
+            output = int(lengths.get("output_length", default[1]))
+            requests.append(LoadRequest(rng.integers(first_token, vocab_size, prompt).tolist(), prompt, output))
+    return requests
 
 
 def text_requests(count: int, texts: Sequence[str], output_tokens: int) -> list[LoadRequest]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.serving.load.arrivals import constant_arrivals, gamma_arrivals, poisson_arrivals, trace_arrivals
-from lessons_lib.serving.load.shapes import random_requests, text_requests
+from lessons_lib.serving.load.shapes import random_requests, text_requests, trace_requests
 
 rates = st.floats(0.01, 1000)
 
@@ -122,3 +122,15 @@ def test_texts_come_in_turn():
     assert [request.prompt for request in text_requests(5, ["a", "b"], 7)] == ["a", "b", "a", "b", "a"]
     with pytest.raises(ValueError, match="there are 0 texts"):
         text_requests(5, [], 7)
+
+
+def test_a_trace_has_lengths_or_gets_the_default(tmp_path):
+    (tmp_path / "trace").write_text(
+        '0.5\n\n{"timestamp": 1, "input_length": 5, "output_length": 2}\n{"timestamp": 2}\n'
+    )
+    requests = trace_requests(tmp_path / "trace", (3, 4), vocab_size=9, first_token=8, seed=1)
+    assert [(r.prompt, r.prompt_tokens, r.max_tokens) for r in requests] == [
+        ([8] * 3, 3, 4),
+        ([8] * 5, 5, 2),
+        ([8] * 3, 3, 4),
+    ]
