@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tools.overload", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--goodput", nargs="+", default=["ttft:1000", "tpot:100"], metavar="NAME:MS")
+    parser.add_argument("--goodput", nargs="+", default=["ttft:2000", "tpot:250"], metavar="NAME:MS")
     parser.add_argument("--share", type=float, default=0.9, help="of the requests that are good at the knee")
     parser.add_argument("--start", type=float, default=4, help="rate at which the search begins")
     parser.add_argument("--precision", type=float, default=0.1)
