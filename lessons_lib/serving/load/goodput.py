@@ -1,0 +1,70 @@
+"""Lesson 14: goodput: how many requests per second were served as well as promised."""
+
+from dataclasses import dataclass
+
+from lessons_lib.serving.load.records import LoadLog, LoadRecord
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is promised for each request, in seconds; None promises nothing.
+
+    Attributes:
+        ttft, tpot, e2el: the longest time to first token, per further output token, and from end to end.
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2el: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in vars(self).items():
+            if limit is not None and not limit >= 0:
+                raise ValueError(
+                    f"the target of {name} is {limit} s; a time is 0 or more. Leave it out if there is none."
+                )
+
+    @classmethod
+    def parse(cls, pairs: list[str]) -> "Target":
+        """From pairs such as "ttft:500", in milliseconds, as `vllm bench serve --goodput` takes them.
+
+        Raises:
+            ValueError: a pair is not NAME:MILLISECONDS, or its name is unknown.
+        """
+        limits = {}
+        for pair in pairs:
+            name, _, milliseconds = pair.partition(":")
+            if name not in ("ttft", "tpot", "e2el"):
+                raise ValueError(f"unknown target {name!r} in {pair!r}; write ttft:500, tpot:50 or e2el:2000.")
+            try:
+                limits[name] = float(milliseconds) / 1000
+            except ValueError:
+                raise ValueError(
+                    f"the target {pair!r} has no number of milliseconds; write for example {name}:500."
+                ) from None
+        return cls(**limits)
+
+
+def is_good(record: LoadRecord, target: Target) -> bool:
+    """Whether a request ended as it should, within every target."""
+    if not record.succeeded:
+        return False
+    limits = ((record.ttft, target.ttft), (record.tpot, target.tpot), (record.e2el, target.e2el))
+    return all(limit is None or seconds <= limit for seconds, limit in limits)
+
+
+def goodput(log: LoadLog, target: Target) -> float:
+    """Requests per second that met all targets.
+
+    Every request that was offered counts: one that was refused or failed, whose stream was cut, or that was unfinished
+    when the log ended has not met its targets, however fast its first tokens came. One that was sent shortly before the
+    end of the window counts as any other, although it ends later.
+
+    Args:
+        log: of an open loop.
+        target: a request that takes exactly as long as promised is good.
+
+    Returns:
+        float: good requests per second of the window in which requests were offered.
+    """
+    return sum(is_good(record, target) for record in log.records) / log.window

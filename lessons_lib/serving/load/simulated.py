@@ -1,0 +1,139 @@
+"""Lesson 14: a server without a server: continuous batching on a simulated clock, with the log that a client would
+have."""
+
+from collections import deque
+
+import numpy as np
+
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.scheduling.arrivals import heavy_tailed
+from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
+from lessons_lib.serving.load.arrivals import gamma_arrivals
+from lessons_lib.serving.load.records import LoadLog, LoadRecord
+
+# A step of 4 ms that grows to 8 ms with 16 sequences; a prompt of 64 tokens adds 3 ms to its step.
+COST = StepCost(base=4e-3, per_token=50e-6, per_context_token=2e-6)
+
+
+class SimulatedServer:
+    """Continuous batching, in steps whose duration is computed: decodes first, what is left of the token budget goes to
+    the prompts in the order of arrival.
+
+    Attributes:
+        max_num_seqs, max_num_batched_tokens: the most sequences and tokens of a step.
+        admission: which requests it takes on; the others are refused at once.
+        waiting, running: records of requests. Running ones are in the order of their start.
+        admitted: request id -> what it counts for in the admission, until it has finished.
+        prefilled: request id -> tokens of its prompt that are computed.
+        new_tokens: records that get a token from the step that runs now.
+    """
+
+    def __init__(
+        self,
+        cost: StepCost = COST,
+        *,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 256,
+        admission: AdmissionControl | None = None,
+    ):
+        self.cost = cost
+        self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
+        self.admission = admission or AdmissionControl(None, None)
+        self.waiting: deque[LoadRecord] = deque()
+        self.running: list[LoadRecord] = []
+        self.admitted: dict[str, Admitted] = {}
+        self.prefilled: dict[str, int] = {}
+        self.new_tokens: list[LoadRecord] = []
+
+    def add(self, record: LoadRecord) -> None:
+        """A request arrives: it waits, or is refused."""
+        try:
+            self.admitted[record.request_id] = self.admission.admit(record.prompt_tokens)
+        except (Overloaded, BadRequest) as error:
+            record.status = 429 if isinstance(error, Overloaded) else 400
+            record.error, record.end_time = str(error), record.send_time
+            return
+        record.status = 200
+        self.waiting.append(record)
+
+    def launch(self, clock: float) -> float:
+        """Begin a step at `clock`; returns when it ends. Until then, requests arrive at a server that is as full as it
+        was."""
+        while self.waiting and len(self.running) < self.max_num_seqs:
+            self.running.append(self.waiting.popleft())
+            self.prefilled[self.running[-1].request_id] = 0
+        decodes = [record for record in self.running if record.token_times]
+        budget = self.max_num_batched_tokens - len(decodes)
+        self.new_tokens, computed, context = list(decodes), len(decodes), 0
+        for record in self.running:
+            done = self.prefilled[record.request_id]
+            if not record.token_times and budget:
+                chunk = min(record.prompt_tokens - done, budget)
+                budget, computed, done = budget - chunk, computed + chunk, done + chunk
+                self.prefilled[record.request_id] = done
+                if done == record.prompt_tokens:
+                    self.new_tokens.append(record)
+            context += done + record.output_tokens
+        return clock + self.cost.seconds(computed, context)
+
+    def finish(self, clock: float) -> None:
+        """The step has ended, at `clock`."""
+        for record in self.new_tokens:
+            record.token_times.append(clock)
+            record.output_tokens += 1
+            if record.output_tokens == record.max_tokens:
+                record.end_time, record.finish_reason = clock, "length"
+                self.admission.release(self.admitted.pop(record.request_id))
+        self.running = [record for record in self.running if record.finish_reason is None]
+        self.new_tokens = []
+
+
+def simulate(
+    rate: float,
+    *,
+    num_requests: int = 300,
+    prompt_tokens: float = 64,
+    output_tokens: float = 32,
+    spread: float = 0.5,
+    burstiness: float = 1.0,
+    max_num_seqs: int = 16,
+    max_num_batched_tokens: int = 256,
+    max_requests: int | None = None,
+    max_prompt_tokens: int | None = None,
+    cost: StepCost = COST,
+    seed: int = 0,
+) -> LoadLog:
+    """An open loop against a SimulatedServer. Nothing waits, and the same arguments give the same log.
+
+    Args:
+        rate: requests per second.
+        prompt_tokens, output_tokens: medians of the lengths.
+        spread: of both lengths, see `heavy_tailed`; 0 makes all equal.
+        burstiness: of the arrivals, see `gamma_arrivals`.
+        max_requests, max_prompt_tokens: of the AdmissionControl; without one, every request waits its turn.
+
+    Returns:
+        LoadLog, as of `open_loop`.
+    """
+    times = gamma_arrivals(rate, num_requests, burstiness, seed)
+    seeds = np.random.default_rng(seed).integers(2**31, size=2).tolist()
+    prompts = heavy_tailed(prompt_tokens, spread, num_requests, int(8 * prompt_tokens), seeds[0]).tolist()
+    outputs = heavy_tailed(output_tokens, spread, num_requests, int(8 * output_tokens), seeds[1]).tolist()
+    records = [
+        LoadRecord(str(index), time, time, prompt, output)
+        for index, (time, prompt, output) in enumerate(zip(times, prompts, outputs))
+    ]
+    clock, coming = 0.0, deque(records)
+    server = SimulatedServer(
+        cost,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        admission=AdmissionControl(max_requests, max_prompt_tokens, clock=lambda: clock),
+    )
+    while coming or server.waiting or server.running:
+        clock = server.launch(clock) if server.waiting or server.running else coming[0].arrival_time
+        while coming and coming[0].arrival_time <= clock:
+            server.add(coming.popleft())
+        server.finish(clock)
+    return LoadLog(records, window=num_requests / rate, duration=clock, rate=rate)

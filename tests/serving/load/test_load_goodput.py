@@ -1,0 +1,90 @@
+"""Goodput against a count by hand, and which requests are good."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from load_cases import logs, ticks
+
+from lessons_lib.serving.load.goodput import Target, goodput, is_good
+from lessons_lib.serving.load.records import LoadLog, LoadRecord
+
+GOOD = LoadRecord("0", 1.0, 1.0, 4, 3, [1.5, 2.0, 2.5], 3, 2.5, 200, "length")
+targets = st.builds(Target, ttft=st.none() | ticks, tpot=st.none() | ticks, e2el=st.none() | ticks)
+
+
+@settings(max_examples=300, deadline=None)
+@given(logs(), targets)
+def test_goodput_is_the_count_of_good_requests_per_second_of_the_window(log, target):
+    count = 0
+    for record in log.records:
+        times = record.token_times
+        if record.status != 200 or record.error or record.finish_reason not in ("stop", "length") or not times:
+            continue
+        if target.ttft is not None and times[0] - record.send_time > target.ttft:
+            continue
+        if target.e2el is not None and times[-1] - record.send_time > target.e2el:
+            continue
+        per_token = (times[-1] - times[0]) / (record.output_tokens - 1) if record.output_tokens > 1 else 0
+        if target.tpot is not None and per_token > target.tpot:
+            continue
+        count += 1
+    assert goodput(log, target) == count / log.window
+
+
+@pytest.mark.parametrize(
+    "change, good",
+    [
+        ({}, True),
+        ({"finish_reason": None}, False),
+        ({"error": "the engine died"}, False),
+        ({"status": 429, "token_times": [], "output_tokens": 0, "finish_reason": None}, False),
+        ({"end_time": None, "finish_reason": None}, False),
+        ({"token_times": [], "output_tokens": 0}, False),
+        ({"send_time": 0.875}, False),
+        ({"output_tokens": 2}, False),
+        ({"token_times": [1.5], "output_tokens": 1}, True),
+    ],
+)
+def test_a_request_is_good_if_it_ended_as_it_should_in_time(change, good):
+    target = Target(ttft=0.5, tpot=0.5, e2el=1.5)  # exactly what it took
+    assert is_good(replace(GOOD, **change), target) is good
+
+
+def test_requests_that_end_after_the_window_count_and_those_refused_are_not_left_out():
+    late = replace(GOOD, arrival_time=3.9, send_time=3.9, token_times=[4.1, 4.2, 4.3], end_time=4.3)
+    refused = replace(GOOD, token_times=[], output_tokens=0, finish_reason=None, status=429, error="full")
+    log = LoadLog([GOOD, late, refused, refused], window=4.0, duration=4.3)
+    assert goodput(log, Target(ttft=0.5)) == 0.5
+    assert log.offered_rate == 1.0
+
+
+def test_targets_are_read_as_vllm_reads_them():
+    assert Target.parse(["ttft:500", "tpot:50", "e2el:2000"]) == Target(0.5, 0.05, 2.0)
+    assert Target.parse([]) == Target()
+    assert Target.parse(["tpot:0"]) == Target(tpot=0)
+
+
+@pytest.mark.parametrize(
+    "pair, message",
+    [
+        ("itl:5", "unknown target 'itl'"),
+        ("ttft", "'ttft' has no number"),
+        ("ttft:", "'ttft:' has no number"),
+        ("ttft:fast", "'ttft:fast' has no number"),
+        ("ttft:-1", "the target of ttft is -0.001 s"),
+        ("e2el:nan", "the target of e2el is nan s"),
+    ],
+)
+def test_targets_that_are_refused(pair, message):
+    with pytest.raises(ValueError, match=message):
+        Target.parse([pair])
+
+
+@settings(max_examples=50, deadline=None)
+@given(logs())
+def test_a_log_that_was_saved_is_read_as_it_was(tmp_path_factory, log):
+    path = tmp_path_factory.mktemp("log") / "log.json"
+    log.save(path, request_throughput=1.0)
+    assert LoadLog.load(path) == log

@@ -1,0 +1,101 @@
+"""The simulated server: against times computed by hand, the simulator of lesson 09, and its own laws."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.scheduling import simulator
+from lessons_lib.scheduling.arrivals import Arrival
+from lessons_lib.scheduling.scheduler import Scheduler
+from lessons_lib.scheduling.simulator import StepCost
+from lessons_lib.serving.load.goodput import Target, goodput
+from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.simulated import simulate
+
+TARGET = Target(ttft=0.2, tpot=0.02)
+
+
+def test_one_request_by_hand():
+    log = simulate(
+        2.0,
+        num_requests=1,
+        prompt_tokens=10,
+        output_tokens=3,
+        spread=0,
+        max_num_batched_tokens=8,
+        cost=StepCost(1, 0.5, 0),
+    )
+    (record,) = log.records
+    # it arrives at 0.5; steps of 8 and 2 prompt tokens, then two of one token
+    assert record.token_times == [0.5 + 5 + 2, 9.0, 10.5]
+    assert (record.ttft, record.itl, record.tpot, record.e2el) == (7.0, [1.5, 1.5], 1.5, 10.0)
+    assert (record.status, record.finish_reason, record.end_time) == (200, "length", 10.5)
+    assert (log.window, log.duration, log.offered_rate) == (0.5, 10.5, 2.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(1, 200),
+    st.integers(1, 30),
+    st.sampled_from([0, 0.5, 1]),
+    st.integers(1, 8),
+    st.integers(0, 20),
+    st.integers(0, 99),
+)
+def test_it_is_the_simulator_of_lesson_09(rate, count, spread, max_num_seqs, more, seed):
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_seqs + more}
+    cost = StepCost(4e-3, 50e-6, 0)
+    log = simulate(
+        rate, num_requests=count, prompt_tokens=8, output_tokens=4, spread=spread, cost=cost, seed=seed, **limits
+    )
+    requests = [
+        Arrival(record.request_id, record.arrival_time, record.prompt_tokens, record.max_tokens, record.max_tokens)
+        for record in log.records
+    ]
+    run = simulator.simulate(Scheduler(BlockPool(4096, 16), **limits), requests, cost)
+    for record in log.records:
+        times = run.times[record.request_id]
+        assert record.token_times[0] == pytest.approx(times.first_token)
+        assert record.end_time == record.token_times[-1] == pytest.approx(times.finished)
+        assert len(record.token_times) == record.output_tokens == times.answer_tokens
+    assert log.duration == pytest.approx(run.seconds)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(1, 500), st.integers(1, 20), st.integers(30, 600), st.integers(0, 99))
+def test_admission_bounds_what_is_in_the_server_and_refuses_at_once(rate, max_requests, max_prompt_tokens, seed):
+    log = simulate(rate, num_requests=60, max_requests=max_requests, max_prompt_tokens=max_prompt_tokens, seed=seed)
+    assert log.offered_rate == pytest.approx(rate)
+    changes = []
+    for record in log.records:
+        if record.status == 200:
+            changes += [(record.send_time, 1, record.prompt_tokens), (record.end_time, -1, -record.prompt_tokens)]
+            assert record.succeeded
+        else:
+            assert record.end_time == record.send_time and not record.token_times and not record.succeeded
+            # only a prompt that never fits is the client's fault
+            assert (record.status == 400) == (record.prompt_tokens > max_prompt_tokens)
+            assert (record.status == 429) == record.error.startswith("the server is full")
+    requests = tokens = 0
+    for _, request, prompt in sorted(changes):
+        requests, tokens = requests + request, tokens + prompt
+        assert requests <= max_requests and tokens <= max_prompt_tokens
+
+
+def test_the_same_arguments_give_the_same_log_and_another_seed_another():
+    assert simulate(60, max_requests=20) == simulate(60, max_requests=20)
+    assert simulate(60) != simulate(60, seed=1)
+    assert [r.prompt_tokens for r in simulate(60).records] == [r.prompt_tokens for r in simulate(30).records]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_at_three_times_the_knee_admission_keeps_nine_tenths_of_its_goodput(seed):
+    def run(rate, **limits):
+        return simulate(rate, num_requests=1000, seed=seed, **limits)
+
+    knee = find_knee(run, keeps_goodput(TARGET), 40)
+    at_knee = goodput(knee.log, TARGET)
+    overload = 3 * knee.rate
+    assert goodput(run(overload, max_requests=20, max_prompt_tokens=2048), TARGET) >= 0.9 * at_knee
+    assert goodput(run(overload), TARGET) < 0.2 * at_knee
