@@ -1,5 +1,5 @@
-"""Lesson 15: which replica serves a request. A prefix that one replica has cached is computed again by every other, so a
-router that knows what it has sent where saves prompt tokens; it must not overload one replica for that."""
+"""Lesson 15: which replica serves a request. A prefix that one replica has cached is computed again by every other. A
+router that remembers what it has sent where saves these tokens; it must not overload one replica for that."""
 
 import random
 from collections import OrderedDict
@@ -14,8 +14,8 @@ def hash_prompt(prompt: str | ListOf[int], block_size: int, cache_salt: str | No
     """Chained hashes of a prompt's full blocks, as `prefix_cache` computes them.
 
     Args:
-        prompt: token ids; or text, whose characters then take the place of tokens: equal beginnings of a text give equal
-            hashes too, and a router needs no tokenizer.
+        prompt: token ids; or text, whose characters then take the place of tokens. Equal beginnings of texts give equal
+            hashes too, and the router needs no tokenizer.
         block_size: tokens, or characters, of a block.
         cache_salt: requests with different salts share no blocks.
     """
@@ -30,8 +30,8 @@ def hash_prompt(prompt: str | ListOf[int], block_size: int, cache_salt: str | No
 class SentBlocks:
     """What a router has sent to one replica: the hashes of the last `max_blocks` blocks, least recently sent first.
 
-    It is a guess at what the replica has cached. The replica isn't asked, so `max_blocks` should be about as many blocks
-    as its pool has.
+    It is a guess at what the replica has cached, since the router doesn't ask. `max_blocks` should be about the size of its
+    pool.
     """
 
     def __init__(self, max_blocks: int = 10_000):
@@ -41,15 +41,15 @@ class SentBlocks:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def __contains__(self, block_hash: bytes) -> bool:
-        return block_hash in self._hashes
+    def __contains__(self, block: bytes) -> bool:
+        return block in self._hashes
 
     def add(self, block_hashes: ListOf[bytes]) -> None:
         """A prompt with these blocks was sent."""
         # The last block first: a block without those before it can't be found, so the ends of prompts are lost first.
-        for block_hash in reversed(block_hashes):
-            self._hashes[block_hash] = None
-            self._hashes.move_to_end(block_hash)
+        for block in reversed(block_hashes):
+            self._hashes[block] = None
+            self._hashes.move_to_end(block)
         while len(self._hashes) > self.max_blocks:
             self._hashes.popitem(last=False)
 
@@ -98,8 +98,8 @@ def choose_replica(block_hashes: ListOf[bytes], replicas: ListOf[Replica], imbal
     """
 
     def num_matched(replica: Replica) -> int:
-        for count, block_hash in enumerate(block_hashes):
-            if block_hash not in replica.sent_blocks:
+        for count, block in enumerate(block_hashes):
+            if block not in replica.sent_blocks:
                 return count
         return len(block_hashes)
 
@@ -153,7 +153,7 @@ class PrefixAffinity:
 
     name = "prefix affinity"
 
-    def __init__(self, imbalance_limit: int = 8):
+    def __init__(self, imbalance_limit: int = 4):
         self.imbalance_limit = imbalance_limit
 
     def choose(self, block_hashes: ListOf[bytes], replicas: ListOf[Replica]) -> int:
