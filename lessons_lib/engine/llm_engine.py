@@ -26,6 +26,7 @@ from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken
 from lessons_lib.engine.probe import GATHERED, probe
 from lessons_lib.engine.recovery import Changes, one_call, recover, restored, was_interrupted_in_callback
 from lessons_lib.engine.request_checks import check_options, check_params
+from lessons_lib.engine.resumption import resume
 from lessons_lib.engine.sampling import choose_tokens, why_no_token
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stopwatch import StopWatch
@@ -155,6 +156,7 @@ class LLMEngine:
         is_interactive: bool = False,
         on_token: Callable[[NewToken], None] | None = None,
         cache_salt: str | None = None,
+        output_ids: ListOf[int] = (),
         awaited: list[EngineRequest] | None = None,
     ) -> str:
         """Add a request. The steps that follow serve it.
@@ -166,6 +168,8 @@ class LLMEngine:
             on_token: called with each new token. If it raises, this request fails, and no other.
             cache_salt: the request shares cached blocks only with requests of the same salt, so that how fast it is
                 served tells nothing about the prompts of others.
+            output_ids: tokens that another engine has computed for this completion, which goes on behind them; see
+                `resumption`.
             awaited: for callers that look for the request's `result` themselves: the request is appended to it, and
                 `step` doesn't return the output.
 
@@ -202,6 +206,8 @@ class LLMEngine:
         )
         seed = random.getrandbits(63) if params.seed is None else params.seed
         completion = request.new_completion(sequence, seed, self.tokenizer)
+        if len(output_ids):
+            resume(self, completion, output_ids)
         if awaited is not None:
             awaited.append(request)
         with self.changes:

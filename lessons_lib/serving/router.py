@@ -30,8 +30,8 @@ def hash_prompt(prompt: str | ListOf[int], block_size: int, cache_salt: str | No
 class SentBlocks:
     """What a router has sent to one replica: the hashes of the last `max_blocks` blocks, least recently sent first.
 
-    It is a guess at what the replica has cached, since the router doesn't ask. `max_blocks` should be about the size of its
-    pool.
+    It is a guess at what the replica has cached, since the router doesn't ask. `max_blocks` should be about the size of
+    the replica's pool.
     """
 
     def __init__(self, max_blocks: int = 10_000):
