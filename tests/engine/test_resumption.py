@@ -4,9 +4,16 @@ import math
 from functools import cache
 
 import pytest
-from engine_cases import a_model, an_engine, check_that_nothing_is_left, run_out, run_out_with_a_listener_that_raises
+from engine_cases import (
+    LetterTokenizer,
+    a_model,
+    an_engine,
+    check_that_nothing_is_left,
+    run_out,
+    run_out_with_a_listener_that_raises,
+)
 
-from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 from lessons_lib.models.loading import load_model
@@ -27,8 +34,8 @@ def bundled():
     return load_model(device="cpu")
 
 
-def bundled_engine(kind=LLMEngine):
-    return kind(*bundled())
+def bundled_engine():
+    return LLMEngine(*bundled())
 
 
 DRAWN = dict(temperature=1.2, seed=11)
@@ -92,11 +99,11 @@ def test_letters_of_several_tokens_across_the_cut_stay_whole():
 
 
 def test_the_overlapped_engine_goes_on_too():
-    params = SamplingParams(max_tokens=12, **DRAWN)
-    whole = streamed(bundled_engine(), "Once upon a time", params)
-    tokens = [new[1] for new in whole]
-    engine = bundled_engine(lambda *model: OverlappedEngine(*model))
-    assert [new[1] for new in streamed(engine, "Once upon a time", params, tokens[:4])] == tokens[4:]
+    params = SamplingParams(max_tokens=12, presence_penalty=1.0, ignore_eos=True, **DRAWN)
+    tokens = [new[1] for new in streamed(an_engine(), [3, 4, 5], params)]
+    config = EngineConfig(block_size=4, num_blocks=60, make_runner=LLMEngine.new_runner)
+    engine = OverlappedEngine(a_model(), LetterTokenizer(), config)
+    assert [new[1] for new in streamed(engine, [3, 4, 5], params, tokens[:4])] == tokens[4:]
 
 
 def test_interrupts_after_that_lose_and_repeat_nothing():
@@ -118,7 +125,11 @@ def test_interrupts_after_that_lose_and_repeat_nothing():
     "options, output_ids, message",
     [
         (dict(n=2), [1], "output_ids is given, and n is 2; one completion can go on, so n must be 1."),
-        (dict(max_tokens=3), [1, 2, 3], "output_ids has 3 tokens, and the completion ends with number 3 of them, by 'le"),
+        (
+            dict(max_tokens=3),
+            [1, 2, 3],
+            "output_ids has 3 tokens, and the completion ends with number 3 of them, by 'le",
+        ),
         (dict(max_tokens=2), [1, 2, 3], "ends with number 2 of them"),
         (dict(stop_token_ids=(2,)), [1, 2, 3], "ends with number 2 of them, by 'stop'"),
         (dict(stop=("$",)), [1, 3, 2], "ends with number 2 of them, by 'stop'"),
