@@ -41,7 +41,7 @@ def resume(engine: "LLMEngine", completion: "CompletionOutput", output_ids: List
                 completion.logprobs.append(TokenLogprobs(token, NOT_KNOWN, ()))
     if sequence.finish_reason:
         raise BadRequest(
-            f"output_ids has {len(output_ids)} tokens, and the completion ends with number {len(sequence.output_ids)} of "
-            f"them, by {sequence.finish_reason!r}; nothing is left to generate."
+            f"output_ids has {len(output_ids)} tokens, and the completion ends with number {len(sequence.output_ids)} "
+            f"of them, by {sequence.finish_reason!r}; nothing is left to generate."
         )
     completion.num_offered = completion.num_passed_on = len(sequence.output_ids)
