@@ -1,5 +1,5 @@
-"""Lesson 14: how much a server takes on. Beyond that, it refuses at once: a request that waits for a minute and then times
-out has cost as much as one that was served."""
+"""Lesson 14: how much a server takes on. Beyond that, it refuses at once: a request that waits for a minute and then
+times out has cost as much as one that was served."""
 
 import time
 from collections import deque

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest, shortened
@@ -22,7 +23,9 @@ from lessons_lib.serving.messages import (
     Command,
     Draining,
     EngineDead,
-    EngineGauges,
+    EngineDied,
+    EngineInfo,
+    EngineReady,
     EngineStatus,
     Event,
     NewTokens,
@@ -61,8 +64,8 @@ class RequestStream:
             async for tokens in stream: ...
 
     When the reader leaves before the end, the request is aborted: at the end of `async with`, when the reader is
-    cancelled while it waits, and when the stream is garbage. A reader that only wants to look up from time to time waits
-    with `asyncio.wait`, which cancels nothing.
+    cancelled while it waits, and when the stream is garbage. A reader that wants to wait for a limited time uses
+    `asyncio.wait`, which cancels nothing.
 
     Attributes:
         request_id: of the request.
@@ -139,10 +142,11 @@ class AsyncEngine:
 
     def _prepare(self, admission: AdmissionControl | None) -> None:
         self.admission = admission or AdmissionControl()
-        self.gauges = EngineGauges()
+        self.gauges = EngineGauges(0, 0, 0, 0, 0, 0)
         self.error: str | None = None
         self.is_draining = False
         self._metrics: dict[str, Any] = {}
+        self._info: EngineInfo | None = None
         self._requests: dict[str, InFlight] = {}
         self._commands: list[Command] = []
         self._numbers = itertools.count()
@@ -240,9 +244,16 @@ class AsyncEngine:
         """`EngineMetrics.snapshot()` of the engine, up to a quarter of a second old while it is busy."""
         return dict(self._metrics)
 
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's tokenizer and limits."""
+        if self._info is None:
+            self._info = EngineInfo.of(self._engine_loop.engine)
+        return self._info
+
     async def aclose(self) -> None:
         """Abort what is left, and let go of the engine, which stays open."""
-        if self._owner is None:
+        if self._owner is None or self._owner.done():
             return
         self._is_closing = True
         self._has_work.set()
@@ -264,6 +275,7 @@ class AsyncEngine:
 
     async def _open(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._deliver([self._engine_loop.status()])
 
     def _send(self, command: Command) -> None:
         self._commands.append(command)
@@ -307,6 +319,10 @@ class AsyncEngine:
             elif isinstance(event, EngineStatus):
                 self.gauges = event.gauges
                 self._metrics = event.metrics or self._metrics
+            elif isinstance(event, EngineReady):
+                self._info = event.info
+            elif isinstance(event, EngineDied):
+                self.error = event.error
             elif (request := requests.get(event.request_id)) is None:
                 continue  # the front has died meanwhile
             elif isinstance(event, Accepted):

@@ -10,7 +10,6 @@ from lessons_lib.serving.messages import (
     Accepted,
     AddRequest,
     Command,
-    EngineGauges,
     EngineStatus,
     Event,
     NewTokens,
@@ -71,7 +70,7 @@ class EngineLoop:
         metrics, now = None, self.clock()
         if now >= self._next_metrics or not self.open:
             metrics, self._next_metrics = self.engine.metrics.snapshot(), now + METRICS_INTERVAL
-        return EngineStatus(gauges_of(self.engine), metrics)
+        return EngineStatus(self.engine.gauges(), metrics)
 
     def close(self) -> None:
         """Abort what is left. The engine itself stays as it is, and may have died."""
@@ -108,14 +107,3 @@ class EngineLoop:
         lost, self.open = self.open, set()
         error = "RuntimeError: another caller of the engine has aborted the request, or has taken its output."
         return [RequestEnded(request_id, 0, error=error) for request_id in sorted(lost)]
-
-
-def gauges_of(engine: LLMEngine) -> EngineGauges:
-    """What the engine is doing now."""
-    scheduler = engine.scheduler
-    return EngineGauges(
-        running=len(scheduler.running),
-        waiting=len(scheduler.waiting),
-        used_blocks=len(scheduler.pool.used),
-        num_blocks=scheduler.pool.num_blocks,
-    )

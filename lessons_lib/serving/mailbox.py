@@ -9,8 +9,8 @@ T = TypeVar("T")
 class Mailbox(Generic[T]):
     """Items for one reader, in the order in which they were put in.
 
-    `put` never waits, so a slow reader can't hold up the engine. The mailbox doesn't grow without bound either: a request
-    has at most `max_tokens` tokens.
+    `put` never waits, so a slow reader can't hold up the engine. The mailbox doesn't grow without bound either: a
+    request has at most `max_tokens` tokens.
 
     It belongs to one event loop: all calls are made in its thread.
 

@@ -1,13 +1,16 @@
-"""Lesson 14: what a front and an engine say to each other. All of it can be pickled, because the engine may run in another
-process."""
+"""Lesson 14: what a front and an engine say to each other. All of it can be pickled, because the engine may run in
+another process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.loading import context_length
 
 
 class Draining(RuntimeError):
@@ -16,23 +19,6 @@ class Draining(RuntimeError):
 
 class EngineDead(RuntimeError):
     """The engine has stopped for good. Make a new one."""
-
-
-@dataclass(frozen=True)
-class EngineGauges:
-    """What an engine is doing at one moment."""
-
-    running: int = 0
-    waiting: int = 0
-    swapped: int = 0
-    used_blocks: int = 0
-    named_blocks: int = 0
-    num_blocks: int = 0
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that can be allocated."""
-        return self.num_blocks - self.used_blocks
 
 
 @dataclass(frozen=True)
@@ -82,6 +68,14 @@ class NewTokens:
 
     tokens: list[NewToken]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Sent after every step: as tuples, which pickle writes several times as fast as dataclasses.
+        return _new_tokens, ([tuple(vars(token).values()) for token in self.tokens],)
+
+
+def _new_tokens(rows: list[tuple[Any, ...]]) -> NewTokens:
+    return NewTokens([NewToken(*row) for row in rows])
+
 
 @dataclass(frozen=True)
 class EndedCompletion:
@@ -118,7 +112,7 @@ class RequestEnded:
         return cls(
             output.request_id,
             len(output.prompt_ids),
-            getattr(output, "num_cached_tokens", 0),
+            output.num_cached_tokens,
             [
                 EndedCompletion(
                     each.index, list(each.token_ids), each.text, each.finish_reason, each.stop_reason, each.logprobs
@@ -147,8 +141,63 @@ class EngineStatus:
     metrics: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class EngineInfo:
+    """What stays the same as long as the engine lives.
+
+    Attributes:
+        tokenizer: the model's.
+        max_model_len: the longest sequence, prompt and completion together; None if there is no limit.
+        vocab_size: token ids are below it.
+        max_logprobs: the most log-probabilities that a request may ask for.
+        num_blocks, block_size, max_num_seqs, max_num_batched_tokens: see EngineConfig.
+    """
+
+    tokenizer: Any
+    max_model_len: int | None
+    vocab_size: int
+    max_logprobs: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @classmethod
+    def of(cls, engine: LLMEngine) -> "EngineInfo":
+        """What can be said of an engine."""
+        config = engine.config
+        return cls(
+            engine.tokenizer,
+            config.max_model_len or context_length(engine.model.config),
+            engine.model.config.get_text_config().vocab_size,
+            config.max_logprobs,
+            engine.scheduler.pool.num_blocks,
+            config.block_size,
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class EngineReady:
+    """The engine's process has made its engine."""
+
+    info: EngineInfo
+
+
+@dataclass(frozen=True)
+class EngineDied:
+    """The last words of an engine's process.
+
+    Attributes:
+        error: the type and the message of what went wrong.
+    """
+
+    error: str
+
+
 Command: TypeAlias = AddRequest | AbortRequest
-Event: TypeAlias = Accepted | Refused | NewTokens | RequestEnded | EngineStatus
+Event: TypeAlias = Accepted | Refused | NewTokens | RequestEnded | EngineStatus | EngineReady | EngineDied
 
 
 def error_text(error: BaseException) -> str:

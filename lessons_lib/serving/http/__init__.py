@@ -1,0 +1,1 @@
+"""Lesson 14: the HTTP server of an engine."""
