@@ -113,7 +113,7 @@ def test_a_request_says_how_much_of_its_prompt_was_cached(an_engine):
     engine, prompt = an_engine(num_blocks=150), list(range(3, 16))  # 13 tokens: three full blocks
     (first,) = engine.generate([prompt], greedy(2, ignore_eos=True))
     (again,) = engine.generate([prompt], greedy(2, ignore_eos=True))
-    (longer,) = engine.generate([prompt[:9] + [90, 91, 92]], greedy(2, ignore_eos=True))
+    (longer,) = engine.generate([[*prompt[:9], 90, 91, 92]], greedy(2, ignore_eos=True))
     (forked,) = engine.generate([prompt], greedy(2, ignore_eos=True, n=3, temperature=1.0, seed=2))
     (salted,) = engine.generate([prompt], greedy(2, ignore_eos=True), cache_salt="own")
     (whole,) = engine.generate([prompt[:12]], greedy(2, ignore_eos=True))
