@@ -49,6 +49,9 @@ class TextGeneration(Generation):
             self.prompts.append(token_ids)
             self.echoed.append(text if self.body.echo else "")
             self.params.append(self._params(len(token_ids)))
+        if known := self.body.output_token_ids:
+            self.served.check_tokens("output_token_ids", known)
+            self.lengths[0] = sum(len(self.served.token_text[token]) for token in known)
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         is_first, length = index not in self.lengths, self.lengths.get(index, 0)
