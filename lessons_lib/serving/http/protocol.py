@@ -15,6 +15,7 @@ from lessons_lib.serving.http import errors
 MAX_PROMPTS = 1024  # of one request
 
 TokenId = Annotated[int, Field(ge=0)]
+TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,19}$")]  # a key of a JSON object is a string
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
@@ -144,12 +145,7 @@ class SamplingFields(Fields):
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_VALUES["stop"])] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: (
-        Annotated[
-            dict[Annotated[str, Field(pattern=r"^[0-9]{1,19}$")], Bias], Field(max_length=MAX_VALUES["logit_bias"])
-        ]
-        | None
-    ) = None
+    logit_bias: Annotated[dict[TokenIdText, Bias], Field(max_length=MAX_VALUES["logit_bias"])] | None = None
     response_format: ResponseFormat | None = None
     # They change nothing here, and clients send them.
     user: str | None = None
@@ -343,8 +339,8 @@ class ChatRequest(SamplingFields, ChatFields):
         "web_search_options": "nothing is looked up.",
         "best_of": "ask for n.",
         "echo": "the answer begins after the messages.",
-        "chat_template": "templates are the server's; write the prompt yourself, and send it to /v1/completions.",
-        "chat_template_kwargs": "templates are the server's; write the prompt yourself, and send it to /v1/completions.",
+        "chat_template": "the template is the server's; send a prompt of your own to /v1/completions.",
+        "chat_template_kwargs": "the template is the server's; send a prompt of your own to /v1/completions.",
         "documents": "put them into a message.",
         "mm_processor_kwargs": "this model reads text only.",
     }
