@@ -1,4 +1,5 @@
-"""Lesson 14: what `python -m lessons_lib.serving` can be told. The names are those of `vllm serve` where it has them."""
+"""Lesson 14: what `python -m lessons_lib.serving` can be told.
+`vllm serve` has the same names where it has the option."""
 
 import argparse
 import os
@@ -122,7 +123,9 @@ def api_keys(given: Sequence[str] | None, file: str | None, environment: Mapping
         try:
             found = Path(file).read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"api_key_file is {file!r}, which can't be read ({error}). Give a file of text.") from error
+            raise ValueError(
+                f"api_key_file is {file!r}, which can't be read ({error}). Give a file of text."
+            ) from error
         if not found:  # a server that was meant to have keys must not be open to all
             raise ValueError(f"api_key_file is {file!r}, which is empty; it must have a key a line.")
         keys += found

@@ -1,8 +1,8 @@
-"""Lesson 14: what one connection may cost. uvicorn reads and writes with bounded buffers, but waits for ever for a client
-that sends its request one byte a minute, or doesn't read its answer; and it takes a head of any size.
+"""Lesson 14: what one connection may cost. uvicorn has bounded buffers, but waits forever for a client that
+sends its request one byte a minute, or doesn't read its answer; and it takes a head of any size.
 
-These limits belong to the connection: an app sees a request only when its head is complete, and can't tell a client that
-reads slowly from one that has stopped.
+These limits belong to the connection: an app sees a request only when its head is complete, and can't tell a client
+that reads slowly from one that has stopped.
 """
 
 import asyncio

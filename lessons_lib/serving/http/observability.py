@@ -1,4 +1,4 @@
-"""Lesson 14: what an operator sees of a server: health, metrics, a log line for each request, and the cockpit's numbers.
+"""Lesson 14: what an operator sees of a server: health, metrics, a line for each request, the cockpit's numbers.
 
 Metrics have vLLM's names, `vllm:...`, where they mean the same, so dashboards and alerts that were made for vLLM work
 here too. What vLLM doesn't have, or means in another way, begins with `lessons_`.
@@ -99,7 +99,7 @@ class ServerMetrics:
         self.front, self.model_name, self.log = front, model_name, log
         self.answers: Counter[tuple[str, int]] = Counter()
         self.registry = CollectorRegistry()
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
 
     def text(self) -> bytes:
@@ -234,8 +234,8 @@ def checked_request_id(scope: Scope) -> str:
 
 
 class BackgroundLog(logging.Handler):
-    """Writes log lines in a thread of its own, so that nothing that can happen to a log stops the server: a full disk, a
-    pipe that isn't read, a network folder that hangs. Lines that can't be written are dropped and counted.
+    """Writes log lines in a thread of its own, so that nothing that happens to a log stops the server: a full disk, a pipe
+    that isn't read, a network folder that hangs. Lines that can't be written are dropped and counted.
 
     Attributes:
         num_dropped: lines that are lost.

@@ -25,7 +25,7 @@ def page(settings: ServerSettings) -> Response:
 @functools.cache
 def source() -> tuple[str, str]:
     """(the file's text, its Content-Security-Policy): a browser runs the file's own script and no other."""
-    text = resources.files(__package__).joinpath("page", "index.html").read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath("page").joinpath("index.html").read_text(encoding="utf-8")
     allowed = {"script": "'none'", "style": "'none'"}
     for kind in allowed:
         bodies = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)

@@ -86,7 +86,9 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
 
-def serve(recipe: EngineRecipe, settings: ServerSettings, engine: str = "process", *, until_stdin_closes: bool = False) -> None:
+def serve(
+    recipe: EngineRecipe, settings: ServerSettings, engine: str = "process", *, until_stdin_closes: bool = False
+) -> None:
     """Serve a model until a signal ends this process.
 
     Args:
