@@ -103,6 +103,7 @@ class Balancer:
         losses, reason, refusal = 0, "no replica takes requests", None
         while losses <= self.max_moves and (replica := self.choose(request)):
             replica.begin(request.block_hashes)
+            self.counts["continued"] += request.has_begun
             try:
                 refusal = await self._relay(request, replica)
                 if refusal is None:
@@ -116,7 +117,6 @@ class Balancer:
                 if why_not := request.why_not_elsewhere():
                     reason += f", and the stream can't go on elsewhere: {why_not}"
                     break
-                self.counts["continued"] += request.has_begun
             finally:
                 replica.end()
         if refusal and not request.has_begun:

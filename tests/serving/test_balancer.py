@@ -104,11 +104,17 @@ class FakeReplica:
         head = {"id": f"cmpl-{self.request_id}", "created": 1000 + self.number}
         for index in range(body.get("n", 1)):
             if path == CHAT and not known:
-                yield head | {"choices": [{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+                yield head | {
+                    "choices": [{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]
+                }
         for place, (token, text) in list(enumerate(WORDS))[len(known) :]:
             for index in range(body.get("n", 1)):
                 reason = "length" if place == len(WORDS) - 1 else None
-                choice = {"index": index, "text": text} if path == COMPLETION else {"index": index, "delta": {"content": text}}
+                choice = (
+                    {"index": index, "text": text}
+                    if path == COMPLETION
+                    else {"index": index, "delta": {"content": text}}
+                )
                 choice |= {"finish_reason": reason}
                 if body.get("return_token_ids"):
                     choice |= {"token_ids": [token]} | ({"prompt_token_ids": [1, 2]} if place == 0 else {})
@@ -261,7 +267,9 @@ async def test_what_cannot_go_on_ends_with_an_error_event(options, reason):
                 continue
             assert client.events[:-2] == whole[:cut]
             assert client.error["code"] == "replica_lost"
-            assert client.error["message"].endswith(f"the stream can't go on elsewhere: {reason}. Send the request again.")
+            assert client.error["message"].endswith(
+                f"the stream can't go on elsewhere: {reason}. Send the request again."
+            )
             assert fakes[1].bodies == []
 
 
@@ -345,7 +353,9 @@ async def test_a_wrong_request_is_wrong_everywhere(stream):
         assert client.status == 400 and fakes[1].bodies == []
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"3", b'{"stream": true}', b'{"prompt": 3, "stream": true}', b"[" * 9999])
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b"3", b'{"stream": true}', b'{"prompt": 3, "stream": true}', b"[" * 9999]
+)
 @in_order
 async def test_a_body_that_makes_no_sense_is_left_to_the_replica(content):
     async with a_balancer(1) as (balancer, fakes):
@@ -483,7 +493,9 @@ async def test_what_the_client_and_the_replica_say_is_passed_on():
     async with a_balancer(1) as (balancer, fakes):
         body = {"prompt": "a", "stream": True, "seed": 5, "max_tokens": 3, "user": None}
         await Client().ask(balancer, COMPLETION + "?a=b", body, [(b"authorization", b"Bearer k")])
-        assert fakes[0].bodies == [{"prompt": "a", "stream": True, "seed": 5, "max_tokens": 3, "return_token_ids": True}]
+        assert fakes[0].bodies == [
+            {"prompt": "a", "stream": True, "seed": 5, "max_tokens": 3, "return_token_ids": True}
+        ]
         state = json.loads((await Client().ask(balancer, "/replicas")).content)
         assert state["policy"] == "round robin" and state["replicas"][0]["num_sent"] == 1
         assert (await Client().ask(balancer, "/health")).status == 200

@@ -176,16 +176,8 @@ class Generation:
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[list[RequestStream]]:
-<<<<<<< HEAD
-        """The streams of the prompts. Those that still run when the block is left are aborted: all, if the client leaves
-        or if one of them is refused."""
-        options: dict[str, Any] = {"tier": self.body.priority or 0, "cache_salt": self.body.cache_salt}
-        if self.body.output_token_ids:
-            options["output_ids"] = self.body.output_token_ids
-=======
         """The streams of the prompts. Those that still run when the block is left are aborted: all, if the client
         leaves or if one of them is refused."""
->>>>>>> s-api
         async with AsyncExitStack() as stack:
             streams: list[RequestStream] = []
             for prompt, params in zip(self.prompts, self.params):
@@ -197,6 +189,7 @@ class Generation:
                     tier=self.body.priority or 0,
                     is_interactive=bool(self.body.stream),
                     cache_salt=self.body.cache_salt,
+                    output_ids=self.body.output_token_ids or (),
                 )
                 stack.push_async_callback(stream.aclose)
                 streams.append(stream)
