@@ -207,6 +207,7 @@ class Relayed(Response):
         await self.gateway.relay(scope, receive, send)
 
 
+@serve.ingress(gateway_app)
 class Gateway:
     """What clients talk to: passes requests to the replicas, and lets streams go on elsewhere."""
 
@@ -309,9 +310,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         graceful_shutdown_timeout_s=60,  # how long a replica that is taken away may finish what it has
         **scaling,
     )
-    gateway = deployment(
-        serve.ingress(gateway_app)(Gateway), max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.5}
-    )
+    gateway = deployment(Gateway, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.5})
     application: serve.Application = gateway.bind(server.bind(args.get("model"), max_requests, args.get("engine")))
     return application
 

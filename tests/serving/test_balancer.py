@@ -66,8 +66,11 @@ class FakeReplica:
 
     async def complete(self, reader, writer, path, body):
         self.bodies.append(body)
-        if self.status != 200:
-            return self.answer(writer, self.status, b'{"error": {"message": "no", "code": null}}')
+        # As the server does: behind the end of a completion, nothing can go on.
+        is_over = self.parse is json.loads and len(body.get("output_token_ids", ())) == len(WORDS)
+        status = 400 if is_over else self.status
+        if status != 200:
+            return self.answer(writer, status, b'{"error": {"message": "no", "code": null}}')
         if not body.get("stream"):
             whole = json.dumps({"text": "".join(text for _, text in WORDS)}).encode()
             if self.fail_after is not None:
