@@ -155,7 +155,6 @@ class PrefixRequestRouter(RequestRouter):
         """Called once, with RequestRouterConfig.request_router_kwargs."""
         self.imbalance_limit: int = kwargs.get("imbalance_limit", 4)
         self.known: dict[str, Replica] = {}
-        self.sent_to: dict[str, Replica] = {}
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -171,14 +170,8 @@ class PrefixRequestRouter(RequestRouter):
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """A replica has taken the request."""
         replica = self._known(replica_id)
-        replica.begin(hashes_in(pending_request))
-        self.sent_to[pending_request.metadata.internal_request_id] = replica
-
-    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """It has ended, in whatever way."""
-        super().on_request_completed(replica_id, internal_request_id)
-        if replica := self.sent_to.pop(internal_request_id, None):
-            replica.end()
+        replica.num_sent += 1
+        replica.sent_blocks.add(hashes_in(pending_request))
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """The one that replaces it has another id, and an empty cache."""
@@ -186,7 +179,10 @@ class PrefixRequestRouter(RequestRouter):
         self.known.pop(replica_id.unique_id, None)
 
     def _known(self, replica_id: ReplicaID) -> Replica:
-        return self.known.setdefault(replica_id.unique_id, Replica())
+        replica = self.known.setdefault(replica_id.unique_id, Replica())
+        # Ray counts already: the replica says how much it has with every request that it takes.
+        replica.load = self.replica_queue_len_cache.get(replica_id) or 0
+        return replica
 
 
 def hashes_in(pending_request: PendingRequest | None) -> list[bytes]:
