@@ -139,6 +139,7 @@ class LLMEngine:
         is_interactive: bool = False,
         on_token: OnToken | None = None,
         cache_salt: str | None = None,
+        output_ids: ListOf[int] = (),
         awaited: list[EngineRequest] | None = None,
     ) -> str:
         """Add a request. The steps that follow serve it.
@@ -150,6 +151,8 @@ class LLMEngine:
             on_token: called with each new token. If it raises, this request fails, and no other.
             cache_salt: the request shares cached blocks only with requests of the same salt, so that how fast it is
                 served tells nothing about the prompts of others.
+            output_ids: tokens that another engine has computed for this completion, which goes on behind them; see
+                `resumption`.
             awaited: for callers that look for the request's `result` themselves: the request is appended to it, and
                 `step` doesn't return the output.
 

@@ -1,6 +1,7 @@
 """Serving: many callers, one engine.
 
-Read in this order: messages, engine_loop, mailbox, admission, async_engine, engine_process (lesson 14).
+Read in this order: messages, engine_loop, mailbox, admission, async_engine, engine_process (lesson 14);
+router, routing_simulation, continuation, client_request, balancer, ray_app (15).
 """
 
 from lessons_lib.engine.metrics import EngineGauges

@@ -53,6 +53,9 @@ class TextGeneration(Generation):
             self.prompts.append(token_ids)
             self.echoed.append(text if self.body.echo else "")
             self.params.append(self._params(len(token_ids)))
+        if known := self.body.output_token_ids:
+            self.served.check_tokens("output_token_ids", known)
+            self.lengths[0] = sum(len(self.served.token_text[token]) for token in known)
 
     def is_plain(self) -> bool:
         return super().is_plain() and not self.body.echo

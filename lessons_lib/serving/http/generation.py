@@ -18,7 +18,7 @@ from starlette.responses import Response
 from lessons_lib import __version__
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import shortened
+from lessons_lib.models.prompts import BadRequest, shortened
 from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.protocol import SamplingFields
@@ -129,6 +129,8 @@ class Generation:
         """
         check_model(self.body.model, self.served)
         await self.prepare()
+        if self.body.output_token_ids and len(self.prompts) > 1:
+            raise BadRequest(f"output_token_ids is given with {len(self.prompts)} prompts; one completion can go on.")
         self._check_context()
         if not self.body.stream:
             return JSONResponse(await unless_gone(request.receive, self.whole()))
@@ -159,7 +161,8 @@ class Generation:
 
         async with self._started() as streams, aclosing(arrivals(streams)) as arriving:
             # With the first tokens, not before them: nothing may be sent while the status can still be an error.
-            parts = [chunk(json.dumps(choice), self.first_fields(choice)) for choice in self.first_choices()]
+            first = [] if self.body.output_token_ids else self.first_choices()
+            parts = [chunk(json.dumps(choice), self.first_fields(choice)) for choice in first]
             async for arrived in arriving:
                 for prompt_index, tokens in arrived:
                     for completion, own in by_completion(tokens).items():
@@ -221,7 +224,7 @@ class Generation:
         }
 
     def _usage(self) -> Usage:
-        return Usage(sum(map(len, self.prompts)))
+        return Usage(sum(map(len, self.prompts)), len(self.body.output_token_ids or ()))
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[list[RequestStream]]:
@@ -238,6 +241,7 @@ class Generation:
                     tier=self.body.priority or 0,
                     is_interactive=bool(self.body.stream),
                     cache_salt=self.body.cache_salt,
+                    output_ids=self.body.output_token_ids or (),
                 )
                 stack.push_async_callback(stream.aclose)
                 streams.append(stream)

@@ -170,6 +170,8 @@ class SamplingFields(Fields):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
     priority: Annotated[int, Field(ge=0, le=MAX_TIER)] | None = None
     return_token_ids: bool | None = None
+    # This server's own: tokens that another replica has computed. The stream goes on behind them; a balancer needs it.
+    output_token_ids: TokenIds | None = None
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:
         """As the engine takes them.
@@ -184,6 +186,8 @@ class SamplingFields(Fields):
             raise BadRequest("stream_options is given, and stream is not true; leave it out, or set stream.")
         if self.stream and self.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs is given, and stream is true; they come only in a response at once.")
+        if self.output_token_ids and (not self.stream or getattr(self, "echo", None)):
+            raise BadRequest("output_token_ids is given; only a stream without echo can go on behind tokens.")
         given = {name: value for name in ENGINE_FIELDS if (value := getattr(self, name)) is not None}
         rules = self.response_format.to_params() if self.response_format else None
         if self.structured_outputs:
