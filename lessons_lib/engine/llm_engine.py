@@ -25,6 +25,7 @@ from lessons_lib.engine.probe import GATHERED, probe
 from lessons_lib.engine.recovery import Changes, one_call, recover
 from lessons_lib.engine.request_checks import check_options
 from lessons_lib.engine.requests_in import checked_params, new_request, new_sequence
+from lessons_lib.engine.resumption import resume
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.step_results import LaunchedStep, completions_with_token
@@ -176,6 +177,8 @@ class LLMEngine:
         sequence.tier, sequence.expected_tokens, sequence.is_interactive = int(tier), expected_tokens, is_interactive
         sequence.cache_salt = cache_salt
         request = new_request(self, sequence, params, on_token, awaited is not None)
+        if len(output_ids):
+            resume(self, request.completions[0], output_ids)
         if awaited is not None:
             awaited.append(request)
         with self.changes:
