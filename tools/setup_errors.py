@@ -66,6 +66,12 @@ def explain_failure(said, root):
     """Turn the error output of a failed venv, pip or uv into an error that says what to do."""
     if is_disk_full(said):
         return SetupError(disk_full_message(root))
+    if "DO NOT MATCH THE HASHES" in said:
+        return SetupError(
+            "A downloaded file is not the one that was expected (see its hash above), so it is not used.\n"
+            "Run the same command again. If the hash is wrong again, the package index or a proxy changes files: use "
+            "another one\n(PIP_INDEX_URL, or UV_DEFAULT_INDEX for uv)."
+        )
     refusal = explain_answer(said)
     if refusal:
         return refusal

@@ -20,12 +20,13 @@ from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.input_batch import num_prompt_logits
 from lessons_lib.engine.logits_processors import LogitsProcessor, LogitsRules
-from lessons_lib.engine.metrics import EngineMetrics, EngineStep
+from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, NewToken, RequestOutput, drop_frames
 from lessons_lib.engine.probe import GATHERED, probe
 from lessons_lib.engine.recovery import Changes, one_call, recover, restored, was_interrupted_in_callback
 from lessons_lib.engine.request_checks import check_options, check_params
+from lessons_lib.engine.resumption import resume
 from lessons_lib.engine.sampling import choose_tokens, why_no_token
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.stopwatch import StopWatch
@@ -155,6 +156,7 @@ class LLMEngine:
         is_interactive: bool = False,
         on_token: Callable[[NewToken], None] | None = None,
         cache_salt: str | None = None,
+        output_ids: ListOf[int] = (),
         awaited: list[EngineRequest] | None = None,
     ) -> str:
         """Add a request. The steps that follow serve it.
@@ -166,6 +168,8 @@ class LLMEngine:
             on_token: called with each new token. If it raises, this request fails, and no other.
             cache_salt: the request shares cached blocks only with requests of the same salt, so that how fast it is
                 served tells nothing about the prompts of others.
+            output_ids: tokens that another engine has computed for this completion, which goes on behind them; see
+                `resumption`.
             awaited: for callers that look for the request's `result` themselves: the request is appended to it, and
                 `step` doesn't return the output.
 
@@ -202,6 +206,8 @@ class LLMEngine:
         )
         seed = random.getrandbits(63) if params.seed is None else params.seed
         completion = request.new_completion(sequence, seed, self.tokenizer)
+        if len(output_ids):
+            resume(self, completion, output_ids)
         if awaited is not None:
             awaited.append(request)
         with self.changes:
@@ -255,6 +261,20 @@ class LLMEngine:
     def has_unfinished(self) -> bool:
         """Whether a step would do anything."""
         return bool(self.requests or self.unclaimed)
+
+    def gauges(self) -> EngineGauges:
+        """What the engine is doing now. If another thread calls the engine, this waits until that call has returned."""
+        with self.lock:
+            scheduler, pool, waiting = self.scheduler, self.scheduler.pool, self.scheduler.waiting
+            return EngineGauges(
+                running=len(scheduler.running),
+                waiting=len(waiting),
+                # Most of the time none is, and looking at all that wait would take time.
+                swapped=sum(bool(each.swapped) for each in waiting) if scheduler.swap_space.used else 0,
+                used_blocks=len(pool.used),
+                named_blocks=len(pool.block_to_hash),
+                num_blocks=pool.num_blocks,
+            )
 
     @one_call
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -320,7 +340,7 @@ class LLMEngine:
             finally:
                 self._fail(scheduler_output, watch, error)
             return None
-        self._record_queue_times(scheduler_output.admitted, watch.start)
+        self._note_admitted(scheduler_output, watch.start)
         return LaunchedStep(scheduler_output, tokens, watch, seen[0] if seen else None)
 
     def process_results(self, step: LaunchedStep, update: Update) -> None:
@@ -562,7 +582,7 @@ class LLMEngine:
         request, sequence = completion.request, completion.sequence
         is_running = not sequence.finish_reason
         try:
-            text = completion.add_text()
+            token = completion.new_token(completion.add_text(), self.tokenizer)
         except Exception as error:  # of the tokenizer
             if is_running:
                 sequence.finish_reason = None  # a stop string may have been found; the scheduler has the sequence still
@@ -573,7 +593,6 @@ class LLMEngine:
         if sequence.finish_reason and completion.first_token_time is not None:
             self.metrics.tpot.add((now - completion.first_token_time) / (len(sequence.output_ids) - 1))
         if request.on_token:
-            token = NewToken(request.id, completion.index, sequence.output_ids[-1], text, sequence.finish_reason)
             self._call_back(request.on_token, token, completion)
             if self.requests.get(request.id) is not request:
                 return  # it has failed, or its own callback has aborted it
@@ -619,14 +638,22 @@ class LLMEngine:
         if error:
             drop_frames(error)
         self.metrics.add_request("error" if error else reason, self.clock() - request.arrival)
-        output = RequestOutput(request.id, request.prompt_ids, request.completions, error, request.prompt_logprobs)
+        output = RequestOutput(
+            request.id,
+            request.prompt_ids,
+            request.completions,
+            error,
+            request.prompt_logprobs,
+            request.num_cached_tokens,
+        )
         self.hand_in(request, output)
         return output
 
-    def _record_queue_times(self, admitted: list[Sequence], now: float) -> None:
-        for sequence in admitted:
+    def _note_admitted(self, scheduler_output: PreemptiveSchedulerOutput, now: float) -> None:
+        for sequence in scheduler_output.admitted:
             request = self._completions[sequence].request
             if not request.is_admitted:  # a preempted sequence is admitted once more
+                request.num_cached_tokens = scheduler_output.cached.get(sequence, 0)
                 request.is_admitted = True
                 self.metrics.queue_time.add(now - request.arrival)
 

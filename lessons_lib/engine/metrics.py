@@ -87,6 +87,34 @@ class EngineStep:
         return sum(self.seconds.values())
 
 
+@dataclass(frozen=True)
+class EngineGauges:
+    """What an engine is doing at one moment.
+
+    Attributes:
+        running, waiting, swapped: sequences in a batch slot, sequences without one, and how many of those are in the
+            swap space.
+        used_blocks, named_blocks, num_blocks: blocks in use, blocks that can be found by their hash, and all blocks.
+    """
+
+    running: int
+    waiting: int
+    swapped: int
+    used_blocks: int
+    named_blocks: int
+    num_blocks: int
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that can be allocated."""
+        return self.num_blocks - self.used_blocks
+
+    @property
+    def kv_cache_usage_perc(self) -> float:
+        """Share of the blocks in use, 0 to 1."""
+        return self.used_blocks / self.num_blocks if self.num_blocks else 0.0
+
+
 @dataclass
 class EngineMetrics:
     """Sums over the lifetime of an engine, and its last steps.

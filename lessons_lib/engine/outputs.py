@@ -22,6 +22,8 @@ class NewToken:
         index: which completion of the request it belongs to.
         text: what can be shown now and could not before; sometimes nothing.
         finish_reason: why the completion ends here, None if it goes on.
+        logprobs: of the token, if they were asked for.
+        stop_reason: see CompletionOutput; None while the completion goes on.
     """
 
     request_id: str
@@ -29,6 +31,8 @@ class NewToken:
     token: int
     text: str
     finish_reason: str | None
+    logprobs: TokenLogprobs | None = None
+    stop_reason: str | int | None = None
 
 
 @dataclass
@@ -87,16 +91,38 @@ class CompletionOutput:
         self.text = self.detokenizer.text
         return text
 
+    def new_token(self, text: str, tokenizer: PreTrainedTokenizerBase) -> NewToken:
+        """The newest token as its reader gets it.
+
+        Args:
+            text: what `add_text` returned for it.
+        """
+        if self.sequence.finish_reason:
+            self._note_stop_token(tokenizer)
+        return NewToken(
+            self.request.id,
+            self.index,
+            self.token_ids[-1],
+            text,
+            self.sequence.finish_reason,
+            self.logprobs[-1] if self.logprobs else None,
+            self.stop_reason,
+        )
+
     def finish(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Nothing follows: take over the reason, and the whole text."""
-        params = self.request.params
         self.finish_reason = self.sequence.finish_reason
+        self._note_stop_token(tokenizer)
+        if self.detokenizer is None and self.request.params.detokenize:
+            self.text = text_of(tokenizer, self.token_ids[: self._num_shown()], self.request.decode_options(tokenizer))
+
+    def _note_stop_token(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """If one of `stop_token_ids` has ended it, that is the reason."""
+        params = self.request.params
         if self._ends_with_stop_token() and self.stop_reason is None:
             is_end_token = self.token_ids[-1] == tokenizer.eos_token_id and not params.ignore_eos
             if self.token_ids[-1] in params.stop_token_ids and not is_end_token:
                 self.stop_reason = self.token_ids[-1]
-        if self.detokenizer is None and params.detokenize:
-            self.text = text_of(tokenizer, self.token_ids[: self._num_shown()], self.request.decode_options(tokenizer))
 
     def _num_shown(self) -> int:
         """How many tokens the text has. A stop token is not part of it, unless that was asked for."""
@@ -117,6 +143,8 @@ class RequestOutput:
             failed pass; the traceback's text is the last of `error.__notes__`.
         prompt_logprobs: one for each token of the prompt, if they were asked for. The first has none: no logits predict
             it. Others have none if the request ended before they were computed.
+        num_cached_tokens: tokens of the prompt that were in the prefix cache when the request was admitted. If it was
+            preempted later, what it found then doesn't count.
     """
 
     request_id: str
@@ -124,6 +152,7 @@ class RequestOutput:
     completions: list[CompletionOutput]
     error: BaseException | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    num_cached_tokens: int = 0
 
     @property
     def text(self) -> str:
@@ -150,7 +179,7 @@ class EngineRequest:
         on_token: called with each NewToken.
         completions: those that have begun. The others begin when the prompt is computed.
         rules: what changes its logits, or None.
-        prompt_logprobs: see RequestOutput.
+        prompt_logprobs, num_cached_tokens: see RequestOutput.
         is_admitted: whether it has had its first step.
         is_awaited: whether `generate` or `stream` looks for its result, so that `step` doesn't return it.
         result: what it returned, once it has ended.
@@ -164,6 +193,7 @@ class EngineRequest:
     rules: LogitsRules | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     completions: list[CompletionOutput] = field(default_factory=list)
+    num_cached_tokens: int = 0
     is_admitted: bool = False
     is_awaited: bool = False
     result: RequestOutput | None = None

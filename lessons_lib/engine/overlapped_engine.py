@@ -6,6 +6,7 @@ between, its sequences have placeholders; see `overlap`.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -14,6 +15,7 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.outputs import CompletionOutput, EngineRequest, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps
@@ -105,6 +107,12 @@ class OverlappedEngine(LLMEngine):
         """See `LLMEngine.note_request`."""
         if _waits(request.params) or len(request.completions) < request.params.n:
             self._needs_logits[request] = None
+
+    def gauges(self) -> EngineGauges:
+        """See `LLMEngine.gauges`. A sequence whose last token is in flight is running."""
+        with self.lock:
+            now = super().gauges()
+            return replace(now, running=now.running + len(self.overlap.leaving))
 
     def _next_needs_logits(self) -> bool:
         """Whether the next step may compute a sequence whose log-probabilities are wanted, whose rules look at its last

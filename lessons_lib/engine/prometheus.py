@@ -1,12 +1,12 @@
 """Lesson 12: an engine's metrics in the text format that Prometheus reads
 (https://prometheus.io/docs/instrumenting/exposition_formats/)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from lessons_lib.engine.metrics import BOUNDS, EngineMetrics, Histogram
+from lessons_lib.engine.metrics import BOUNDS, EngineGauges, EngineMetrics, Histogram
 
 PREFIX = "lessons_engine_"
 COUNTERS = {
@@ -22,6 +22,15 @@ GAUGES = {
     "block_utilization": "Share of the blocks in use, averaged over the steps.",
     "prefix_hit_rate": "Share of the prefill tokens that were found in the cache.",
 }
+NOW = {  # gauge, by vLLM's name if it has one -> (attribute of EngineGauges, help)
+    "num_requests_running": ("running", "Sequences in a batch slot."),
+    "num_requests_waiting": ("waiting", "Sequences that wait for a batch slot."),
+    "num_requests_swapped": ("swapped", "Waiting sequences that are swapped out."),
+    "kv_cache_usage_perc": ("kv_cache_usage_perc", "Share of the blocks in use; 1 means all."),
+    "used_blocks": ("used_blocks", "Blocks in use."),
+    "named_blocks": ("named_blocks", "Blocks that can be found by their hash."),
+    "num_blocks": ("num_blocks", "Blocks in all."),
+}
 HISTOGRAMS = {
     "queue_time": "From arrival to the first step.",
     "ttft": "Time to first token.",
@@ -32,10 +41,15 @@ HISTOGRAMS = {
 
 
 class EngineCollector:
-    """What prometheus_client asks for the values when they are scraped. The engine itself doesn't know about it."""
+    """What prometheus_client asks for the values when they are scraped. The engine itself doesn't know about it.
 
-    def __init__(self, metrics: EngineMetrics):
-        self.metrics = metrics
+    Attributes:
+        metrics: of the engine.
+        gauges: function: `LLMEngine.gauges`; None leaves them out.
+    """
+
+    def __init__(self, metrics: EngineMetrics, gauges: Callable[[], EngineGauges] | None = None):
+        self.metrics, self.gauges = metrics, gauges
 
     def collect(self) -> Iterator[Metric]:
         """Every metric once."""
@@ -43,6 +57,10 @@ class EngineCollector:
             yield CounterMetricFamily(PREFIX + name, help_text, value=getattr(self.metrics, name))
         for name, help_text in GAUGES.items():
             yield GaugeMetricFamily(PREFIX + name, help_text, value=getattr(self.metrics, name))
+        if self.gauges:
+            now = self.gauges()
+            for name, (attribute, help_text) in NOW.items():
+                yield GaugeMetricFamily(PREFIX + name, help_text, value=getattr(now, attribute))
         for name, help_text in HISTOGRAMS.items():
             histogram = getattr(self.metrics, name)
             yield HistogramMetricFamily(
@@ -58,10 +76,10 @@ class EngineCollector:
         yield parts
 
 
-def prometheus_text(metrics: EngineMetrics) -> str:
-    """All metrics, one per line, as a server returns them under /metrics."""
+def prometheus_text(metrics: EngineMetrics, gauges: Callable[[], EngineGauges] | None = None) -> str:
+    """All metrics, one per line, as a server returns them under /metrics; see EngineCollector."""
     registry = CollectorRegistry()
-    registry.register(EngineCollector(metrics))
+    registry.register(EngineCollector(metrics, gauges))
     return generate_latest(registry).decode()
 
 

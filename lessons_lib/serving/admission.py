@@ -1,0 +1,137 @@
+"""Lesson 14: how much a server takes on. Beyond that, it refuses at once: a request that waits for a minute and then
+times out has cost as much as one that was served."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lessons_lib.models.prompts import BadRequest
+
+NUM_RECENT = 64  # how many requests that have ended the rate is taken from
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 60.0  # seconds
+
+
+class Overloaded(RuntimeError):
+    """The server has as much to do as it takes on.
+
+    Attributes:
+        retry_after: in how many seconds there is likely to be room.
+    """
+
+    def __init__(self, message: str, retry_after: float):
+        super().__init__(message, retry_after)
+        self.message, self.retry_after = message, retry_after
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(eq=False)
+class Admitted:
+    """What one request in flight counts for.
+
+    Attributes:
+        num_prompt_tokens: how long its prompt is, or is believed to be.
+    """
+
+    num_prompt_tokens: int
+
+
+class AdmissionControl:
+    """Bounds the requests in flight, waiting or running, and the tokens of their prompts.
+
+    Both are needed: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long.
+
+    Attributes:
+        max_requests, max_prompt_tokens: the bounds; None for none.
+        num_requests, num_prompt_tokens: in flight now.
+        num_refused: how many requests it has refused.
+    """
+
+    def __init__(
+        self,
+        max_requests: int | None = 256,
+        max_prompt_tokens: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        for name, limit in (("max_requests", max_requests), ("max_prompt_tokens", max_prompt_tokens)):
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} is {limit}; it must be at least 1, or None for no limit.")
+        self.max_requests, self.max_prompt_tokens, self.clock = max_requests, max_prompt_tokens, clock
+        self.num_requests = self.num_prompt_tokens = self.num_refused = 0
+        self._ended: deque[tuple[float, int]] = deque(maxlen=NUM_RECENT)  # (when, tokens of its prompt)
+
+    def admit(self, num_prompt_tokens: int) -> Admitted:
+        """Count one more request.
+
+        Raises:
+            BadRequest: the prompt is longer than all prompts together may be.
+            Overloaded: there is no room. In both cases, nothing is counted.
+        """
+        self._check_prompt(num_prompt_tokens)
+        if self.max_requests is not None and self.num_requests >= self.max_requests:
+            raise self._overloaded(
+                f"{self.num_requests} requests are in flight, the limit is {self.max_requests}", 1, 0
+            )
+        self._check_room(num_prompt_tokens)
+        self.num_requests += 1
+        self.num_prompt_tokens += num_prompt_tokens
+        return Admitted(num_prompt_tokens)
+
+    def correct(self, admitted: Admitted, num_prompt_tokens: int) -> None:
+        """The engine has encoded the prompt, so how long it is is known.
+
+        Raises:
+            BadRequest, Overloaded: as `admit` would have; the request still counts, as before.
+        """
+        more = num_prompt_tokens - admitted.num_prompt_tokens
+        if more > 0:
+            self._check_prompt(num_prompt_tokens)
+            self._check_room(more)
+        self.num_prompt_tokens += more
+        admitted.num_prompt_tokens = num_prompt_tokens
+
+    def release(self, admitted: Admitted, *, was_served: bool = True) -> None:
+        """The request has ended. If it was served, it says how fast requests end."""
+        self.num_requests -= 1
+        self.num_prompt_tokens -= admitted.num_prompt_tokens
+        if was_served:
+            self._ended.append((self.clock(), admitted.num_prompt_tokens))
+
+    def retry_after(self, num_requests: int, num_prompt_tokens: int) -> float:
+        """Estimate how long it takes until so many requests and prompt tokens have ended, from the recent rate.
+
+        Returns:
+            seconds, 0.1 to 60; 1 if too few requests have ended to tell.
+        """
+        if len(self._ended) < 2:
+            return 1.0
+        seconds = max(0.0, self.clock() - self._ended[0][0])  # until now: if nothing ends any more, the rate falls
+        tokens = sum(count for _, count in self._ended)
+        needed = max(num_requests / len(self._ended), num_prompt_tokens / max(1, tokens))
+        return min(max(SHORTEST_WAIT, seconds * needed), LONGEST_WAIT)
+
+    def _check_prompt(self, num_prompt_tokens: int) -> None:
+        if self.max_prompt_tokens is not None and num_prompt_tokens > self.max_prompt_tokens:
+            raise BadRequest(
+                f"the prompt has {num_prompt_tokens} tokens; this server takes {self.max_prompt_tokens} at a time, in "
+                "all prompts together. Shorten the prompt."
+            )
+
+    def _check_room(self, num_prompt_tokens: int) -> None:
+        if self.max_prompt_tokens is None:
+            return
+        too_many = self.num_prompt_tokens + num_prompt_tokens - self.max_prompt_tokens
+        if too_many > 0:
+            raise self._overloaded(
+                f"prompts of {self.num_prompt_tokens} tokens are in flight, and {num_prompt_tokens} more exceed the "
+                f"limit of {self.max_prompt_tokens}",
+                0,
+                too_many,
+            )
+
+    def _overloaded(self, what: str, num_requests: int, num_prompt_tokens: int) -> Overloaded:
+        self.num_refused += 1
+        seconds = self.retry_after(num_requests, num_prompt_tokens)
+        return Overloaded(f"the server is full: {what}. Try again in {seconds:.1f} s.", seconds)

@@ -1,0 +1,382 @@
+"""Lesson 14: an engine for many callers at once. One coroutine owns it; the others send commands and read streams."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.prompts import BadRequest, shortened
+from lessons_lib.serving.admission import AdmissionControl, Admitted
+from lessons_lib.serving.engine_loop import EngineLoop
+from lessons_lib.serving.mailbox import Mailbox
+from lessons_lib.serving.messages import (
+    AbortRequest,
+    Accepted,
+    AddRequest,
+    Command,
+    Draining,
+    EngineDead,
+    EngineDied,
+    EngineInfo,
+    EngineReady,
+    EngineStatus,
+    Event,
+    NewTokens,
+    Refused,
+    RequestEnded,
+    error_text,
+)
+
+CHARACTERS_PER_TOKEN = 4  # of usual text; how long a prompt is until the engine has encoded it
+FrontT = TypeVar("FrontT", bound="AsyncEngine")
+
+
+@dataclass(eq=False)
+class InFlight:
+    """What a front knows of a request that has not ended.
+
+    Attributes:
+        accepted: the number of its prompt's tokens, once the engine has accepted it.
+        ended: set when `end` is there.
+        is_left: whether its reader has left, and its abort is on the way.
+    """
+
+    request_id: str
+    admitted: Admitted
+    accepted: "asyncio.Future[int]"
+    mailbox: Mailbox[NewToken] = field(default_factory=Mailbox)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    end: RequestEnded | None = None
+    is_left: bool = False
+
+
+class RequestStream:
+    """The tokens of one request. It has one reader.
+
+        async with await front.add(prompt) as stream:
+            async for tokens in stream: ...
+
+    When the reader leaves before the end, the request is aborted: at the end of `async with`, when the reader is
+    cancelled while it waits, and when the stream is garbage. A reader that wants to wait for a limited time uses
+    `asyncio.wait`, which cancels nothing.
+
+    Attributes:
+        request_id: of the request.
+        num_prompt_tokens: how many tokens its prompt has.
+    """
+
+    def __init__(self, front: "AsyncEngine", request: InFlight, num_prompt_tokens: int):
+        self.request_id, self.num_prompt_tokens = request.request_id, num_prompt_tokens
+        self._front, self._request = front, request
+
+    def __aiter__(self) -> "RequestStream":
+        return self
+
+    async def __anext__(self) -> list[NewToken]:
+        """All tokens that have arrived since the last call. Waits for one if there is none."""
+        with self._leaving_if_interrupted():
+            tokens = await self._request.mailbox.take()
+        if not tokens:
+            raise StopAsyncIteration
+        return tokens
+
+    async def end(self) -> RequestEnded:
+        """Wait until the request has ended. Tokens that nobody has read can still be read."""
+        with self._leaving_if_interrupted():
+            await self._request.ended.wait()
+        assert self._request.end is not None
+        return self._request.end
+
+    async def aclose(self) -> None:
+        """Abort the request if it still runs. It ends with the next step; `end` waits for that."""
+        self._front.leave(self._request)
+
+    async def __aenter__(self) -> "RequestStream":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # The garbage collector runs in any thread, also in the engine's.
+        if not self._request.ended.is_set():
+            self._front.leave_soon(self._request)
+
+    @contextlib.contextmanager
+    def _leaving_if_interrupted(self) -> Any:
+        try:
+            yield
+        except BaseException:
+            self._front.leave(self._request)
+            raise
+
+
+class AsyncEngine:
+    """An engine in a thread of this process, for the coroutines of one event loop.
+
+        async with AsyncEngine(engine) as front:
+            stream = await front.add("Once upon a time")
+            async for tokens in stream:
+                print("".join(token.text for token in tokens))
+
+    One coroutine owns the engine: it collects commands, takes a turn of the engine's loop in a thread, and delivers the
+    events of that turn all at once. A turn of the event loop is then never longer than the delivery of one step.
+
+    Attributes:
+        admission: an AdmissionControl.
+        gauges: what the engine did after its last step.
+        error: why the engine is dead; None while it lives.
+        is_draining: whether new requests are refused.
+    """
+
+    def __init__(self, engine: LLMEngine, admission: AdmissionControl | None = None):
+        self._engine_loop = EngineLoop(engine)
+        self._prepare(admission)
+
+    def _prepare(self, admission: AdmissionControl | None) -> None:
+        self.admission = admission or AdmissionControl()
+        self.gauges = EngineGauges(0, 0, 0, 0, 0, 0)
+        self.error: str | None = None
+        self.is_draining = False
+        self._metrics: dict[str, Any] = {}
+        self._info: EngineInfo | None = None
+        self._requests: dict[str, InFlight] = {}
+        self._commands: list[Command] = []
+        self._numbers = itertools.count()
+        self._is_closing = False
+        self._owner: asyncio.Task[None] | None = None
+
+    async def __aenter__(self: FrontT) -> FrontT:
+        self._event_loop = asyncio.get_running_loop()
+        self._has_work, self._is_empty = asyncio.Event(), asyncio.Event()
+        self._is_empty.set()
+        await self._open()
+        self._owner = asyncio.create_task(self._own())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    async def add(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        tier: int = 0,
+        expected_tokens: float | None = None,
+        is_interactive: bool = False,
+        cache_salt: str | None = None,
+    ) -> RequestStream:
+        """Add a request. Returns once the engine has accepted it.
+
+        Args:
+            See `LLMEngine.add_request`.
+
+        Raises:
+            BadRequest, OutOfBlocks: as `LLMEngine.add_request`.
+            Overloaded: too much is in flight; its `retry_after` says when to try again.
+            Draining: the front takes no new requests.
+            EngineDead: the engine has stopped.
+            In all cases, nothing is left of the request.
+        """
+        self._check_open()
+        options: dict[str, Any] = dict(tier=tier, expected_tokens=expected_tokens)
+        options |= dict(is_interactive=is_interactive, cache_salt=cache_salt)
+        command = AddRequest(self._checked_id(request_id), prompt, params, options)
+        request = InFlight(
+            command.request_id,
+            self.admission.admit(self._estimated_size(prompt)),
+            self._event_loop.create_future(),
+        )
+        self._requests[request.request_id] = request
+        self._is_empty.clear()
+        try:
+            self._send(command)
+            num_prompt_tokens = await request.accepted
+            self.admission.correct(request.admitted, num_prompt_tokens)
+        except BaseException:
+            self.leave(request)
+            raise
+        return RequestStream(self, request, num_prompt_tokens)
+
+    async def abort(self, request_id: str) -> RequestEnded | None:
+        """End a request now. Its stream ends with the finish reason "abort".
+
+        Returns:
+            what it had; None if there is no such request.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        self._send(AbortRequest(request_id))
+        await request.ended.wait()
+        return request.end
+
+    async def drain(self, timeout: float | None = None) -> int:
+        """Take no new requests, and wait until those in flight have ended.
+
+        Args:
+            timeout: seconds after which those that are left are aborted; None to wait for all.
+
+        Returns:
+            how many were aborted.
+        """
+        self.is_draining = True
+        left: list[InFlight] = []
+        try:
+            await asyncio.wait_for(self._is_empty.wait(), timeout)
+        except asyncio.TimeoutError:
+            left = list(self._requests.values())
+            for request in left:
+                self._send(AbortRequest(request.request_id))
+            await self._is_empty.wait()
+        return sum(request.end is not None and request.end.is_aborted for request in left)
+
+    def metrics(self) -> dict[str, Any]:
+        """`EngineMetrics.snapshot()` of the engine, up to a quarter of a second old while it is busy."""
+        return dict(self._metrics)
+
+    @property
+    def info(self) -> EngineInfo:
+        """The engine's tokenizer and limits."""
+        if self._info is None:
+            self._info = EngineInfo.of(self._engine_loop.engine)
+        return self._info
+
+    async def aclose(self) -> None:
+        """Abort what is left, and let go of the engine, which stays open."""
+        if self._owner is None or self._owner.done():
+            return
+        self._is_closing = True
+        self._has_work.set()
+        await self._owner
+
+    def leave(self, request: InFlight) -> None:
+        """The reader of this request has left: abort it if it still runs."""
+        if self._requests.get(request.request_id) is request and not request.is_left:
+            request.is_left = True
+            request.mailbox.clear()
+            self._send(AbortRequest(request.request_id))
+
+    def leave_soon(self, request: InFlight) -> None:
+        """As `leave`, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
+            self._event_loop.call_soon_threadsafe(self.leave, request)
+
+    # What EngineProcess does in another way.
+
+    async def _open(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._deliver([self._engine_loop.status()])
+
+    def _send(self, command: Command) -> None:
+        self._commands.append(command)
+        self._has_work.set()
+
+    async def _own(self) -> None:
+        """The coroutine that owns the engine."""
+        reason = "EngineDead: the front was closed."
+        try:
+            while not self._is_closing:
+                commands, self._commands = self._commands, []
+                if not commands and not self._requests:
+                    self._has_work.clear()
+                    await self._has_work.wait()
+                    continue
+                self._deliver(await self._event_loop.run_in_executor(self._executor, self._turn, commands))
+        except Exception as error:
+            reason = error_text(error)
+        finally:
+            # Also when this coroutine is cancelled, and then once more: nothing here awaits.
+            self._executor.shutdown(wait=True)
+            self._engine_loop.close()
+            self._die(reason)
+
+    def _turn(self, commands: list[Command]) -> list[Event]:
+        if answers := self._engine_loop.apply(commands):
+            self._event_loop.call_soon_threadsafe(self._deliver, answers)
+        return self._engine_loop.step()
+
+    # Bookkeeping, in the event loop's thread.
+
+    def _deliver(self, events: Iterable[Event]) -> None:
+        """Hand events to the streams that they belong to."""
+        requests = self._requests
+        for event in events:
+            if isinstance(event, NewTokens):
+                for token in event.tokens:
+                    request = requests.get(token.request_id)
+                    if request is not None and not request.is_left:
+                        request.mailbox.put(token)
+            elif isinstance(event, EngineStatus):
+                self.gauges = event.gauges
+                self._metrics = event.metrics or self._metrics
+            elif isinstance(event, EngineReady):
+                self._info = event.info
+            elif isinstance(event, EngineDied):
+                self.error = event.error
+            elif (request := requests.get(event.request_id)) is None:
+                continue  # the front has died meanwhile
+            elif isinstance(event, Accepted):
+                if not request.accepted.done():
+                    request.accepted.set_result(event.num_prompt_tokens)
+            elif isinstance(event, Refused):
+                self._forget(request, event.error)
+            else:
+                self._finish(request, event)
+
+    def _finish(self, request: InFlight, end: RequestEnded) -> None:
+        request.end = end
+        self._forget(request, EngineDead(end.error or "the request was aborted before it was accepted."))
+
+    def _forget(self, request: InFlight, error: Exception) -> None:
+        """The request has ended, or was refused with this error."""
+        del self._requests[request.request_id]
+        was_served = request.end is not None and request.end.error is None and not request.end.is_aborted
+        self.admission.release(request.admitted, was_served=was_served)
+        if not request.accepted.done():
+            request.accepted.set_exception(error)
+        request.mailbox.close()
+        request.ended.set()
+        if not self._requests:
+            self._is_empty.set()
+
+    def _die(self, reason: str) -> None:
+        """The engine is dead: end all streams, and say why."""
+        self.error = self.error or reason
+        for request in list(self._requests.values()):
+            self._finish(request, RequestEnded(request.request_id, request.admitted.num_prompt_tokens, error=reason))
+
+    def _check_open(self) -> None:
+        if self._owner is None:
+            raise RuntimeError("the front isn't open; use it inside `async with`.")
+        if self.error is not None or self._is_closing:
+            raise EngineDead(
+                f"the engine takes no requests any more: {self.error or 'it is being closed'}. Make a new one."
+            )
+        if self.is_draining:
+            raise Draining("the server is draining: it finishes its requests, and takes no new ones. Ask another one.")
+
+    def _checked_id(self, request_id: str | None) -> str:
+        if request_id is None:
+            return next(name for name in map("request-{}".format, self._numbers) if name not in self._requests)
+        if not isinstance(request_id, str):
+            raise BadRequest(f"request_id is {shortened(request_id)}; it must be a str, or None.")
+        if request_id in self._requests:
+            raise BadRequest(f"request id {request_id!r} is being served; give every request its own id, or none.")
+        return request_id
+
+    def _estimated_size(self, prompt: str | Sequence[int]) -> int:
+        """How many tokens a prompt has, or probably has, until the engine has encoded it."""
+        if not isinstance(prompt, str):
+            return len(prompt) if hasattr(prompt, "__len__") else 1  # the engine refuses what has no length
+        size = len(prompt) // CHARACTERS_PER_TOKEN + 1
+        return size if self.admission.max_prompt_tokens is None else min(size, self.admission.max_prompt_tokens)

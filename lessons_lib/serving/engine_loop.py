@@ -1,0 +1,109 @@
+"""Lesson 14: the engine's side. Commands in, one step, events out: the same in a thread and in a process of its own."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.serving.messages import (
+    AbortRequest,
+    Accepted,
+    AddRequest,
+    Command,
+    EngineStatus,
+    Event,
+    NewTokens,
+    Refused,
+    RequestEnded,
+)
+
+METRICS_INTERVAL = 0.25  # seconds; a copy of all metrics takes about as long as serving a few tokens
+
+
+class EngineLoop:
+    """Owns an engine: whoever wants something from the engine sends a command.
+
+    Attributes:
+        engine: an LLMEngine.
+        open: ids of the requests that it has added, and that have not ended.
+    """
+
+    def __init__(self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic):
+        self.engine, self.clock = engine, clock
+        self.open: set[str] = set()
+        self._tokens: list[NewToken] = []
+        self._next_metrics = clock()
+
+    def turn(self, commands: Iterable[Command]) -> list[Event]:
+        """Carry out commands, then take one step.
+
+        Raises:
+            What the engine's `step` raises: the engine can't go on.
+        """
+        return self.apply(commands) + self.step()
+
+    def apply(self, commands: Iterable[Command]) -> list[Event]:
+        """Carry out commands, without a step: whoever waits to be accepted needn't wait for the step as well."""
+        events: list[Event] = []
+        for command in commands:
+            events += self._add(command) if isinstance(command, AddRequest) else self._abort(command)
+        return events
+
+    def step(self) -> list[Event]:
+        """One step, if there is anything to do."""
+        if not self.engine.has_unfinished():
+            return self._end_lost()
+        outputs = self.engine.step()
+        events: list[Event] = []
+        if self._tokens:
+            events.append(NewTokens(list(self._tokens)))
+            self._tokens.clear()
+        for output in outputs:
+            if output.request_id in self.open:
+                self.open.remove(output.request_id)
+                events.append(RequestEnded.of(output))
+        events.append(self.status())
+        return events
+
+    def status(self) -> EngineStatus:
+        """The gauges, and now and then the metrics. They are complete whenever the engine has become idle."""
+        metrics, now = None, self.clock()
+        if now >= self._next_metrics or not self.open:
+            metrics, self._next_metrics = self.engine.metrics.snapshot(), now + METRICS_INTERVAL
+        return EngineStatus(self.engine.gauges(), metrics)
+
+    def close(self) -> None:
+        """Abort what is left. The engine itself stays as it is, and may have died."""
+        for request_id in list(self.open):
+            try:
+                self.engine.abort(request_id)
+            except Exception:  # noqa: BLE001 - of an engine that has died; the others are still to be aborted
+                continue
+        self.open.clear()
+
+    def _add(self, command: AddRequest) -> list[Event]:
+        try:
+            self.engine.add_request(
+                command.prompt,
+                command.params,
+                request_id=command.request_id,
+                on_token=self._tokens.append,
+                **command.options,
+            )
+        except Exception as error:
+            return [Refused(command.request_id, error.with_traceback(None))]
+        self.open.add(command.request_id)
+        return [Accepted(command.request_id, len(self.engine.requests[command.request_id].prompt_ids))]
+
+    def _abort(self, command: AbortRequest) -> list[Event]:
+        output = self.engine.abort(command.request_id) if command.request_id in self.open else None
+        if output is None:
+            return []
+        self.open.remove(command.request_id)
+        return [RequestEnded.of(output), self.status()]
+
+    def _end_lost(self) -> list[Event]:
+        """The engine is idle, so requests that haven't ended are gone: another caller has taken them out."""
+        lost, self.open = self.open, set()
+        error = "RuntimeError: another caller of the engine has aborted the request, or has taken its output."
+        return [RequestEnded(request_id, 0, error=error) for request_id in sorted(lost)]

@@ -1,0 +1,333 @@
+"""Lesson 14: the same front, with the engine in a process of its own.
+
+A thread shares Python's lock (GIL) with the callers: while one runs Python, the other waits. A process has its own.
+What it costs is one message each step.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.admission import AdmissionControl
+from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.engine_loop import EngineLoop
+from lessons_lib.serving.messages import (
+    Command,
+    EngineDead,
+    EngineDied,
+    EngineInfo,
+    EngineReady,
+    Event,
+    Refused,
+    error_text,
+)
+
+CLOSE = b""  # the message that ends the engine's process
+PATIENCE = 5.0  # seconds that a process gets to end by itself
+LONGEST_PATH = 100  # bytes; a Unix socket's path has 107 at most
+MakeEngine = Callable[[], LLMEngine] | str
+
+
+class EngineProcess(AsyncEngine):
+    """An engine in a process of its own, for the coroutines of one event loop. Used as AsyncEngine is.
+
+    The process ends with the front, and also if the front's process is killed. It ignores Ctrl-C, which is meant for
+    the notebook. If it dies, all streams end with an error, and `error` says how.
+
+    Attributes:
+        process: a subprocess.Popen.
+        address: the ZeroMQ socket's.
+    """
+
+    def __init__(
+        self,
+        make_engine: MakeEngine,
+        admission: AdmissionControl | None = None,
+        *,
+        num_threads: int | None = None,
+        transport: str | None = None,
+    ):
+        """
+        Args:
+            make_engine: makes the LLMEngine, in the new process: a function that can be pickled, such as a function of
+                a module or a `functools.partial` of one; or "module:function".
+            num_threads: of torch in the new process; torch's own choice if not given.
+            transport: "ipc" or "tcp"; "ipc" wherever the system has it if not given.
+
+        Raises:
+            ValueError: `make_engine` can't be sent to another process, or there is no such transport.
+        """
+        if transport not in (None, "ipc", "tcp"):
+            raise ValueError(f"transport is {transport!r}; it must be 'ipc', 'tcp' or None.")
+        self._start_message = _start_message(make_engine, num_threads)
+        self._num_threads, self._transport = num_threads, transport
+        self._is_shut = False
+        self._prepare(admission)
+
+    async def aclose(self) -> None:
+        """Abort what is left, and end the process."""
+        if self._owner is None or self._is_shut:
+            return
+        self._is_closing = True
+        try:
+            self._socket.send(CLOSE)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._has_exited.wait(), PATIENCE)
+        finally:
+            self._shut("EngineDead: the front was closed.")
+
+    async def _open(self) -> None:
+        self._has_exited = asyncio.Event()
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # no limit: neither side ever waits for the other to read
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._folder = tempfile.mkdtemp(prefix="engine-")  # only this user can open what is in it
+        try:
+            self.address, secret = self._bind()
+            self._start(secret)
+            self._socket.send(self._start_message)
+            await self._wait_until_ready()
+        except BaseException:
+            self._shut("EngineDead: the engine didn't start.")
+            raise
+
+    def _bind(self) -> tuple[str, list[str]]:
+        """The address that the new process connects to, and the keys that it needs."""
+        path = os.path.join(self._folder, "socket")
+        transport = self._transport or ("ipc" if zmq.has("ipc") and len(os.fsencode(path)) <= LONGEST_PATH else "tcp")
+        if transport == "ipc":
+            self._socket.bind(f"ipc://{path}")
+            return f"ipc://{path}", []
+        # Any user of this machine can connect to a port, and unpickling a stranger's message would run code. CURVE
+        # encrypts both directions; only who knows the public key can connect, and the new process alone is told it.
+        public, private = zmq.curve_keypair()
+        self._socket.curve_server, self._socket.curve_secretkey, self._socket.curve_publickey = True, private, public
+        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        return f"tcp://127.0.0.1:{port}", [key.decode() for key in (public, *zmq.curve_keypair())]
+
+    def _start(self, secret: list[str]) -> None:
+        own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        if self._num_threads is not None:
+            own["OMP_NUM_THREADS"] = str(self._num_threads)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from lessons_lib.serving.engine_process import main; main()"],
+            stdin=subprocess.PIPE,
+            env=os.environ | own,
+            start_new_session=True,  # Ctrl-C goes to all processes of a session's foreground group
+        )
+        assert self.process.stdin is not None
+        # It stays open: when this process has gone, however that happened, the other one reads its end.
+        self.process.stdin.write(json.dumps([self.address, secret]).encode())
+        self.process.stdin.flush()
+        threading.Thread(target=self._watch, name="engine-watcher", daemon=True).start()
+
+    def _watch(self) -> None:
+        self.process.wait()
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
+            self._event_loop.call_soon_threadsafe(self._note_exit)
+
+    def _note_exit(self) -> None:
+        self._has_exited.set()
+        if self._owner is not None:
+            self._shut(self._exit_reason())
+
+    def _exit_reason(self) -> str:
+        status = self.process.poll()
+        if status is None:
+            return "EngineDead: the engine's process was stopped."
+        if status < 0:
+            return f"EngineDead: the engine's process was killed by {signal.Signals(-status).name}."
+        return f"EngineDead: the engine's process ended with exit status {status}."
+
+    async def _wait_until_ready(self) -> None:
+        exited = asyncio.ensure_future(self._has_exited.wait())
+        try:
+            while self._info is None:
+                message = asyncio.ensure_future(self._socket.recv())
+                await asyncio.wait({message, exited}, return_when=asyncio.FIRST_COMPLETED)
+                if message.done():
+                    self._deliver(pickle.loads(message.result()))
+                else:
+                    message.cancel()
+                if self.error is not None or exited.done():
+                    raise EngineDead(f"the engine didn't start: {self.error or self._exit_reason()}")
+        finally:
+            exited.cancel()
+
+    def _send(self, command: Command) -> None:
+        if self._is_shut:
+            return
+        try:
+            message = pickle.dumps(command)
+        except Exception as error:
+            raise BadRequest(
+                f"the request can't be sent to the engine's process ({error_text(error)}). Functions of a module can, "
+                "such as logits processors; those of a notebook can't."
+            ) from error
+        self._socket.send(message)  # done at once, as there is no limit to what may wait
+
+    async def _own(self) -> None:
+        """The coroutine that hears what the engine says."""
+        reason = "EngineDead: the front was closed."
+        try:
+            while not self._is_shut:
+                self._deliver(pickle.loads(await self._socket.recv()))
+                await asyncio.sleep(0)  # a message that is there already is received without a pause for the readers
+        except asyncio.CancelledError:
+            if not self._is_shut:
+                raise
+        except Exception as error:
+            reason = error_text(error)
+        finally:
+            self._shut(reason)
+
+    def _shut(self, reason: str) -> None:
+        """End the process and everything that belongs to it. Nothing here awaits, so nothing can interrupt it."""
+        if self._is_shut:
+            return
+        self._is_shut = True
+        if hasattr(self, "process"):
+            self.process.kill()
+            self.process.wait()
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+        with contextlib.suppress(Exception):  # what the engine said before it died
+            plain: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket.underlying)
+            while True:
+                self._deliver(pickle.loads(plain.recv(zmq.NOBLOCK)))
+        self._die(self.error or reason)
+        self._socket.close(0)
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._owner is not None:
+            self._owner.cancel()
+
+
+def _start_message(make_engine: MakeEngine, num_threads: int | None) -> bytes:
+    """What the new process has to do, after checking that it can.
+
+    Raises:
+        ValueError: it can't.
+    """
+    remedy = 'Put it into a module, and give the function or "module:function".'
+    if isinstance(make_engine, str):
+        if make_engine.count(":") != 1:
+            raise ValueError(f'make_engine is {make_engine!r}; as a string, it must be "module:function".')
+    else:
+        function: Any = make_engine
+        while isinstance(function, partial):
+            function = function.func
+        if getattr(function, "__module__", None) == "__main__":
+            name = getattr(function, "__name__", repr(function))
+            raise ValueError(f"{name} is part of this notebook or script, which the new process doesn't have. {remedy}")
+    try:
+        return pickle.dumps((make_engine, num_threads))
+    except Exception as error:
+        raise ValueError(f"{make_engine!r} can't be sent to another process ({error_text(error)}). {remedy}") from error
+
+
+# The other process.
+
+
+def main() -> None:
+    """What the engine's process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    address, secret = json.loads(os.read(0, 4096))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    context = zmq.Context()
+    socket = context.socket(zmq.PAIR)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    if secret:
+        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (key.encode() for key in secret)
+    socket.connect(address)
+    status = 0
+    try:
+        with _made_engine(*pickle.loads(socket.recv())) as engine:
+            serve(engine, socket)
+    except Exception as error:
+        socket.send(pickle.dumps([EngineDied(error_text(error))]))
+        traceback.print_exc()
+        status = 1
+    socket.close(linger=1000)  # milliseconds for the last words
+    context.term()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a model's threads may still run
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):
+        continue
+    os._exit(0)
+
+
+def _made_engine(make_engine: MakeEngine, num_threads: int | None) -> LLMEngine:
+    if num_threads is not None:
+        import torch
+
+        torch.set_num_threads(num_threads)
+    if isinstance(make_engine, str):
+        module, name = make_engine.split(":")
+        make_engine = getattr(import_module(module), name)
+    assert callable(make_engine)
+    return make_engine()
+
+
+def serve(engine: LLMEngine, socket: "zmq.Socket[bytes]") -> None:
+    """Take turns until the front says that it is enough.
+
+    Args:
+        socket: commands arrive here, and events are sent: a message for each turn.
+    """
+    loop = EngineLoop(engine)
+    socket.send(pickle.dumps([EngineReady(EngineInfo.of(engine)), loop.status()]))
+    while (commands := _received(socket, wait=not engine.has_unfinished())) is not None:
+        if answers := loop.apply(commands):
+            socket.send(_packed(answers))  # nobody who waits to be accepted waits for the step as well
+        if events := loop.step():
+            socket.send(_packed(events))
+    loop.close()
+
+
+def _received(socket: "zmq.Socket[bytes]", wait: bool) -> list[Command] | None:
+    """All commands that have arrived; None if the front says that it is enough."""
+    commands: list[Command] = []
+    with contextlib.suppress(zmq.Again):
+        while True:
+            message = socket.recv(0 if wait and not commands else zmq.NOBLOCK)
+            if message == CLOSE:
+                return None
+            commands.append(pickle.loads(message))
+    return commands
+
+
+def _packed(events: list[Event]) -> bytes:
+    try:
+        return pickle.dumps(events)
+    except Exception:  # an error of somebody else's class
+        plain = [
+            Refused(event.request_id, RuntimeError(error_text(event.error))) if isinstance(event, Refused) else event
+            for event in events
+        ]
+        return pickle.dumps(plain)

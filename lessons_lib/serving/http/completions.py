@@ -1,0 +1,147 @@
+"""`POST /v1/completions`: texts that go on."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.http.generation import Generation
+from lessons_lib.serving.http.logprobs import completion_logprobs, prompt_logprobs
+from lessons_lib.serving.http.protocol import CompletionRequest
+from lessons_lib.serving.http.responses import OF_GENERATION, STREAMED, Completion, described
+from lessons_lib.serving.http.served_model import ServedModel
+from lessons_lib.serving.messages import EndedCompletion, RequestEnded
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+@dataclass
+class TextGeneration(Generation):
+    """One request of this kind.
+
+    Attributes:
+        echoed: what the text of each prompt's completions begins with.
+        lengths: choice -> how long its text is so far, by the texts of its tokens.
+    """
+
+    kind: ClassVar[str] = "text_completion"
+    chunk_kind: ClassVar[str] = "text_completion"
+
+    body: CompletionRequest
+    echoed: list[str] = field(default_factory=list)
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    async def prepare(self) -> None:
+        self._check()
+        for prompt in self.body.prompts():
+            if isinstance(prompt, str):
+                token_ids, text = await self.served.encode(prompt, self.body.add_special_tokens is not False), prompt
+            else:
+                token_ids, text = prompt, ""
+                if self.body.echo:
+                    self._check_tokens(token_ids)
+                    text = self.served.decode(token_ids, self.body.skip_special_tokens is not False)
+            self.prompts.append(token_ids)
+            self.echoed.append(text if self.body.echo else "")
+            self.params.append(self._params(len(token_ids)))
+
+    def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
+        is_first, length = index not in self.lengths, self.lengths.get(index, 0)
+        token_ids = [token.token for token in tokens]
+        text, logprobs = "".join(token.text for token in tokens), None
+        if self.body.logprobs is not None:
+            logprobs = completion_logprobs(token_ids, [token.logprobs for token in tokens], self.served, length)
+            length += sum(len(self.served.token_text[token]) for token in token_ids)
+        self.lengths[index] = length
+        if self.body.max_tokens == 0:
+            text, token_ids = "", []
+        choice = {
+            "index": index,
+            "text": self.echoed[prompt_index] + text if is_first else text,
+            "logprobs": logprobs,
+            "finish_reason": tokens[-1].finish_reason,
+            "stop_reason": tokens[-1].stop_reason,
+        }
+        if self.body.return_token_ids:
+            choice["token_ids"] = token_ids
+            if is_first:
+                choice["prompt_token_ids"] = self.prompts[prompt_index]
+        return choice
+
+    def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
+        return [self._whole_choice(prompt_index, each, end) for each in end.completions]
+
+    def count_of(self, num_tokens: int) -> int:
+        return 0 if self.body.max_tokens == 0 else num_tokens
+
+    def _whole_choice(self, prompt_index: int, completion: EndedCompletion, end: RequestEnded) -> dict[str, Any]:
+        prompt, count = self.prompts[prompt_index], self.count_of(len(completion.token_ids))
+        choice = {
+            "index": prompt_index * self.params[0].n + completion.index,
+            "text": self.echoed[prompt_index] + (completion.text if count else ""),
+            "logprobs": None,
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+        token_ids = completion.token_ids[:count]
+        if completion.logprobs is not None:
+            logprobs = completion.logprobs[:count]
+            if self.body.echo and end.prompt_logprobs:
+                choice["logprobs"] = completion_logprobs(
+                    prompt + token_ids, end.prompt_logprobs + logprobs, self.served
+                )
+            else:
+                choice["logprobs"] = completion_logprobs(token_ids, logprobs, self.served)
+        if self.body.prompt_logprobs is not None and end.prompt_logprobs:
+            choice["prompt_logprobs"] = prompt_logprobs(end.prompt_logprobs, self.served)
+        if self.body.return_token_ids:
+            choice |= {"prompt_token_ids": prompt, "token_ids": token_ids}
+        return choice
+
+    def _check(self) -> None:
+        body = self.body
+        if body.best_of not in (None, body.n or 1):
+            raise BadRequest(f"best_of is {body.best_of} and n {body.n or 1}; best_of isn't offered. Ask for n.")
+        if body.max_tokens == 0 and not body.echo:
+            raise BadRequest("max_tokens is 0; it must be at least 1, unless echo asks for the prompt alone.")
+        if body.echo and body.logprobs is not None:
+            if body.stream:
+                raise BadRequest(
+                    "echo, logprobs and stream are given; log-probabilities of a prompt come only in one piece. Leave "
+                    "out one of them."
+                )
+            if body.prompt_logprobs not in (None, body.logprobs):
+                raise BadRequest(
+                    f"prompt_logprobs is {body.prompt_logprobs} and logprobs {body.logprobs}; with echo they must be "
+                    "the same, or leave out prompt_logprobs."
+                )
+
+    def _check_tokens(self, token_ids: list[int]) -> None:
+        """Tokens outside the vocabulary have no text. Without `echo` the engine finds them."""
+        self.served.check_tokens("prompt", token_ids)
+
+    def _params(self, prompt_length: int) -> SamplingParams:
+        body, longest = self.body, self.served.max_model_len
+        max_tokens = body.max_tokens
+        if max_tokens is None:
+            room = DEFAULT_MAX_TOKENS if longest is None else longest - prompt_length
+            max_tokens = max(1, min(DEFAULT_MAX_TOKENS, room))
+        own = {"prompt_logprobs": body.logprobs} if body.echo and body.logprobs is not None else {}
+        return body.sampling_params(max(1, max_tokens), body.logprobs, **own)
+
+
+def router(front: AsyncEngine, served: ServedModel) -> APIRouter:
+    """The route."""
+    routes = APIRouter(tags=["completions"])
+
+    @routes.post("/v1/completions", response_model=Completion, responses=described(*OF_GENERATION) | STREAMED)
+    async def create_completion(request: Request, body: CompletionRequest) -> Response:
+        """Continue one or several prompts."""
+        return await TextGeneration(front, served, f"cmpl-{request.state.request_id}", body).respond(request)
+
+    return routes

@@ -1,0 +1,253 @@
+"""What both kinds of completion share: one HTTP request, whose prompts are requests of the engine, answered in one piece
+or as a stream."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fastapi.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lessons_lib import __version__
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
+from lessons_lib.serving.http.errors import ApiError
+from lessons_lib.serving.http.protocol import SamplingFields
+from lessons_lib.serving.http.served_model import ServedModel
+from lessons_lib.serving.http.sse import EventStream, EventWriter, unless_gone
+from lessons_lib.serving.messages import EngineDead, RequestEnded
+
+FINGERPRINT = f"lessons_lib-{__version__}"
+_serial_numbers = itertools.count()  # two clients may send the same x-request-id
+
+
+@dataclass
+class Usage:
+    """Tokens of one HTTP request.
+
+    Attributes:
+        prompt_tokens: of all its prompts.
+        completion_tokens: of all their completions.
+        cached_tokens: how many of the prompts' were in the prefix cache.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def so_far(self) -> dict[str, Any]:
+        """While it runs."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+    def at_the_end(self) -> dict[str, Any]:
+        return self.so_far() | {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
+
+
+@dataclass
+class Generation:
+    """One HTTP request while it is served.
+
+    Attributes:
+        id: of the response.
+        body: what was asked for.
+        prompts: token ids of each prompt; `prepare` finds them.
+        params: of each prompt.
+        created: when the request came, in seconds since 1970.
+    """
+
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    front: AsyncEngine
+    served: ServedModel
+    id: str
+    body: SamplingFields
+    prompts: list[list[int]] = field(default_factory=list)
+    params: list[SamplingParams] = field(default_factory=list)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    # What the two kinds do in different ways.
+
+    async def prepare(self) -> None:
+        """Find prompts and params.
+
+        Raises:
+            BadRequest: something can't be served as it is.
+        """
+        raise NotImplementedError
+
+    def first_choices(self) -> list[dict[str, Any]]:
+        """What a stream says before its first token, as choices of one chunk each."""
+        return []
+
+    def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
+        """What a chunk says of some tokens of one completion."""
+        raise NotImplementedError
+
+    def choices(self, prompt_index: int, end: RequestEnded) -> list[dict[str, Any]]:
+        """What the response says of the completions of one prompt."""
+        raise NotImplementedError
+
+    def more_fields(self, ends: list[RequestEnded]) -> dict[str, Any]:
+        """Of the response, besides choices and usage."""
+        return {}
+
+    def count_of(self, num_tokens: int) -> int:
+        """How many of these tokens the client gets."""
+        return num_tokens
+
+    # What they have in common.
+
+    async def respond(self, request: Request) -> Response:
+        """Serve the request. Status and head are sent once there is a first token, so that errors have a status.
+
+        Raises:
+            What `AsyncEngine.add` raises; ApiError; ClientGone.
+        """
+        check_model(self.body.model, self.served)
+        await self.prepare()
+        if not self.body.stream:
+            return JSONResponse(await unless_gone(request.receive, self.whole()))
+        events = self.events()
+        return EventStream(await unless_gone(request.receive, anext(events)), events)
+
+    async def whole(self) -> dict[str, Any]:
+        """The response in one piece."""
+        async with self._started() as streams:
+            ends = [await ended(stream) for stream in streams]
+        usage = self._usage()
+        usage.cached_tokens = sum(end.num_cached_tokens for end in ends)
+        usage.completion_tokens = sum(self.count_of(len(each.token_ids)) for end in ends for each in end.completions)
+        choices = [choice for index, end in enumerate(ends) for choice in self.choices(index, end)]
+        return self._head(self.kind) | {"choices": choices, "usage": usage.at_the_end()} | self.more_fields(ends)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The stream. Each item is what one step of the engine has computed for all completions of the request."""
+        options, usage = self.body.stream_options, self._usage()
+        includes_usage = bool(options and options.include_usage)
+        continuous = bool(options and options.continuous_usage_stats)
+        write = EventWriter(self._head(self.chunk_kind))
+
+        def chunk(choice: dict[str, Any]) -> str:
+            if continuous:
+                return write({"choices": [choice], "usage": usage.so_far()})
+            return write({"choices": [choice], "usage": None} if includes_usage else {"choices": [choice]})
+
+        async with self._started() as streams:
+            # With the first tokens, not before them: nothing may be sent while the status can still be an error.
+            parts = [chunk(choice) for choice in self.first_choices()]
+            async for arrived in arrivals(streams):
+                for prompt_index, tokens in arrived:
+                    for completion, own in by_completion(tokens).items():
+                        usage.completion_tokens += self.count_of(len(own))
+                        index = prompt_index * self.params[0].n + completion
+                        parts.append(chunk(self.choice(index, prompt_index, own)))
+                yield "".join(parts).encode("ascii")
+                parts = []
+            usage.cached_tokens = sum([(await ended(stream)).num_cached_tokens for stream in streams])
+        if includes_usage:
+            yield write({"choices": [], "usage": usage.at_the_end()}).encode("ascii")
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        """Fields of the response, and of each chunk."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.served.name,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    def _usage(self) -> Usage:
+        return Usage(sum(map(len, self.prompts)))
+
+    @asynccontextmanager
+    async def _started(self) -> AsyncIterator[list[RequestStream]]:
+        """The streams of the prompts. Those that still run when the block is left are aborted: all, if the client leaves
+        or if one of them is refused."""
+        options = {"tier": self.body.priority or 0, "cache_salt": self.body.cache_salt}
+        async with AsyncExitStack() as stack:
+            streams: list[RequestStream] = []
+            for prompt, params in zip(self.prompts, self.params):
+                request_id = f"{self.id}-{next(_serial_numbers)}"
+                stream = await self.front.add(prompt, params, request_id=request_id, **options)
+                stack.push_async_callback(stream.aclose)
+                streams.append(stream)
+            yield streams
+
+
+def check_model(name: str | None, served: ServedModel) -> None:
+    """
+    Raises:
+        ApiError: a request names another model.
+    """
+    if name not in (None, served.name):
+        message = f"the model {name[:200]!r} isn't served here; {served.name!r} is."
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+
+async def arrivals(streams: list[RequestStream]) -> AsyncIterator[list[tuple[int, list[NewToken]]]]:
+    """(which stream, its new tokens) of all streams that have some, until all have ended."""
+    if len(streams) == 1:
+        async for tokens in streams[0]:
+            yield [(0, tokens)]
+        return
+    new: list[tuple[int, list[NewToken]]] = []
+    has_news = asyncio.Event()
+
+    async def read(index: int, stream: RequestStream) -> None:
+        async for tokens in stream:
+            new.append((index, tokens))
+            has_news.set()
+
+    async def read_all() -> None:
+        await asyncio.gather(*(read(index, stream) for index, stream in enumerate(streams)))
+
+    reading = asyncio.ensure_future(read_all())
+    reading.add_done_callback(lambda _: has_news.set())
+    try:
+        while not reading.done() or new:
+            await has_news.wait()
+            has_news.clear()
+            if new:
+                yield [new.pop(0) for _ in range(len(new))]
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+def by_completion(tokens: list[NewToken]) -> dict[int, list[NewToken]]:
+    """Tokens by the completion of the request that they belong to."""
+    if len(tokens) == 1:
+        return {tokens[0].index: tokens}
+    found: dict[int, list[NewToken]] = {}
+    for token in tokens:
+        found.setdefault(token.index, []).append(token)
+    return found
+
+
+async def ended(stream: RequestStream) -> RequestEnded:
+    """What a request has returned.
+
+    Raises:
+        ApiError: it failed, or the server has ended it.
+    """
+    end = await stream.end()
+    if end.error is not None:
+        is_dead = end.error.startswith(EngineDead.__name__)
+        code = "engine_dead" if is_dead else "request_failed"
+        raise ApiError(503 if is_dead else 500, f"the request failed: {end.error}", code=code)
+    if end.is_aborted:
+        raise ApiError(503, "the server has ended the request; send it again, here or elsewhere.", code="aborted")
+    return end

@@ -1,0 +1,379 @@
+"""What a request may say: the fields of OpenAI's API that make sense here, and vLLM's for the rest of the engine's
+SamplingParams. Values are checked for their types and ranges, and a field that isn't known is refused: a misspelled
+`max_token` that is silently ignored is the worst of all answers."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from lessons_lib.engine.request_checks import MAX_N, MAX_NAME_CHARACTERS, MAX_STOP_CHARACTERS, MAX_TIER, MAX_VALUES
+from lessons_lib.engine.sampling_params import MAX_BIAS, MAX_PENALTY, SamplingParams, StructuredOutputsParams
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.http import errors
+
+MAX_PROMPTS = 1024  # of one request
+
+TokenId = Annotated[int, Field(ge=0)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
+Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
+def null_only(names: dict[str, str]) -> dict[str, Any]:
+    """The JSON schema of fields that aren't offered: clients may send null."""
+    return {"properties": {name: {"type": "null", "description": f"Not offered: {why}"} for name, why in names.items()}}
+
+
+class Fields(BaseModel):
+    """Strict: a number in quotes is no number, and a field that doesn't exist is an error.
+
+    Attributes:
+        not_offered: field -> why it is refused, and what to do.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    not_offered: ClassVar[dict[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_what_is_not_offered(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, why in cls.not_offered.items():
+            if data.get(name) is not None:
+                raise PydanticCustomError("not_offered", "{field} isn't offered: {why}", {"field": name, "why": why})
+        return {name: value for name, value in data.items() if name not in cls.not_offered}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = handler(core_schema)
+        target = handler.resolve_ref_schema(schema)
+        if cls.not_offered:
+            target.setdefault("properties", {}).update(null_only(cls.not_offered)["properties"])
+        return schema
+
+
+class StreamOptions(Fields):
+    """What a stream tells besides its tokens.
+
+    Attributes:
+        include_usage: one more chunk at the end, with `usage` and without choices.
+        continuous_usage_stats: `usage` so far in every chunk.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None  # OpenAI's; what it would add hides lengths from eavesdroppers
+
+
+class StructuredOutputs(Fields):
+    """What the text must look like; see StructuredOutputsParams. Exactly one is given."""
+
+    json_schema: str | dict[str, Any] | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[list[StopString], Field(min_length=1)] | None = None
+    grammar: str | None = None
+    json_object: Literal[True] | None = None
+
+    def to_params(self) -> StructuredOutputsParams:
+        return StructuredOutputsParams(
+            json=self.json_schema,
+            regex=self.regex,
+            choice=None if self.choice is None else tuple(self.choice),
+            grammar=self.grammar,
+            json_object=self.json_object,
+        )
+
+
+class JSONSchemaFormat(Fields):
+    """OpenAI's name for a schema. `name`, `description` and `strict` change nothing: every schema is kept strictly."""
+
+    name: str
+    json_schema: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Fields):
+    """OpenAI's way to say what the text must look like."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JSONSchemaFormat | None = None
+
+    def to_params(self) -> StructuredOutputsParams | None:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise BadRequest('response_format must have a json_schema exactly if its type is "json_schema".')
+        if self.type == "text":
+            return None
+        if self.json_schema is None:
+            return StructuredOutputsParams(json_object=True)
+        return StructuredOutputsParams(json=self.json_schema.json_schema)
+
+
+NOT_OFFERED = {
+    "use_beam_search": "completions are drawn, not searched; ask for n.",
+    "length_penalty": "it belongs to beam search.",
+    "early_stopping": "it belongs to beam search.",
+    "truncate_prompt_tokens": "a shortened prompt is another prompt; shorten it before you send it.",
+    "logits_processors": "functions can't be sent; see logit_bias and structured_outputs.",
+    "guided_json": "use structured_outputs, as in vLLM from 0.12 on.",
+    "guided_regex": "use structured_outputs, as in vLLM from 0.12 on.",
+    "guided_choice": "use structured_outputs, as in vLLM from 0.12 on.",
+    "guided_grammar": "use structured_outputs, as in vLLM from 0.12 on.",
+    "typical_p": "use min_p or top_p.",
+    "kv_transfer_params": "KV caches stay in one engine.",
+}
+
+
+class SamplingFields(Fields):
+    """Fields that both kinds of completion have. Names and meanings are OpenAI's, and below `top_k` vLLM's.
+
+    None stands for the default: OpenAI's temperature of 1, and the engine's defaults for all others.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    seed: Int64 | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_VALUES["stop"])] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[
+            dict[Annotated[str, Field(pattern=r"^[0-9]{1,19}$")], Bias], Field(max_length=MAX_VALUES["logit_bias"])
+        ]
+        | None
+    ) = None
+    response_format: ResponseFormat | None = None
+    # They change nothing here, and clients send them.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-5, le=1e5)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_VALUES["stop_token_ids"])] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=MAX_VALUES["bad_words"])] | None = None
+    allowed_token_ids: TokenIds | None = None
+    prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
+    priority: Annotated[int, Field(ge=0, le=MAX_TIER)] | None = None
+    return_token_ids: bool | None = None
+
+    def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:
+        """As the engine takes them.
+
+        Args:
+            own: more fields, which differ between the two kinds of completion.
+
+        Raises:
+            BadRequest: values that don't fit together.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise BadRequest("stream_options is given, and stream is not true; leave it out, or set stream.")
+        if self.stream and self.prompt_logprobs is not None:
+            raise BadRequest("prompt_logprobs is given, and stream is true; they come only in a response at once.")
+        given = {name: value for name in ENGINE_FIELDS if (value := getattr(self, name)) is not None}
+        rules = self.response_format.to_params() if self.response_format else None
+        if self.structured_outputs:
+            if rules:
+                raise BadRequest("structured_outputs and response_format are given; give one of them.")
+            rules = self.structured_outputs.to_params()
+        fields = {"temperature": 1.0} | given | own
+        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, structured_outputs=rules, **fields)
+
+    def options(self) -> dict[str, Any]:
+        """What `AsyncEngine.add` takes besides."""
+        return {"tier": self.priority or 0, "cache_salt": self.cache_salt}
+
+
+# Fields that SamplingParams has by the same name and meaning.
+ENGINE_FIELDS = (
+    *("temperature", "top_p", "n", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias", "top_k"),
+    *("min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output"),
+    *("skip_special_tokens", "spaces_between_special_tokens", "bad_words", "allowed_token_ids", "prompt_logprobs"),
+)
+
+
+class CompletionRequest(SamplingFields):
+    """`POST /v1/completions`.
+
+    Attributes:
+        prompt: a text or token ids, or a list of one kind: one prompt each.
+        max_tokens: 16 if not given, or what fits. 0 with `echo`: nothing but the prompt, with its log-probabilities.
+        logprobs: for how many of the likeliest tokens log-probabilities are returned, besides the chosen ones.
+        echo: whether the text begins with the prompt.
+    """
+
+    not_offered: ClassVar[dict[str, str]] = NOT_OFFERED | {
+        "suffix": "this model writes on, and can't fill in; put all of the text into prompt.",
+        "prompt_embeds": "send text or token ids.",
+    }
+
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+    )
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: Annotated[int, Field(ge=-1)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    add_special_tokens: bool | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """One or several."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [[token for token in self.prompt if isinstance(token, int)]]
+        return [each for each in self.prompt if not isinstance(each, int)]
+
+
+class TextPart(Fields):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_other_kinds(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            raise PydanticCustomError(
+                "not_offered", "content of type {kind} isn't offered: this model reads text only", {"kind": kind[:100]}
+            )
+        return data
+
+
+class ChatMessage(Fields):
+    """One message of a chat.
+
+    Attributes:
+        content: a text, or parts of a text, which are joined by new lines.
+        name: for templates that write it.
+    """
+
+    not_offered: ClassVar[dict[str, str]] = {
+        "tool_calls": "tools are not.",
+        "tool_call_id": "tools are not.",
+        "function_call": "functions are not.",
+        "audio": "this model reads text only.",
+        "refusal": "this model has no refusals; send it as content.",
+    }
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_tools(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("role") in ("tool", "function"):
+            raise PydanticCustomError("not_offered", "role {role} isn't offered: tools are not", {"role": data["role"]})
+        return data
+
+    def to_template(self) -> dict[str, Any]:
+        """As chat templates read it. `developer` is OpenAI's newer word for `system`, which templates know."""
+        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        message = {"role": "system" if self.role == "developer" else self.role, "content": content}
+        return message if self.name is None else message | {"name": self.name}
+
+
+class ChatFields(Fields):
+    """A chat, and how the template writes it.
+
+    Attributes:
+        add_generation_prompt: whether the beginning of the answer's message is written; true if not given.
+        continue_final_message: whether the answer goes on with the last message instead.
+    """
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def template_options(self) -> dict[str, Any]:
+        continues = bool(self.continue_final_message)
+        adds = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        if continues and adds:
+            raise BadRequest("add_generation_prompt and continue_final_message are both true; set one of them.")
+        return {"add_generation_prompt": adds, "continue_final_message": continues}
+
+
+class ChatRequest(SamplingFields, ChatFields):
+    """`POST /v1/chat/completions`.
+
+    Attributes:
+        max_completion_tokens: what fits if not given. `max_tokens` is its older name.
+        logprobs: whether log-probabilities are returned.
+        top_logprobs: for how many of the likeliest tokens, besides the chosen ones.
+    """
+
+    not_offered: ClassVar[dict[str, str]] = NOT_OFFERED | {
+        "tools": "the answer is text; ask for JSON with response_format.",
+        "tool_choice": "the answer is text; ask for JSON with response_format.",
+        "parallel_tool_calls": "tools are not.",
+        "functions": "the answer is text; ask for JSON with response_format.",
+        "function_call": "the answer is text; ask for JSON with response_format.",
+        "audio": "this model writes text only.",
+        "prediction": "there is no speculative decoding.",
+        "reasoning_effort": "this model doesn't reason before it answers.",
+        "verbosity": "say it in a message, or set max_completion_tokens.",
+        "web_search_options": "nothing is looked up.",
+        "best_of": "ask for n.",
+        "echo": "the answer begins after the messages.",
+        "chat_template": "templates are the server's; write the prompt yourself, and send it to /v1/completions.",
+        "chat_template_kwargs": "templates are the server's; write the prompt yourself, and send it to /v1/completions.",
+        "documents": "put them into a message.",
+        "mm_processor_kwargs": "this model reads text only.",
+    }
+
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1)] | None = None
+    store: Literal[False] | None = None
+
+
+class TokenizeRequest(Fields):
+    """`POST /tokenize` with a text."""
+
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatRequest(ChatFields):
+    """`POST /tokenize` with a chat."""
+
+    model: str | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Fields):
+    """`POST /detokenize`."""
+
+    tokens: list[TokenId]
+    model: str | None = None
+
+
+errors.FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *TokenizeRequest.model_fields})

@@ -1,0 +1,151 @@
+"""What an engine says about the moment: counted by hand from its sequences and blocks. And how much of each prompt it
+found in its cache."""
+
+import copy
+
+import engine_cases
+import pytest
+from engine_cases import LetterTokenizer, greedy
+from prometheus_client.parser import text_string_to_metric_families
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.metrics import EngineGauges
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.prometheus import prometheus_text
+
+SIZES = dict(num_blocks=22, max_num_seqs=4, max_num_batched_tokens=24, block_size=4)
+KINDS = ["waits", "overlaps"]
+
+
+@pytest.fixture(scope="module")
+def models():
+    """The overlapped engine gives its model another attention."""
+    return {kind: copy.deepcopy(engine_cases.a_model()) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def an_engine(models, request):
+    def make(**config):
+        config = {**SIZES, **config}
+        if request.param == "waits":
+            return LLMEngine(models["waits"], LetterTokenizer(), EngineConfig(**config))
+        make_runner = gpu_model_runner(compiled=False, capture=rerun)
+        return OverlappedEngine(models["overlaps"], LetterTokenizer(), EngineConfig(**config, make_runner=make_runner))
+
+    return make
+
+
+def by_hand(engine):
+    """The gauges, from the sequences of all requests that have not ended."""
+    sequences = [
+        completion.sequence
+        for request in engine.requests.values()
+        for completion in request.completions
+        if completion.finish_reason is None
+    ]
+    waiting = list(engine.scheduler.waiting)
+    blocks = {block for sequence in sequences for block in sequence.blocks}
+    return EngineGauges(
+        running=len(sequences) - len(waiting),
+        waiting=len(waiting),
+        swapped=sum(bool(sequence.swapped) for sequence in sequences),
+        used_blocks=len(blocks),
+        named_blocks=len(engine.scheduler.pool.hash_to_block),
+        num_blocks=engine.config.num_blocks,
+    )
+
+
+def test_gauges_are_what_the_sequences_have(an_engine):
+    engine, seen = an_engine(num_swap_blocks=12), []
+    assert engine.gauges() == EngineGauges(0, 0, 0, 0, 0, 22) == by_hand(engine)
+    for index in range(8):
+        engine.add_request(list(range(2 + 3 * index)), greedy(14, n=1 + index % 2, seed=1, ignore_eos=True))
+    while engine.has_unfinished():
+        engine.step()
+        now = engine.gauges()
+        assert now == by_hand(engine)
+        assert now.free_blocks == len(engine.scheduler.pool.free_queue)
+        assert now.kv_cache_usage_perc == now.used_blocks / 22
+        seen.append(now)
+    assert max(now.running for now in seen) == 4 and any(now.waiting for now in seen)
+    assert any(now.swapped for now in seen) and any(now.named_blocks for now in seen)
+    assert seen[-1].running == seen[-1].waiting == seen[-1].used_blocks == 0
+
+
+def test_sequences_whose_last_token_is_in_flight_are_running(models):
+    make_runner = gpu_model_runner(compiled=False, capture=rerun)
+    engine = OverlappedEngine(
+        models["overlaps"], LetterTokenizer(), EngineConfig(**{**SIZES, "num_blocks": 150}, make_runner=make_runner)
+    )
+    engine.add_request([1, 2, 3], greedy(1))
+    engine.step()
+    assert engine.overlap.leaving and engine.gauges().running == 1
+
+
+def test_prometheus_reads_the_gauges(an_engine):
+    engine = an_engine(num_swap_blocks=12)
+    for index in range(8):
+        engine.add_request(list(range(2 + 3 * index)), greedy(14, ignore_eos=True))
+    while not engine.gauges().swapped:
+        engine.step()
+    now = engine.gauges()
+    text = prometheus_text(engine.metrics, engine.gauges)
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    expected = {
+        "num_requests_running": now.running,
+        "num_requests_waiting": now.waiting,
+        "num_requests_swapped": now.swapped,
+        "kv_cache_usage_perc": now.used_blocks / now.num_blocks,
+        "used_blocks": now.used_blocks,
+        "named_blocks": now.named_blocks,
+        "num_blocks": 22,
+    }
+    for name, value in expected.items():
+        family = families[f"lessons_engine_{name}"]
+        assert family.type == "gauge" and family.documentation
+        assert [sample.value for sample in family.samples] == [pytest.approx(value)]
+    assert "num_requests_running" not in prometheus_text(engine.metrics)
+
+
+def test_a_request_says_how_much_of_its_prompt_was_cached(an_engine):
+    engine, prompt = an_engine(num_blocks=150), list(range(3, 16))  # 13 tokens: three full blocks
+    (first,) = engine.generate([prompt], greedy(2, ignore_eos=True))
+    (again,) = engine.generate([prompt], greedy(2, ignore_eos=True))
+    (longer,) = engine.generate([[*prompt[:9], 90, 91, 92]], greedy(2, ignore_eos=True))
+    (forked,) = engine.generate([prompt], greedy(2, ignore_eos=True, n=3, temperature=1.0, seed=2))
+    (salted,) = engine.generate([prompt], greedy(2, ignore_eos=True), cache_salt="own")
+    (whole,) = engine.generate([prompt[:12]], greedy(2, ignore_eos=True))
+    outputs = [first, again, longer, forked, salted, whole]
+    assert [output.num_cached_tokens for output in outputs] == [0, 12, 8, 12, 0, 11]
+    engine.add_request(prompt, greedy(4))
+    engine.step()
+    (aborted,) = [engine.abort(name) for name in list(engine.requests)]
+    assert aborted.num_cached_tokens == 12
+    assert engine.abort(engine.add_request(prompt, greedy(4))).num_cached_tokens == 0
+
+
+def test_what_a_preempted_request_finds_again_does_not_count(an_engine):
+    engine, found = an_engine(num_blocks=14), []
+    schedule = engine.scheduler.schedule
+
+    def note():
+        found.append(schedule())
+        return found[-1]
+
+    engine.scheduler.schedule = note
+    prompts = [[*range(10)], [*range(20, 30)], [*range(8), 60, 61], [*range(40, 50)]]
+    for index, prompt in enumerate(prompts):
+        engine.add_request(prompt, greedy(16, ignore_eos=True), request_id=str(index))
+    outputs = {}
+    while engine.has_unfinished():
+        outputs |= {output.request_id: output for output in engine.step()}
+    first, all_found = {}, {}
+    for output in found:
+        for sequence in output.admitted:
+            count = output.cached.get(sequence, 0)
+            first.setdefault(sequence.id, count)
+            all_found[sequence.id] = all_found.get(sequence.id, 0) + count
+    assert {name: output.num_cached_tokens for name, output in outputs.items()} == first
+    assert sum(all_found.values()) > sum(first.values()), "no preempted request found anything"

@@ -1,0 +1,188 @@
+"""Routing: the replica that was sent the longest beginning of a prompt, unless it is too busy; and what that saves."""
+
+import random
+
+import pytest
+
+from lessons_lib.kv_cache.prefix_cache import hash_full_blocks
+from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.serving.router import (
+    PrefixAffinity,
+    Replica,
+    RoundRobin,
+    SentBlocks,
+    TwoChoices,
+    choose_replica,
+    hash_prompt,
+)
+from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
+
+
+def replica(load: int, prompt: tuple[int, ...] | list[int] = (), num_sent: int = 0) -> Replica:
+    made = Replica(load=load, num_sent=num_sent)
+    made.sent_blocks.add(hash_prompt(prompt, 4))
+    return made
+
+
+PROMPT = list(range(16))
+HASHES = hash_prompt(PROMPT, 4)
+
+
+@pytest.mark.parametrize("salt", [None, "mine"])
+def test_hashes_are_those_of_the_prefix_cache(salt):
+    for length in range(20):
+        sequence = Sequence("0", list(range(length)), 1, cache_salt=salt)
+        assert hash_prompt(list(range(length)), 4, salt) == hash_full_blocks(sequence, 4)
+
+
+def test_equal_beginnings_of_texts_have_equal_hashes():
+    one, other = hash_prompt("Once upon a time", 4), hash_prompt("Once upon a hill", 4)
+    assert one[:3] == other[:3] and one[3] != other[3]
+    assert not set(hash_prompt("xnce upon a time", 4)) & set(one)
+
+
+@pytest.mark.parametrize(
+    "replicas, limit, chosen",
+    [
+        ([replica(0), replica(0, PROMPT)], 2, 1),  # its whole prompt
+        ([replica(0, PROMPT[:4]), replica(0, PROMPT[:8])], 2, 1),  # the longer beginning
+        ([replica(0), replica(2, PROMPT)], 2, 1),  # busier, up to the limit
+        ([replica(0), replica(3, PROMPT)], 2, 0),  # and one more
+        ([replica(5), replica(7, PROMPT)], 2, 1),  # a difference counts, not the load itself
+        ([replica(1, PROMPT[:4]), replica(0), replica(9, PROMPT)], 2, 1),  # then the least loaded, whatever it has
+        ([replica(1), replica(0)], 2, 1),  # unknown: the least loaded
+        ([replica(1, PROMPT), replica(0, PROMPT)], 2, 1),  # equally long: the less loaded
+        ([replica(0, num_sent=3), replica(0, num_sent=2)], 2, 1),  # equally loaded: it was sent fewer
+        ([replica(0), replica(0)], 2, 0),
+        ([replica(0), replica(1, PROMPT)], 0, 0),
+        (
+            [replica(0, PROMPT[4:]), replica(1, PROMPT[:4])],
+            2,
+            1,
+        ),  # the same tokens behind another beginning don't count
+        ([replica(9)], 0, 0),
+    ],
+)
+def test_choices(replicas, limit, chosen):
+    assert choose_replica(HASHES, replicas, limit) == chosen
+
+
+def test_a_block_without_those_before_it_does_not_count():
+    holes = Replica()
+    holes.sent_blocks.add(HASHES[1:])
+    assert choose_replica(HASHES, [replica(0, num_sent=1), holes], 2) == 1  # by the tie only
+    assert choose_replica(HASHES, [replica(0, PROMPT[:4], num_sent=1), holes], 2) == 0
+
+
+def test_any_choice_agrees_with_the_rule_spelled_out():
+    draw = random.Random(0)
+    for _ in range(500):
+        replicas = [
+            replica(draw.randrange(5), PROMPT[: draw.choice([0, 4, 8, 16])], draw.randrange(3))
+            for _ in range(draw.randint(1, 5))
+        ]
+        limit = draw.randrange(4)
+        least = min(each.load for each in replicas)
+        matched = [sum(block in each.sent_blocks for block in HASHES) for each in replicas]
+        allowed = [index for index, each in enumerate(replicas) if each.load == least]
+        longest = [index for index, count in enumerate(matched) if count == max(matched)]
+        longest = [index for index in longest if replicas[index].load == min(replicas[other].load for other in longest)]
+        if replicas[longest[0]].load <= least + limit:
+            allowed = longest
+        fewest = min(replicas[index].num_sent for index in allowed)
+        wanted = next(index for index in allowed if replicas[index].num_sent == fewest)
+        assert choose_replica(HASHES, replicas, limit) == wanted
+
+
+def test_sent_blocks_are_bounded_and_lose_the_ends_of_old_prompts_first():
+    sent = SentBlocks(max_blocks=6)
+    old, new = hash_prompt([1] * 16, 4), hash_prompt([2] * 16, 4)
+    sent.add(old)
+    sent.add(new)
+    assert len(sent) == 6
+    assert [block in sent for block in old] == [True, True, False, False]
+    assert all(block in sent for block in new)
+    sent.add(old[:1])  # used again: now the rest of `new` is older
+    sent.add(hash_prompt([3] * 12, 4))
+    assert [block in sent for block in old] == [True, False, False, False]
+    sent.clear()
+    assert not len(sent)
+
+
+def test_loads_are_counted():
+    one = Replica()
+    one.begin(HASHES)
+    one.begin([])
+    one.end()
+    assert (one.load, one.num_sent, len(one.sent_blocks)) == (1, 2, 4)
+
+
+def test_round_robin_goes_around_and_survives_that_a_replica_goes():
+    policy = RoundRobin()
+    replicas = [Replica() for _ in range(3)]
+    assert [policy.choose([], replicas) for _ in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert {policy.choose([], replicas[:2]) for _ in range(4)} == {0, 1}
+    assert policy.choose([], replicas[:1]) == 0
+
+
+def test_two_choices_never_takes_the_busiest_and_repeats_by_its_seed():
+    replicas = [replica(load) for load in (3, 1, 2)]
+    drawn = [TwoChoices(seed=7).choose([], replicas) for _ in range(3)]
+    assert len(set(drawn)) == 1
+    policy = TwoChoices()
+    chosen = [policy.choose([], replicas) for _ in range(300)]
+    assert 0 not in chosen
+    assert 60 <= chosen.count(2) <= 140  # the only pair without replica 1 is one of three
+    assert policy.choose([], replicas[:1]) == 0
+
+
+def longest_common_beginning(one: list[int], other: list[int]) -> int:
+    return next((index for index, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+
+
+def test_cached_tokens_are_the_longest_beginnings_that_came_before():
+    prompts = chat_prompts(num_sessions=8, turns=3, open_sessions=3, system_tokens=20, turn_tokens=10)
+    prompts.append(prompts[0][:8])  # wholly cached, in full blocks: its last token is computed all the same
+    result = simulate_routing(prompts, RoundRobin(), 1, num_blocks=10_000, block_size=4)
+    wanted = 0
+    for index, prompt in enumerate(prompts):
+        common = max((longest_common_beginning(prompt, before) for before in prompts[:index]), default=0)
+        wanted += min(common, len(prompt) - 1) // 4 * 4
+    assert result.cached_tokens == wanted > 0
+    assert result.prompt_tokens == sum(map(len, prompts))
+
+
+def test_affinity_keeps_what_one_replica_finds_and_the_others_lose_it():
+    prompts = chat_prompts()
+    rates = {
+        (policy.name, count): simulate_routing(prompts, policy, count).hit_rate
+        for count in (1, 2, 4)
+        for policy in (PrefixAffinity(), TwoChoices(), RoundRobin())
+    }
+    assert rates["round robin", 1] == rates["prefix affinity", 1]
+    for count in (2, 4):
+        assert rates["prefix affinity", count] > rates["prefix affinity", 1]  # more caches, and each keeps its own
+        assert rates["prefix affinity", count] > rates["two choices", count] + 0.1
+    assert rates["two choices", 4] < rates["two choices", 2] < rates["two choices", 1]
+    assert rates["round robin", 4] < rates["round robin", 2]
+
+
+def test_the_imbalance_limit_trades_hits_for_balance():
+    prompts = chat_prompts()
+    none, some, much = (simulate_routing(prompts, PrefixAffinity(limit), 8) for limit in (0, 4, 16))
+    assert none.hit_rate < some.hit_rate < much.hit_rate
+    assert none.highest_load < some.highest_load < much.highest_load
+    assert min(none.requests) > 0 and min(some.requests) > 0
+    assert min(much.requests) == 0  # all conversations with the same system prompt go to one replica
+
+
+def test_a_small_cache_loses_what_was_not_used_for_longest():
+    prompts = chat_prompts()
+    roomy, tight = (simulate_routing(prompts, PrefixAffinity(), 2, num_blocks=blocks) for blocks in (400, 250))
+    assert tight.hit_rate < roomy.hit_rate
+    assert all(len(blocks) <= 250 for blocks in tight.cached_blocks)
+
+
+def test_a_replica_that_cannot_hold_its_requests_says_so():
+    with pytest.raises(ValueError, match=r"replica 0 has 10 blocks and can't hold \d+ requests at the same time"):
+        simulate_routing(chat_prompts(), RoundRobin(), 1, num_blocks=10)
