@@ -32,7 +32,7 @@ QUIZ = [
     ),
     Question(
         text="A replica dies after 7 tokens of a completion with temperature 1 and seed 3. The balancer sends the "
-        "prompt *and* the 7 tokens as a longer prompt to another replica, with the same seed. What does the reader get?",
+        "prompt *and* the 7 tokens as a longer prompt to another one, with the same seed. What does the reader get?",
         choices=(
             Choice(
                 "The same completion as without the failure: the model sees the same tokens.",
