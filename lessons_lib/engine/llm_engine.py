@@ -571,6 +571,8 @@ class LLMEngine:
             if (previous := completion.last_token_time) is None:
                 completion.first_token_time = now
                 self.metrics.ttft.add(now - completion.request.arrival)
+                if completion.index == 0:
+                    self.metrics.prompt_tokens += len(completion.request.prompt_ids)
             else:
                 gaps.append(now - previous)
             completion.last_token_time = now

@@ -124,6 +124,7 @@ class EngineMetrics:
         requests: finish reason -> how many requests ended with it: "stop", "length", "abort", "error".
         steps, busy_seconds: how many steps, and how long they took together.
         tokens, prefill_tokens, new_tokens, cached_tokens, preemptions: sums of what EngineStep has.
+        prompt_tokens: of the prompts that are computed, each counted once, with what was in the cache.
         part_seconds: part of a step -> its sum.
         queue_time, ttft, tpot, itl, latency: histograms in seconds: from arrival to the first step; to the first token;
             between two tokens, averaged over a completion, and each gap on its own; from arrival to the end.
@@ -141,6 +142,7 @@ class EngineMetrics:
     new_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
+    prompt_tokens: int = 0
     part_seconds: dict[str, float] = field(default_factory=dict)
     queue_time: Histogram = field(default_factory=Histogram)
     ttft: Histogram = field(default_factory=Histogram)

@@ -174,6 +174,7 @@ class AsyncEngine:
         expected_tokens: float | None = None,
         is_interactive: bool = False,
         cache_salt: str | None = None,
+        output_ids: Sequence[int] = (),
     ) -> RequestStream:
         """Add a request. Returns once the engine has accepted it.
 
@@ -190,6 +191,8 @@ class AsyncEngine:
         self._check_open()
         options: dict[str, Any] = dict(tier=tier, expected_tokens=expected_tokens)
         options |= dict(is_interactive=is_interactive, cache_salt=cache_salt)
+        if output_ids:
+            options["output_ids"] = output_ids
         command = AddRequest(self._checked_id(request_id), prompt, params, options)
         request = InFlight(
             command.request_id,

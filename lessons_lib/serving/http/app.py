@@ -1,21 +1,14 @@
-"""The application: routes, errors, and an id for each request."""
+"""The application: its routes, its errors, and what surrounds them."""
 
-import re
-import uuid
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lessons_lib import __version__
 from lessons_lib.serving.async_engine import AsyncEngine
-from lessons_lib.serving.http import chat, completions, errors, models_list, tokenization
+from lessons_lib.serving.http import chat, completions, errors, models_list, operations, tokenization
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
-
-REQUEST_ID = "x-request-id"
-
 
 def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel) -> FastAPI:
     """The server's application.
@@ -33,7 +26,8 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
         tokenization.router(served),
     ):
         app.include_router(router)
-    app.add_middleware(RequestIds)
+    operations.install(app, front, settings)
+
     make_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -46,25 +40,3 @@ def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
-
-
-class RequestIds:
-    """Gives every request an id: the client's `x-request-id`, or a new one. The response has it in the same header."""
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        request_id = Headers(scope=scope).get(REQUEST_ID, "")
-        if not re.fullmatch(r"[\x21-\x7e]{1,128}", request_id):
-            request_id = uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id
-            await send(message)
-
-        await self.app(scope, receive, send_with_id)

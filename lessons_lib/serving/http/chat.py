@@ -35,12 +35,12 @@ class ChatGeneration(Generation):
         body = self.body
         if body.top_logprobs and not body.logprobs:
             raise BadRequest(
-                f"top_logprobs is {body.top_logprobs}, and logprobs is not true; set it, or leave both out."
+                f"top_logprobs is {body.top_logprobs}, and logprobs isn't true; set it, or leave both out."
             )
         if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
             raise BadRequest(
-                f"max_tokens is {body.max_tokens} and max_completion_tokens {body.max_completion_tokens}; they mean the "
-                "same. Leave out max_tokens, the older one."
+                f"max_tokens is {body.max_tokens} and max_completion_tokens {body.max_completion_tokens}; they mean "
+                "the same. Leave out max_tokens, the older one."
             )
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         # None for what fits: the engine knows what does.
@@ -101,6 +101,6 @@ def router(front: AsyncEngine, served: ServedModel) -> APIRouter:
     @routes.post("/v1/chat/completions", response_model=ChatCompletion, responses=described(*OF_GENERATION) | STREAMED)
     async def create_chat_completion(request: Request, body: ChatRequest) -> Response:
         """Answer the last message of a chat."""
-        return await ChatGeneration(front, served, f"chatcmpl-{request.state.request_id}", body).respond(request)
+        return await ChatGeneration(front, served, f"chatcmpl-{request.headers['x-request-id']}", body).respond(request)
 
     return routes

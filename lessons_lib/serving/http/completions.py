@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.async_engine import AsyncEngine
@@ -49,6 +50,9 @@ class TextGeneration(Generation):
             self.prompts.append(token_ids)
             self.echoed.append(text if self.body.echo else "")
             self.params.append(self._params(len(token_ids)))
+        if known := self.body.output_token_ids:
+            self.served.check_tokens("output_token_ids", known)
+            self.lengths[0] = sum(len(self.served.token_text[token]) for token in known)
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         is_first, length = index not in self.lengths, self.lengths.get(index, 0)
@@ -90,13 +94,11 @@ class TextGeneration(Generation):
         }
         token_ids = completion.token_ids[:count]
         if completion.logprobs is not None:
-            logprobs = completion.logprobs[:count]
+            found: list[TokenLogprobs | None] = [*completion.logprobs[:count]]
+            of_tokens = token_ids
             if self.body.echo and end.prompt_logprobs:
-                choice["logprobs"] = completion_logprobs(
-                    prompt + token_ids, end.prompt_logprobs + logprobs, self.served
-                )
-            else:
-                choice["logprobs"] = completion_logprobs(token_ids, logprobs, self.served)
+                found, of_tokens = [*end.prompt_logprobs, *found], prompt + token_ids
+            choice["logprobs"] = completion_logprobs(of_tokens, found, self.served)
         if self.body.prompt_logprobs is not None and end.prompt_logprobs:
             choice["prompt_logprobs"] = prompt_logprobs(end.prompt_logprobs, self.served)
         if self.body.return_token_ids:
@@ -142,6 +144,6 @@ def router(front: AsyncEngine, served: ServedModel) -> APIRouter:
     @routes.post("/v1/completions", response_model=Completion, responses=described(*OF_GENERATION) | STREAMED)
     async def create_completion(request: Request, body: CompletionRequest) -> Response:
         """Continue one or several prompts."""
-        return await TextGeneration(front, served, f"cmpl-{request.state.request_id}", body).respond(request)
+        return await TextGeneration(front, served, f"cmpl-{request.headers['x-request-id']}", body).respond(request)
 
     return routes

@@ -1,5 +1,5 @@
-"""What both kinds of completion share: one HTTP request, whose prompts are requests of the engine, answered in one piece
-or as a stream."""
+"""What both kinds of completion share: one HTTP request, whose prompts are requests of the engine, answered in one
+piece or as a stream."""
 
 import asyncio
 import itertools
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from lessons_lib import __version__
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.protocol import SamplingFields
@@ -116,6 +117,8 @@ class Generation:
         """
         check_model(self.body.model, self.served)
         await self.prepare()
+        if self.body.output_token_ids and len(self.prompts) > 1:
+            raise BadRequest(f"output_token_ids is given with {len(self.prompts)} prompts; one completion can go on.")
         if not self.body.stream:
             return JSONResponse(await unless_gone(request.receive, self.whole()))
         events = self.events()
@@ -145,7 +148,7 @@ class Generation:
 
         async with self._started() as streams:
             # With the first tokens, not before them: nothing may be sent while the status can still be an error.
-            parts = [chunk(choice) for choice in self.first_choices()]
+            parts = [] if self.body.output_token_ids else [chunk(choice) for choice in self.first_choices()]
             async for arrived in arrivals(streams):
                 for prompt_index, tokens in arrived:
                     for completion, own in by_completion(tokens).items():
@@ -169,18 +172,25 @@ class Generation:
         }
 
     def _usage(self) -> Usage:
-        return Usage(sum(map(len, self.prompts)))
+        return Usage(sum(map(len, self.prompts)), len(self.body.output_token_ids or ()))
 
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[list[RequestStream]]:
-        """The streams of the prompts. Those that still run when the block is left are aborted: all, if the client leaves
-        or if one of them is refused."""
-        options = {"tier": self.body.priority or 0, "cache_salt": self.body.cache_salt}
+        """The streams of the prompts. Those that still run when the block is left are aborted: all, if the client
+        leaves or if one of them is refused."""
         async with AsyncExitStack() as stack:
             streams: list[RequestStream] = []
             for prompt, params in zip(self.prompts, self.params):
                 request_id = f"{self.id}-{next(_serial_numbers)}"
-                stream = await self.front.add(prompt, params, request_id=request_id, **options)
+                stream = await self.front.add(
+                    prompt,
+                    params,
+                    request_id=request_id,
+                    tier=self.body.priority or 0,
+                    is_interactive=bool(self.body.stream),
+                    cache_salt=self.body.cache_salt,
+                    output_ids=self.body.output_token_ids or (),
+                )
                 stack.push_async_callback(stream.aclose)
                 streams.append(stream)
             yield streams

@@ -16,8 +16,8 @@ def completion_logprobs(
     """As /v1/completions has them.
 
     Args:
-        found: one for each token, with as many of the likeliest as were asked for. None for the first token of a prompt,
-            which nothing predicts.
+        found: one for each token, with as many of the likeliest as were asked for. None for the first token of a
+            prompt, which nothing predicts.
         offset: where in the text the first token begins.
     """
     texts = [served.token_text[token] for token in tokens]

@@ -1,4 +1,4 @@
-"""Lesson 14: what an operator sees of a server: health, metrics, a log line for each request, and the cockpit's numbers.
+"""Lesson 14: what an operator sees of a server: health, metrics, a line for each request, the cockpit's numbers.
 
 Metrics have vLLM's names, `vllm:...`, where they mean the same, so dashboards and alerts that were made for vLLM work
 here too. What vLLM doesn't have, or means in another way, begins with `lessons_`.
@@ -20,7 +20,7 @@ from urllib.parse import quote
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from lessons_lib.engine.metrics import BOUNDS
+from lessons_lib.engine.metrics import BOUNDS, EngineGauges
 from lessons_lib.serving.http.security import App, Message, Receive, Scope, Send, header_values
 
 ACCESS = logging.getLogger("lessons_lib.access")
@@ -30,7 +30,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 class Front(Protocol):
     """What observability asks of an AsyncEngine, of either kind."""
 
-    gauges: Any
+    gauges: EngineGauges
     error: str | None
     is_draining: bool
     admission: Any
@@ -53,7 +53,7 @@ def cockpit(front: Front) -> dict[str, Any]:
     return {
         **health(front)[1],
         "running": gauges.running,
-        "waiting": gauges.waiting + getattr(gauges, "swapped", 0),
+        "waiting": gauges.waiting,
         "used_blocks": gauges.used_blocks,
         "num_blocks": gauges.num_blocks,
         "max_num_seqs": metrics.get("max_num_seqs", 0),
@@ -69,6 +69,7 @@ def cockpit(front: Front) -> dict[str, Any]:
 
 
 COUNTERS = {
+    "vllm:prompt_tokens": ("prompt_tokens", "Tokens of the prompts that were computed or found in the cache."),
     "vllm:generation_tokens": ("new_tokens", "Tokens generated."),
     "vllm:num_preemptions": ("preemptions", "Sequences preempted."),
     "vllm:prefix_cache_hits": ("cached_tokens", "Tokens of admitted sequences that were in the prefix cache."),
@@ -98,7 +99,7 @@ class ServerMetrics:
         self.front, self.model_name, self.log = front, model_name, log
         self.answers: Counter[tuple[str, int]] = Counter()
         self.registry = CollectorRegistry()
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
 
     def text(self) -> bytes:
@@ -113,9 +114,8 @@ class ServerMetrics:
         """Every metric once."""
         gauges, metrics = self.front.gauges, self.front.metrics()
         yield self._gauge("vllm:num_requests_running", "Sequences in the batch.", gauges.running)
-        waiting = gauges.waiting + getattr(gauges, "swapped", 0)
-        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for the batch.", waiting)
-        usage = gauges.used_blocks / gauges.num_blocks if gauges.num_blocks else 0.0
+        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait for the batch.", gauges.waiting)
+        usage = gauges.kv_cache_usage_perc
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the blocks in use, 0 to 1.", usage)
         yield self._gauge("lessons_used_blocks", "Blocks in use.", gauges.used_blocks)
         yield self._gauge("lessons_num_blocks", "Blocks of the pool.", gauges.num_blocks)
@@ -123,7 +123,6 @@ class ServerMetrics:
             yield self._counter(name, text, metrics.get(field, 0))
         asked = metrics.get("cached_tokens", 0) + metrics.get("prefill_tokens", 0)
         yield self._counter("vllm:prefix_cache_queries", "Tokens that were looked for in the prefix cache.", asked)
-        yield self._counter("vllm:prompt_tokens", "Tokens of prompts.", metrics.get("prompt_tokens", asked))
         for name, (field, text) in HISTOGRAMS.items():
             yield self._histogram(name, text, metrics.get(field))
         ended = CounterMetricFamily(
@@ -235,8 +234,8 @@ def checked_request_id(scope: Scope) -> str:
 
 
 class BackgroundLog(logging.Handler):
-    """Writes log lines in a thread of its own, so that nothing that can happen to a log stops the server: a full disk, a
-    pipe that isn't read, a network folder that hangs. Lines that can't be written are dropped and counted.
+    """Writes log lines in a thread of its own, so that nothing that happens to a log stops the server: a full disk, a pipe
+    that isn't read, a network folder that hangs. Lines that can't be written are dropped and counted.
 
     Attributes:
         num_dropped: lines that are lost.

@@ -15,6 +15,7 @@ from lessons_lib.serving.http import errors
 MAX_PROMPTS = 1024  # of one request
 
 TokenId = Annotated[int, Field(ge=0)]
+TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,19}$")]  # a key of a JSON object is a string
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
@@ -144,12 +145,7 @@ class SamplingFields(Fields):
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_VALUES["stop"])] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: (
-        Annotated[
-            dict[Annotated[str, Field(pattern=r"^[0-9]{1,19}$")], Bias], Field(max_length=MAX_VALUES["logit_bias"])
-        ]
-        | None
-    ) = None
+    logit_bias: Annotated[dict[TokenIdText, Bias], Field(max_length=MAX_VALUES["logit_bias"])] | None = None
     response_format: ResponseFormat | None = None
     # They change nothing here, and clients send them.
     user: str | None = None
@@ -174,6 +170,8 @@ class SamplingFields(Fields):
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)] | None = None
     priority: Annotated[int, Field(ge=0, le=MAX_TIER)] | None = None
     return_token_ids: bool | None = None
+    # This server's own: tokens that another replica has computed. The stream goes on behind them; a balancer needs it.
+    output_token_ids: TokenIds | None = None
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:
         """As the engine takes them.
@@ -188,6 +186,8 @@ class SamplingFields(Fields):
             raise BadRequest("stream_options is given, and stream is not true; leave it out, or set stream.")
         if self.stream and self.prompt_logprobs is not None:
             raise BadRequest("prompt_logprobs is given, and stream is true; they come only in a response at once.")
+        if self.output_token_ids and (not self.stream or getattr(self, "echo", None)):
+            raise BadRequest("output_token_ids is given; only a stream without echo can go on behind tokens.")
         given = {name: value for name in ENGINE_FIELDS if (value := getattr(self, name)) is not None}
         rules = self.response_format.to_params() if self.response_format else None
         if self.structured_outputs:
@@ -339,8 +339,8 @@ class ChatRequest(SamplingFields, ChatFields):
         "web_search_options": "nothing is looked up.",
         "best_of": "ask for n.",
         "echo": "the answer begins after the messages.",
-        "chat_template": "templates are the server's; write the prompt yourself, and send it to /v1/completions.",
-        "chat_template_kwargs": "templates are the server's; write the prompt yourself, and send it to /v1/completions.",
+        "chat_template": "the template is the server's; send a prompt of your own to /v1/completions.",
+        "chat_template_kwargs": "the template is the server's; send a prompt of your own to /v1/completions.",
         "documents": "put them into a message.",
         "mm_processor_kwargs": "this model reads text only.",
     }

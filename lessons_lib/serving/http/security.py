@@ -110,7 +110,7 @@ class BodyLimit:
         while has_more:
             message = await receive()
             if message["type"] != "http.request":
-                return  # the client has left
+                return None# the client has left
             body += message.get("body", b"")
             has_more = message.get("more_body", False)
             if len(body) > self.max_body_bytes:
@@ -175,9 +175,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def refuse(
-    send: Send, status: int, message: str, code: str, headers: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
+async def refuse(send: Send, status: int, message: str, code: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """Answer with an error, in the form that OpenAI's clients read."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     body = json.dumps({"error": error}).encode()

@@ -83,7 +83,7 @@ class ServedModel:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> list[int]:
-        """Token ids of a chat, by the chat template: the server's, or the tokenizer's, or one that joins the messages.
+        """Token ids of a chat, by a chat template: the server's, or the tokenizer's, or one that joins the messages.
 
         Raises:
             BadRequest: the template can't write these messages.

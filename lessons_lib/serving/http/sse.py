@@ -65,7 +65,7 @@ async def _disconnected(receive: Receive) -> None:
 class EventStream(StreamingResponse):
     """Events as they come. The first is there already, so that an error before it has a status of its own.
 
-    An error after it becomes an event `{"error": ...}`. In the end `[DONE]` follows, and `events` is closed, also if the
+    An error after it becomes an event `{"error": ...}`. In the end `[DONE]` follows. `events` is closed, also if the
     client has left.
     """
 

@@ -1,0 +1,160 @@
+"""Lesson 14: what `python -m lessons_lib.serving` can be told.
+`vllm serve` has the same names where it has the option."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lessons_lib.engine.config import POLICIES, EngineConfig
+from lessons_lib.serving.http.engine_recipe import EngineRecipe, default_model, model_name
+from lessons_lib.serving.http.settings import LOG_LEVELS, ServerSettings
+
+KEY_VARIABLE = "LESSONS_API_KEY"
+ENGINES = ("process", "thread")
+
+
+class WrongArgument(ValueError):
+    """What the user asked for makes no sense; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class ServerArguments:
+    """A server, as the command line describes it.
+
+    Attributes:
+        recipe: of its engine.
+        settings: of everything else.
+        engine: "process" or "thread".
+        until_stdin_closes: see `serve`.
+    """
+
+    recipe: EngineRecipe
+    settings: ServerSettings
+    engine: str
+    until_stdin_closes: bool
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> ServerArguments:
+    """Read a command line.
+
+    Raises:
+        WrongArgument: a value makes no sense.
+        SystemExit: argparse has printed what is wrong, or the help.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        config = EngineConfig(**_of_fields(EngineConfig, options))
+        model = options.model or default_model()
+        keys = api_keys(options.api_key, options.api_key_file, environment)
+        own = _of_fields(ServerSettings, options)
+        own["model_name"] = options.served_model_name or model_name(model)
+        own["allowed_hosts"] = tuple(options.allowed_host) if options.allowed_host else None
+        settings = ServerSettings(api_keys=keys, **own)
+    except ValueError as error:
+        raise WrongArgument(_with_options(str(error), options)) from error
+    return ServerArguments(
+        EngineRecipe(model, options.device, config), settings, options.engine, options.until_stdin_closes
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lessons_lib.serving",
+        description="Serve a language model with the engine of this course, in the way of OpenAI's API.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", help="a folder or a name on the Hugging Face hub; the chat model if it is there")
+    model.add_argument("--served-model-name", metavar="NAME", help="what clients call it")
+    model.add_argument("--device", choices=["cpu", "cuda"], help="where it runs; a GPU if there is one")
+
+    engine = parser.add_argument_group("engine")
+    engine.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="the engine's own process, or a thread")
+    add = _adder(engine, EngineConfig)
+    add("--max-num-seqs", int, "sequences that run at a time")
+    add("--max-num-batched-tokens", int, "tokens of a step")
+    add("--max-model-len", int, "tokens of a prompt and its completion; as many as the model allows if not given")
+    add("--block-size", int, "tokens of a block")
+    add("--num-blocks", int, "blocks of the KV cache; as many as fit in --cache-bytes if not given")
+    add("--cache-bytes", int, "memory of the KV cache")
+    add("--num-swap-blocks", int, "blocks of the swap space; without one, preempted sequences are recomputed")
+    add("--watermark", float, "share of the blocks that stay free for running sequences")
+    add("--max-logprobs", int, "the most log-probabilities that a request may ask for")
+    engine.add_argument("--policy", choices=sorted(POLICIES), default="fcfs", help="which request is served next")
+    engine.add_argument(
+        "--no-prefix-caching", dest="share_prefixes", action="store_false", help="share no blocks between prompts"
+    )
+
+    server = parser.add_argument_group("server")
+    add = _adder(server, ServerSettings)
+    add("--host", str, "where it listens; 0.0.0.0 for other machines too")
+    add("--port", int, "0 is any free one")
+    server.add_argument("--allowed-host", action="append", metavar="NAME", help="a name in Host headers; repeat it")
+    server.add_argument("--api-key", action="append", metavar="KEY", help="requests need one; repeat it for several")
+    server.add_argument("--api-key-file", metavar="FILE", help=f"one key a line; {KEY_VARIABLE} works as well")
+    add("--root-path", str, "the path under which a proxy publishes it")
+    add("--max-requests", int, "requests that wait or run; one more gets status 429")
+    add("--max-prompt-tokens", int, "tokens of all their prompts")
+    add("--max-body-bytes", int, "the largest body of a request")
+    add("--max-header-bytes", int, "the largest head of a request")
+    add("--receive-timeout", float, "seconds in which a request must arrive")
+    add("--stall-timeout", float, "seconds for which an answer may stay unread")
+    add("--shutdown-timeout", float, "seconds that running requests get on SIGTERM")
+    server.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="what is logged")
+    server.add_argument("--no-access-log", dest="access_log", action="store_false", help="no line for each request")
+    parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def api_keys(given: Sequence[str] | None, file: str | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """All keys: from the command line, where other users of the machine can see them, from a file, and from the
+    environment.
+
+    Raises:
+        ValueError: the file can't be read, or has no key.
+    """
+    keys = [*(given or ()), *environment.get(KEY_VARIABLE, "").replace(",", " ").split()]
+    if file is not None:
+        try:
+            found = Path(file).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"api_key_file is {file!r}, which can't be read ({error}). Give a file of text."
+            ) from error
+        if not found:  # a server that was meant to have keys must not be open to all
+            raise ValueError(f"api_key_file is {file!r}, which is empty; it must have a key a line.")
+        keys += found
+    return tuple(dict.fromkeys(keys))
+
+
+def _adder(group: Any, owner: type[Any]) -> Any:
+    """Adds options with the defaults of a dataclass's fields."""
+    defaults = {field.name: field.default for field in fields(owner) if field.default is not MISSING}
+
+    def add(flag: str, kind: type[Any], text: str) -> None:
+        group.add_argument(flag, type=kind, default=defaults[_field(flag)], help=text, metavar=kind.__name__.upper())
+
+    return add
+
+
+def _field(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+def _of_fields(owner: type[Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The options that are fields of a dataclass."""
+    names = {field.name for field in fields(owner)} & vars(options).keys()
+    return {name: getattr(options, name) for name in names}
+
+
+def _with_options(message: str, options: argparse.Namespace) -> str:
+    """A message about fields, about options instead: `max_num_seqs` is `--max-num-seqs` here."""
+    for name in sorted(vars(options), key=len, reverse=True):
+        if "_" in name or message.startswith(f"{name} is "):
+            message = message.replace(name, "--" + name.replace("_", "-"))
+    return message

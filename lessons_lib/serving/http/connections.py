@@ -1,0 +1,87 @@
+"""Lesson 14: what one connection may cost. uvicorn has bounded buffers, but waits forever for a client that
+sends its request one byte a minute, or doesn't read its answer; and it takes a head of any size.
+
+These limits belong to the connection: an app sees a request only when its head is complete, and can't tell a client
+that reads slowly from one that has stopped.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lessons_lib.serving.http.settings import ServerSettings
+
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+    b"connection: close\r\n\r\n%s"
+)
+TOO_LARGE_BODY = b'{"error": {"message": "the head of the request is too large.", "type": "invalid_request_error"}}'
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's connection with limits on the size of a request's head, on the time in which a request must arrive, and
+    on the time for which an answer may stay unread. `limited_by` sets them.
+    """
+
+    settings: ServerSettings
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._stalled: asyncio.TimerHandle | None = None
+        self._is_in_head, self._head_bytes = True, 0
+        self._unsent: asyncio.TimerHandle | None = None
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._unsent, self._stalled):
+            if timer:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > self.settings.max_header_bytes:
+                self.transport.write(TOO_LARGE % (len(TOO_LARGE_BODY), TOO_LARGE_BODY))
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
+        self._expect_request()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self._unsent:
+            self._unsent.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.settings.stall_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled:
+            self._stalled.cancel()
+
+    def _expect_request(self) -> None:
+        if self._unsent:
+            self._unsent.cancel()
+        self._unsent = self.loop.call_later(self.settings.receive_timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.flow.read_paused:  # it is the server that doesn't read on, until it has answered an earlier request
+            self._expect_request()
+        else:
+            self.transport.abort()
+
+
+def limited_by(settings: ServerSettings) -> type[Any]:
+    """The class of a server's connections, for uvicorn's `http=`."""
+    return type("LimitedProtocol", (LimitedProtocol,), {"settings": settings})

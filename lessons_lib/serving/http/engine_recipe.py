@@ -1,0 +1,57 @@
+"""Lesson 14: how a server's engine is made: in this process, or in one of its own, which receives the recipe."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.models.chat_model import CHAT_MODEL, chat_model_path
+from lessons_lib.models.loading import BUNDLED_MODEL, load_model
+
+BUNDLED_NAME = "lessons-bundled"
+
+
+@dataclass(frozen=True)
+class EngineRecipe:
+    """Everything that is needed to make an engine. It can be sent to another process; an engine can't.
+
+    Attributes:
+        model: a folder, or a name on the Hugging Face hub.
+        device: "cpu" or "cuda"; a GPU if there is one, if None.
+        config: the engine's sizes.
+    """
+
+    model: str
+    device: str | None = None
+    config: EngineConfig = field(default_factory=EngineConfig)
+
+    def __call__(self) -> LLMEngine:
+        """Load the model, and make its engine. On a GPU, it is the one of lesson 13."""
+        model, tokenizer = load_model(self.model, self.device)
+        if model.device.type != "cuda":
+            return LLMEngine(model, tokenizer, self.config)
+        from dataclasses import replace
+
+        from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+
+        return OverlappedEngine(model, tokenizer, replace(self.config, make_runner=gpu_model_runner()))
+
+    def text_side(self) -> tuple[Any, Any]:
+        """(config, tokenizer) of the model, without its weights."""
+        from transformers import AutoConfig, AutoTokenizer
+
+        return AutoConfig.from_pretrained(self.model), AutoTokenizer.from_pretrained(self.model)
+
+
+def default_model() -> str:
+    """The folder of the chat model if `make chat-model` has downloaded it, otherwise that of the bundled model."""
+    return str(chat_model_path() or BUNDLED_MODEL)
+
+
+def model_name(model: str) -> str:
+    """What clients call a model unless the user says otherwise."""
+    if Path(model) == BUNDLED_MODEL:
+        return BUNDLED_NAME
+    folder = Path(model).resolve().name if Path(model).is_dir() else model
+    return folder or CHAT_MODEL

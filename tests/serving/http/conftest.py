@@ -1,0 +1,23 @@
+"""One live server for the tests of a module."""
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+from live_server import LiveServer
+
+
+@pytest.fixture(scope="module")
+def live():
+    with LiveServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http(live):
+    """A client of it, of httpx."""
+    import httpx
+
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        yield client

@@ -1,0 +1,87 @@
+"""The server's application behind a real uvicorn, in a thread of this process, so that tests see the engine as well."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+
+import uvicorn
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.models.loading import load_model
+from lessons_lib.serving.admission import AdmissionControl
+from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.http.app import create_app
+from lessons_lib.serving.http.served_model import ServedModel
+from lessons_lib.serving.http.settings import ServerSettings
+
+MODEL = "lessons-bundled"
+PATIENCE = 30  # seconds, for what takes milliseconds
+
+
+class LiveServer:
+    """Use as a context manager.
+
+    Attributes:
+        url: such as http://127.0.0.1:43211.
+        engine: the LLMEngine.
+        front: its AsyncEngine.
+        app: the application.
+    """
+
+    def __init__(self, *, max_requests=256, api_keys=(), make_engine=LLMEngine, chat_template=None, **config):
+        self.settings = ServerSettings(MODEL, api_keys=api_keys, access_log=False)
+        self.max_requests, self.make_engine, self.chat_template = max_requests, make_engine, chat_template
+        self.config = EngineConfig(**({"max_num_seqs": 16} | config))
+
+    def __enter__(self):
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        wait_until(lambda: not self._thread.is_alive() or getattr(getattr(self, "_server", None), "started", False))
+        assert self._thread.is_alive(), "the server did not start"
+        return self
+
+    def __exit__(self, *error):
+        self._server.should_exit = True
+        self._thread.join(PATIENCE)
+        self._socket.close()
+        assert not self._thread.is_alive()
+
+    async def _serve(self):
+        self.loop = asyncio.get_running_loop()
+        model, tokenizer = load_model(device="cpu")
+        self.tokenizer = tokenizer
+        with contextlib.closing(self.make_engine(model, tokenizer, self.config)) as self.engine:
+            async with AsyncEngine(self.engine, AdmissionControl(self.max_requests)) as self.front:
+                served = ServedModel.of(MODEL, model.config, tokenizer, chat_template=self.chat_template)
+                self.app = create_app(self.front, self.settings, served)
+                config = uvicorn.Config(self.app, log_level="error", ws="none", timeout_graceful_shutdown=3)
+                self._server = uvicorn.Server(config)
+                await self._server.serve([self._socket])
+
+    def is_idle(self):
+        """Whether nothing is left of any request: not in the engine, not in its pool, not in the front."""
+        with self.engine.lock:
+            in_engine = len(self.engine.requests) + len(self.engine.scheduler.pool.used)
+        return in_engine + self.front.admission.num_requests == 0
+
+    def ended(self):
+        """Reason -> how many requests have ended with it."""
+        with self.engine.lock:
+            return dict(self.engine.metrics.snapshot()["requests"])
+
+
+def wait_until(holds, patience=PATIENCE):
+    """Poll until something holds.
+
+    Raises:
+        AssertionError: it never did.
+    """
+    deadline = time.monotonic() + patience
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
