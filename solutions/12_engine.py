@@ -451,6 +451,27 @@ Programs that read an answer need it in a fixed format.
 With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next. It's `allowed_token_ids` with a new
 list for each token. The parser comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
 
+A model has a say, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not be drawn. `generate` obeys it, so the engine
+must, or its answers differ. Here the model asks for a penalty, and the request asks for nothing:
+"""
+
+# %%
+model.generation_config.repetition_penalty = 1.3
+try:
+    with LLMEngine(model, tokenizer, SMALL) as engine:
+        (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24))
+    prompt = tokenizer("The old dog", return_tensors="pt").input_ids
+    expected = model.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
+finally:
+    model.generation_config.repetition_penalty = None
+print(repr(output.text))
+print("equal to generate:", output.token_ids == expected)
+
+# %% [markdown]
+"""
+A setting that the engine can't follow is refused when the engine is made. `EngineConfig(generation_config=False)` ignores them all; only the tokenizer's
+end token ends an answer then.
+
 ## From tokens to text
 
 Users want to read the text as it is generated. Why not decode each token as it arrives? Look at this:
@@ -647,6 +668,23 @@ print("nothing has changed:", before == (dict(engine.requests), len(engine.sched
 """
 A request that would fit in an empty pool is accepted even if the pool is full now: it waits. A request that wouldn't fit even in an empty pool would wait
 forever, so it is refused.
+
+Strangers must not learn from each other either. A prompt whose beginning is cached gets its first token sooner. So a reader who tries prompts and looks at
+the clock can find out what others have asked. A request's `cache_salt` is hashed into its blocks: only requests with the same salt share them.
+"""
+
+# %%
+SECRET = "Once upon a time there was a small dog. His name was Max and his bone was under the tree. "
+for salt in ("the same", "another"):
+    engine = LLMEngine(model, tokenizer, SMALL)
+    for tenant_salt in ("the same", salt):
+        before = engine.metrics.cached_tokens
+        engine.generate([SECRET], SamplingParams(max_tokens=4), cache_salt=tenant_salt)
+    print(f"{salt} salt: {engine.metrics.cached_tokens - before} of {len(tokenizer(SECRET).input_ids)} prompt tokens were cached")
+
+# %% [markdown]
+"""
+Cached blocks are also wrong once the model's weights change: `engine.reset_prefix_cache()` forgets them all.
 
 ## When something breaks
 

@@ -1,5 +1,6 @@
 """What every test gets: no network, no settings of the user, no progress file of a learner, few threads."""
 
+import datetime
 import os
 import tempfile
 
@@ -16,6 +17,8 @@ os.environ.update(
 )
 for _name in ("NBGRADER_EXECUTION", "LESSONS_STRICT"):
     os.environ.pop(_name, None)
+# One day for all processes of a run, which may go on past midnight.
+os.environ.setdefault("LESSONS_CONFORMANCE_DAY", str(datetime.date.today().toordinal()))
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # Kernels of several workers share the cores: torch's threads, spinning for each other, makes that many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // max(_workers, 2))))

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,7 @@ from transformers import DynamicCache, GenerationConfig, PretrainedConfig, PreTr
 
 from lessons_lib.engine.gathered_runner import GatheredRunner, forward_with_cache
 from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.shallow import shallow
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import KVShape
@@ -81,6 +82,9 @@ def probe(model: PreTrainedModel) -> ProbeResult:
 def _probe(model: PreTrainedModel) -> ProbeResult:
     check_supported(model)
     with undisturbed(model), short_windows(model):
+        with shallow(model) as first_of_kind:
+            if first_of_kind and (result := try_first_layers(model, first_of_kind)):
+                return result
         references = [generated(model, prompt) for prompt in random_prompts(model)]
         result, reason = try_paged(model, references)
         if result is None:
@@ -91,6 +95,20 @@ def _probe(model: PreTrainedModel) -> ProbeResult:
                 f"of its cache fails too: {gathered_reason}.{features(model.config)} {REMEDY}"
             )
     return result
+
+
+def try_first_layers(model: PreTrainedModel, first_of_kind: list[int]) -> ProbeResult | None:
+    """How the whole model is served, if its first layers are served right. None if they aren't, or can't be run alone:
+    then the whole model decides.
+
+    Args:
+        first_of_kind: see `shallow`.
+    """
+    try:
+        result, _ = try_paged(model, [generated(model, prompt) for prompt in random_prompts(model)])
+    except UnsupportedModel:
+        return None
+    return result and replace(result, layer_shapes=[result.layer_shapes[first] for first in first_of_kind])
 
 
 def try_paged(model: PreTrainedModel, references: list[Reference]) -> tuple[ProbeResult | None, str]:

@@ -1,7 +1,8 @@
 """Every causal language model of transformers: served right, or refused. A slice in each run, all of them each night.
 
-LESSONS_CONFORMANCE_SHARD=2/5 checks every fifth architecture from the second on, "1/1" all; if it is not set, those that
-are served most.
+LESSONS_CONFORMANCE_SHARD=2/5 checks every fifth architecture from the second on, "1/1" all. If it is not set, a run checks
+those that are served most, and one slice of SLICES, another one each day. A test's name has the slice's number, so that
+the run can be repeated: LESSONS_CONFORMANCE_SHARD=7/16.
 """
 
 import os
@@ -37,22 +38,34 @@ PAGED_MODELS = [
     "qwen3",
 ]
 EXPECTED = dict.fromkeys(PAGED_MODELS, PAGED) | dict(bloom=GATHERED, gptj=GATHERED, qwen3_next=REFUSED, jamba=REFUSED)
+SLICES = 16
 SHARD = os.environ.get("LESSONS_CONFORMANCE_SHARD", "")
+DAY = int(os.environ["LESSONS_CONFORMANCE_DAY"])
 
 
-def slice_of_this_run():
-    if not SHARD:
-        return sorted(EXPECTED)
-    index, count = map(int, SHARD.split("/"))
-    return architectures()[index - 1 :: count]
+def slice_of(shard):
+    index, count = map(int, shard.split("/"))
+    return dict.fromkeys(architectures()[index - 1 :: count], shard)
 
 
-@pytest.mark.parametrize("model_type", slice_of_this_run())
-def test_an_architecture_is_served_right_or_refused(model_type):
+def of_this_run():
+    """The model types that this run checks, each with the shard that repeats it."""
+    if SHARD:
+        return slice_of(SHARD)
+    return slice_of(f"{DAY % SLICES + 1}/{SLICES}") | dict.fromkeys(EXPECTED, "always")
+
+
+@pytest.mark.parametrize("model_type, shard", sorted(of_this_run().items()))
+def test_an_architecture_is_served_right_or_refused(model_type, shard):
     outcome = check_architecture(model_type)
     assert outcome.verdict != WRONG, outcome.reason
     assert outcome.verdict == in_table()[model_type], f"{outcome}; run `python -m tools.conformance --write`"
     assert outcome.verdict == EXPECTED.get(model_type, outcome.verdict)
+
+
+def test_the_slices_of_sixteen_days_are_all_architectures():
+    days = [slice_of(f"{day + 1}/{SLICES}") for day in range(SLICES)]
+    assert sorted(model_type for day in days for model_type in day) == architectures()
 
 
 def in_table():

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 import lessons_lib.engine.probe as probing
+import lessons_lib.engine.shallow as shallow
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gathered_runner import GatheredRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
@@ -48,10 +49,10 @@ def fresh(family="llama"):
     return copy.deepcopy(tiny_model(family))
 
 
-def mistral(window):
+def mistral(window, layers=2):
     torch.manual_seed(0)
     config = MistralConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        hidden_size=32, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
         head_dim=8, sliding_window=window, **SIZES,
     )  # fmt: skip
     return MistralForCausalLM(config).eval().requires_grad_(False)
@@ -114,6 +115,45 @@ def test_a_layer_that_ignores_its_window_is_named():
     result = probe(without_window(mistral(window=4096), layer=1))
     assert result.way == GATHERED
     assert "model.layers.1.self_attn (MistralAttention) differs" in result.reason
+
+
+def layers_called(model):
+    """The layers that the probe of a model runs."""
+    called = set()
+    for index, layer in enumerate(model.model.layers):
+        layer.self_attn.register_forward_hook(lambda *_, index=index: called.add(index))
+    assert probe(model).way == PAGED
+    return called
+
+
+def test_layers_that_differ_in_nothing_but_weights_are_probed_once():
+    model = mistral(window=4096, layers=6)
+    layers = model.model.layers
+    assert layers_called(model) == {0, 1}
+    assert model.model.layers is layers and len(layers) == 6
+    assert probe(model).layer_shapes == [KVShape(2, 8, 8)] * 6
+
+
+def test_a_layer_with_another_setting_is_probed():
+    model = mistral(window=4096, layers=6)
+    model.model.layers[3].self_attn.scaling *= 2
+    assert layers_called(model) == {0, 1, 2, 3}
+
+
+def test_a_mistake_in_a_deep_layer_is_named():
+    result = probe(without_window(mistral(window=4096, layers=6), layer=4))
+    assert result.way == GATHERED
+    assert "model.layers.4.self_attn (MistralAttention) differs" in result.reason
+
+
+@pytest.mark.parametrize("failing", ["shallow model", "no layers"])
+def test_a_model_whose_first_layers_cannot_run_alone_is_probed_as_a_whole(failing, monkeypatch):
+    model = mistral(window=4096, layers=6)
+    if failing == "no layers":
+        monkeypatch.setattr(shallow, "decoder_layers", lambda model: None)
+    else:
+        model.model.register_forward_pre_hook(lambda module, args: module.layers[5] and None)
+    assert layers_called(model) == set(range(6))
 
 
 def test_a_layer_that_calls_attention_twice_is_named():

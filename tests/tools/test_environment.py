@@ -41,7 +41,8 @@ def pyproject() -> dict:
 
 def direct_dependencies() -> list[Requirement]:
     project = pyproject()["project"]
-    return [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["test"]]
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    return [Requirement(line) for line in project["dependencies"] + extras]
 
 
 def pins(python: str, system: str = "linux") -> dict[str, str]:
