@@ -1,11 +1,11 @@
-"""`python -m tools.replicas`: how much each routing policy finds in caches; then two servers behind the balancer, one of
-which is killed under load.
+"""`python -m tools.replicas`: how much each routing policy finds in caches; then two servers behind the balancer, and
+one is killed under load.
 
     python -m tools.replicas --streams 32 --tokens 96
 
-Every stream is asked for three times: while both servers live, while one is killed by SIGKILL, and while the other one is
-stopped by SIGTERM. What the streams say must be the same each time. Exits with 1 if a stream ended without an error event
-and isn't complete, or says something else.
+Every stream is asked for three times: while both servers live, while one is killed by SIGKILL, and while the other one
+is stopped by SIGTERM. What the streams say must be the same each time. Exits with 1 if a stream ended without an error
+event and isn't complete, or says something else.
 """
 
 import argparse
@@ -249,6 +249,17 @@ def routing_table(replicas: tuple[int, ...] = (1, 2, 4, 8)) -> Table:
     return Table(["policy", *(f"{count} replicas" if count > 1 else "1 replica" for count in replicas)], rows)
 
 
+def outcome_table(runs: list[Run]) -> Table:
+    """A row for each round."""
+    names = ["complete", "complete, and different", "error event", "cut silently"]
+    rows = [
+        [run.name, *(str(run.outcomes[name]) for name in names), str(run.continued), f"{run.longest_gap:.2f} s",
+         f"{run.tokens_per_second:.0f}"]
+        for run in runs
+    ]  # fmt: skip
+    return Table(["round", *names, "continued", "longest gap", "tokens/s"], rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.replicas", description=__doc__)
     parser.add_argument("--streams", type=int, default=32)
@@ -262,13 +273,7 @@ def main() -> int:
         return 0
     bodies = requests_of(wanted.streams, wanted.tokens, wanted.seed)
     runs, seconds = asyncio.run(kill_under_load(bodies, wanted.policy))
-    names = ["complete", "complete, and different", "error event", "cut silently"]
-    rows = [
-        [run.name, *(str(run.outcomes[name]) for name in names), str(run.continued), f"{run.longest_gap:.2f} s",
-         f"{run.tokens_per_second:.0f}"]
-        for run in runs
-    ]  # fmt: skip
-    print(Table(["round", *names, "continued", "longest gap", "tokens/s"], rows))
+    print(outcome_table(runs))
     for name, value in seconds.items():
         print(f"{name}: {value:.1f} s")
     return int(any(run.outcomes["cut silently"] or run.outcomes["complete, and different"] for run in runs))

@@ -1,6 +1,8 @@
 """Lesson 12: text as it grows token by token, and the strings that end it."""
 
-from transformers import PreTrainedTokenizerBase
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 SKIP_SPECIAL_TOKENS = {"skip_special_tokens": True}
 HALF_A_CHARACTER = "\ufffd"  # what a decoder writes for the first bytes of a character whose rest is missing
@@ -54,10 +56,13 @@ class IncrementalDetokenizer:
         self.text = ""
         self.stop_string: str | None = None
         self._token_ids: list[int] = []
+        self._backend = backend_of(tokenizer, options)
+        self._needs_context = type(getattr(self._backend, "decoder", None)).__name__ != "ByteLevel"
         self._decoded = ""
         self._cleared = 0  # no stop string begins before this place of `_decoded`
-        # Tokens before `_new` are in `_decoded`; those from `_context` on are decoded again with new ones.
-        self._context, self._new = 0, 0
+        # Tokens before `_new` are in `_decoded`; those from `_context` on are decoded again with new ones. `_before` is
+        # the text of those between.
+        self._context, self._new, self._before = 0, 0, ""
 
     @property
     def stopped(self) -> bool:
@@ -73,28 +78,36 @@ class IncrementalDetokenizer:
         self._token_ids.append(token)
         # A token's text depends on its neighbors, so new ones are decoded after the last few, and the text of those is
         # cut off.
-        before, now = self._decode(self._context, self._new), self._decode(self._context, None)
-        if len(now) > len(before) and not now.endswith(HALF_A_CHARACTER):
-            self._decoded += now[len(before) :]
+        now = self._decode(self._context)
+        if len(now) > len(self._before) and not now.endswith(HALF_A_CHARACTER):
+            self._decoded += now[len(self._before) :]
             self._context, self._new = self._new, len(self._token_ids)
+            if self._needs_context:
+                self._before = self._decode(self._context)
+            else:  # every token is some bytes, whatever its neighbors: nothing before complete characters matters
+                self._context = self._new
         return self._show()
 
     def finish(self) -> str:
         """No token follows: show what was held back."""
         if self.stopped:
             return ""
-        self._decoded += self._decode(self._context, None)[len(self._decode(self._context, self._new)) :]
+        self._decoded += self._decode(self._context)[len(self._before) :]
         return self._show(is_last=True)
 
-    def _decode(self, start: int, end: int | None) -> str:
-        return str(self.tokenizer.decode(self._token_ids[start:end], **self.options))
+    def _decode(self, start: int) -> str:
+        token_ids = self._token_ids[start:]
+        if self._backend is None:
+            return str(self.tokenizer.decode(token_ids, **self.options))
+        return str(self._backend.decode(token_ids, skip_special_tokens=self.options["skip_special_tokens"]))
 
     def _show(self, is_last: bool = False) -> str:
         if self.stopped:
             return ""
         if len(self._token_ids) <= self.min_tokens:
             self._cleared = len(self._decoded)
-        length, stopped = releasable(self._decoded[self._cleared :], self.stop)
+        growing = self._decoded[self._cleared :]
+        length, stopped = releasable(growing, self.stop) if self.stop else (len(growing), False)
         self._cleared = end = self._cleared + length
         if stopped:
             self.stop_string = next(string for string in self.stop if self._decoded.startswith(string, end))
@@ -104,6 +117,17 @@ class IncrementalDetokenizer:
         shown = self._decoded[len(self.text) : end]
         self.text += shown
         return shown
+
+
+def backend_of(tokenizer: PreTrainedTokenizerBase, options: dict[str, bool]) -> Any:
+    """The `tokenizers.Tokenizer` whose `decode` returns what `tokenizer.decode` does, in a quarter of the time. None if
+    `tokenizer.decode` does more than call it."""
+    for name in ("decode", "_decode"):
+        if getattr(getattr(tokenizer, name, None), "__func__", None) is not getattr(PreTrainedTokenizerFast, name):
+            return None  # a class or a test has its own
+    if options.get("clean_up_tokenization_spaces", tokenizer.clean_up_tokenization_spaces):
+        return None
+    return tokenizer.backend_tokenizer
 
 
 def decode_options(tokenizer: PreTrainedTokenizerBase, skip_special: bool, spaces_between: bool) -> dict[str, bool]:

@@ -566,7 +566,7 @@ class LLMEngine:
             if completion.sequence not in self._completions:
                 continue  # a callback has ended it
             # Most tokens have no reader, and there are many of them in every step.
-            if completion.detokenizer or completion.sequence.finish_reason:
+            if completion.request.on_token or completion.detokenizer or completion.sequence.finish_reason:
                 self._pass_on_one(completion, now)
             if (previous := completion.last_token_time) is None:
                 completion.first_token_time = now

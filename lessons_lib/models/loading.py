@@ -59,7 +59,7 @@ def load_model(
         loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **where)
         tokenizer: Any = AutoTokenizer.from_pretrained(source, **where)
     except Exception as error:
-        raise _explain(source, is_folder, error) from error
+        raise load_error(source, is_folder, error) from error
     finally:
         if show_progress:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
@@ -79,7 +79,8 @@ def load_model(
 REMEDY = "Fetch the files again (for the bundled model: `git checkout -- lessons_lib/assets`, or reinstall the course)."
 
 
-def _explain(source: str | os.PathLike[str], is_folder: bool, error: Exception) -> OSError:
+def load_error(source: str | os.PathLike[str], is_folder: bool, error: Exception) -> OSError:
+    """What to raise instead of an error of transformers: ModelNotFound or DamagedModel, with a remedy."""
     if is_folder:
         return DamagedModel(f"the model in {source} can't be read: {type(error).__name__}: {error}. {REMEDY}")
     return ModelNotFound(

@@ -34,6 +34,7 @@ from lessons_lib.serving.messages import (
     error_text,
 )
 
+CLOSED = "EngineDead: the front was closed."
 CHARACTERS_PER_TOKEN = 4  # of usual text; how long a prompt is until the engine has encoded it
 FrontT = TypeVar("FrontT", bound="AsyncEngine")
 
@@ -43,14 +44,18 @@ class InFlight:
     """What a front knows of a request that has not ended.
 
     Attributes:
-        accepted: the number of its prompt's tokens, once the engine has accepted it.
+        answered: set when the engine has accepted or refused it, or has died.
+        num_prompt_tokens: of its prompt, once the engine has accepted it.
+        refusal: why it isn't served, for the caller of `add`.
         ended: set when `end` is there.
         is_left: whether its reader has left, and its abort is on the way.
     """
 
     request_id: str
     admitted: Admitted
-    accepted: "asyncio.Future[int]"
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    num_prompt_tokens: int = 0
+    refusal: Exception | None = None
     mailbox: Mailbox[NewToken] = field(default_factory=Mailbox)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     end: RequestEnded | None = None
@@ -72,8 +77,8 @@ class RequestStream:
         num_prompt_tokens: how many tokens its prompt has.
     """
 
-    def __init__(self, front: "AsyncEngine", request: InFlight, num_prompt_tokens: int):
-        self.request_id, self.num_prompt_tokens = request.request_id, num_prompt_tokens
+    def __init__(self, front: "AsyncEngine", request: InFlight):
+        self.request_id, self.num_prompt_tokens = request.request_id, request.num_prompt_tokens
         self._front, self._request = front, request
 
     def __aiter__(self) -> "RequestStream":
@@ -194,21 +199,23 @@ class AsyncEngine:
         if output_ids:
             options["output_ids"] = output_ids
         command = AddRequest(self._checked_id(request_id), prompt, params, options)
-        request = InFlight(
-            command.request_id,
-            self.admission.admit(self._estimated_size(prompt)),
-            self._event_loop.create_future(),
-        )
+        request = InFlight(command.request_id, self.admission.admit(self._estimated_size(prompt)))
         self._requests[request.request_id] = request
         self._is_empty.clear()
         try:
             self._send(command)
-            num_prompt_tokens = await request.accepted
-            self.admission.correct(request.admitted, num_prompt_tokens)
+        except BaseException:
+            self._forget(request)
+            raise
+        try:
+            await request.answered.wait()
+            if request.refusal is not None:
+                raise request.refusal
+            self.admission.correct(request.admitted, request.num_prompt_tokens)
         except BaseException:
             self.leave(request)
             raise
-        return RequestStream(self, request, num_prompt_tokens)
+        return RequestStream(self, request)
 
     async def abort(self, request_id: str) -> RequestEnded | None:
         """End a request now. Its stream ends with the finish reason "abort".
@@ -256,11 +263,14 @@ class AsyncEngine:
 
     async def aclose(self) -> None:
         """Abort what is left, and let go of the engine, which stays open."""
-        if self._owner is None or self._owner.done():
+        if self._owner is None:
             return
         self._is_closing = True
         self._has_work.set()
-        await self._owner
+        try:
+            await asyncio.wait({self._owner})
+        finally:
+            self._shut(CLOSED)
 
     def leave(self, request: InFlight) -> None:
         """The reader of this request has left: abort it if it still runs."""
@@ -286,22 +296,25 @@ class AsyncEngine:
 
     async def _own(self) -> None:
         """The coroutine that owns the engine."""
-        reason = "EngineDead: the front was closed."
+        reason = CLOSED
         try:
             while not self._is_closing:
                 commands, self._commands = self._commands, []
-                if not commands and not self._requests:
+                if commands or self._requests:
+                    self._deliver(await self._event_loop.run_in_executor(self._executor, self._turn, commands))
+                else:
                     self._has_work.clear()
                     await self._has_work.wait()
-                    continue
-                self._deliver(await self._event_loop.run_in_executor(self._executor, self._turn, commands))
         except Exception as error:
             reason = error_text(error)
         finally:
-            # Also when this coroutine is cancelled, and then once more: nothing here awaits.
-            self._executor.shutdown(wait=True)
-            self._engine_loop.close()
-            self._die(reason)
+            self._shut(reason)
+
+    def _shut(self, reason: str) -> None:
+        """End what runs, and let go of the engine. Nothing here awaits, so a second cancellation can't interrupt it."""
+        self._executor.shutdown(wait=True)  # for one step, at most
+        self._engine_loop.close()
+        self._die(reason)
 
     def _turn(self, commands: list[Command]) -> list[Event]:
         if answers := self._engine_loop.apply(commands):
@@ -329,24 +342,26 @@ class AsyncEngine:
             elif (request := requests.get(event.request_id)) is None:
                 continue  # the front has died meanwhile
             elif isinstance(event, Accepted):
-                if not request.accepted.done():
-                    request.accepted.set_result(event.num_prompt_tokens)
+                request.num_prompt_tokens = event.num_prompt_tokens
+                request.answered.set()
             elif isinstance(event, Refused):
-                self._forget(request, event.error)
+                request.refusal = event.error
+                self._forget(request)
             else:
                 self._finish(request, event)
 
     def _finish(self, request: InFlight, end: RequestEnded) -> None:
         request.end = end
-        self._forget(request, EngineDead(end.error or "the request was aborted before it was accepted."))
+        if not request.answered.is_set():
+            request.refusal = EngineDead(f"the request wasn't accepted: {end.error}")
+        self._forget(request)
 
-    def _forget(self, request: InFlight, error: Exception) -> None:
-        """The request has ended, or was refused with this error."""
+    def _forget(self, request: InFlight) -> None:
+        """The request has ended, or was refused."""
         del self._requests[request.request_id]
         was_served = request.end is not None and request.end.error is None and not request.end.is_aborted
         self.admission.release(request.admitted, was_served=was_served)
-        if not request.accepted.done():
-            request.accepted.set_exception(error)
+        request.answered.set()
         request.mailbox.close()
         request.ended.set()
         if not self._requests:

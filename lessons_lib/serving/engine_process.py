@@ -27,7 +27,7 @@ import zmq.asyncio
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.admission import AdmissionControl
-from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.async_engine import CLOSED, AsyncEngine
 from lessons_lib.serving.engine_loop import EngineLoop
 from lessons_lib.serving.messages import (
     Command,
@@ -92,7 +92,7 @@ class EngineProcess(AsyncEngine):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._has_exited.wait(), PATIENCE)
         finally:
-            self._shut("EngineDead: the front was closed.")
+            self._shut(CLOSED)
 
     async def _open(self) -> None:
         self._has_exited = asyncio.Event()
@@ -188,7 +188,7 @@ class EngineProcess(AsyncEngine):
 
     async def _own(self) -> None:
         """The coroutine that hears what the engine says."""
-        reason = "EngineDead: the front was closed."
+        reason = CLOSED
         try:
             while not self._is_shut:
                 self._deliver(pickle.loads(await self._socket.recv()))
@@ -252,6 +252,8 @@ def _start_message(make_engine: MakeEngine, num_threads: int | None) -> bytes:
 def main() -> None:
     """What the engine's process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A service manager sends it to all processes of a service. The front drains first, and then ends this one.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     address, secret = json.loads(os.read(0, 4096))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     context = zmq.Context()

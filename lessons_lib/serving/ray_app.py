@@ -1,12 +1,12 @@
-"""Lesson 15: replicas in production, on Ray Serve. It starts them on the machines of a cluster, replaces those that die,
-and adds more when there is more to do.
+"""Lesson 15: replicas in production, on Ray Serve. It starts them on the machines of a cluster, replaces those that
+die, and adds more when there is more to do.
 
     python -m lessons_lib.serving.ray_app --port 8000 --replicas 2        # on this machine
     serve deploy lessons_lib/serving/serve_config.yaml                    # on a cluster that runs
 
-Two deployments. A `ModelServer` is a replica: an engine, and the same FastAPI application as in lesson 14. The `Gateway`
-is what clients talk to. Ray ends the streams of a replica that dies without a word; the Gateway lets them go on
-elsewhere, or sends an error event, as the balancer does. Ray's router chooses the replica: by two choices, or by
+Two deployments. A `ModelServer` is a replica: an engine, and the same FastAPI application as in lesson 14. The
+`Gateway` is what clients talk to. Ray ends the streams of a replica that dies without a word; the Gateway lets them go
+on elsewhere, or sends an error event, as the balancer does. Ray's router chooses the replica: by two choices, or by
 prefixes with `PrefixRequestRouter`.
 """
 
@@ -17,6 +17,8 @@ import os
 import signal
 import tempfile
 import threading
+import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ from ray.exceptions import RayError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
-from ray.serve.request_router import PendingRequest, ReplicaID, ReplicaResult, RequestRouter, RunningReplica
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -97,7 +99,10 @@ async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int
     try:
         while (message := await messages.get()) is not None:
             if message["type"] == "http.response.start":
-                yield message["status"], {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]}
+                yield (
+                    message["status"],
+                    {name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]},
+                )
             else:
                 yield message.get("body", b"")
         await running
@@ -108,7 +113,10 @@ async def messages_of(app: Any, request: HttpRequest) -> AsyncIterator[tuple[int
 class ModelServer:
     """A replica: an engine in a thread of its own, and the application of lesson 14 around it."""
 
-    async def __init__(self, model: str | None = None, max_requests: int = 256, engine: dict[str, Any] | None = None):
+    # Ray awaits it, in the event loop that serves the requests.
+    async def __init__(  # type: ignore[misc]
+        self, model: str | None = None, max_requests: int = 256, engine: dict[str, Any] | None = None
+    ):
         from lessons_lib.engine.config import EngineConfig
         from lessons_lib.serving.http.engine_recipe import EngineRecipe, default_model, model_name
         from lessons_lib.serving.http.server import make_app, make_front
@@ -129,13 +137,9 @@ class ModelServer:
         async for message in messages_of(self.app, request):
             yield message
 
-    def process_id(self) -> int:
-        """For those who want to kill it."""
-        return os.getpid()
-
-    async def open_requests(self) -> int:
-        """How many requests its engine has."""
-        return int(self.front.admission.num_requests)
+    async def state(self) -> tuple[int, int]:
+        """(its process's id, how many requests its engine has)."""
+        return os.getpid(), int(self.front.admission.num_requests)
 
     def check_health(self) -> None:
         """Ray asks every few seconds, and replaces the replica if this raises."""
@@ -144,12 +148,12 @@ class ModelServer:
 
 
 class PrefixRequestRouter(RequestRouter):
-    """`choose_replica` inside Ray Serve. There is one in every process that has a handle, and each knows only what it has
-    sent itself. The replicas that were not chosen are asked if the chosen one has no room."""
+    """`choose_replica` inside Ray Serve. There is one in every process that has a handle, and each knows only what it
+    has sent itself. The replicas that were not chosen are asked if the chosen one has no room."""
 
-    def initialize_state(self, imbalance_limit: int = 4) -> None:
+    def initialize_state(self, **kwargs: Any) -> None:
         """Called once, with RequestRouterConfig.request_router_kwargs."""
-        self.imbalance_limit = imbalance_limit
+        self.imbalance_limit: int = kwargs.get("imbalance_limit", 4)
         self.known: dict[str, Replica] = {}
         self.sent_to: dict[str, Replica] = {}
 
@@ -164,7 +168,7 @@ class PrefixRequestRouter(RequestRouter):
         others = [candidate for index, candidate in enumerate(candidate_replicas) if index != chosen]
         return [[candidate_replicas[chosen]], others] if others else [[candidate_replicas[chosen]]]
 
-    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: ReplicaResult) -> None:
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """A replica has taken the request."""
         replica = self._known(replica_id)
         replica.begin(hashes_in(pending_request))
@@ -203,6 +207,7 @@ class Relayed(Response):
         await self.gateway.relay(scope, receive, send)
 
 
+@serve.ingress(gateway_app)
 class Gateway:
     """What clients talk to: passes requests to the replicas, and lets streams go on elsewhere."""
 
@@ -251,7 +256,7 @@ class Gateway:
         """
         query = request.target.partition("?")[2]
         sent = HttpRequest(request.method, request.path, query, request.headers, request.next_body())
-        answer = self.respond.remote(sent, block_hashes=request.block_hashes)
+        answer: Any = self.respond.remote(sent, block_hashes=request.block_hashes)
         try:
             status, headers = await anext(answer)
             headers = {name: value for name, value in headers.items() if name not in NOT_PASSED_ON}
@@ -281,22 +286,23 @@ def build(args: dict[str, Any]) -> serve.Application:
     policy = args.get("policy", "affinity")
     if policy not in ("affinity", "two-choices"):
         raise ValueError(f"policy is {policy!r}; it must be 'affinity' or 'two-choices'.")
-    routers = {
-        "affinity": RequestRouterConfig(
-            request_router_class="lessons_lib.serving.ray_app:PrefixRequestRouter",
-            request_router_kwargs={"imbalance_limit": args.get("imbalance_limit", 4)},
-        ),
-        "two-choices": RequestRouterConfig(request_router_class=TWO_CHOICES),
+    routers: dict[str, dict[str, Any]] = {
+        "affinity": {
+            "request_router_class": "lessons_lib.serving.ray_app:PrefixRequestRouter",
+            "request_router_kwargs": {"imbalance_limit": args.get("imbalance_limit", 4)},
+        },
+        "two-choices": {"request_router_class": TWO_CHOICES},
     }
     max_requests, replicas = args.get("max_requests", 256), args.get("replicas", "auto")
     # A replica is added when each has more than this many requests on average, and taken away when they have fewer.
     scaling: dict[str, Any] = {"num_replicas": replicas}
     if replicas == "auto":
         scaling = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 32}}
-    server = serve.deployment(
+    deployment: Any = serve.deployment
+    server = deployment(
         ModelServer,
         max_ongoing_requests=max_requests,
-        request_router_config=routers[policy],
+        request_router_config=RequestRouterConfig(**routers[policy]),
         ray_actor_options={"num_cpus": 1, "num_gpus": args.get("num_gpus", 0)},
         health_check_period_s=2,
         health_check_timeout_s=30,
@@ -304,10 +310,9 @@ def build(args: dict[str, Any]) -> serve.Application:
         graceful_shutdown_timeout_s=60,  # how long a replica that is taken away may finish what it has
         **scaling,
     )
-    gateway = serve.deployment(
-        serve.ingress(gateway_app)(Gateway), max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.5}
-    )
-    return gateway.bind(server.bind(args.get("model"), max_requests, args.get("engine")))
+    gateway = deployment(Gateway, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.5})
+    application: serve.Application = gateway.bind(server.bind(args.get("model"), max_requests, args.get("engine")))
+    return application
 
 
 @contextmanager
@@ -320,19 +325,12 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
     Raises:
         RayDidNotStart: see its message.
     """
-    replicas = args.get("replicas", 1)
+    url, replicas = f"http://127.0.0.1:{port}", args.get("replicas", 1)
     try:
-        ray.init(
-            num_cpus=4 + (replicas if isinstance(replicas, int) else 4),  # slots for actors, not cores
-            include_dashboard=False,
-            object_store_memory=80 * 2**20,  # nothing is put there but what is too large for a message
-            configure_logging=True,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            _temp_dir=folder,
-        )
+        start_ray(num_cpus=4 + (replicas if isinstance(replicas, int) else 4), folder=folder)
         serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
         serve.run(build(args), name=name, route_prefix="/", blocking=False)
+        wait_until_green(f"{url}/health")
     except Exception as error:
         ray.shutdown()
         raise RayDidNotStart(
@@ -340,10 +338,47 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
             "minute of two free cores; the balancer (`python -m lessons_lib.serving.balancer`) needs neither."
         ) from error
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield url
     finally:
-        serve.shutdown()
+        serve.shutdown()  # type: ignore[no-untyped-call]
         ray.shutdown()
+
+
+def start_ray(num_cpus: int, folder: str) -> None:
+    """Ray on this machine.
+
+    Args:
+        num_cpus: slots for actors, however many cores there are.
+    """
+    for attempts_left in (2, 1, 0):
+        try:
+            ray.init(
+                num_cpus=num_cpus,
+                include_dashboard=False,
+                object_store_memory=80 * 2**20,  # nothing is put there but what is too large for a message
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                _temp_dir=folder,
+            )
+            return
+        except Exception as error:
+            ray.shutdown()
+            # Ray gives its processes 30 s, which isn't enough on a busy machine, and can't be told otherwise.
+            if "timed out" not in str(error) or not attempts_left:
+                raise
+
+
+def wait_until_green(url: str, timeout: float = 60.0) -> None:
+    """Wait until a request is answered with 200: the proxy learns of the routes after `serve.run` has returned."""
+    deadline, opener = time.monotonic() + timeout, urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while True:
+        try:
+            with opener.open(url, timeout=5):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{url} isn't green after {timeout:g} s: {error}.") from error
+        time.sleep(0.05)
 
 
 def main() -> int:
@@ -351,13 +386,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lessons_lib.serving.ray_app")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--model", default=None, help="a folder or a name; the chat model or the bundled one if left out")
+    parser.add_argument(
+        "--model", default=None, help="a folder or a name; the chat model or the bundled one if left out"
+    )
     parser.add_argument("--policy", choices=["affinity", "two-choices"], default="affinity")
     parser.add_argument("--start-timeout", type=float, default=START_TIMEOUT, help="seconds")
     wanted = parser.parse_args()
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     is_ready = threading.Event()
 
     def give_up() -> None:
@@ -370,6 +405,8 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="ray-") as folder, on_this_machine(args, wanted.port, folder) as url:
             is_ready.set()
+            for number in (signal.SIGTERM, signal.SIGINT):  # not earlier: Ray installs handlers of its own
+                signal.signal(number, lambda *_: ended.set())
             print(f"Serving on {wanted.replicas} replicas at {url}. Ctrl-C ends them.", flush=True)
             ended.wait()
     except RayDidNotStart as error:

@@ -12,6 +12,7 @@ from transformers.tokenization_utils_tokenizers import TokenizersBackend
 from lessons_lib.engine.detokenizer import (
     HALF_A_CHARACTER,
     IncrementalDetokenizer,
+    backend_of,
     decode_options,
     releasable,
     text_of,
@@ -248,3 +249,131 @@ def test_stop_strings_behind_the_first_tokens_included_or_not(token_ids, stop, m
     place = min(place for place, _ in places)
     assert stream.stop_string == next(string for string in stop if (place, string) in places)
     assert stream.text == ready[: place + include_stop * len(stream.stop_string)]
+
+
+class TwoDecodes:
+    """The oracle: text that grows with two decodes a token, the last few tokens without the new ones and with them."""
+
+    def __init__(self, tokenizer, stop, min_tokens, include_stop, options):
+        self.tokenizer, self.stop, self.options = tokenizer, stop, options
+        self.min_tokens, self.include_stop = min_tokens, include_stop
+        self.text = self.decoded = ""
+        self.token_ids, self.stop_string = [], None
+        self.cleared = self.context = self.new = 0
+
+    def decode(self, start, end=None):
+        return self.tokenizer.decode(self.token_ids[start:end], **self.options)
+
+    def add(self, token):
+        self.token_ids.append(token)
+        before, now = self.decode(self.context, self.new), self.decode(self.context)
+        if len(now) > len(before) and not now.endswith(HALF_A_CHARACTER):
+            self.decoded += now[len(before) :]
+            self.context, self.new = self.new, len(self.token_ids)
+        return self.show()
+
+    def finish(self):
+        if self.stop_string is not None:
+            return ""
+        self.decoded += self.decode(self.context)[len(self.decode(self.context, self.new)) :]
+        return self.show(is_last=True)
+
+    def show(self, is_last=False):
+        if self.stop_string is not None:
+            return ""
+        if len(self.token_ids) <= self.min_tokens:
+            self.cleared = len(self.decoded)
+        length, stopped = releasable(self.decoded[self.cleared :], self.stop)
+        self.cleared = end = self.cleared + length
+        if stopped:
+            self.stop_string = next(string for string in self.stop if self.decoded.startswith(string, end))
+            end += len(self.stop_string) if self.include_stop else 0
+        elif self.include_stop or is_last:
+            end = len(self.decoded)
+        shown = self.decoded[len(self.text) : end]
+        self.text += shown
+        return shown
+
+
+TEXTS = {  # tokens that follow each other in texts, for the tokenizers that can spell them
+    "bytes": st.one_of(cut_into_tokens(), texts.map(lambda text: tokenizer(text).input_ids)),
+    "metaspaces and bytes": st.lists(
+        st.sampled_from([[7, 8, 9], [10, 11, 12, 13], [14, 15], [1, 2, 3], [7], [9, 8]]), max_size=5
+    ).map(lambda parts: [token for part in parts for token in part]),
+}
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    kinds,
+    st.data(),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.sampled_from([*STOPS, "un", " t", "€", HALF_A_CHARACTER, "[END]"]), max_size=2).map(tuple),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_one_decode_shows_what_two_would(kind, data, skip_special, spaces, stop, min_tokens, include_stop):
+    other = OTHERS[kind]
+    random_tokens = st.lists(st.integers(0, len(other) - 1), max_size=12)
+    token_ids = data.draw(st.one_of(random_tokens, TEXTS[kind]) if kind in TEXTS else random_tokens)
+    options = decode_options(other, skip_special, spaces)
+    ours = IncrementalDetokenizer(other, stop, min_tokens=min_tokens, include_stop=include_stop, options=options)
+    oracle = TwoDecodes(other, stop, min_tokens, include_stop, options)
+    for token in token_ids:
+        assert ours.add(token) == oracle.add(token)
+        assert (ours.text, ours.stop_string) == (oracle.text, oracle.stop_string)
+    assert ours.finish() == oracle.finish()
+    assert (ours.text, ours.stop_string) == (oracle.text, oracle.stop_string)
+
+
+def counted(tokenizer, options):
+    """A stream, and the list of what it decodes."""
+    stream, decoded = IncrementalDetokenizer(tokenizer, options=options), []
+    own = stream._decode
+
+    def decode(start):
+        decoded.append(stream._token_ids[start:])
+        return own(start)
+
+    stream._decode = decode
+    return stream, decoded
+
+
+def test_a_token_of_bytes_is_decoded_once_and_without_the_ones_before():
+    token_ids = tokenizer("The old dog ran 🐶 home.").input_ids
+    stream, decoded = counted(tokenizer, {"skip_special_tokens": True})
+    shown = [stream.add(token) for token in token_ids]
+    assert len(decoded) == len(token_ids) and "" in shown
+    for index, text in enumerate(shown):
+        held = next((count for count in range(index) if shown[index - 1 - count]), index)
+        assert decoded[index] == token_ids[index - held : index + 1]
+
+
+def test_other_tokens_are_decoded_once_while_text_is_held_back():
+    stream, decoded = counted(OTHERS["metaspaces and bytes"], {"skip_special_tokens": True})
+    assert [stream.add(token) for token in (1, 2, 7, 8, 9)] == ["The", " old", "", "", "€"]
+    assert decoded == [[1], [1], [1, 2], [2], [2, 7], [2, 7, 8], [2, 7, 8, 9], [7, 8, 9]]
+
+
+def test_the_backend_decodes_only_where_the_tokenizer_adds_nothing(monkeypatch):
+    options = {"skip_special_tokens": True}
+    assert backend_of(tokenizer, options) is tokenizer.backend_tokenizer
+    assert backend_of(WordPieces(), options) is None
+    cleans_up = OTHERS["word pieces with spaces"]
+    assert backend_of(cleans_up, options) is None
+    assert backend_of(cleans_up, decode_options(cleans_up, True, True)) is cleans_up.backend_tokenizer
+    monkeypatch.setattr(tokenizer, "decode", lambda token_ids, **options: "x" * len(token_ids))
+    assert backend_of(tokenizer, options) is None
+    stream = IncrementalDetokenizer(tokenizer)
+    assert [stream.add(token) for token in (5, 6, 7)] == ["x", "x", "x"]
+
+
+def test_a_class_with_its_own_decode_keeps_it():
+    class Shouting(TokenizersBackend):
+        def _decode(self, token_ids, **options):
+            return super()._decode(token_ids, **options).upper()
+
+    shouting = Shouting(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|endoftext|>")
+    stream = IncrementalDetokenizer(shouting)
+    assert "".join(map(stream.add, tokenizer("The old dog").input_ids)) == "THE OLD DOG"

@@ -4,6 +4,7 @@
 everywhere; one that it does not have says why.
 """
 
+from tests.peers.serving_behaviors import SERVING_PROJECTS, SERVING_TOPICS
 from tools.peers import Topic
 
 # A line for name and sentence of a behavior, one for its source, and one for each test.
@@ -1642,4 +1643,5 @@ engine.not_offered(
     "vLLM tests/v1/engine/test_engine_args.py::test_prefix_caching_from_cli", "An engine is made in Python.",
 )
 
-TOPICS = [scheduling, priorities, memory, blocks, prefix, overlap, attention, sampling, text, engine]
+TOPICS = [scheduling, priorities, memory, blocks, prefix, overlap, attention, sampling, text, engine, *SERVING_TOPICS]
+PROJECTS |= SERVING_PROJECTS

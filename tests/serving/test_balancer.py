@@ -66,8 +66,11 @@ class FakeReplica:
 
     async def complete(self, reader, writer, path, body):
         self.bodies.append(body)
-        if self.status != 200:
-            return self.answer(writer, self.status, b'{"error": {"message": "no", "code": null}}')
+        # As the server does: behind the end of a completion, nothing can go on.
+        is_over = self.parse is json.loads and len(body.get("output_token_ids", ())) == len(WORDS)
+        status = 400 if is_over else self.status
+        if status != 200:
+            return self.answer(writer, status, b'{"error": {"message": "no", "code": null}}')
         if not body.get("stream"):
             whole = json.dumps({"text": "".join(text for _, text in WORDS)}).encode()
             if self.fail_after is not None:
@@ -121,6 +124,15 @@ class FakeReplica:
                 yield head | {"choices": [choice]}
         if body.get("stream_options"):
             yield head | {"choices": [], "usage": {"completion_tokens": len(WORDS)}}
+
+
+class LeastLoaded:
+    """The first of those that have the least to do."""
+
+    name = "least loaded"
+
+    def choose(self, block_hashes, replicas):
+        return min(range(len(replicas)), key=lambda index: replicas[index].load)
 
 
 class Client:
@@ -231,18 +243,19 @@ async def test_a_stream_goes_on_elsewhere_wherever_it_was_cut(path, options, how
     whole = await uninterrupted(path, body)
     assert whole[-1] == DONE and len(whole) == 7 + (path == CHAT) + bool(options.get("stream_options"))
     assert ("token_ids" in json.dumps(whole)) == ("return_token_ids" in options)
-    for cut in range(len(whole)):
-        async with a_balancer(2) as (balancer, fakes):
+    async with a_balancer(2, policy=LeastLoaded()) as (balancer, fakes):
+        for cut in range(len(whole)):
             fakes[0].fail_after, fakes[0].how = cut, how
             client = await Client().ask(balancer, path, body, [(b"x-request-id", b"mine")])
             # A reset may also drop events that were sent before it: then the second replica's are all that was sent.
             assert client.events in (whole, [again(event) for event in whole]), cut
             assert client.status == 200 and client.headers["x-kept"] == "yes"
-            (first,), (second,) = fakes[0].bodies, fakes[1].bodies
+            first, second = fakes[0].bodies.pop(), fakes[1].bodies.pop()
             assert first["seed"] == second["seed"]  # or the rest would be drawn by other numbers
             assert "output_token_ids" not in first
-            assert balancer.counts["lost"] == 1 and balancer.counts["failed"] == 0
+            assert balancer.counts["lost"] == cut + 1 and balancer.counts["failed"] == 0
             assert not balancer.replicas[0].is_up
+            balancer.replicas[0].is_up = True
 
 
 @pytest.mark.parametrize(
@@ -258,12 +271,14 @@ async def test_a_stream_goes_on_elsewhere_wherever_it_was_cut(path, options, how
 async def test_what_cannot_go_on_ends_with_an_error_event(options, reason):
     body = {"prompt": "Tell me", "stream": True} | options
     whole = await uninterrupted(COMPLETION, body)
-    for cut in range(len(whole)):
-        async with a_balancer(2) as (balancer, fakes):
+    async with a_balancer(2, policy=LeastLoaded()) as (balancer, fakes):
+        for cut in range(len(whole)):
+            balancer.replicas[0].is_up = True
             fakes[0].fail_after = cut
             client = await Client().ask(balancer, COMPLETION, body, [(b"x-request-id", b"mine")])
             if cut == 0:  # nothing was sent: another replica does all of it
                 assert client.events == [again(event) for event in whole]
+                assert fakes[1].bodies.pop()
                 continue
             assert client.events[:-2] == whole[:cut]
             assert client.error["code"] == "replica_lost"

@@ -1,5 +1,7 @@
-"""The server: an OpenAI-compatible HTTP API in front of an AsyncEngine.
+"""Lesson 14: the server, an OpenAI-compatible HTTP API in front of an AsyncEngine.
 
-Read `protocol` (what a request may say), `completions` and `chat` (what is answered), `sse` (how tokens stream out),
-`errors`, and `app`, which puts them together.
+Read in this order: protocol (what a request may say), served_model (text and tokens), generation, completions and chat
+(what is answered), logprobs, sse (how tokens stream out), errors, models_list, tokenization, app; then what surrounds
+the API: settings, security, connections, observability, operations, page; then the process: engine_recipe, arguments,
+server, server_process. responses is what the OpenAPI document says of answers.
 """

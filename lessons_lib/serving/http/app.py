@@ -10,6 +10,7 @@ from lessons_lib.serving.http import chat, completions, errors, models_list, ope
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
 
+
 def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel) -> FastAPI:
     """The server's application.
 

@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions`: answers to messages, which the chat template writes as one prompt."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fastapi import APIRouter, Request
@@ -19,17 +19,13 @@ from lessons_lib.serving.messages import RequestEnded
 
 @dataclass
 class ChatGeneration(Generation):
-    """One request of this kind. It has one prompt.
-
-    Attributes:
-        begun: choices that have had their first token.
-    """
+    """One request of this kind. It has one prompt."""
 
     kind: ClassVar[str] = "chat.completion"
     chunk_kind: ClassVar[str] = "chat.completion.chunk"
+    plain_choice: ClassVar[str] = '{"index": %d, "delta": {"content": %s}, "logprobs": null, "finish_reason": null}'
 
     body: ChatRequest
-    begun: set[int] = field(default_factory=set)
 
     async def prepare(self) -> None:
         body = self.body
@@ -55,6 +51,11 @@ class ChatGeneration(Generation):
             {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
             for index in range(self.params[0].n)
         ]
+
+    def first_fields(self, choice: dict[str, Any]) -> str:
+        if self.body.return_token_ids and choice["index"] == 0:
+            return f', "prompt_token_ids": {self.prompts[0]}'
+        return ""
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         logprobs = None

@@ -32,6 +32,9 @@ class TextGeneration(Generation):
 
     kind: ClassVar[str] = "text_completion"
     chunk_kind: ClassVar[str] = "text_completion"
+    plain_choice: ClassVar[str] = (
+        '{"index": %d, "text": %s, "logprobs": null, "finish_reason": null, "stop_reason": null}'
+    )
 
     body: CompletionRequest
     echoed: list[str] = field(default_factory=list)
@@ -53,6 +56,9 @@ class TextGeneration(Generation):
         if known := self.body.output_token_ids:
             self.served.check_tokens("output_token_ids", known)
             self.lengths[0] = sum(len(self.served.token_text[token]) for token in known)
+
+    def is_plain(self) -> bool:
+        return super().is_plain() and not self.body.echo
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         is_first, length = index not in self.lengths, self.lengths.get(index, 0)

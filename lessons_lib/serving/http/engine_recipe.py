@@ -1,13 +1,15 @@
 """Lesson 14: how a server's engine is made: in this process, or in one of its own, which receives the recipe."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.chat_model import CHAT_MODEL, chat_model_path
-from lessons_lib.models.loading import BUNDLED_MODEL, load_model
+from lessons_lib.models.loading import BUNDLED_MODEL, load_error, load_model
 
 BUNDLED_NAME = "lessons-bundled"
 
@@ -31,17 +33,23 @@ class EngineRecipe:
         model, tokenizer = load_model(self.model, self.device)
         if model.device.type != "cuda":
             return LLMEngine(model, tokenizer, self.config)
-        from dataclasses import replace
-
         from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 
         return OverlappedEngine(model, tokenizer, replace(self.config, make_runner=gpu_model_runner()))
 
     def text_side(self) -> tuple[Any, Any]:
-        """(config, tokenizer) of the model, without its weights."""
-        from transformers import AutoConfig, AutoTokenizer
+        """(config, tokenizer) of the model, without its weights.
 
-        return AutoConfig.from_pretrained(self.model), AutoTokenizer.from_pretrained(self.model)
+        Raises:
+            ModelNotFound, DamagedModel: as `load_model`.
+        """
+        is_folder = Path(self.model).is_dir()
+        where = {"local_files_only": True} if is_folder else {}  # the bundled model never asks the network
+        try:
+            config: Any = AutoConfig.from_pretrained(self.model, **where)
+            return config, AutoTokenizer.from_pretrained(self.model, **where)
+        except Exception as error:
+            raise load_error(self.model, is_folder, error) from error
 
 
 def default_model() -> str:

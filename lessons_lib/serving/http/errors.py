@@ -69,7 +69,7 @@ def api_error(error: BaseException, fields: Any = ()) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, (BadRequest, OutOfBlocks)):
-        first_word = str(error).partition(" ")[0]
+        first_word = str(error).split(maxsplit=1)[0].rstrip(",")
         return ApiError(400, str(error), param=first_word if first_word in fields else None)
     if isinstance(error, Overloaded):
         seconds = max(1, math.ceil(error.retry_after))  # of RFC 9110: a whole number
@@ -120,7 +120,7 @@ def validation_error(errors: list[Any]) -> ApiError:
     """
     # Names that aren't offered say more than the branches of a union that they fail as well.
     first = next((error for error in errors if error["type"] == "not_offered"), errors[0])
-    location = [str(part) for part in first["loc"] if part != "body"]
+    location = [str(part) for part in first["loc"] if part not in ("body", *UNIONS)]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body isn't JSON: {first['ctx']['error']} (at character {first['loc'][-1]}).")
     if first["type"] == "not_offered":
@@ -134,15 +134,27 @@ def validation_error(errors: list[Any]) -> ApiError:
         near = get_close_matches(location[-1], (first.get("ctx") or {}).get("fields", FIELDS), 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         return ApiError(400, f"{shortened(path)} isn't a field of this request.{hint}", param=param[:100])
-    same = [error for error in errors if error["loc"][: len(first["loc"]) - 1] == first["loc"][:-1]]
-    of_field = same if len(same) > 1 and len(location) > 1 else [first]
-    wanted = " or ".join(dict.fromkeys(_wanted(error["msg"]) for error in of_field[:3]))
-    name = param if len(of_field) > 1 else path
-    return ApiError(400, f"{name} is {shortened(first['input'])}; it must be {wanted}.", param=param)
+    if not _is_branch(first["loc"][-1]):
+        return ApiError(400, f"{path} is {shortened(first['input'])}; it must be {_wanted(first['msg'])}.", param=param)
+    # A field of several types. The type whose error lies deepest is the one that was meant.
+    field = first["loc"][:-1]
+    branches = [error for error in errors if error["loc"][: len(field)] == field]
+    depth = max(len(error["loc"]) for error in branches)
+    wanted = dict.fromkeys(_wanted(error["msg"]) for error in branches if len(error["loc"]) == depth)
+    path = ".".join(str(part) for part in field if part not in ("body", *UNIONS))
+    return ApiError(
+        400, f"{path} is {shortened(first['input'])}; it must be {' or '.join(list(wanted)[:3])}.", param=param
+    )
 
 
 NO_OBJECT = "the body must be a JSON object, sent with `Content-Type: application/json`."
+UNIONS = ("TokenizeRequest", "TokenizeChatRequest")  # in pydantic's locations, beside names of fields
 FIELDS: list[str] = []  # of all requests, for "did you mean"; protocol.py fills it
+
+
+def _is_branch(part: str | int) -> bool:
+    """Whether this part of pydantic's location names a type, not a field."""
+    return isinstance(part, str) and (part in ("str", "int") or part.startswith("constrained-") or "[" in part)
 
 
 def _wanted(message: str) -> str:

@@ -3,10 +3,12 @@ piece or as a stream."""
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
 from typing import Any, ClassVar
 
 from fastapi.responses import JSONResponse
@@ -16,13 +18,13 @@ from starlette.responses import Response
 from lessons_lib import __version__
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import BadRequest
+from lessons_lib.models.prompts import BadRequest, shortened
 from lessons_lib.serving.async_engine import AsyncEngine, RequestStream
 from lessons_lib.serving.http.errors import ApiError
 from lessons_lib.serving.http.protocol import SamplingFields
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.sse import EventStream, EventWriter, unless_gone
-from lessons_lib.serving.messages import EngineDead, RequestEnded
+from lessons_lib.serving.messages import RequestEnded
 
 FINGERPRINT = f"lessons_lib-{__version__}"
 _serial_numbers = itertools.count()  # two clients may send the same x-request-id
@@ -68,6 +70,8 @@ class Generation:
 
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
+    # What `choice` says of a token with nothing but text, which nearly all are: index and text are put in.
+    plain_choice: ClassVar[str]
 
     front: AsyncEngine
     served: ServedModel
@@ -90,6 +94,14 @@ class Generation:
     def first_choices(self) -> list[dict[str, Any]]:
         """What a stream says before its first token, as choices of one chunk each."""
         return []
+
+    def first_fields(self, choice: dict[str, Any]) -> str:
+        """More fields of the chunk with one of these, as JSON with a comma in front."""
+        return ""
+
+    def is_plain(self) -> bool:
+        """Whether `plain_choice` will do."""
+        return not (self.body.return_token_ids or self.params[0].logprobs is not None)
 
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         """What a chunk says of some tokens of one completion."""
@@ -119,6 +131,7 @@ class Generation:
         await self.prepare()
         if self.body.output_token_ids and len(self.prompts) > 1:
             raise BadRequest(f"output_token_ids is given with {len(self.prompts)} prompts; one completion can go on.")
+        self._check_context()
         if not self.body.stream:
             return JSONResponse(await unless_gone(request.receive, self.whole()))
         events = self.events()
@@ -127,7 +140,7 @@ class Generation:
     async def whole(self) -> dict[str, Any]:
         """The response in one piece."""
         async with self._started() as streams:
-            ends = [await ended(stream) for stream in streams]
+            ends = [await self._ended(stream) for stream in streams]
         usage = self._usage()
         usage.cached_tokens = sum(end.num_cached_tokens for end in ends)
         usage.completion_tokens = sum(self.count_of(len(each.token_ids)) for end in ends for each in end.completions)
@@ -136,30 +149,69 @@ class Generation:
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The stream. Each item is what one step of the engine has computed for all completions of the request."""
-        options, usage = self.body.stream_options, self._usage()
+        options, usage, is_plain = self.body.stream_options, self._usage(), self.is_plain()
         includes_usage = bool(options and options.include_usage)
-        continuous = bool(options and options.continuous_usage_stats)
+        continuous = bool(includes_usage and options and options.continuous_usage_stats)
         write = EventWriter(self._head(self.chunk_kind))
+        rest = ', "usage": null' if includes_usage else ""
 
-        def chunk(choice: dict[str, Any]) -> str:
-            if continuous:
-                return write({"choices": [choice], "usage": usage.so_far()})
-            return write({"choices": [choice], "usage": None} if includes_usage else {"choices": [choice]})
+        def chunk(choice: str, more: str = "") -> str:
+            usage_so_far = f', "usage": {json.dumps(usage.so_far())}' if continuous else rest
+            return write(f'"choices": [{choice}]{usage_so_far}{more}')
 
-        async with self._started() as streams:
+        async with self._started() as streams, aclosing(arrivals(streams)) as arriving:
             # With the first tokens, not before them: nothing may be sent while the status can still be an error.
-            parts = [] if self.body.output_token_ids else [chunk(choice) for choice in self.first_choices()]
-            async for arrived in arrivals(streams):
+            first = [] if self.body.output_token_ids else self.first_choices()
+            parts = [chunk(json.dumps(choice), self.first_fields(choice)) for choice in first]
+            async for arrived in arriving:
                 for prompt_index, tokens in arrived:
                     for completion, own in by_completion(tokens).items():
                         usage.completion_tokens += self.count_of(len(own))
                         index = prompt_index * self.params[0].n + completion
-                        parts.append(chunk(self.choice(index, prompt_index, own)))
+                        if is_plain and own[-1].finish_reason is None:
+                            text = "".join([token.text for token in own])
+                            parts.append(chunk(self.plain_choice % (index, encode_basestring_ascii(text))))
+                        else:
+                            parts.append(chunk(json.dumps(self.choice(index, prompt_index, own))))
                 yield "".join(parts).encode("ascii")
                 parts = []
-            usage.cached_tokens = sum([(await ended(stream)).num_cached_tokens for stream in streams])
+            usage.cached_tokens = sum([(await self._ended(stream)).num_cached_tokens for stream in streams])
         if includes_usage:
-            yield write({"choices": [], "usage": usage.at_the_end()}).encode("ascii")
+            yield write(f'"choices": [], "usage": {json.dumps(usage.at_the_end())}').encode("ascii")
+
+    def _check_context(self) -> None:
+        """As the engine would, in the words of the API.
+
+        Raises:
+            ApiError: a prompt is too long, or leaves too little room.
+        """
+        longest = self.served.max_model_len
+        for prompt, params in zip(self.prompts, self.params):
+            length, max_tokens = len(prompt), params.max_tokens or 1
+            if longest is not None and length + max_tokens > longest:
+                room = f"Ask for {longest - length} or fewer" if length < longest else "Shorten the prompt"
+                raise ApiError(
+                    400,
+                    f"the prompt has {length} tokens, and max_tokens is {shortened(max_tokens)}; the context is "
+                    f"{longest} tokens for both together. {room}.",
+                    param="max_tokens" if length < longest else "prompt",
+                    code="context_length_exceeded",
+                )
+
+    async def _ended(self, stream: RequestStream) -> RequestEnded:
+        """What the engine has returned for one prompt.
+
+        Raises:
+            ApiError: it failed, or the server has ended it.
+        """
+        end = await stream.end()
+        if end.error is not None:
+            is_dead = self.front.error is not None
+            code = "engine_dead" if is_dead else "request_failed"
+            raise ApiError(503 if is_dead else 500, f"the request failed: {end.error}", code=code)
+        if end.is_aborted:
+            raise ApiError(503, "the server has ended the request; send it again, here or elsewhere.", code="aborted")
+        return end
 
     def _head(self, kind: str) -> dict[str, Any]:
         """Fields of the response, and of each chunk."""
@@ -206,7 +258,7 @@ def check_model(name: str | None, served: ServedModel) -> None:
         raise ApiError(404, message, param="model", code="model_not_found")
 
 
-async def arrivals(streams: list[RequestStream]) -> AsyncIterator[list[tuple[int, list[NewToken]]]]:
+async def arrivals(streams: list[RequestStream]) -> AsyncGenerator[list[tuple[int, list[NewToken]]], None]:
     """(which stream, its new tokens) of all streams that have some, until all have ended."""
     if len(streams) == 1:
         async for tokens in streams[0]:
@@ -245,19 +297,3 @@ def by_completion(tokens: list[NewToken]) -> dict[int, list[NewToken]]:
     for token in tokens:
         found.setdefault(token.index, []).append(token)
     return found
-
-
-async def ended(stream: RequestStream) -> RequestEnded:
-    """What a request has returned.
-
-    Raises:
-        ApiError: it failed, or the server has ended it.
-    """
-    end = await stream.end()
-    if end.error is not None:
-        is_dead = end.error.startswith(EngineDead.__name__)
-        code = "engine_dead" if is_dead else "request_failed"
-        raise ApiError(503 if is_dead else 500, f"the request failed: {end.error}", code=code)
-    if end.is_aborted:
-        raise ApiError(503, "the server has ended the request; send it again, here or elsewhere.", code="aborted")
-    return end

@@ -22,13 +22,13 @@ def router(served: ServedModel) -> APIRouter:
         max_model_len=served.max_model_len,
     ).model_dump()
 
-    @routes.get("/v1/models", response_model=Models, responses=described(401, 500))
+    @routes.get("/v1/models", response_model=Models, responses=described(401, 403, 500))
     async def list_models() -> dict[str, Any]:
         """The models of this server: one."""
         return {"object": "list", "data": [card]}
 
     # Names such as "HuggingFaceTB/SmolLM2-135M-Instruct" have a slash.
-    @routes.get("/v1/models/{model:path}", response_model=Model, responses=described(401, 404, 500))
+    @routes.get("/v1/models/{model:path}", response_model=Model, responses=described(401, 403, 404, 500))
     async def retrieve_model(model: str) -> dict[str, Any]:
         """One model."""
         check_model(model, served)

@@ -24,6 +24,7 @@ from lessons_lib.engine.metrics import BOUNDS, EngineGauges
 from lessons_lib.serving.http.security import App, Message, Receive, Scope, Send, header_values
 
 ACCESS = logging.getLogger("lessons_lib.access")
+CLIENT_LEFT = 499  # before it had a status; nginx logs the same number
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -206,7 +207,11 @@ class AccessLog:
 
         try:
             await self.app(scope, receive, send_and_note)
+        except Exception:
+            status = status or 500
+            raise
         finally:
+            status = status or CLIENT_LEFT
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             self.metrics.answers[path if path in self.known_paths else "other", status] += 1
             if self.is_logged:
@@ -234,8 +239,8 @@ def checked_request_id(scope: Scope) -> str:
 
 
 class BackgroundLog(logging.Handler):
-    """Writes log lines in a thread of its own, so that nothing that happens to a log stops the server: a full disk, a pipe
-    that isn't read, a network folder that hangs. Lines that can't be written are dropped and counted.
+    """Writes log lines in a thread of its own, so that nothing that happens to a log stops the server: a full disk, a
+    pipe that isn't read, a network folder that hangs. Lines that can't be written are dropped and counted.
 
     Attributes:
         num_dropped: lines that are lost.

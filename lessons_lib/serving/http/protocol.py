@@ -4,7 +4,7 @@ SamplingParams. Values are checked for their types and ranges, and a field that 
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from lessons_lib.engine.request_checks import MAX_N, MAX_NAME_CHARACTERS, MAX_STOP_CHARACTERS, MAX_TIER, MAX_VALUES
@@ -369,6 +369,17 @@ class TokenizeChatRequest(ChatFields):
     return_token_strs: bool | None = None
 
 
+def kind_of_tokenize(data: Any) -> str:
+    """Which of the two a body is meant to be."""
+    return (TokenizeChatRequest if isinstance(data, dict) and "messages" in data else TokenizeRequest).__name__
+
+
+AnyTokenizeRequest = Annotated[
+    Annotated[TokenizeRequest, Tag("TokenizeRequest")] | Annotated[TokenizeChatRequest, Tag("TokenizeChatRequest")],
+    Discriminator(kind_of_tokenize),
+]
+
+
 class DetokenizeRequest(Fields):
     """`POST /detokenize`."""
 
@@ -376,4 +387,10 @@ class DetokenizeRequest(Fields):
     model: str | None = None
 
 
-errors.FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *TokenizeRequest.model_fields})
+errors.FIELDS = sorted(
+    {
+        name
+        for kind in (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest)
+        for name in kind.model_fields
+    }
+)

@@ -140,13 +140,14 @@ def _headers(status: int) -> dict[str, Any]:
 DESCRIPTIONS = {
     400: "The request can't be served as it is.",
     401: "No key, or a wrong one.",
+    403: "A page of another site has sent the request, or it was sent to another name of this server.",
     404: "No such model, or no such path.",
     413: "The body is too large.",
     429: "The server is full.",
     500: "The request failed.",
     503: "The server is draining, or its engine is dead.",
 }
-OF_ALL = (400, 401, 413, 500)
+OF_ALL = (400, 401, 403, 413, 500)
 OF_GENERATION = (*OF_ALL, 404, 429, 503)
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {

@@ -110,7 +110,7 @@ class BodyLimit:
         while has_more:
             message = await receive()
             if message["type"] != "http.request":
-                return None# the client has left
+                return None  # the client has left
             body += message.get("body", b"")
             has_more = message.get("more_body", False)
             if len(body) > self.max_body_bytes:

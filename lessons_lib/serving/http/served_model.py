@@ -72,9 +72,12 @@ class ServedModel:
                 f"{MAX_CHARACTERS_PER_TOKEN} characters are the most that a token may have. Shorten the prompt."
             )
         try:
-            return list(self.tokenizer(text, add_special_tokens=add_special_tokens).input_ids)
+            return list(self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False).input_ids)
         except Exception as error:
-            raise BadRequest(f"prompt can't be encoded by the tokenizer ({type(error).__name__}: {error}).") from error
+            raise BadRequest(
+                f"prompt can't be encoded by the tokenizer ({type(error).__name__}: {error}). Give a text without half "
+                "characters (lone surrogates), or token ids."
+            ) from error
 
     async def encode_chat(
         self,

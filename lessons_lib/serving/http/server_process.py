@@ -97,7 +97,7 @@ class ServerProcess:
             assert self.process.stdin is not None
             self.process.stdin.close()
         try:
-            self.process.wait(self.shutdown_timeout + PATIENCE)
+            self.process.wait(self.shutdown_timeout + PATIENCE if self.url else 0)  # at once if it hasn't served yet
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

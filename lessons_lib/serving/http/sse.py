@@ -31,8 +31,12 @@ class EventWriter:
     def __init__(self, head: dict[str, Any]):
         self.head = "data: " + json.dumps(head)[:-1] + ", "
 
-    def __call__(self, rest: dict[str, Any]) -> str:
-        return f"{self.head}{json.dumps(rest)[1:]}\n\n"
+    def __call__(self, rest: str) -> str:
+        """
+        Args:
+            rest: the other fields, as JSON without braces.
+        """
+        return f"{self.head}{rest}}}\n\n"
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:

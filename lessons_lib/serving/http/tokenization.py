@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from lessons_lib.serving.http.generation import check_model
-from lessons_lib.serving.http.protocol import DetokenizeRequest, TokenizeChatRequest, TokenizeRequest
+from lessons_lib.serving.http.protocol import AnyTokenizeRequest, DetokenizeRequest, TokenizeRequest
 from lessons_lib.serving.http.responses import OF_ALL, Detokenized, Tokens, described
 from lessons_lib.serving.http.served_model import ServedModel
 
@@ -15,7 +15,7 @@ def router(served: ServedModel) -> APIRouter:
     routes = APIRouter(tags=["tokenization"])
 
     @routes.post("/tokenize", response_model=Tokens, responses=described(*OF_ALL, 404))
-    async def tokenize(body: TokenizeRequest | TokenizeChatRequest) -> dict[str, Any]:
+    async def tokenize(body: AnyTokenizeRequest) -> dict[str, Any]:
         """The tokens of a prompt, or of a chat."""
         check_model(body.model, served)
         if isinstance(body, TokenizeRequest):

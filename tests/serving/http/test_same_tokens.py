@@ -27,17 +27,20 @@ TABLE = [
     {**GREEDY, "stop": "named"},
     {**GREEDY, "stop": ["zebra", "named"], "include_stop_str_in_output": True},
     {**GREEDY, "stop": " "},
-    {**GREEDY, "stop": "named", "min_tokens": 12},
+    {**GREEDY, "stop": "named", "min_tokens": 6},
     {"temperature": 1, "seed": 3, "logit_bias": {"0": 100}},
     {"temperature": 1, "seed": 3, "logit_bias": {"0": 100}, "ignore_eos": True, "max_tokens": 5},
     {"temperature": 1, "seed": 3, "logit_bias": {"0": 100}, "skip_special_tokens": False},
-    {**GREEDY, "stop_token_ids": [13], "max_tokens": 60},
+    {**GREEDY, "stop_token_ids": [13]},
     {**GREEDY, "max_tokens": 1},
 ]
 STRUCTURED = [
     {**GREEDY, "structured_outputs": {"regex": "[a-f]{3,9}"}},
     {**GREEDY, "structured_outputs": {"choice": ["yes", "no"]}},
-    {**GREEDY, "structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}},
+    {
+        **GREEDY,
+        "structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+    },
 ]
 
 
@@ -49,7 +52,7 @@ def reference():
 
 
 def params_of(fields):
-    fields = {"max_tokens": 20} | fields
+    fields = {"max_tokens": 10} | fields
     if rules := fields.pop("structured_outputs", None):
         fields["structured_outputs"] = StructuredOutputsParams(**rules)
     return SamplingParams(**fields)
@@ -87,9 +90,11 @@ def expected(output):
 @pytest.mark.parametrize("fields", TABLE, ids=str)
 def test_completions(http, reference, fields):
     (output,) = reference.generate([PROMPT], params_of(fields))
-    body = {"max_tokens": 20, "return_token_ids": True, "prompt": PROMPT, "model": MODEL} | fields
+    body = {"max_tokens": 10, "return_token_ids": True, "prompt": PROMPT, "model": MODEL} | fields
     whole = http.post("/v1/completions", json=body).raise_for_status().json()
-    found = [[each[name] for name in ("text", "token_ids", "finish_reason", "stop_reason")] for each in whole["choices"]]
+    found = [
+        [each[name] for name in ("text", "token_ids", "finish_reason", "stop_reason")] for each in whole["choices"]
+    ]
     assert found == expected(output)
     assert [each["prompt_token_ids"] for each in whole["choices"]] == [output.prompt_ids] * len(found)
     assert whole["usage"]["completion_tokens"] == sum(len(each.token_ids) for each in output.completions)
@@ -102,7 +107,7 @@ def test_completions(http, reference, fields):
 def test_structured_outputs(http, reference, fields):
     pytest.importorskip("llguidance")
     (output,) = reference.generate([PROMPT], params_of(fields))
-    body = {"max_tokens": 20, "return_token_ids": True, "prompt": PROMPT} | fields
+    body = {"max_tokens": 10, "return_token_ids": True, "prompt": PROMPT} | fields
     assert collected(events(http, "/v1/completions", body), 1, lambda choice: choice["text"]) == expected(output)
 
 
@@ -111,7 +116,7 @@ def test_chat(http, reference, fields):
     # The bundled model has no chat template: the default one joins the messages.
     messages = [{"role": "system", "content": "A story."}, {"role": "user", "content": PROMPT}]
     (output,) = reference.generate([f"A story.\n{PROMPT}"], params_of(fields))
-    body = {"max_completion_tokens": 20, "return_token_ids": True, "messages": messages} | fields
+    body = {"max_completion_tokens": 10, "return_token_ids": True, "messages": messages} | fields
     whole = http.post("/v1/chat/completions", json=body).raise_for_status().json()
     found = [
         [each["message"]["content"], *(each[name] for name in ("token_ids", "finish_reason", "stop_reason"))]
@@ -153,7 +158,7 @@ def test_defaults_are_openais(http, reference):
     assert whole["usage"]["completion_tokens"] == 4
     # A chat goes on until the end token comes or the context is full.
     body = {"messages": [{"role": "user", "content": PROMPT}], "ignore_eos": True}
-    prompt = [{"type": "text", "text": " ".join(["dog"] * 300)}, {"type": "text", "text": " ".join(["dog"] * 600)}]
+    prompt = [{"type": "text", "text": " dog" * 500}, {"type": "text", "text": " dog" * 515}]
     whole = http.post("/v1/chat/completions", json=body | {"messages": [{"role": "user", "content": prompt}]}).json()
     assert whole["usage"]["total_tokens"] == 1024
     assert whole["choices"][0]["finish_reason"] == "length"
@@ -168,7 +173,8 @@ def test_logprobs_of_completions(http, reference):
     assert found["tokens"] == texts
     assert found["token_logprobs"] == [each.logprob for each in output.completions[0].logprobs]
     assert [list(each.items())[:2] for each in found["top_logprobs"]] == [
-        [(reference.tokenizer.decode([token]), value) for token, value in each.top] for each in output.completions[0].logprobs
+        [(reference.tokenizer.decode([token]), value) for token, value in each.top]
+        for each in output.completions[0].logprobs
     ]
     assert [whole["text"][at : at + len(text)] for at, text in zip(found["text_offset"], texts)] == texts
     pieces = [choice["logprobs"] for chunk in events(http, "/v1/completions", body) for choice in chunk["choices"]]
@@ -258,7 +264,8 @@ def test_prompt_logprobs(http, reference):
 
 def test_response_formats(http):
     pytest.importorskip("llguidance")
-    schema = {"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"]}
+    age = {"type": "integer", "minimum": 0, "maximum": 99}
+    schema = {"type": "object", "properties": {"age": age}, "required": ["age"], "additionalProperties": False}
     body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 40, **GREEDY}
     named = {"type": "json_schema", "json_schema": {"name": "age", "schema": schema, "strict": True}}
     answer = http.post("/v1/chat/completions", json=body | {"response_format": named}).json()
@@ -267,3 +274,27 @@ def test_response_formats(http):
     assert answer["choices"][0]["message"]["content"].startswith("{")
     plain = http.post("/v1/chat/completions", json=body | {"response_format": {"type": "text"}}).json()
     assert plain["choices"] == http.post("/v1/chat/completions", json=body).json()["choices"]
+
+
+def test_chunks_have_the_same_fields_with_and_without_the_short_cut(http):
+    """A chunk that has only text is written without `json.dumps`."""
+    for path, body in [
+        ("/v1/completions", {"prompt": PROMPT}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}),
+    ]:
+        body |= {"max_tokens": 6, "stop": ["zebra"], "stream_options": {"include_usage": True}, **GREEDY}
+        short, long = (events(http, path, body | more) for more in ({}, {"return_token_ids": True}))
+        assert len(short) == len(long)
+        for own, other in zip(short, long):
+            assert own.keys() == other.keys() - {"prompt_token_ids"}
+            for choice, more in zip(own["choices"], other["choices"]):
+                token_ids = {name: more.pop(name) for name in ("token_ids", "prompt_token_ids") if name in more}
+                assert choice == more
+                assert token_ids or "role" in choice["delta"]
+        of_prompt = [each for each in long if "prompt_token_ids" in each or "prompt_token_ids" in str(each["choices"])]
+        assert of_prompt == long[:1] or path == "/v1/completions"
+
+
+def test_continuous_usage_needs_include_usage(http):
+    body = {"prompt": PROMPT, "max_tokens": 3, "stream_options": {"continuous_usage_stats": True}}
+    assert not any("usage" in chunk for chunk in events(http, "/v1/completions", body))

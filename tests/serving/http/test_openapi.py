@@ -1,0 +1,65 @@
+"""The OpenAPI document is true: schemathesis makes requests from it, valid and invalid ones, and finds no answer that
+the document doesn't describe."""
+
+import pytest
+from live_server import MODEL
+
+schemathesis = pytest.importorskip("schemathesis")
+hypothesis = pytest.importorskip("hypothesis")
+checks = pytest.importorskip("schemathesis.specs.openapi.checks")
+GenerationMode = schemathesis.GenerationMode
+
+OPERATIONS = [
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{model}"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+]
+
+
+@pytest.fixture(scope="module")
+def schema(live):
+    return schemathesis.openapi.from_url(f"{live.url}/openapi.json")
+
+
+def test_every_operation_is_tried(schema):
+    assert sorted((result.ok().method.upper(), result.ok().path) for result in schema.get_all_operations()) == sorted(
+        OPERATIONS
+    )
+
+
+CASES = [(*operation, GenerationMode.POSITIVE) for operation in OPERATIONS]
+CASES += [(*operation, GenerationMode.NEGATIVE) for operation in OPERATIONS if operation[0] == "POST"]
+SETTINGS = dict(
+    deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate]
+)
+
+
+@pytest.mark.parametrize("method, path, mode", CASES, ids=str)
+def test_answers_are_as_described(schema, live, method, path, mode):
+    statuses = set()
+
+    @hypothesis.seed(1)
+    @hypothesis.settings(max_examples=8, **SETTINGS)
+    @hypothesis.given(case=schema[path][method].as_strategy(generation_mode=mode))
+    def run(case):
+        if mode is GenerationMode.POSITIVE and method == "POST":
+            served_here(case.body, path)
+        # A body that fits the schema may still be refused: only the tokenizer knows how long a prompt is.
+        statuses.add(case.call_and_validate(excluded_checks=[checks.positive_data_acceptance]).status_code)
+
+    run()
+    assert statuses & {200, 404} if mode is GenerationMode.POSITIVE else statuses == {400}
+    assert live.is_idle()
+
+
+def served_here(body, path):
+    """Name the model, and bound what may be large."""
+    body["model"] = MODEL
+    if path.startswith("/v1/"):
+        body.pop("max_completion_tokens", None)
+        for name, most in (("max_tokens", 4), ("min_tokens", 2), ("n", 2)):
+            if body.get(name) or name == "max_tokens":
+                body[name] = min(most, body.get(name) or most)

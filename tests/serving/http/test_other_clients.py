@@ -1,0 +1,63 @@
+"""`curl`, LangChain's standard tests, and schemathesis, which reads the OpenAPI document and tries what it allows and
+what it doesn't."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from live_server import MODEL
+
+langchain_openai = pytest.importorskip("langchain_openai")
+langchain_tests = pytest.importorskip("langchain_tests.integration_tests")
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="no curl")
+def test_curl(live):
+    body = json.dumps({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0})
+    command = ["curl", "-sS", "--no-buffer", f"{live.url}/v1/completions", "-H", "Content-Type: application/json"]
+    whole = json.loads(subprocess.run([*command, "-d", body], capture_output=True, check=True).stdout)
+    streamed = body[:-1] + ', "stream": true}'
+    lines = subprocess.run([*command, "-d", streamed], capture_output=True, check=True).stdout.decode().split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines[:-2])
+    assert text == whole["choices"][0]["text"]
+    failing = [*command, "--fail", "-d", '{"prompt": 1}']
+    assert subprocess.run(failing, capture_output=True).returncode == 22  # an HTTP error
+
+
+@pytest.fixture
+def benchmark():
+    pytest.skip("nothing is timed here")
+
+
+class TestChatOpenAI(langchain_tests.ChatModelIntegrationTests):
+    """LangChain's standard tests of a chat model. They see what this one has, and skip the rest."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, live):
+        type(self).url = live.url
+
+    @property
+    def chat_model_class(self):
+        return langchain_openai.ChatOpenAI
+
+    @property
+    def chat_model_params(self):
+        return {"model": MODEL, "base_url": f"{self.url}/v1", "api_key": "any", "stream_usage": True, "max_tokens": 8}
+
+    has_tool_calling = False
+    has_tool_choice = False
+    has_structured_output = False
+    structured_output_kwargs = {}
+    supports_json_mode = False
+    supports_image_inputs = False
+    supports_image_urls = False
+    supports_pdf_inputs = False
+    supports_audio_inputs = False
+    supports_video_inputs = False
+    supports_anthropic_inputs = False
+    supports_image_tool_message = False
+    supports_pdf_tool_message = False
+    returns_usage_metadata = True
+    supported_usage_metadata_details = {"invoke": [], "stream": []}

@@ -1,0 +1,101 @@
+"""Text to tokens and back: chat templates, /tokenize, /detokenize."""
+
+import asyncio
+
+import pytest
+
+from lessons_lib.models.loading import BUNDLED_MODEL
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.http.protocol import ChatRequest
+from lessons_lib.serving.http.served_model import ServedModel, bytes_of
+
+CHATML = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}"
+    "{% if message.name %}({{ message.name }}){% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+CHAT = [{"role": "user", "content": "Hi there!"}, {"role": "assistant", "content": "Sure,"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(BUNDLED_MODEL)
+
+
+def served(tokenizer, chat_template=None):
+    return ServedModel("m", tokenizer, 1024, 4096, chat_template)
+
+
+def written(model, **fields):
+    """What the model reads for a request's messages."""
+    body = ChatRequest.model_validate({"messages": CHAT} | fields)
+    messages = [message.to_template() for message in body.messages]
+    return model.decode(asyncio.run(model.encode_chat(messages, **body.template_options())))
+
+
+def test_a_model_without_a_template_continues_the_messages(tokenizer):
+    assert tokenizer.chat_template is None
+    assert written(served(tokenizer)) == "Hi there!\nSure,"
+
+
+def test_the_servers_template_comes_before_the_tokenizers(tokenizer):
+    assert written(served(tokenizer, CHATML)) == "<|user|>Hi there!\n<|assistant|>Sure,\n<|assistant|>"
+    tokenizer.chat_template = "{{ messages[0].content }}!"
+    try:
+        assert written(served(tokenizer)) == "Hi there!!"
+        assert written(served(tokenizer, CHATML)).startswith("<|user|>")
+    finally:
+        tokenizer.chat_template = None
+
+
+def test_what_a_request_says_about_the_template(tokenizer):
+    model = served(tokenizer, CHATML)
+    assert written(model, add_generation_prompt=False) == "<|user|>Hi there!\n<|assistant|>Sure,\n"
+    assert written(model, continue_final_message=True) == "<|user|>Hi there!\n<|assistant|>Sure,"
+    parts = [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]
+    messages = [{"role": "developer", "content": "Be brief"}, {"role": "user", "content": parts, "name": "Sue"}]
+    assert written(model, messages=messages) == "<|system|>Be brief\n<|user|>A\nB(Sue)\n<|assistant|>"
+
+
+def test_a_template_that_fails_is_the_requests_fault(tokenizer):
+    with pytest.raises(BadRequest, match="roles must alternate"):
+        written(served(tokenizer, "{{ raise_exception('roles must alternate') }}"))
+
+
+def test_a_template_can_do_nothing_but_write(tokenizer):
+    with pytest.raises(BadRequest):
+        written(served(tokenizer, "{{ messages.__class__.__mro__[1].__subclasses__() }}"))
+
+
+def test_texts_that_can_t_fit_aren_t_encoded(tokenizer):
+    with pytest.raises(BadRequest, match="131073 characters"):
+        asyncio.run(served(tokenizer).encode("a" * (1024 * 128 + 1)))
+    assert len(asyncio.run(served(tokenizer).encode("a dog " * 1000))) > 1000  # in a thread
+
+
+def test_each_token_has_its_bytes(tokenizer):
+    text = "Once upon é你🙂\n"
+    token_ids = tokenizer(text).input_ids
+    assert b"".join(bytes_of(tokenizer, token) for token in token_ids).decode() == text
+    assert bytes_of(tokenizer, tokenizer.eos_token_id) == b"<|endoftext|>"
+
+
+def test_tokenize_and_back(http, live):
+    text = "A test with é and 🤗"
+    answer = http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
+    token_ids = live.tokenizer(text).input_ids
+    assert answer["tokens"] == token_ids
+    assert (answer["count"], answer["max_model_len"]) == (len(token_ids), 1024)
+    assert answer["token_strs"] == [live.tokenizer.decode([token]) for token in token_ids]
+    assert http.post("/detokenize", json={"tokens": token_ids}).json() == {"prompt": text}
+    assert http.post("/tokenize", json={"prompt": text}).json()["token_strs"] is None
+    assert http.post("/detokenize", json={"tokens": []}).json() == {"prompt": ""}
+
+
+def test_tokenize_a_chat(http, live):
+    answer = http.post("/tokenize", json={"messages": CHAT}).json()
+    assert answer["tokens"] == live.tokenizer("Hi there!\nSure,").input_ids
+    body = {"messages": CHAT, "max_tokens": 1, "return_token_ids": True}
+    assert http.post("/v1/chat/completions", json=body).json()["prompt_token_ids"] == answer["tokens"]

@@ -1,0 +1,4 @@
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")

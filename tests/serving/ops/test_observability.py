@@ -1,0 +1,173 @@
+"""Health, metrics, the cockpit's numbers and the log."""
+
+import json
+import logging
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from lessons_lib.engine.metrics import EngineGauges, EngineMetrics, EngineStep
+from lessons_lib.serving.admission import AdmissionControl, Overloaded
+from lessons_lib.serving.http.observability import BackgroundLog, ServerMetrics, cockpit, health
+
+
+def front(**changes):
+    metrics = EngineMetrics(8, 64, 100)
+    metrics.add_step(EngineStep(0.0, {"forward": 0.5}, 20, 15, 5, 3, 1, 40, 4, 2, 7))
+    metrics.prompt_tokens = 22
+    for reason, seconds in (("stop", 0.3), ("length", 3.0), ("length", 4.0), ("abort", 1.0)):
+        metrics.add_request(reason, seconds)
+    metrics.ttft.add_all([0.004, 0.03, 1000.0])
+    metrics.itl.add_all([0.006] * 4)
+    admission = AdmissionControl(max_requests=3, max_prompt_tokens=100)
+    admission.admit(10)
+    gauges = EngineGauges(running=3, waiting=1, swapped=0, used_blocks=40, named_blocks=4, num_blocks=100)
+    own = dict(gauges=gauges, metrics=metrics.snapshot, error=None, is_draining=False, admission=admission)
+    return SimpleNamespace(**own | changes)
+
+
+def values(text):
+    """(name, labels without the model) -> value, as Prometheus itself reads them."""
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name not in ("engine", "model_name")}
+            found[(sample.name, *labels.values())] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(
+    "changes, status, word",
+    [
+        ({}, 200, "ok"),
+        ({"is_draining": True}, 503, "draining"),
+        ({"error": "EngineDead: killed"}, 503, "dead"),
+        ({"error": "EngineDead: killed", "is_draining": True}, 503, "dead"),
+    ],
+)
+def test_health(changes, status, word):
+    found, body = health(front(**changes))
+    assert (found, body["status"]) == (status, word)
+    assert cockpit(front(**changes))["status"] == word
+
+
+def test_metrics_have_vllms_names_and_the_engines_values():
+    found = values(ServerMetrics(front(), "m").text())
+    assert found["vllm:num_requests_running",] == 3
+    assert found["vllm:num_requests_waiting",] == 1
+    assert found["vllm:kv_cache_usage_perc",] == 0.4
+    assert found["vllm:prompt_tokens_total",] == 22
+    assert found["vllm:generation_tokens_total",] == 5
+    assert found["vllm:num_preemptions_total",] == 2
+    assert found["vllm:prefix_cache_hits_total",] == 7
+    assert found["vllm:prefix_cache_queries_total",] == 22
+    assert found["vllm:request_success_total", "length"] == 2
+    assert found["vllm:request_success_total", "stop"] == found["vllm:request_success_total", "abort"] == 1
+    assert found["lessons_requests_in_flight",] == 1
+
+
+def test_buckets_are_cumulative():
+    found = values(ServerMetrics(front(), "m").text())
+    ttft = "vllm:time_to_first_token_seconds"
+    assert [found[f"{ttft}_bucket", bound] for bound in ("0.002", "0.005", "0.05", "100.0", "+Inf")] == [0, 1, 2, 2, 3]
+    assert found[f"{ttft}_count",] == 3 and found[f"{ttft}_sum",] == pytest.approx(1000.034)
+    assert found["vllm:inter_token_latency_seconds_count",] == 4
+    assert found["vllm:e2e_request_latency_seconds_count",] == 3  # an aborted request has no latency
+
+
+def test_every_metric_names_its_model():
+    text = ServerMetrics(front(), 'a "model"\n').text().decode()
+    for line in text.splitlines():
+        if line.startswith("vllm:"):
+            assert 'model_name="a \\"model\\"\\n"' in line and 'engine="0"' in line
+
+
+def test_metrics_before_the_engine_has_said_anything():
+    silent = front(gauges=EngineGauges(0, 0, 0, 0, 0, 0), metrics=dict)
+    found = values(ServerMetrics(silent, "m").text())
+    assert found["vllm:kv_cache_usage_perc",] == found["vllm:generation_tokens_total",] == 0
+    json.dumps(cockpit(silent))
+
+
+def test_refusals_answers_and_lost_lines_are_counted():
+    one = front()
+    for _ in range(2):
+        one.admission.admit(1)
+    with pytest.raises(Overloaded):
+        one.admission.admit(1)
+    metrics = ServerMetrics(one, "m", SimpleNamespace(num_dropped=5))
+    metrics.answers["/v1/completions", 200] += 2
+    metrics.answers["other", 404] += 1
+    found = values(metrics.text())
+    assert found["lessons_requests_refused_total",] == 1
+    assert found["lessons_log_lines_dropped_total",] == 5
+    assert found["lessons_http_responses_total", "/v1/completions", "200"] == 2
+    assert found["lessons_is_healthy",] == 1
+    assert values(ServerMetrics(front(error="x"), "m").text())["lessons_is_healthy",] == 0
+
+
+def test_the_cockpit_has_plain_numbers():
+    found = json.loads(json.dumps(cockpit(front())))
+    assert {name: found[name] for name in ("running", "used_blocks", "num_blocks", "max_num_seqs", "new_tokens")} == {
+        "running": 3,
+        "used_blocks": 40,
+        "num_blocks": 100,
+        "max_num_seqs": 8,
+        "new_tokens": 5,
+    }
+    assert found["requests"] == 1 and found["max_requests"] == 3
+
+
+def line(text):
+    return logging.LogRecord("lessons_lib.test", logging.INFO, __file__, 1, text, (), None)
+
+
+def until(holds):
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_log_lines_are_written_in_order(tmp_path):
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    log = BackgroundLog(descriptor)
+    for index in range(100):
+        log.emit(line(f"line {index} ä \ud800"))
+    log.close()
+    os.close(descriptor)
+    assert path.read_text().splitlines() == [f"line {index} ä \\ud800" for index in range(100)]
+    assert log.num_dropped == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk that is always full")
+def test_a_full_disk_loses_lines_and_nothing_else():
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    log = BackgroundLog(descriptor)
+    for _ in range(10):
+        log.emit(line("text"))
+    until(lambda: log.num_dropped == 10)
+    log.close()
+    os.close(descriptor)
+
+
+def test_a_pipe_that_nobody_reads_holds_nothing_up():
+    reading, writing = os.pipe()
+    log = BackgroundLog(writing, capacity=50)
+    for _ in range(2000):  # far more than a pipe and the queue hold
+        log.emit(line("x" * 1000))
+    assert log.num_dropped > 1000
+    os.close(reading)  # the writing thread gets an error, and ends
+    log.close()
+    os.close(writing)
+
+
+def test_a_line_that_cannot_be_formatted_is_dropped():
+    log = BackgroundLog()
+    log.emit(logging.LogRecord("x", logging.INFO, __file__, 1, "%d", ("no number",), None))
+    assert log.num_dropped == 1
+    log.close()

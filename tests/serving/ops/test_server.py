@@ -1,0 +1,354 @@
+"""A live server: draining, an engine that dies, slow and rude clients, and processes that are killed."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+from live_server import LiveServer, wait_until
+
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.models.loading import BUNDLED_MODEL, load_model
+from lessons_lib.serving.admission import AdmissionControl
+from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.http.app import create_app
+from lessons_lib.serving.http.connections import limited_by
+from lessons_lib.serving.http.served_model import ServedModel
+from lessons_lib.serving.http.server import Server, listen
+from lessons_lib.serving.http.server_process import ServerFailed, ServerProcess
+from lessons_lib.serving.http.settings import ServerSettings
+
+SETTINGS = ServerSettings(
+    "m",
+    port=0,
+    max_body_bytes=20_000,
+    max_header_bytes=10_000,
+    receive_timeout=0.4,
+    stall_timeout=0.4,
+    shutdown_timeout=20.0,
+    max_requests=100,
+)
+
+
+class Live(LiveServer):
+    """With what the real server has around the app: limits of a connection, draining."""
+
+    def __init__(self, **settings):
+        super().__init__(max_num_seqs=8, num_blocks=400)
+        self.settings = replace(SETTINGS, **settings)
+
+    async def _serve(self):
+        self.loop = asyncio.get_running_loop()
+        model, tokenizer = load_model(device="cpu")
+        with contextlib.closing(LLMEngine(model, tokenizer, self.config)) as self.engine:
+            self.front = AsyncEngine(self.engine, AdmissionControl(self.settings.max_requests))
+            app = create_app(self.front, self.settings, ServedModel.of("m", model.config, tokenizer))
+            config = uvicorn.Config(
+                app, log_config=None, access_log=False, http=limited_by(self.settings), ws="none",
+                timeout_graceful_shutdown=3,
+            )  # fmt: skip
+            self._server = Server(config, self.front, self.settings)
+            await self._server.serve([self._socket])
+
+    def end(self):
+        self.loop.call_soon_threadsafe(self._server.end)
+
+
+@pytest.fixture(scope="module")
+def live():
+    with Live() as server:
+        yield server
+
+
+class Connection:
+    """A connection to a server, and the answer to one request on it."""
+
+    def __init__(self, server, receive_buffer=None):
+        self.socket = socket.socket()
+        self.socket.settimeout(60)
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(("127.0.0.1", urlsplit(server.url).port))
+
+    def ask(self, path="/v1/completions", body=b"", **headers):
+        if isinstance(body, dict):
+            body = json.dumps({"model": "m", "ignore_eos": True, "temperature": 0} | body).encode()
+        head = {"Host": "localhost", "Content-Length": len(body), "Content-Type": "application/json"} | headers
+        lines = [f"{'POST' if body else 'GET'} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+        self.socket.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        return self
+
+    def answer(self):
+        """An http.client.HTTPResponse, whose head was read."""
+        response = http.client.HTTPResponse(self.socket)
+        response.begin()
+        return response
+
+    def is_closed_by_server(self):
+        """Waits until it is."""
+        try:
+            while self.socket.recv(65536):
+                continue
+        except ConnectionError:
+            pass
+        return True
+
+
+def get(server, path):
+    response = Connection(server).ask(path).answer()
+    return response.status, response.read()
+
+
+def events(response):
+    """The data of server-sent events, up to the end of the answer."""
+    return [line[6:].decode() for line in response.read().split(b"\n") if line.startswith(b"data: ")]
+
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 100, "stream": True}
+SHORT = {"prompt": "Once upon a time", "max_tokens": 5}
+
+
+def text_of(answer):
+    return json.loads(answer)["choices"][0]["text"]
+
+
+def test_a_head_that_is_too_large_gets_431(live):
+    connection = Connection(live)
+    connection.socket.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+    with contextlib.suppress(ConnectionError):
+        for _ in range(30):
+            connection.socket.sendall(b"a" * 1000)
+    assert connection.answer().status == 431 and connection.is_closed_by_server()
+
+
+def test_a_body_that_is_too_large_gets_413_and_the_connection_goes_on(live):
+    connection = Connection(live)
+    response = connection.ask(body=b" " * 30_000).answer()
+    assert response.status == 413 and "20000 bytes" in json.loads(response.read())["error"]["message"]
+    response = connection.ask("/health").answer()
+    assert response.status == 200
+
+
+def test_a_client_that_sends_nothing_or_half_a_request_is_dropped(live):
+    clients = [Connection(live), Connection(live), Connection(live)]
+    clients[1].socket.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
+    clients[2].socket.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    assert all(each.is_closed_by_server() for each in clients)
+    assert get(live, "/health")[0] == 200
+
+
+def test_a_request_may_take_longer_than_it_may_take_to_arrive(live):
+    forward = live.engine.model.forward
+    live.engine.model.forward = slow(forward)
+    try:
+        start = time.monotonic()
+        assert events(Connection(live).ask(body=LONG | {"max_tokens": 25}).answer())[-1] == "[DONE]"
+        assert time.monotonic() - start > 0.4  # seconds: 25 steps of at least 0.02
+    finally:
+        live.engine.model.forward = forward
+
+
+def test_a_client_that_never_reads_is_dropped(live):
+    connections = live._server.server_state.connections
+    before = set(connections)
+    client = Connection(live, receive_buffer=4096)
+    wait_until(lambda: set(connections) - before)
+    (protocol,) = set(connections) - before
+    for _ in range(600):  # the kernel takes some megabytes before anything waits in the server
+        client.ask("/metrics")
+    wait_until(lambda: protocol.flow.write_paused)
+    assert protocol.transport.get_write_buffer_size() < 2**17  # a bounded buffer
+    assert get(live, "/health")[0] == 200
+    wait_until(lambda: protocol not in connections)
+
+
+def test_an_answer_that_nobody_reads_frees_its_blocks_when_it_is_complete(live):
+    before = live.engine.metrics.requests.get("length", 0)
+    connections = [Connection(live).ask(body=LONG | {"max_tokens": 30}) for _ in range(8)]
+    wait_until(lambda: live.engine.metrics.requests.get("length", 0) == before + 8)
+    wait_until(live.is_idle)
+    for connection in connections:
+        assert events(connection.answer())[-1] == "[DONE]"  # it was kept
+
+
+def test_the_page_and_its_policy(live):
+    response = Connection(live).ask("/").answer()
+    assert response.status == 200 and response.getheader("x-frame-options") == "DENY"
+    assert "script-src 'sha256-" in response.getheader("content-security-policy")
+
+
+def test_metrics_of_a_live_server(live):
+    before = get(live, "/metrics")[1].decode()
+    assert get(live, "/metrics")[0] == 200
+    text = text_of(Connection(live).ask(body=SHORT).answer().read())
+    assert text
+
+    def tokens(metrics):
+        return next(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("vllm:generation_tok"))
+
+    wait_until(lambda: tokens(get(live, "/metrics")[1].decode()) == tokens(before) + 5)
+
+
+def test_a_drained_server_finishes_its_streams_and_refuses_others():
+    with Live() as server:
+        whole = events(Connection(server).ask(body=LONG).answer())
+        waiting = Connection(server)  # a client that was there before
+        stream = Connection(server).ask(body=LONG).answer()
+        first = stream.readline()
+        server.end()
+        wait_until(lambda: server.front.is_draining)
+        status, body = get(server, "/health")
+        assert (status, json.loads(body)["status"]) == (503, "draining")
+        for connection in (waiting, Connection(server)):
+            refused = connection.ask(body=SHORT).answer()
+            assert refused.status == 503 and "draining" in json.loads(refused.read())["error"]["message"]
+        rest = events(stream)
+        texts = [
+            [json.loads(each)["choices"][0]["text"] for each in part if "choices" in each] for part in (whole, rest)
+        ]
+        assert first.startswith(b"data: ") and rest[-1] == "[DONE]"
+        assert "".join(texts[0]).endswith("".join(texts[1]))
+        server._thread.join(30)
+        assert not server._thread.is_alive()
+
+
+@pytest.mark.parametrize("how", ["timeout", "second signal"])
+def test_draining_ends_in_time(how):
+    with Live(shutdown_timeout=0.05 if how == "timeout" else 1000.0) as server:
+        server.engine.model.forward = slow(server.engine.model.forward)
+        stream = Connection(server).ask(body=LONG | {"max_tokens": 450}).answer()
+        stream.readline()
+        server.end()
+        if how == "second signal":
+            wait_until(lambda: server.front.is_draining)
+            server.end()
+        else:
+            last = json.loads(events(stream)[-2])
+            assert last["error"]["code"] == "aborted"
+        server._thread.join(30)
+        assert not server._thread.is_alive()
+        assert not server.engine.requests and not server.engine.scheduler.pool.used
+
+
+def slow(forward):
+    def with_pause(*args, **kwargs):
+        time.sleep(0.02)
+        return forward(*args, **kwargs)
+
+    return with_pause
+
+
+def children(pid):
+    """Process ids of a process's children."""
+    return [
+        int(each) for each in subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+    ]
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes as Linux shows them")
+def test_an_engine_that_is_killed_is_noticed_and_no_process_is_left():
+    arguments = ["--model", BUNDLED_MODEL, "--served-model-name", "m", "--api-key", "k", "--log-level", "warning"]
+    with ServerProcess(*arguments, env={"OMP_NUM_THREADS": "1"}) as server:
+        (engine,) = children(server.process.pid)
+        own = {"Authorization": "Bearer k"}
+        assert Connection(server).ask(body=SHORT).answer().status == 401
+        stream = Connection(server).ask(body=LONG | {"max_tokens": 450}, **own).answer()
+        stream.readline()
+        os.kill(engine, signal.SIGKILL)
+        said = events(stream)
+        assert said[-1] == "[DONE]" and "SIGKILL" in json.loads(said[-2])["error"]["message"]
+        status, body = get(server, "/health")
+        assert status == 503 and "SIGKILL" in json.loads(body)["error"]
+        refused = Connection(server).ask(body=SHORT, **own).answer()
+        assert refused.status == 503
+        wait_until(lambda: "the engine is dead" in server.log())
+    assert server.process.returncode == 0
+    assert not is_running(server.process.pid) and not is_running(engine)
+
+
+def python_that(does, tmp_path, monkeypatch):
+    """In place of a Python, whose imports take seconds."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_a_server_that_cannot_start_says_why(tmp_path, monkeypatch):
+    python_that("for i in $(seq 30); do echo line $i; done; echo no memory >&2; exit 3", tmp_path, monkeypatch)
+    with pytest.raises(ServerFailed) as caught:
+        ServerProcess().start()
+    said = str(caught.value).splitlines()
+    assert said[0] == "the server ended with exit status 3. Its last lines:"
+    assert said[1:] == [*(f"line {index}" for index in range(12, 31)), "no memory"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_a_server_that_does_not_answer_is_ended(tmp_path, monkeypatch):
+    python_that("exec sleep 1000", tmp_path, monkeypatch)
+    server = ServerProcess(start_timeout=0.1)
+    with pytest.raises(ServerFailed, match="didn't answer within 0.1 s.*It has written nothing"):
+        server.start()
+    assert not is_running(server.process.pid)
+
+
+def test_a_socket_that_is_bound_does_not_listen():
+    with listen(replace(SETTINGS, port=0)) as bound, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(bound.getsockname())
+
+
+def test_clients_that_vanish_leave_nothing(live):
+    """In every phase: while they send, while they wait, while they read. `python -m tools.server_abuse` has 1,000."""
+    chance = random.Random(0)
+    expected = text_of(Connection(live).ask(body=SHORT).answer().read())
+    for index in range(24):
+        body = LONG | {
+            "max_tokens": chance.randrange(1, 40),
+            "stream": chance.random() < 0.6,
+            "n": chance.choice([1, 3]),
+        }
+        client = Connection(live)
+        phase = chance.random()
+        client.ask(body=body, **({"Content-Length": 10_000} if phase < 0.2 else {}))
+        if phase > 0.6:
+            client.socket.recv(chance.choice([1, 500]))
+        if phase < 0.9:  # with a reset
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        client.socket.close()
+        if index % 6 == 0:
+            assert text_of(Connection(live).ask(body=SHORT).answer().read()) == expected
+    wait_until(live.is_idle)
+
+
+def test_a_clock_that_jumps_changes_nothing(live, monkeypatch):
+    """The time of day is set during a stream, and the engine's clock goes backwards."""
+    body = LONG | {"max_tokens": 20}
+    expected = [json.loads(each)["choices"] for each in events(Connection(live).ask(body=body).answer())[:-1]]
+    jumps = random.Random(0)
+    monkeypatch.setattr(time, "time", lambda: jumps.choice([0.0, 1e9, 4e9]))
+    monkeypatch.setattr(live.engine, "clock", lambda: jumps.uniform(-1e6, 1e6))
+    found = [json.loads(each)["choices"] for each in events(Connection(live).ask(body=body).answer())[:-1]]
+    assert found == expected
+    assert get(live, "/metrics")[0] == get(live, "/cockpit")[0] == 200
+    wait_until(live.is_idle)

@@ -1,0 +1,525 @@
+"""Many callers on one engine, in a thread and in a process of its own: the same tests for both kinds of front."""
+
+import asyncio
+import gc
+import random
+
+import pytest
+from engine_cases import check_that_nothing_is_left, greedy
+from fronts import (
+    LIMIT,
+    CancelledAt,
+    counted,
+    counting_engine,
+    dying_engine,
+    read,
+    tiny_engine,
+    until,
+    until_empty,
+)
+
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.admission import AdmissionControl, Overloaded
+from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.serving.engine_process import EngineProcess
+from lessons_lib.serving.messages import Draining, EngineDead
+
+KINDS = {"thread": lambda: AsyncEngine(tiny_engine()), "process": lambda: EngineProcess(tiny_engine, num_threads=1)}
+
+
+class Shared:
+    """A front that several tests use one after the other, in one event loop."""
+
+    def __init__(self, front):
+        self.front, self.loop = front, asyncio.new_event_loop()
+
+    def run(self, story, *args):
+        async def audited():
+            result = await story(self.front, *args)
+            gc.collect()
+            await until_empty(self.front)
+            return result
+
+        return self.loop.run_until_complete(asyncio.wait_for(audited(), LIMIT))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def shared(request):
+    shared = Shared(KINDS[request.param]())
+    shared.loop.run_until_complete(shared.front.__aenter__())
+    gc.freeze()  # what is there stays; each collection looks only at what the tests leave
+    yield shared
+    gc.unfreeze()
+    shared.loop.run_until_complete(shared.front.aclose())
+    shared.loop.close()
+
+
+MIXED = [
+    ([1, 2, 3], greedy(12, ignore_eos=True)),
+    ([5], SamplingParams(max_tokens=9, temperature=1.0, seed=7, n=3, ignore_eos=True)),
+    ([9, 8, 7, 6, 5, 4], SamplingParams(max_tokens=20, temperature=0.8, top_k=20, seed=1, stop=("A", "0", "b"))),
+    ([4, 4, 4], greedy(6, logprobs=3, prompt_logprobs=2, ignore_eos=True)),
+    ([11, 2], SamplingParams(max_tokens=30, temperature=1.2, seed=5, stop_token_ids=(3, 30, 60))),
+    ([3, 1, 4, 1, 5, 9, 2, 6], greedy(10, repetition_penalty=1.3, min_tokens=4)),
+    ("words!", SamplingParams(max_tokens=8, temperature=1.0, seed=2, logprobs=1, n=2)),
+    ([2, 7, 1], greedy(5, detokenize=False)),
+]
+
+
+def ended_as(output):
+    """What must be equal of a request that has ended."""
+    return [
+        (each.index, each.token_ids, each.text, each.finish_reason, each.stop_reason, each.logprobs)
+        for each in output.completions
+    ]
+
+
+def test_streams_have_the_tokens_of_generate(shared):
+    async def story(front):
+        async def one(prompt, params):
+            stream = await front.add(prompt, params)
+            arrived, end = await read(stream)
+            assert stream.num_prompt_tokens == end.num_prompt_tokens == len(prompt)
+            return arrived, end
+
+        return await asyncio.gather(*[one(*each) for each in MIXED * 2])
+
+    with tiny_engine() as engine:
+        expected = engine.generate([prompt for prompt, _ in MIXED * 2], [params for _, params in MIXED * 2])
+    for (arrived, end), output in zip(shared.run(story), expected):
+        assert end.error is None and ended_as(end) == ended_as(output)
+        assert end.prompt_logprobs == output.prompt_logprobs
+        for completion in end.completions:
+            tokens = arrived[completion.index]
+            assert [token.token for token in tokens] == completion.token_ids
+            if completion.text:
+                assert "".join(token.text for token in tokens) == completion.text
+            assert [token.finish_reason for token in tokens] == [None] * (len(tokens) - 1) + [completion.finish_reason]
+            assert tokens[-1].stop_reason == completion.stop_reason
+            if completion.logprobs is not None:
+                assert [token.logprobs for token in tokens] == completion.logprobs
+
+
+def test_what_the_engine_refuses_is_raised_by_add(shared):
+    async def story(front):
+        with pytest.raises(BadRequest, match="request 'mine' is empty"):
+            await front.add([], request_id="mine")
+        with pytest.raises(BadRequest, match="contains token id 97"):
+            await front.add([97])
+        with pytest.raises(BadRequest, match="tier"):
+            await front.add([1], tier="gold")
+        with pytest.raises(BadRequest, match="params is 3"):
+            await front.add([1], 3)
+        with pytest.raises(BadRequest, match="request_id is 5; it must be a str"):
+            await front.add([1], request_id=5)
+        with pytest.raises(OutOfBlocks):
+            await front.add([1] * 200, greedy(50))
+        with pytest.raises(BadRequest, match=r"prompt|request"):
+            await front.add(2.5)
+        _, end = await read(await front.add([1], greedy(3, ignore_eos=True), request_id="mine"))
+        assert len(end.completions[0].token_ids) == 3
+
+    shared.run(story)
+
+
+def test_an_id_is_used_once_at_a_time(shared):
+    async def story(front):
+        stream = await front.add([1], greedy(40, ignore_eos=True), request_id="mine")
+        with pytest.raises(BadRequest, match="request id 'mine' is being served"):
+            await front.add([2], request_id="mine")
+        assert (await front.abort("mine")).is_aborted
+        assert (await stream.end()).completions[0].finish_reason == "abort"
+        _, end = await read(await front.add([2], greedy(2, ignore_eos=True), request_id="mine"))
+        assert not end.is_aborted
+        assert await front.abort("mine") is None and await front.abort("never") is None
+
+    shared.run(story)
+
+
+async def leave_by_aclose(front):
+    stream = await front.add([1], greedy(200, ignore_eos=True))
+    await stream.aclose()
+    await stream.aclose()
+    assert (await stream.end()).is_aborted
+
+
+async def leave_by_context(front):
+    async with await front.add([1], greedy(200, ignore_eos=True)) as stream:
+        async for _ in stream:
+            break
+    assert (await stream.end()).is_aborted
+
+
+async def leave_by_garbage(front):
+    await front.add([1], greedy(200, ignore_eos=True))
+
+
+async def leave_by_garbage_while_reading(front):
+    stream = await front.add([1], greedy(200, ignore_eos=True))
+    async for _ in stream:
+        break
+    del stream
+
+
+async def leave_by_cancelled_read(front):
+    stream = await front.add([1], greedy(200, ignore_eos=True))
+    reader = asyncio.create_task(read(stream))
+    await asyncio.sleep(0)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert (await stream.end()).is_aborted
+
+
+async def leave_by_cancelled_end(front):
+    stream = await front.add([1], greedy(200, ignore_eos=True))
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(stream.end(), 0.0001)
+    assert (await stream.end()).is_aborted
+
+
+async def leave_while_added(front):
+    task = asyncio.create_task(front.add([1], greedy(200, ignore_eos=True)))
+    await asyncio.sleep(0)
+    assert front._requests
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+LEAVING = [
+    leave_by_aclose,
+    leave_by_context,
+    leave_by_garbage,
+    leave_by_garbage_while_reading,
+    leave_by_cancelled_read,
+    leave_by_cancelled_end,
+    leave_while_added,
+]
+
+
+@pytest.mark.parametrize("leave", LEAVING)
+def test_a_reader_that_leaves_aborts_its_request(shared, leave):
+    aborted = shared.front.metrics()["requests"].get("abort", 0)
+    shared.run(leave)
+    assert shared.front.metrics()["requests"]["abort"] == aborted + 1
+
+
+def test_the_abort_comes_before_the_next_step(shared):
+    async def story(front):
+        stream = await front.add([1], greedy(200, ignore_eos=True))
+        tokens = await anext(stream)
+        await stream.aclose()
+        end = await stream.end()
+        # The step that ran meanwhile, and the one whose tokens hadn't been read yet.
+        assert len(end.completions[0].token_ids) <= len(tokens) + 2
+
+    shared.run(story)
+
+
+async def whole_client(front):
+    async with await front.add([1, 2, 3], greedy(4, ignore_eos=True)) as stream:
+        async for _ in stream:
+            continue
+        await stream.end()
+
+
+async def careless_client(front):
+    stream = await front.add([1, 2, 3], greedy(4, ignore_eos=True))
+    async for _ in stream:
+        continue
+    await stream.end()
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+@pytest.mark.parametrize("client", [whole_client, careless_client])
+def test_a_client_is_cancelled_at_every_await(shared, client, has_arrived):
+    async def story(front, k):
+        attempt = CancelledAt(client(front), k, has_arrived)
+        other = asyncio.create_task(read(await front.add([5, 6], greedy(3, ignore_eos=True))))
+        if cancelled := await was_cancelled(attempt):
+            assert attempt.was_cancelled
+        _, end = await other
+        assert len(end.completions[0].token_ids) == 3, "others are not touched"
+        return cancelled
+
+    async def was_cancelled(attempt):
+        try:
+            await attempt
+        except asyncio.CancelledError:
+            return True
+        return False
+
+    k = 1
+    while shared.run(story, k):
+        k += 1
+    assert k > 2  # of them: accepted, a token
+
+
+@pytest.mark.parametrize("make_engine", [counting_engine, tiny_engine])
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_the_owner_is_cancelled_at_every_await(make_engine, has_arrived):
+    class Cancelled(AsyncEngine):
+        async def _own(self):
+            self.attempt = CancelledAt(super()._own(), self.k, has_arrived)
+            await self.attempt
+
+    async def story(engine, k):
+        front = Cancelled(engine)
+        front.k = k
+        clients = []
+        async with front:
+            clients = [asyncio.create_task(one_client(front, index)) for index in range(3)]
+            ends = await asyncio.gather(*clients)
+            if front.attempt.was_cancelled:
+                with pytest.raises(EngineDead, match="takes no requests any more"):
+                    await front.add([1])
+        assert all(ends) or front.error is not None
+        check_that_nothing_is_left(engine)
+        assert front.admission.num_requests == 0
+        return front.attempt.was_cancelled
+
+    async def one_client(front, index):
+        try:
+            stream = await front.add([index], greedy(3, ignore_eos=True))
+        except EngineDead:
+            return False
+        arrived, end = await read(stream)
+        assert end.error is not None or len(end.completions[0].token_ids) == 3 == len(arrived[0])
+        return end.error is None
+
+    engine = make_engine()
+    k = 1
+    while asyncio.run(asyncio.wait_for(story(engine, k), LIMIT)):
+        k += 1
+    assert k > 3
+
+
+def test_a_reader_that_never_reads_costs_only_its_own_tokens(shared):
+    async def story(front):
+        lazy = await front.add([1], greedy(50, ignore_eos=True))
+        await asyncio.gather(*[asyncio.create_task(whole_client(front)) for _ in range(10)])
+        end = await lazy.end()
+        assert len(lazy._request.mailbox) == 50 == len(end.completions[0].token_ids)
+        arrived, _ = await read(lazy)
+        assert [token.token for token in arrived[0]] == end.completions[0].token_ids, "they can still be read"
+
+    shared.run(story)
+
+
+def test_clients_that_vanish_in_every_phase(shared):
+    """1,000 of them, seeded; half as many streams at a time as there are batch slots, and then many more."""
+
+    async def vanish(front, chance):
+        count = chance.randrange(1, 30)
+        add = front.add([chance.randrange(97)] * chance.randrange(1, 20), greedy(count, ignore_eos=True))
+        phase = chance.randrange(6)
+        if phase == 0:  # while it is added
+            task = asyncio.create_task(add)
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return
+        stream = await add
+        if phase == 1:  # before it reads
+            return
+        if phase == 2:  # while it reads
+            task = asyncio.create_task(read(stream))
+            for _ in range(chance.randrange(20)):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        elif phase == 3:  # between two reads
+            async with stream:
+                async for _ in stream:
+                    if chance.random() < 0.3:
+                        break
+        elif phase == 4:  # by another hand
+            await front.abort(stream.request_id)
+        else:  # not at all
+            _, end = await read(stream)
+            assert len(end.completions[0].token_ids) == count
+
+    async def story(front):
+        for batch in range(clients // 50):
+            chances = [random.Random(f"{batch}-{index}") for index in range(50)]
+            await asyncio.gather(*[vanish(front, chance) for chance in chances])
+
+    clients = 1000 if not hasattr(shared.front, "process") else 200
+    shared.run(story)
+
+
+def test_gauges_metrics_and_what_the_engine_is(shared):
+    async def story(front):
+        before = front.metrics()["new_tokens"]
+        stream = await front.add([1, 2], greedy(60, ignore_eos=True))
+        await anext(stream)
+        assert front.gauges.running == 1 and front.gauges.waiting == 0
+        assert front.gauges.used_blocks > 0 and front.gauges.num_blocks == 60
+        await stream.end()
+        await until_empty(front)
+        assert front.metrics()["new_tokens"] == before + 60
+        assert front.info.max_model_len == 256 and front.info.vocab_size == 97 and front.info.block_size == 4
+        assert front.info.tokenizer.decode([0, 1]) == '!"'
+
+    shared.run(story)
+
+
+def test_cached_tokens_of_a_prompt_are_said(shared):
+    async def story(front):
+        prompt = [50 + index for index in range(20)]
+        _, first = await read(await front.add(prompt, greedy(2), cache_salt="own"))
+        _, second = await read(await front.add(prompt, greedy(2), cache_salt="own"))
+        _, other = await read(await front.add(prompt, greedy(2), cache_salt="other"))
+        assert [each.num_cached_tokens for each in (first, second, other)] == [0, 19, 0]
+
+    shared.run(story)
+
+
+# Fronts of their own, in a thread.
+
+
+def run_with(engine, story, **options):
+    async def opened():
+        async with AsyncEngine(engine, **options) as front:
+            await story(front)
+        assert not front._requests and front.admission.num_requests == 0
+        return front
+
+    front = asyncio.run(asyncio.wait_for(opened(), LIMIT))
+    check_that_nothing_is_left(engine)
+    return front
+
+
+def test_a_full_front_refuses_and_stays_as_it_was():
+    async def story(front):
+        streams = [await front.add([1], greedy(40, ignore_eos=True)) for _ in range(2)]
+        with pytest.raises(Overloaded, match="2 requests are in flight") as refused:
+            await front.add([1])
+        assert refused.value.retry_after > 0 and len(front._requests) == 2
+        await streams[0].aclose()
+        await streams[0].end()
+        await whole_client(front)
+        await streams[1].end()
+
+    run_with(counting_engine(), story, admission=AdmissionControl(max_requests=2))
+
+
+def test_a_text_that_turns_out_too_long_is_refused_then():
+    async def story(front):
+        stream = await front.add([1] * 6, greedy(100, ignore_eos=True))
+        with pytest.raises(Overloaded, match="prompts of 8 tokens are in flight, and 3 more exceed the limit of 10"):
+            await front.add("five!")  # 5 tokens, believed to be 2
+        await until(lambda: len(front._requests) == 1)
+        assert front.admission.num_prompt_tokens == 6
+        await stream.aclose()
+
+    run_with(counting_engine(), story, admission=AdmissionControl(max_prompt_tokens=10))
+
+
+def test_a_drain_lets_requests_finish():
+    async def story(front):
+        readers = [
+            asyncio.create_task(read(await front.add([index], greedy(20, ignore_eos=True)))) for index in range(9)
+        ]
+        assert await front.drain() == 0
+        with pytest.raises(Draining, match="finishes its requests"):
+            await front.add([1])
+        for arrived, end in await asyncio.gather(*readers):
+            assert len(arrived[0]) == 20 and end.error is None
+        assert front.error is None
+
+    run_with(counting_engine(), story)
+
+
+def test_a_drain_aborts_what_is_left():
+    async def story(front):
+        streams = [await front.add([index], greedy(220, ignore_eos=True)) for index in range(3)]
+        assert await front.drain(timeout=0) == 3
+        for stream in streams:
+            assert (await stream.end()).is_aborted
+
+    run_with(counting_engine(num_blocks=200), story)
+
+
+def test_streams_that_are_open_at_the_end_of_the_front_end_with_an_error():
+    streams = []
+
+    async def story(front):
+        streams.append(await front.add([1], greedy(200, ignore_eos=True)))
+
+    async def opened():
+        async with AsyncEngine(engine) as front:
+            await story(front)
+        end = await streams[0].end()
+        assert end.error == "EngineDead: the front was closed."
+        with pytest.raises(EngineDead):
+            await front.add([1])
+        await front.aclose()
+
+    engine = counting_engine()
+    asyncio.run(asyncio.wait_for(opened(), LIMIT))
+    check_that_nothing_is_left(engine)
+    streams.clear()  # its event loop is closed
+
+
+def test_an_engine_that_raises_is_dead_for_all():
+    async def story(front):
+        streams = [await front.add([index], greedy(50, ignore_eos=True)) for index in range(3)]
+        last = await front.add([7, 7, 7], greedy(5))
+        for stream in [*streams, last]:
+            assert (await stream.end()).error == "Dead: the cable has come out"
+        assert front.error == "Dead: the cable has come out"
+        with pytest.raises(EngineDead, match="Dead: the cable has come out. Make a new one"):
+            await front.add([1])
+        assert await front.drain() == 0
+
+    run_with(dying_engine(), story)
+
+
+def test_a_front_that_is_not_open_says_so():
+    with pytest.raises(RuntimeError, match="use it inside `async with`"):
+        asyncio.run(AsyncEngine(counting_engine()).add([1]))
+
+
+def test_the_garbage_collector_may_run_in_the_engines_thread():
+    async def story(front):
+        for index in range(5):
+            stream = await front.add([index], greedy(30, ignore_eos=True))
+            ring = [stream]
+            ring.append(ring)  # only the collector finds it
+            del stream, ring
+        await until(lambda: not front._requests)
+
+    engine = counting_engine()
+    step = engine.step
+    engine.step = lambda: (gc.collect(), step())[1]
+    gc.disable()
+    try:
+        run_with(engine, story)
+    finally:
+        gc.enable()
+
+
+def test_counted_tokens_are_what_the_engine_counts():
+    async def story(front):
+        arrived, _ = await read(await front.add([95], greedy(3, ignore_eos=True)))
+        assert [token.token for token in arrived[0]] == [counted(95), 0, 1]
+
+    run_with(counting_engine(), story)
+
+
+def test_a_closed_loop_of_the_caller_does_no_harm():
+    """`asyncio.run` ends without the front being closed: the engine is free all the same."""
+    engine = counting_engine()
+
+    async def careless():
+        front = await AsyncEngine(engine).__aenter__()
+        return await front.add([1], greedy(200, ignore_eos=True))
+
+    stream = asyncio.run(careless())
+    check_that_nothing_is_left(engine)
+    del stream

@@ -1,0 +1,160 @@
+"""The engine's side: commands in, one step, events out."""
+
+import pickle
+
+import pytest
+from engine_cases import check_that_nothing_is_left, greedy
+from fronts import Dead, counted, counting_engine, dying_engine, tiny_engine
+
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.engine_loop import EngineLoop
+from lessons_lib.serving.messages import (
+    AbortRequest,
+    Accepted,
+    AddRequest,
+    EngineStatus,
+    NewTokens,
+    Refused,
+    RequestEnded,
+    error_text,
+)
+
+
+def kinds(events):
+    return [type(event) for event in events]
+
+
+def test_a_request_from_its_command_to_its_end():
+    loop = EngineLoop(counting_engine())
+    events = loop.turn([AddRequest("a", [1, 2, 3], greedy(3, ignore_eos=True))])
+    assert kinds(events) == [Accepted, NewTokens, EngineStatus]
+    assert events[0] == Accepted("a", 3)
+    assert events[1].tokens == [NewToken("a", 0, 4, "%", None)]
+    assert events[2].gauges.running == 1 and events[2].gauges.used_blocks > 0
+    assert kinds(loop.turn([])) == [NewTokens, EngineStatus]
+    events = loop.turn([])
+    assert kinds(events) == [NewTokens, RequestEnded, EngineStatus]
+    assert events[0].tokens[0].finish_reason == "length"
+    (completion,) = events[1].completions
+    assert (completion.token_ids, completion.text, completion.finish_reason) == ([4, 5, 6], "%&'", "length")
+    assert events[1].num_prompt_tokens == 3 and events[1].error is None
+    assert events[2].metrics["new_tokens"] == 3 and events[2].gauges.used_blocks == 0
+    assert loop.turn([]) == [], "an idle engine does nothing"
+    check_that_nothing_is_left(loop.engine)
+
+
+def test_one_message_has_the_tokens_of_all_requests():
+    loop = EngineLoop(counting_engine())
+    events = loop.turn([AddRequest(str(index), [index], greedy(2, ignore_eos=True)) for index in range(5)])
+    assert kinds(events) == [Accepted] * 5 + [NewTokens, EngineStatus]
+    assert [(each.request_id, each.token) for each in events[5].tokens] == [(str(i), counted(i)) for i in range(5)]
+
+
+def test_the_answer_is_known_before_the_step():
+    loop = EngineLoop(counting_engine())
+    assert loop.apply([AddRequest("a", [1], greedy(2))]) == [Accepted("a", 1)]
+    assert loop.engine.metrics.steps == 0
+
+
+@pytest.mark.parametrize(
+    "prompt, params, error",
+    [([], None, BadRequest), ([200], None, BadRequest), ([1] * 200, greedy(50), OutOfBlocks), (3.5, None, BadRequest)],
+)
+def test_a_refused_request_leaves_nothing(prompt, params, error):
+    loop = EngineLoop(counting_engine(num_blocks=20))
+    (event,) = loop.turn([AddRequest("a", prompt, params)])
+    assert isinstance(event, Refused) and type(event.error) is error and event.error.__traceback__ is None
+    with pytest.raises(error) as raised:
+        loop.engine.add_request(prompt, params, request_id="a")
+    assert str(raised.value) == str(event.error)
+    assert not loop.open
+    check_that_nothing_is_left(loop.engine)
+
+
+def test_an_abort_ends_the_request_at_once_and_only_once():
+    loop = EngineLoop(counting_engine())
+    loop.turn([AddRequest("a", [1], greedy(9)), AddRequest("b", [2], greedy(2))])
+    ended, status, tokens, other, _ = loop.turn([AbortRequest("a")])
+    assert ended.is_aborted and ended.completions[0].token_ids == [2] and status.gauges.running == 1
+    assert {token.request_id for token in tokens.tokens} == {"b"} == {other.request_id}
+    assert loop.turn([AbortRequest("a"), AbortRequest("never")]) == []
+    check_that_nothing_is_left(loop.engine)
+
+
+def test_add_and_abort_in_the_same_turn():
+    loop = EngineLoop(counting_engine())
+    events = loop.turn([AddRequest("a", [1], greedy(9)), AbortRequest("a")])
+    assert kinds(events) == [Accepted, RequestEnded, EngineStatus]
+    check_that_nothing_is_left(loop.engine)
+
+
+def test_metrics_are_sent_now_and_then_and_when_the_engine_is_idle():
+    now = [0.0]
+    loop = EngineLoop(counting_engine(), clock=lambda: now[0])
+    events = [loop.turn([AddRequest("a", [1], greedy(5, ignore_eos=True))]), *(loop.turn([]) for _ in range(2))]
+    assert [each[-1].metrics is not None for each in events] == [True, False, False]
+    now[0] = 0.3
+    assert loop.turn([])[-1].metrics["new_tokens"] == 4
+    assert loop.turn([])[-1].metrics["new_tokens"] == 5
+
+
+def test_requests_that_another_caller_takes_away_end_with_an_error():
+    loop = EngineLoop(counting_engine())
+    loop.turn([AddRequest("a", [1], greedy(9))])
+    loop.engine.abort("a")
+    (ended,) = loop.turn([])
+    assert ended.request_id == "a" and "another caller" in ended.error
+    assert loop.turn([]) == []
+
+
+def test_a_request_of_another_caller_is_left_alone():
+    loop = EngineLoop(counting_engine())
+    loop.engine.add_request([1], greedy(1), request_id="other")
+    assert kinds(loop.turn([])) == [EngineStatus]
+
+
+def test_close_aborts_what_is_left():
+    loop = EngineLoop(counting_engine())
+    loop.turn([AddRequest(str(index), [1], greedy(9)) for index in range(12)])
+    loop.close()
+    check_that_nothing_is_left(loop.engine)
+
+
+def test_an_error_of_the_model_fails_its_requests_only():
+    loop = EngineLoop(counting_engine())
+    forward, loop.engine.runner.forward = loop.engine.runner.forward, None  # not callable
+    events = loop.turn([AddRequest("a", [1], greedy(9))])
+    assert kinds(events) == [Accepted, RequestEnded, EngineStatus] and events[1].error.startswith("TypeError: ")
+    loop.engine.runner.forward = forward
+    assert NewTokens in kinds(loop.turn([AddRequest("b", [1], greedy(9))]))
+    loop.close()
+
+
+def test_an_error_of_the_engine_is_raised():
+    loop = EngineLoop(dying_engine())
+    with pytest.raises(Dead):
+        loop.turn([AddRequest("a", [7, 7, 7], greedy(9))])
+
+
+def test_all_events_survive_pickling():
+    loop = EngineLoop(tiny_engine())
+    params = greedy(4, n=2, logprobs=2, prompt_logprobs=1, temperature=1.0, seed=3, ignore_eos=True)
+    commands = [AddRequest("a", "hello", params), AddRequest("a", [1]), AddRequest("b", [])]
+    events = loop.turn(pickle.loads(pickle.dumps(commands)))
+    while loop.open:
+        events += loop.turn([])
+    again = pickle.loads(pickle.dumps(events))
+    assert {Accepted, Refused, NewTokens, RequestEnded, EngineStatus} == set(kinds(again))
+    for event, other in zip(events, again):
+        if isinstance(event, Refused):
+            assert type(other.error) is type(event.error) and str(other.error) == str(event.error)
+        else:
+            assert other == event
+    (ended,) = [event for event in again if isinstance(event, RequestEnded)]
+    assert len(ended.completions) == 2 and len(ended.prompt_logprobs) == 5 and len(ended.completions[1].logprobs) == 4
+
+
+def test_error_text_is_the_last_line_of_a_traceback():
+    assert error_text(ValueError("no")) == "ValueError: no" and error_text(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -1,0 +1,178 @@
+"""What only a front with a process of its own has: how it starts, and every way in which it can end."""
+
+import asyncio
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import zmq
+from engine_cases import greedy
+from fronts import LIMIT, counting_engine, dying_engine, no_engine, read, until
+
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.engine_process import EngineProcess
+from lessons_lib.serving.messages import EngineDead, NewTokens
+
+many_blocks = partial(counting_engine, num_blocks=200, max_num_batched_tokens=300)
+
+
+def is_gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # ended, but nobody has asked for its status
+
+
+def run(story):
+    asyncio.run(asyncio.wait_for(story(), LIMIT))
+
+
+def test_ctrl_c_is_ignored_and_sigkill_is_noticed():
+    async def story():
+        front = EngineProcess(many_blocks, num_threads=1, transport="ipc")
+        async with front:
+            folder = Path(front.address.removeprefix("ipc://")).parent
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and os.getpgid(front.process.pid) != os.getpgid(0)
+            front.process.send_signal(signal.SIGINT)
+            _, end = await read(await front.add([1], greedy(5, ignore_eos=True)))
+            assert len(end.completions[0].token_ids) == 5 and front.error is None
+
+            with pytest.raises(BadRequest, match="can't be sent to the engine's process"):
+                await front.add([1], SamplingParams(logits_processors=(lambda ids, logits: logits,)))
+            assert not front._requests and front.admission.num_requests == 0
+
+            streams = [await front.add([index], greedy(200, ignore_eos=True)) for index in range(3)]
+            await anext(streams[0])
+            front.process.send_signal(signal.SIGSTOP)
+            adding = asyncio.create_task(front.add([9], greedy(5)))
+            await asyncio.sleep(0)
+            front.process.kill()
+            for stream in streams:
+                assert (await stream.end()).error == "EngineDead: the engine's process was killed by SIGKILL."
+            with pytest.raises(EngineDead, match="killed by SIGKILL"):
+                await adding
+            with pytest.raises(EngineDead, match="takes no requests any more: EngineDead: .* SIGKILL"):
+                await front.add([1])
+            assert "SIGKILL" in front.error and front.admission.num_requests == 0
+            assert await front.drain() == 0 and await front.abort(streams[0].request_id) is None
+        assert not folder.exists() and is_gone(front.process.pid)
+
+    run(story)
+
+
+def test_the_engines_last_words_are_heard_over_tcp():
+    async def story():
+        front = EngineProcess(dying_engine, num_threads=1, transport="tcp")
+        async with front:
+            assert front.address.startswith("tcp://127.0.0.1:")
+            stranger = zmq.Context.instance().socket(zmq.PAIR)
+            stranger.connect(front.address)
+            stranger.send(pickle.dumps("let me in"), zmq.NOBLOCK)
+            stream = await front.add([1], greedy(50, ignore_eos=True))
+            await anext(stream)
+            last = await front.add([7, 7, 7], greedy(5))
+            for each in (stream, last):
+                assert (await each.end()).error == "Dead: the cable has come out"
+            assert front.error == "Dead: the cable has come out"
+            stranger.close(0)
+        assert front.process.returncode == 1 or front.process.returncode == -signal.SIGKILL
+
+    run(story)
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_be_made_says_why():
+    async def story():
+        front = EngineProcess(no_engine)
+        with pytest.raises(EngineDead, match="didn't start: Dead: no weights in this folder"):
+            await front.__aenter__()
+        assert is_gone(front.process.pid) and not os.path.exists(front._folder)
+
+    run(story)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc"), reason="asks /proc")
+def test_the_process_ends_when_its_parent_is_killed():
+    script = """
+import asyncio
+from functools import partial
+from fronts import counting_engine
+from lessons_lib.serving.engine_process import EngineProcess
+async def main():
+    async with EngineProcess(counting_engine) as front:
+        print(front.process.pid, flush=True)
+        await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}, text=True
+    )
+    with parent:
+        pid = int(parent.stdout.readline())
+        assert not is_gone(pid)
+        parent.kill()
+    deadline = time.monotonic() + LIMIT
+    while not is_gone(pid):
+        assert time.monotonic() < deadline, "it runs on"
+        time.sleep(0.01)
+
+
+def test_a_start_that_is_cancelled_leaves_no_process():
+    async def story():
+        front = EngineProcess(counting_engine)
+        task = asyncio.create_task(front.__aenter__())
+        await until(lambda: hasattr(front, "process"))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert is_gone(front.process.pid) and not os.path.exists(front._folder)
+
+    run(story)
+
+
+def test_what_cannot_be_sent_is_refused_at_once():
+    with pytest.raises(ValueError, match="can't be sent to another process"):
+        EngineProcess(lambda: counting_engine())
+    with pytest.raises(ValueError, match='it must be "module:function"'):
+        EngineProcess("counting_engine")
+    with pytest.raises(ValueError, match="transport is 'pigeon'"):
+        EngineProcess(counting_engine, transport="pigeon")
+    own = type("Own", (), {"__module__": "__main__", "__name__": "mine", "__call__": counting_engine})()
+    with pytest.raises(ValueError, match="mine is part of this notebook or script"):
+        EngineProcess(partial(own, 1))
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_avoided(monkeypatch, tmp_path):
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+
+    async def story():
+        front = EngineProcess(counting_engine)
+        monkeypatch.setattr(front, "_start", lambda secret: secrets.append(secret) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await front.__aenter__()
+        assert front.address.startswith("tcp://127.0.0.1:") and len(secrets[0]) == 3
+
+    secrets = []
+    run(story)
+    assert not list(folder.iterdir())
+
+
+def test_tokens_are_sent_as_tuples():
+    tokens = NewTokens([NewToken(f"request-{index}", 0, index, "x", None) for index in range(64)])
+    message = pickle.dumps(tokens)
+    assert pickle.loads(message) == tokens and len(message) < 64 * 40
