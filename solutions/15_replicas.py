@@ -383,7 +383,8 @@ def serve_through_a_kill(max_moves, lost_at=9):
     for story in STORIES:
         request = dict(prompt=tokenizer(story.prompt).input_ids, max_tokens=min(story.max_new_tokens, 40))
         records[story.name], answers[story.name] = StreamRecord(story.name), []
-        choose = lambda remaining, hashes=hash_prompt(request["prompt"], BLOCK): choose_replica(hashes, remaining, 1)
+        hashes = hash_prompt(request["prompt"], BLOCK)
+        choose = lambda remaining, hashes=hashes: choose_replica(hashes, remaining, 1)
         readers[story.name] = relay(request, replicas, choose, max_moves)
     clock = 0
     while readers:

@@ -1,6 +1,7 @@
 """Serving: many callers, one engine.
 
-Read in this order: messages, engine_loop, mailbox, admission, async_engine, engine_process (lesson 14).
+Read in this order: messages, engine_loop, mailbox, admission, async_engine, engine_process (lesson 14);
+router, failover, continuation, balancer, tensor_parallel, parallel_engine, ray_app (lesson 15).
 """
 
 from lessons_lib.engine.metrics import EngineGauges

@@ -115,9 +115,12 @@ class Ranks:
         RanksDiffer: the processes can't go on together.
         """
         if self.error is not None:
+            text = f"{type(self.error).__name__}: {self.error}"
+            # What gloo says of a lost connection is long, and names addresses.
+            reason = "another one has ended" if "Connection" in text else text
             raise RanksDiffer(
-                f"the {self.world_size} processes of this model can't go on together: {type(self.error).__name__}: "
-                f"{self.error}. Close the engine and make a new one."
+                f"the {self.world_size} processes of this model can't go on together: {reason}. Close the engine and "
+                "make a new one."
             ) from self.error
 
 
