@@ -136,6 +136,8 @@ def _norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 def _fuse(layer: Any) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
+    if not (isinstance(attention.o_proj, torch.nn.Linear) and isinstance(mlp.down_proj, torch.nn.Linear)):
+        raise NotFusible("its projections do more than multiply, as in a model that is cut. Use the model as it is.")
     qkv, bias = _join(attention.q_proj, attention.k_proj, attention.v_proj)
     gate_up, gate_bias = _join(mlp.gate_proj, mlp.up_proj)
     if gate_bias is not None or mlp.down_proj.bias is not None or attention.o_proj.bias is not None:

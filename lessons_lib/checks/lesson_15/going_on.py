@@ -1,0 +1,197 @@
+"""Judges 15.2, `request_to_go_on`: what another replica is asked for, so that it gives the tokens that are missing."""
+
+from lessons_lib.checks.exercise import Mistake, call, short
+
+REQUEST = {"prompt": [5, 6, 7], "max_tokens": 10, "temperature": 0.8, "seed": 4, "stop": ["the end"]}
+
+
+def check_request_to_go_on(attempt) -> None:
+    for check in (
+        _check_kind, _check_begun, _check_nothing_yet, _check_again, _check_limit, _check_stop_tokens, _check_own_list,
+        _check_n, _check_any_request,
+    ):  # fmt: skip
+        check(attempt)
+
+
+def _go_on(attempt, request: dict, token_ids: list[int]):
+    case = f"request_to_go_on({request}, {token_ids})"
+    got = call(attempt, request, token_ids, case=case)
+    if got is not None and not isinstance(got, dict):
+        raise Mistake(
+            f"expected a dict like the request; yours returned {short(got, 60)}.",
+            case=case,
+            idea='The new request has the same fields, and "output_token_ids".',
+        )
+    return got, case
+
+
+def _expect(attempt, request: dict, token_ids: list[int]) -> None:
+    want = {**request, "output_token_ids": [*request.get("output_token_ids", ()), *token_ids]}
+    got, case = _go_on(attempt, request, token_ids)
+    if got is None:
+        raise Mistake(
+            "expected a request; yours returned None.",
+            case=case,
+            idea="The completion isn't complete: it has fewer than `max_tokens` tokens, and doesn't end with a stop "
+            "token.",
+        )
+    if not want["output_token_ids"]:
+        got = {"output_token_ids": [], **got}  # an empty list may be left out
+    fields = ["prompt", "max_tokens", "output_token_ids", *want]
+    for field in dict.fromkeys(fields):
+        if field not in got:
+            raise Mistake(f"{field!r} is missing in your request.", case=case, idea=_missing(field))
+        value = list(got[field]) if isinstance(got[field], (list, tuple)) else got[field]
+        if value != (list(want[field]) if isinstance(want[field], (list, tuple)) else want[field]):
+            idea = _different(field, value, request, token_ids)
+            if field == "prompt" and got.get("max_tokens") != request["max_tokens"]:
+                idea += " And with the tokens in `output_token_ids`, `max_tokens` stays as it is."
+            raise Mistake(
+                f"{field!r} should be {short(want[field])}; yours is {short(got[field])}.", case=case, idea=idea
+            )
+    if extra := sorted(set(got) - set(want)):
+        raise Mistake(
+            f"your request has a field {extra[0]!r} that the first one doesn't have.",
+            case=case,
+            idea='The only new field is "output_token_ids". A server refuses fields that it doesn\'t know.',
+        )
+
+
+def _missing(field: str) -> str:
+    if field == "output_token_ids":
+        return "Without it, the other replica begins again, and the reader gets the beginning twice."
+    if field in ("seed", "temperature"):
+        return "Without it, the other replica draws other tokens than the first one would have drawn."
+    if field == "stop":
+        return "The strings that end the completion still end it, also if one of them began before the cut."
+    return "All other fields stay as they are."
+
+
+def _different(field: str, got, request: dict, token_ids: list[int]) -> str:
+    if field == "prompt" and got == [*request["prompt"], *token_ids]:
+        return (
+            "As part of the prompt, the tokens don't count as generated: the seed starts again with its first random "
+            "number, penalties don't see them, and a stop string that began before the cut isn't found."
+        )
+    if field == "prompt":
+        return "The prompt stays the same."
+    if field == "max_tokens":
+        return (
+            "`max_tokens` limits the whole completion, and the tokens in `output_token_ids` count. Leave it as it is."
+        )
+    if field == "output_token_ids" and got == [*request["prompt"], *token_ids]:
+        return "Only generated tokens belong there, not the prompt."
+    if field == "output_token_ids" and got == list(token_ids):
+        return (
+            "This request had `output_token_ids` already: its completion was moved once before. The completion so far "
+            "is "
+            "those and the new ones."
+        )
+    if field == "output_token_ids" and got == list(request.get("output_token_ids", ())):
+        return "The tokens that the reader got since then are missing."
+    if field == "output_token_ids" and sorted(got) == sorted([*request.get("output_token_ids", ()), *token_ids]):
+        return "In the order in which they were generated: the old ones first."
+    if field == "seed":
+        return "A random number depends on the seed and on how many tokens the completion has. So the seed stays."
+    return "All other fields stay as they are."
+
+
+def _check_kind(attempt) -> None:
+    got, case = _go_on(attempt, dict(REQUEST), [8, 9])
+    if got is None:
+        raise Mistake(
+            "expected a request; yours returned None.",
+            case=case,
+            idea="Two of ten tokens have arrived. The request to go on asks for the rest: `return {**request, ...}`.",
+        )
+
+
+def _check_begun(attempt) -> None:
+    _expect(attempt, dict(REQUEST), [8, 9])
+
+
+def _check_nothing_yet(attempt) -> None:
+    got, case = _go_on(attempt, dict(REQUEST), [])
+    if got is None or list(got.get("output_token_ids", [])):
+        raise Mistake(
+            f"expected the same request, with no output tokens; yours returned {short(got)}.",
+            case=case,
+            idea="The replica failed before its first token. The other one starts from the beginning.",
+        )
+    if {**got, "output_token_ids": []} != {**REQUEST, "output_token_ids": []}:
+        raise Mistake(
+            f"expected the same request; yours is {short(got)}.", case=case, idea="All other fields stay as they are."
+        )
+
+
+def _check_again(attempt) -> None:
+    _expect(attempt, {**REQUEST, "output_token_ids": [8, 9]}, [3, 2])
+
+
+def _check_limit(attempt) -> None:
+    for request, token_ids in (
+        ({**REQUEST, "max_tokens": 3}, [8, 9, 8]),
+        ({**REQUEST, "max_tokens": 5, "output_token_ids": [1, 2, 3]}, [8, 9]),
+    ):
+        got, case = _go_on(attempt, request, token_ids)
+        if got is not None:
+            idea = (
+                "The completion has `max_tokens` tokens. Only the last message was lost, and no replica has anything "
+                "left to generate."
+            )
+            if request.get("output_token_ids"):
+                idea = "Three tokens before this request and two since: the completion has all five. " + idea
+            raise Mistake(f"expected None; yours returned {short(got)}.", case=case, idea=idea)
+    _expect(attempt, {**REQUEST, "max_tokens": 3}, [8, 9])
+
+
+def _check_stop_tokens(attempt) -> None:
+    request = {**REQUEST, "stop_token_ids": [2, 30]}
+    got, case = _go_on(attempt, request, [8, 30])
+    if got is not None:
+        raise Mistake(
+            f"expected None; yours returned {short(got)}.",
+            case=case,
+            idea="The last token is one of `stop_token_ids`, so the completion ends with it.",
+        )
+    _expect(attempt, {**REQUEST, "stop_token_ids": [6]}, [8, 9])  # 6 is in the prompt only
+    _expect(attempt, {**REQUEST, "stop_token_ids": [6], "prompt": [5, 6]}, [])
+
+
+def _check_own_list(attempt) -> None:
+    token_ids = [8, 9]
+    got, case = _go_on(attempt, dict(REQUEST), token_ids)
+    if got.get("output_token_ids") is token_ids:
+        raise Mistake(
+            '"output_token_ids" is the same list object as `token_ids`.',
+            case=f"{case}; afterwards the balancer appends further tokens to its list.",
+            idea="Both would grow together, and the request would change after it was sent. Make a new list.",
+        )
+
+
+def _check_n(attempt) -> None:
+    request = {**REQUEST, "n": 2}
+    case = f"request_to_go_on({request}, [8, 9])"
+    try:
+        got = call(attempt, request, [8, 9], case=case)
+    except ValueError:
+        pass
+    else:
+        raise Mistake(
+            f"expected a ValueError; yours returned {short(got)}.",
+            case=case,
+            idea="With two completions in one stream, `token_ids` doesn't say which token belongs to which of them.",
+        )
+    try:
+        _expect(attempt, {**REQUEST, "n": 1}, [8, 9])
+    except ValueError as error:
+        raise Mistake(
+            f"your code raised ValueError: {error}",
+            case=f"request_to_go_on({ {**REQUEST, 'n': 1} }, [8, 9])",
+            idea="n is 1: there is one completion, and it can go on.",
+        ) from None
+
+
+def _check_any_request(attempt) -> None:
+    _expect(attempt, {"prompt": [1], "max_tokens": 4}, [7])
+    _expect(attempt, {"prompt": [1], "max_tokens": 4, "frequency_penalty": 0.5, "user": "x", "min_tokens": 3}, [0, 0])

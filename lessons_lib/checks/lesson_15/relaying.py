@@ -1,0 +1,449 @@
+"""Judges 15.3, `relay`, with replicas that fail at every point of a stream."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.serving.failover import Chunk, ReplicaLost
+
+TOKENS = [11, 12, 13, 14, 15]  # what every replica would answer
+REQUEST = {"prompt": [5, 6], "max_tokens": 5, "seed": 7}
+
+
+def check_relay(attempt) -> None:
+    for check in (
+        _check_one, _check_as_it_comes, _check_choice, _check_lost_anywhere, _check_connection_cut, _check_opening,
+        _check_lost_twice, _check_after_the_last_token, _check_none_left, _check_max_moves, _check_refused,
+        _check_error_chunk, _check_seed, _check_reader_leaves,
+    ):  # fmt: skip
+        check(attempt)
+
+
+@dataclass(eq=False)
+class FakeReplica:
+    """Streams TOKENS, one a chunk, and the reason in a chunk of its own, unless something goes wrong.
+
+    Attributes:
+        lost_after: it is lost after so many chunks of a stream; None for never.
+        how: "raise", or "end" as a cut connection does.
+        refuses: what `stream` raises.
+        log: what has happened, in order: shared by the replicas of a case.
+    """
+
+    name: str
+    lost_after: int | None = None
+    how: str = "raise"
+    refuses: Exception | None = None
+    last: Chunk = field(default_factory=lambda: Chunk([], "length"))
+    log: list = field(default_factory=list)
+    load: int = 0
+    requests: list = field(default_factory=list)
+    streams: list = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<replica {self.name}>"
+
+    def __deepcopy__(self, memo):
+        return self  # `call` compares lists of replicas
+
+    def stream(self, request):
+        if not isinstance(request, dict):
+            self.requests.append(None)  # not a Mistake yet: the learner's code may catch it
+            raise ReplicaLost("asked for nothing")
+        self.requests.append(dict(request))
+        self.log.append((self.name, self.load))
+        if self.refuses:
+            raise self.refuses
+        stream = FakeStream(self, list(TOKENS[len(request.get("output_token_ids", ())) :]))
+        self.streams.append(stream)
+        return stream
+
+
+class FakeStream:
+    def __init__(self, replica: FakeReplica, tokens: list[int]):
+        self.replica, self.num_sent, self.is_closed = replica, 0, False
+        self.chunks = [*(Chunk([token]) for token in tokens), replica.last]
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        if self.num_sent == self.replica.lost_after:
+            if self.replica.how == "end":
+                raise StopIteration
+            raise ReplicaLost(f"replica {self.replica.name} has gone")
+        if self.num_sent == len(self.chunks):
+            raise StopIteration
+        self.num_sent += 1
+        return self.chunks[self.num_sent - 1]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def _first(replicas) -> int:
+    return 0
+
+
+def _start(attempt, replicas, case: str, request=None, choose=_first, **options):
+    log: list = []
+    for replica in replicas:
+        replica.log = log
+    got = call(attempt, dict(request or REQUEST), replicas, choose, case=case, **options)
+    if isinstance(got, (list, tuple)):
+        raise Mistake(
+            f"expected an iterator of chunks; yours returned a {type(got).__name__}.",
+            case=case,
+            idea="The reader should get each chunk as soon as it is there: `yield chunk`.",
+        )
+    if not hasattr(got, "__next__"):
+        raise Mistake(
+            f"expected an iterator of chunks; yours returned {short(got, 60)}.",
+            case=case,
+            idea="A function that contains `yield` returns a generator. Pass chunks on with `yield chunk`.",
+        )
+    return got
+
+
+def _relayed(attempt, replicas, case: str, request=None, choose=_first, want=None, **options) -> list[Chunk]:
+    """All chunks; the tokens must be `want` (all of them if None), with one reason at the end and nothing left open."""
+    given = list(replicas)
+    chunks = list(islice(_start(attempt, replicas, case, request, choose, **options), 40))
+    if replicas != given:
+        raise Mistake(
+            f"your code changed its argument `replicas`: it was {given}, and is {replicas}.",
+            case=case,
+            idea="The balancer needs the list for other requests. Make a copy first: `list(replicas)`.",
+        )
+    _check_not_asked_for_none(replicas, case)
+    for chunk in chunks:
+        if not isinstance(chunk, Chunk):
+            raise Mistake(
+                f"expected Chunks; yours yielded {short(chunk, 60)}.",
+                case=case,
+                idea="Pass a replica's chunks on as they are, and make new ones with `Chunk(token_ids, "
+                "finish_reason)`.",
+            )
+    tokens = [token for chunk in chunks for token in chunk.token_ids]
+    want = TOKENS if want is None else want
+    if tokens != want:
+        raise Mistake(
+            f"the reader should get the tokens {want}; yours got {short(tokens)}.",
+            case=case,
+            idea=_why_tokens(tokens, want),
+        )
+    reasons = [chunk.finish_reason for chunk in chunks if chunk.finish_reason]
+    if len(reasons) != 1 or not chunks[-1].finish_reason:
+        raise Mistake(
+            f"the last chunk, and only that one, should have a finish_reason; yours have {reasons}"
+            f"{'' if not reasons or chunks[-1].finish_reason else ', and another chunk follows'}.",
+            case=case,
+            idea="A reader waits for the reason. Without one it can't tell a complete answer from one that was cut off."
+            if not reasons
+            else "After a chunk with a reason nothing follows: `return`.",
+        )
+    _check_nothing_left(replicas, case)
+    return chunks
+
+
+def _check_not_asked_for_none(replicas, case: str) -> None:
+    for replica in replicas:
+        if None in replica.requests:
+            raise Mistake(
+                f"{replica} was asked for None, which is not a request.",
+                case=case,
+                idea="`request_to_go_on` returns None if the completion has all its tokens. Don't ask a replica then.",
+            )
+
+
+def _why_tokens(tokens: list[int], want: list[int]) -> str:
+    if len(tokens) > len(want) or len(set(tokens)) < len(tokens):
+        return (
+            "Some tokens came twice. The second replica must be asked for the rest: `request_to_go_on(request, "
+            "token_ids)`, "
+            "with *all* tokens that the reader got since the first request."
+        )
+    if tokens == want[: len(tokens)]:
+        return "The stream stopped too early. As long as a replica is left and moves are left, it goes on."
+    return "Tokens are missing in the middle. Yield every chunk, and keep the list of what was yielded complete."
+
+
+def _check_nothing_left(replicas, case: str) -> None:
+    for replica in replicas:
+        if replica.load != 0:
+            raise Mistake(
+                f"afterwards, the load of {replica} should be 0; it is {replica.load}.",
+                case=case,
+                idea="It serves nothing any more. If its load stays up, it is never chosen again. `finally` runs in "
+                "every "
+                "case: after the last chunk, after an error, and if the reader leaves."
+                if replica.load > 0
+                else "Lower the load once for each time that you raised it.",
+            )
+        if any(not stream.is_closed for stream in replica.streams):
+            raise Mistake(
+                f"the stream of {replica} was not closed.",
+                case=case,
+                idea="`stream.close()` ends the connection. If a replica still runs, it aborts the request. Close it "
+                "in "
+                "every case, in `finally`.",
+            )
+
+
+def _check_one(attempt) -> None:
+    replica = FakeReplica("A")
+    case = "one replica that doesn't fail. It yields five chunks of one token, and Chunk([], 'length')."
+    chunks = _relayed(attempt, [replica], case)
+    if chunks[-1].finish_reason != "length":
+        raise Mistake(
+            f"the last chunk's reason should be 'length'; yours is {chunks[-1].finish_reason!r}.",
+            case=case,
+            idea="Pass the replica's last chunk on as it is.",
+        )
+    if len(replica.requests) != 1:
+        raise Mistake(
+            f"the replica should be asked once; it was asked {len(replica.requests)} times.",
+            case=case,
+            idea="The stream was complete. There is nothing to ask for.",
+        )
+    if replica.log[0][1] != 1:
+        raise Mistake(
+            f"while the replica serves the stream, its load should be 1; it was {replica.log[0][1]} when it was asked.",
+            case=case,
+            idea="Raise the load *before* you ask, so that the next choice counts this request.",
+        )
+    if list(replica.requests[0].get("output_token_ids", ())):
+        raise Mistake(
+            f"the first request should have no output tokens; yours is {replica.requests[0]}.",
+            case=case,
+            idea="Nothing has been generated yet.",
+        )
+
+
+def _check_as_it_comes(attempt) -> None:
+    case = "one replica that doesn't fail; the reader takes one chunk and looks."
+    replica = FakeReplica("A")
+    reader = _start(attempt, [replica], case)
+    next(reader)
+    if replica.streams[0].num_sent > 1:
+        raise Mistake(
+            f"the reader has taken 1 chunk, and your code has read {replica.streams[0].num_sent} from the replica.",
+            case=case,
+            idea="Pass each chunk on before you read the next one. Otherwise it isn't a stream.",
+        )
+    _close(reader, case)
+
+
+def _check_choice(attempt) -> None:
+    case = "replicas A, B and C; `choose` returns 2."
+    seen: list = []
+
+    def last(replicas):
+        seen.append(list(replicas))
+        return len(replicas) - 1
+
+    replicas = [FakeReplica(name) for name in "ABC"]
+    _relayed(attempt, replicas, case, choose=last)
+    if not seen:
+        raise Mistake("`choose` was not called.", case=case, idea="Which replica is asked is the policy's decision.")
+    if [bool(each.requests) for each in replicas] != [False, False, True]:
+        asked = [each.name for each in replicas if each.requests]
+        raise Mistake(
+            f"replica C should be asked; {' and '.join(asked)} was.",
+            case=case,
+            idea="`choose` returns an index of its list.",
+        )
+
+
+def _check_lost_anywhere(attempt) -> None:
+    for lost_after in range(5):
+        case = f"A is lost (ReplicaLost) after {lost_after} chunk{'s' * (lost_after != 1)}; B is fine."
+        a = FakeReplica("A", lost_after=lost_after)
+        list(islice(_start(attempt, [a, FakeReplica("B")], case), 40))
+        if len(a.requests) > 1:
+            raise Mistake(
+                "replica A was asked again after it was lost.",
+                case=case,
+                idea="`choose` gets only the replicas that haven't failed: take a lost one out of the list.",
+            )
+        _relayed(attempt, [FakeReplica("A", lost_after=lost_after), FakeReplica("B")], case)
+
+
+def _check_connection_cut(attempt) -> None:
+    for lost_after in (0, 3):
+        case = f"A's stream simply ends after {lost_after} chunks, without a finish_reason; B is fine."
+        chunks = list(islice(_start(attempt, [FakeReplica("A", lost_after, "end"), FakeReplica("B")], case), 40))
+        if [token for chunk in chunks for token in chunk.token_ids] != TOKENS:
+            raise Mistake(
+                f"the reader should get {TOKENS}; yours got {short([t for chunk in chunks for t in chunk.token_ids])}.",
+                case=case,
+                idea="A complete stream ends with a finish_reason. One that ends without it was cut: treat the "
+                "replica as "
+                "lost.",
+            )
+        _relayed(attempt, [FakeReplica("A", lost_after, "end"), FakeReplica("B")], case)
+
+
+def _check_opening(attempt) -> None:
+    case = "A can't even be asked: `A.stream(...)` raises ReplicaLost; B is fine."
+    try:
+        _relayed(attempt, [FakeReplica("A", refuses=ReplicaLost("no connection")), FakeReplica("B")], case)
+    except ReplicaLost:
+        raise Mistake(
+            "your code raised ReplicaLost.",
+            case=case,
+            idea="`replica.stream(...)` may raise too, not only the loop over its chunks. It belongs inside the `try`.",
+        ) from None
+
+
+def _check_lost_twice(attempt) -> None:
+    case = "A is lost after 2 chunks, B after 1 more; C is fine."
+    c = FakeReplica("C")
+    _relayed(attempt, [FakeReplica("A", 2), FakeReplica("B", 1), c], case)
+    if list(c.requests[0].get("output_token_ids", ())) != TOKENS[:3]:
+        raise Mistake(
+            f"C should go on behind {TOKENS[:3]}; it was asked {c.requests[0]}.",
+            case=case,
+            idea="Two tokens from A and one from B: collect the tokens of all replicas.",
+        )
+
+
+def _check_after_the_last_token(attempt) -> None:
+    for request, reason in ((REQUEST, "length"), ({**REQUEST, "max_tokens": 9, "stop_token_ids": [15]}, "stop")):
+        for others in (1, 0):
+            case = f"A is lost after all five tokens, before its last chunk; {others} other replicas; {request}."
+            replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
+            chunks = list(islice(_start(attempt, replicas, case, request), 40))
+            _check_not_asked_for_none(replicas, case)
+            if not chunks or chunks[-1].finish_reason != reason:
+                got = chunks[-1].finish_reason if chunks else None
+                raise Mistake(
+                    f"the last chunk's reason should be {reason!r}; yours is {got!r}.",
+                    case=case,
+                    idea="The reader has the whole completion: `request_to_go_on` returns None. Only the reason is "
+                    "missing. "
+                    "It is 'stop' if the last token is in `stop_token_ids`, else 'length'.",
+                )
+            _relayed(attempt, [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))], case, request)
+
+
+def _check_none_left(attempt) -> None:
+    case = "A is lost after 2 chunks, B after none; there is no other replica."
+    chunks = _relayed(attempt, [FakeReplica("A", 2), FakeReplica("B", 0)], case, want=TOKENS[:2])
+    if chunks[-1].finish_reason != "error" or not chunks[-1].error:
+        raise Mistake(
+            f"the last chunk should have the reason 'error' and say what happened in `error`; yours is {chunks[-1]}.",
+            case=case,
+            idea="The reader must learn that the answer is not complete: `yield Chunk([], 'error', '...')`.",
+        )
+
+
+def _check_max_moves(attempt) -> None:
+    for max_moves in (0, 1, 2):
+        case = f"six replicas, and each is lost after one chunk; max_moves = {max_moves}."
+        replicas = [FakeReplica(name, 1) for name in "ABCDEF"]
+        start = _start(attempt, replicas, case, max_moves=max_moves)
+        list(islice(start, 40))
+        asked = sum(bool(replica.requests) for replica in replicas)
+        if asked != max_moves + 1:
+            raise Mistake(
+                f"the number of replicas that are asked should be {max_moves + 1}; yours is {asked}.",
+                case=case,
+                idea="It may be the request that kills them. Without a limit, one request takes down every replica."
+                if asked > max_moves + 1
+                else "The first replica doesn't count: `max_moves` is how many *more* are asked.",
+            )
+        _relayed(
+            attempt,
+            [FakeReplica(name, 1) for name in "ABCDEF"],
+            case,
+            want=TOKENS[: max_moves + 1],
+            max_moves=max_moves,
+        )
+
+
+def _check_refused(attempt) -> None:
+    case = "`A.stream(...)` raises ValueError('max_tokens is -1'); B would raise the same."
+    replicas = [FakeReplica(name, refuses=ValueError("max_tokens is -1")) for name in "AB"]
+    try:
+        chunks = _relayed(attempt, replicas, case, want=[])
+    except ValueError:
+        raise Mistake(
+            "your code raised ValueError.",
+            case=case,
+            idea="The reader gets an error as a chunk: `yield Chunk([], 'error', str(error))`.",
+        ) from None
+    if replicas[1].requests:
+        raise Mistake(
+            "B was asked too.",
+            case=case,
+            idea="A wasn't lost: it refused the request. Every other replica would refuse it too. Only ReplicaLost "
+            "means "
+            "that another one should be asked.",
+        )
+    if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
+        raise Mistake(
+            f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
+            case=case,
+            idea="The message of the exception tells the reader what to change: `str(error)`.",
+        )
+
+
+def _check_error_chunk(attempt) -> None:
+    case = "A yields five chunks, and Chunk([], 'error', 'out of memory')."
+    b = FakeReplica("B")
+    chunks = _relayed(attempt, [FakeReplica("A", last=Chunk([], "error", "out of memory")), b], case)
+    if chunks[-1].error != "out of memory" or b.requests:
+        raise Mistake(
+            f"the last chunk should be A's own; yours is {chunks[-1]}.",
+            case=case,
+            idea="A chunk with a reason is the last one, whatever the reason is. A still runs; it wasn't lost.",
+        )
+
+
+def _check_seed(attempt) -> None:
+    for given in ({"seed": 12}, {"seed": 0}, {}, {"seed": None}):
+        request = {"prompt": [5, 6], "max_tokens": 5, **given}
+        case = f"the request is {request}; A is lost after 2 chunks, B is fine."
+        a, b = FakeReplica("A", 2), FakeReplica("B")
+        _relayed(attempt, [a, b], case, request)
+        seeds = [each.get("seed") for each in (*a.requests, *b.requests)]
+        if given.get("seed") is not None and seeds != [given["seed"]] * 2:
+            raise Mistake(
+                f"both replicas should be asked with the seed {given['seed']}; yours were {seeds}.",
+                case=case,
+                idea="The reader has chosen this seed, and gets the same tokens whenever it asks with it."
+                if given["seed"]
+                else "0 is a seed too: test `is None`.",
+            )
+        if any(isinstance(seed, bool) or not isinstance(seed, int) for seed in seeds) or seeds[0] != seeds[1]:
+            raise Mistake(
+                f"both replicas should be asked with the same seed, an int; yours were {seeds}.",
+                case=case,
+                idea="Without a seed, each replica draws one of its own, and B goes on with other random numbers than "
+                "A "
+                "would have. Draw one before the first replica is asked: `random.getrandbits(31)`.",
+            )
+
+
+def _check_reader_leaves(attempt) -> None:
+    case = "one replica; the reader takes two chunks and leaves (`close()` of your generator)."
+    replica = FakeReplica("A")
+    reader = _start(attempt, [replica], case)
+    next(reader), next(reader)
+    _close(reader, case)
+    _check_nothing_left([replica], case)
+
+
+def _close(reader, case: str) -> None:
+    """What Python does when the reader leaves."""
+    try:
+        getattr(reader, "close", lambda: None)()
+    except RuntimeError as error:
+        raise Mistake(
+            f"closing your generator raised RuntimeError: {error}.",
+            case=case,
+            idea="`close` raises GeneratorExit at the `yield`. Don't catch it (a bare `except:` does), and yield "
+            "nothing after it.",
+        ) from None

@@ -1,0 +1,8 @@
+"""Several replicas, and a model in several parts: which prefix is in which cache, streams through the loss of a
+replica, and a pair of matrices that is cut."""
+
+from lessons_lib.viz.replicas.cut_matrices import draw_cut_matrices
+from lessons_lib.viz.replicas.prefix_places import PrefixPlaces, draw_prefix_places
+from lessons_lib.viz.replicas.streams import StreamRecord, draw_streams
+
+__all__ = ["PrefixPlaces", "StreamRecord", "draw_cut_matrices", "draw_prefix_places", "draw_streams"]

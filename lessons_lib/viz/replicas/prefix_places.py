@@ -1,0 +1,93 @@
+"""Which conversation is in the cache of which replica, for several routing policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, text_on, tint
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing
+
+_LEFT, _TOP, _ROW, _GAP, _SPACE = 46, 78, 30, 4, 26
+
+
+@dataclass(frozen=True)
+class PrefixPlaces:
+    """What the caches hold at the end of a run.
+
+    Attributes:
+        policy: its name.
+        cached: conversation -> how many of its blocks each replica's cache holds.
+        found: the share of all prompt tokens that were found in a cache, 0 to 1.
+    """
+
+    policy: str
+    cached: Mapping[str, Sequence[int]]
+    found: float
+
+
+def draw_prefix_places(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]) -> Picture:
+    """A grid for each policy: a row for each conversation, a column for each replica. A cell is filled as far as the
+    replica's cache holds the conversation.
+
+    Args:
+        blocks: conversation -> its number of full blocks.
+
+    Raises:
+        ValueError: there is no policy, or one has other conversations.
+    """
+    if not places or any(set(each.cached) != set(blocks) for each in places):
+        raise ValueError("each policy needs the cached blocks of every conversation, and no others.")
+    d = Drawing()
+    num_replicas = len(next(iter(places[0].cached.values())))
+    panel = (WIDTH - _LEFT - 16 - _SPACE * (len(places) - 1)) / len(places)
+    width = panel / num_replicas - _GAP
+    for row, name in enumerate(blocks):
+        d.request_chip(16, _TOP + row * (_ROW + _GAP) + 5, name)
+    for index, each in enumerate(places):
+        left = _LEFT + index * (panel + _SPACE)
+        d.text(left, 20, each.policy, 15, bold=True)
+        d.text(left, 40, f"{each.found:.0%} of the prompt tokens found", 13, fill=SOFT_INK)
+        for replica in range(num_replicas):
+            x = left + replica * (width + _GAP)
+            d.text(x + width / 2, _TOP - 14, f"replica {replica}", 12, "middle", fill=SOFT_INK)
+            for row, (name, total) in enumerate(blocks.items()):
+                _cell(d, x, _TOP + row * (_ROW + _GAP), width, name, each.cached[name][replica], total, replica)
+    d.height = _TOP + len(blocks) * (_ROW + _GAP) + 26
+    d.text(
+        _LEFT, d.height - 14, "Numbers: blocks of the conversation in this cache, of all its blocks.", 12, fill=SOFT_INK
+    )
+    return d.picture(_describe(places, blocks))
+
+
+def _cell(d: Drawing, x: float, y: float, width: float, name: str, count: int, total: int, replica: int) -> None:
+    title = f"{name}: {count} of {total} blocks in the cache of replica {replica}"
+    filled = width * count / total if total else 0.0
+    d.rect(x, y, width, _ROW, tint(color_of(name)) if count else PAPER, EDGE, title=title)
+    if filled:
+        d.rect(x, y, filled, _ROW, color_of(name), title=title)
+    middle_is_filled = filled > width * 0.62
+    d.text(
+        x + width / 2,
+        y + _ROW / 2,
+        f"{count}/{total}",
+        12,
+        "middle",
+        bold=bool(count),
+        fill=text_on(color_of(name)) if middle_is_filled else INK if count else SOFT_INK,
+        halo=None if middle_is_filled or not count else tint(color_of(name)),
+    )
+
+
+def _describe(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]) -> str:
+    told = []
+    for each in places:
+        held = "; ".join(f"{name} {_where(counts)}" for name, counts in each.cached.items())
+        told.append(f"{each.policy}, {each.found:.0%} of the prompt tokens found: {held}.")
+    sizes = ", ".join(f"{name} {count}" for name, count in blocks.items())
+    return f"Blocks of each conversation in the caches of the replicas. All blocks: {sizes}. {' '.join(told)}"
+
+
+def _where(counts: Sequence[int]) -> str:
+    return " and ".join(f"{count} in replica {index}" for index, count in enumerate(counts) if count) or "in none"
