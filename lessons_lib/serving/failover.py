@@ -6,11 +6,9 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lessons_lib.serving.continuation import ReplicaLost as ReplicaLost
+
 Request = dict[str, Any]
-
-
-class ReplicaLost(RuntimeError):
-    """A replica can't be reached, is full, or stopped in the middle of a stream. Another one may serve the request."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Server(Protocol):
         """An iterator of Chunks with a method `close`, which aborts the request if it still runs."""
 
 
-def request_to_go_on(request: dict, token_ids: list[int]) -> dict | None:
+def request_to_go_on(request: "Request", token_ids: list[int]) -> "Request | None":
     """The request that lets another replica continue a stream.
 
     Args:
@@ -67,7 +65,7 @@ def request_to_go_on(request: dict, token_ids: list[int]) -> dict | None:
 
 
 def relay(
-    request: dict, replicas: "list[Server]", choose: "Callable[[list[Server]], int]", max_moves: int = 2
+    request: "Request", replicas: "list[Server]", choose: "Callable[[list[Server]], int]", max_moves: int = 2
 ) -> "Iterator[Chunk]":
     """Serve a request by one of several replicas, and pass its stream on. If a replica fails, another one continues.
 
@@ -105,8 +103,9 @@ def relay(
             if stream is not None:
                 stream.close()
         max_moves -= 1
-        asked = request_to_go_on(request, token_ids)
-        if asked is None:  # the replica was lost after the last token
+        rest = request_to_go_on(request, token_ids)
+        if rest is None:  # the replica was lost after the last token
             yield Chunk([], "stop" if token_ids[-1] in request.get("stop_token_ids", ()) else "length")
             return
+        asked = rest
     yield Chunk([], "error", f"every replica that was asked was lost; the stream ends after {len(token_ids)} tokens.")

@@ -1,0 +1,63 @@
+"""A stream that is cut anywhere goes on in another engine, and its reader gets the tokens of the uncut one."""
+
+import pytest
+from engine_cases import an_engine
+
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.serving.failover import Chunk, ReplicaLost, relay, request_to_go_on
+
+PROMPT = [5, 9, 13, 7, 5, 9]
+KINDS = {
+    "greedy": {},
+    "drawn": dict(temperature=1.0, seed=4),
+    "penalties": dict(presence_penalty=1.5, repetition_penalty=1.3),
+    "minimum": dict(min_tokens=8, temperature=1.0, seed=1),
+}
+
+
+class EngineReplica:
+    def __init__(self, lost_after=None):
+        self.load, self.lost_after, self.engine = 0, lost_after, an_engine()
+
+    def stream(self, request):
+        fields = dict(request)
+        prompt, so_far = fields.pop("prompt"), fields.pop("output_token_ids", ())
+        tokens = self.engine.stream(prompt, SamplingParams(**fields), output_ids=so_far)
+        for count, token in enumerate(tokens):
+            if count == self.lost_after:
+                raise ReplicaLost("gone")
+            yield Chunk([token.token], token.finish_reason)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_goes_on_in_other_engines(kind):
+    request = dict(prompt=PROMPT, max_tokens=12, **KINDS[kind])
+    whole = list(relay(request, [EngineReplica()], lambda remaining: 0))
+    tokens = [token for chunk in whole for token in chunk.token_ids]
+    for first in range(0, len(tokens), 3):
+        replicas = [EngineReplica(first), EngineReplica(1), EngineReplica()]
+        moved = list(relay(request, replicas, lambda remaining: 0))
+        assert [token for chunk in moved for token in chunk.token_ids] == tokens
+        assert moved[-1].finish_reason == whole[-1].finish_reason
+        assert [replica.load for replica in replicas] == [0, 0, 0]
+        assert not any(replica.engine.requests for replica in replicas)
+
+
+def test_a_refused_request_is_refused_once():
+    replicas = [EngineReplica(), EngineReplica()]
+    (chunk,) = relay(dict(prompt=PROMPT, max_tokens=4, temperature=-1.0), replicas, lambda remaining: 0)
+    assert chunk.finish_reason == "error" and "temperature is -1.0" in chunk.error
+
+
+def test_a_reader_that_leaves_aborts_the_request():
+    replica = EngineReplica()
+    stream = relay(dict(prompt=PROMPT, max_tokens=12), [replica], lambda remaining: 0)
+    next(stream)
+    assert replica.load == 1 and replica.engine.requests
+    stream.close()
+    assert replica.load == 0 and not replica.engine.requests
+
+
+def test_one_completion_only():
+    with pytest.raises(ValueError, match="n is 2"):
+        request_to_go_on(dict(prompt=PROMPT, max_tokens=4, n=2), [1])
