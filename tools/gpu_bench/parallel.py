@@ -183,7 +183,7 @@ def without_tokens(found: dict[int, dict]) -> dict[int, dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     if torch.cuda.device_count() < 2:
