@@ -247,10 +247,12 @@ class ParallelEngine(LLMEngine):
     Attributes:
         ranks: Ranks.
         followers: the other processes.
+        folder: where the processes have met.
     """
 
     ranks: Ranks
     followers: ListOf[Any] = ()
+    folder: tempfile.TemporaryDirectory[str]
     in_step = False
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -331,6 +333,7 @@ class ParallelEngine(LLMEngine):
             self.runner.close()
             self._is_closed = True
         leave(self.followers, patience=10 if is_whole else 0)
+        self.folder.cleanup()
 
     def _guarded(self, on_token: Callable[[NewToken], None]) -> Callable[[NewToken], None]:
         """Where LLMEngine would end a request whose callback raises in the middle of a step, this engine does so after
@@ -395,21 +398,23 @@ def parallel_engine(
         raise RuntimeError("this process is part of another distributed model; close its engine first.")
     context, config = multiprocessing.get_context("spawn"), config or EngineConfig()
     how = load, config, make_runner
-    with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder, "store"))
-        followers = [
-            context.Process(target=follow, args=(rank, world_size, store, device, follower_type, *how), daemon=True)
-            for rank in range(1, world_size)
-        ]
-        for process in followers:
-            process.start()
-        try:
-            ranks = join_ranks(0, world_size, store, device)
-            engine: Any = engine_of(engine_type, ranks, *how)
-        except BaseException:
-            leave(followers)
-            raise
-    engine.ranks, engine.followers = ranks, followers
+    # It must exist as long as the processes work together: NCCL looks for it at the first sum, after all have met.
+    folder = tempfile.TemporaryDirectory()
+    store = str(Path(folder.name, "store"))
+    followers = [
+        context.Process(target=follow, args=(rank, world_size, store, device, follower_type, *how), daemon=True)
+        for rank in range(1, world_size)
+    ]
+    for process in followers:
+        process.start()
+    try:
+        ranks = join_ranks(0, world_size, store, device)
+        engine: Any = engine_of(engine_type, ranks, *how)
+    except BaseException:
+        leave(followers)
+        folder.cleanup()
+        raise
+    engine.ranks, engine.followers, engine.folder = ranks, followers, folder
     return engine  # type: ignore[no-any-return]
 
 
