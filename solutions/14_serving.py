@@ -325,7 +325,7 @@ the engine at first. Then each token is made into JSON and sent to a reader, in 
 
 # %% tags=["measured"]
 BUSY = EngineConfig(max_num_seqs=32, max_num_batched_tokens=256, num_blocks=256)
-LONG = SamplingParams(max_tokens=40, ignore_eos=True)
+LONG = SamplingParams(max_tokens=24, ignore_eos=True)
 
 
 def laps_alone():
@@ -352,12 +352,15 @@ async def laps_with_readers():
     return list(engine.metrics.recent)[8:]
 
 
-setups = {"alone": laps_alone(), "a busy loop beside it": await laps_with_readers()}
+setups = {"alone": [], "a busy loop beside it": []}
+for _ in range(3):  # in turns, so that both have the same machine
+    setups["alone"] += laps_alone()
+    setups["a busy loop beside it"] += await laps_with_readers()
 draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and in a thread beside the event loop")
 
 # %% [markdown]
 """
-The second bar has the same work in it, and takes longer, in parts that have nothing to do with the readers: the engine's thread waits for the lock again and again. On a machine with a GPU, where a step's Python is most of
+The bars are medians over the steps. The second one has the same work in it, and takes longer, also in parts that have nothing to do with the readers: the engine's thread waits for the lock again and again. (Other programs on your machine blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of
 its time, that's worse. The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process with a lock of its own. Commands and events go through a socket, one message
 per step. That's why they are plain data.
 

@@ -10,7 +10,7 @@ from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.recording.request_path import LANES, Message, Work, recorded_path
 from lessons_lib.viz.charts.step_parts import COLOURS
 from lessons_lib.viz.serving import LoadPoint, draw_laps, draw_load, draw_path
-from lessons_lib.viz.serving.laps import BETWEEN, mean_laps
+from lessons_lib.viz.serving.laps import BETWEEN, median_laps
 
 MESSAGES = [
     Message(0.0, 0.01, "client", "server", "POST"),
@@ -82,11 +82,13 @@ QUICK = [a_step(0.01 * n, forward=0.006, update=0.002) for n in range(3)]
 SLOW = [a_step(0.02 * n, forward=0.012, update=0.004) for n in range(3)]
 
 
-def test_laps_are_means_and_add_up_to_the_time_between_two_steps():
-    laps = mean_laps(QUICK)
+def test_laps_are_medians_and_add_up_to_the_time_between_two_steps():
+    laps = median_laps(QUICK)
     assert laps == pytest.approx({"forward": 0.006, "update": 0.002, BETWEEN: 0.002})
+    slow = [*QUICK, a_step(0.03, forward=0.5, update=0.002), a_step(0.6, forward=0.006, update=0.002)]
+    assert median_laps(slow)["forward"] == pytest.approx(0.006), "one slow step changes nothing"
     with pytest.raises(ValueError, match="needs at least 2"):
-        mean_laps(QUICK[:1])
+        median_laps(QUICK[:1])
 
 
 def test_bars_are_as_long_as_the_laps():

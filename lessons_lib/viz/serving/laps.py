@@ -1,9 +1,10 @@
-"""The laps of a step in several setups: one bar each, the mean of the steps, and the time between two steps."""
+"""The laps of a step in several setups: one bar each, the median of the steps, and the time between two steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from statistics import median
 
 from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.viz.charts.step_parts import COLOURS
@@ -18,8 +19,9 @@ _LEFT, _RIGHT, _ROW, _BAR = 200, 70, 46, 28
 _GRID = "#E6E6E6"
 
 
-def mean_laps(steps: Sequence[EngineStep]) -> dict[str, float]:
-    """Mean seconds of each part of these steps, and from the end of one to the start of the next.
+def median_laps(steps: Sequence[EngineStep]) -> dict[str, float]:
+    """Median seconds of each part of these steps, and from the end of one to the start of the next: a few steps in
+    which other programs had the processor change nothing.
 
     Raises:
         ValueError: fewer than two steps, so that there is nothing between them.
@@ -27,19 +29,19 @@ def mean_laps(steps: Sequence[EngineStep]) -> dict[str, float]:
     if len(steps) < 2:
         raise ValueError(f"{len(steps)} steps; the time between two steps needs at least 2.")
     parts = dict.fromkeys(part for step in steps for part in step.seconds)
-    means = {part: sum(step.seconds.get(part, 0.0) for step in steps) / len(steps) for part in parts}
+    laps = {part: median(step.seconds.get(part, 0.0) for step in steps) for part in parts}
     gaps = [later.start - step.start - step.total_seconds for step, later in pairwise(steps)]
-    return means | {BETWEEN: sum(gaps) / len(gaps)}
+    return laps | {BETWEEN: median(gaps)}
 
 
 def draw_laps(setups: Mapping[str, Sequence[EngineStep]], title: str = "") -> Picture:
-    """One bar for each setup: the mean laps of its steps, one after the other, and the mean time between two steps.
+    """One bar for each setup: the median of each lap, one after the other, and of the time between two steps.
 
     Args:
         setups: what it is called -> its steps, in order.
     """
     title = title or "The laps of a step"
-    laps = {name: mean_laps(steps) for name, steps in setups.items()}
+    laps = {name: median_laps(steps) for name, steps in setups.items()}
     parts = [part for part in COLOURS if any(part in each for each in laps.values())]
     parts += [part for each in laps.values() for part in each if part not in parts and part != BETWEEN]
     parts = [*dict.fromkeys(parts), BETWEEN]
