@@ -360,7 +360,7 @@ draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and i
 
 # %% [markdown]
 """
-The bars are medians over the steps. The second one has the same work in it, and takes longer, also in parts that have nothing to do with the readers: the engine's thread waits for the lock again and again. (Other programs on your machine blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of
+The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within a step, the engine's thread may have to wait for the lock after each operation. (Other programs on your machine blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of
 its time, that's worse. The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process with a lock of its own. Commands and events go through a socket, one message
 per step. That's why they are plain data.
 
@@ -521,8 +521,8 @@ draw_path(recording.lanes, recording.messages, recording.works, title="One strea
 
 # %% [markdown]
 """
-The first token takes longest: a connection, a request to parse, a prompt to compute. After that there's one message per step between engine and server, and one event per step to the client. The engine doesn't wait for
-any of them: its next step begins while the tokens of the last one are on their way.
+Before the first token, the request is parsed, sent on and accepted, and its prompt is computed. After that there's one message per step between engine and server, and one event per step to the client. The engine waits for
+none of them: its next step begins as soon as the last one has ended, whether the client has read its tokens or not.
 
 ## Gone: clients that leave
 
