@@ -1,6 +1,8 @@
 """One table that grows by a row per lesson: the same six requests, and what each way of serving them costs."""
 
+import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,7 @@ from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.viz.tables.table import Table
 
 SIX_STORIES: dict[str, Any] = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -68,6 +71,24 @@ def by_engine(model, tokenizer) -> RecordedRun:
     return RecordedRun([output.token_ids for output in outputs], trace)
 
 
+def by_six_callers(model, tokenizer) -> RecordedRun:
+    """The same engine behind a front: each request has a caller of its own, and all call at the same time."""
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
+
+    async def call(front: AsyncEngine, prompt: str, max_tokens: int) -> list[int]:
+        stream = await front.add(prompt, SamplingParams(max_tokens=max_tokens))
+        return [token.token async for tokens in stream for token in tokens]
+
+    async def call_all() -> list[list[int]]:
+        async with AsyncEngine(engine) as front:
+            return await asyncio.gather(*(call(front, *story) for story in zip(PROMPTS, MAX_NEW_TOKENS)))
+
+    # In a thread of its own: a notebook's thread has an event loop already.
+    with record_schedule(engine.scheduler) as trace, ThreadPoolExecutor(1) as thread:
+        outputs = thread.submit(asyncio.run, call_all()).result()
+    return RecordedRun(outputs, trace)
+
+
 NO_CACHE = ", no cache"
 # (lesson, name of the row, how to serve the six stories)
 METHODS = (
@@ -99,6 +120,7 @@ METHODS = (
         lambda model, tokenizer: under_pressure(model, tokenizer, share_prefixes=True),
     ),
     ("12", "engine, 6 requests", by_engine),
+    ("14", "the same, 6 callers at once", by_six_callers),
 )
 BASELINE = "alone, KV cache"
 

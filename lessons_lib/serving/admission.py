@@ -113,6 +113,7 @@ class AdmissionControl:
         return min(max(SHORTEST_WAIT, seconds * needed), LONGEST_WAIT)
 
     def _check_prompt(self, num_prompt_tokens: int) -> None:
+        """Refuse a prompt that has no room even alone: BadRequest."""
         if self.max_prompt_tokens is not None and num_prompt_tokens > self.max_prompt_tokens:
             raise BadRequest(
                 f"the prompt has {num_prompt_tokens} tokens; this server takes {self.max_prompt_tokens} at a time, in "
@@ -120,6 +121,7 @@ class AdmissionControl:
             )
 
     def _check_room(self, num_prompt_tokens: int) -> None:
+        """Refuse so many more prompt tokens if there is no room for them now: Overloaded."""
         if self.max_prompt_tokens is None:
             return
         too_many = self.num_prompt_tokens + num_prompt_tokens - self.max_prompt_tokens

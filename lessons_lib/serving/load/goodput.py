@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lessons_lib.serving.load.records import LoadLog, LoadRecord
+from lessons_lib.serving.load.records import LoadLog
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,6 @@ class Target:
         return cls(**limits)
 
 
-def is_good(record: LoadRecord, target: Target) -> bool:
-    """Whether a request ended as it should, within every target."""
-    if not record.succeeded:
-        return False
-    limits = ((record.ttft, target.ttft), (record.tpot, target.tpot), (record.e2el, target.e2el))
-    return all(limit is None or seconds <= limit for seconds, limit in limits)
-
-
 def goodput(log: LoadLog, target: Target) -> float:
     """Requests per second that met all targets.
 
@@ -67,4 +59,9 @@ def goodput(log: LoadLog, target: Target) -> float:
     Returns:
         float: good requests per second of the window in which requests were offered.
     """
-    return sum(is_good(record, target) for record in log.records) / log.window
+    num_good = 0
+    for record in log.records:
+        times = ((record.ttft, target.ttft), (record.tpot, target.tpot), (record.e2el, target.e2el))
+        if record.succeeded and all(limit is None or seconds <= limit for seconds, limit in times):
+            num_good += 1
+    return num_good / log.window

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lessons_lib.serving.load.goodput import Target, goodput, is_good
+from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 
 PERCENTILES = (50, 90, 99)
@@ -42,7 +42,7 @@ def report(log: LoadLog, target: Target | None = None) -> dict[str, Any]:
         "request_rate": log.rate,
         "offered_rate": log.offered_rate,
         "request_throughput": len(done) / log.duration,
-        "request_goodput": sum(is_good(r, target) for r in done) / log.duration if target else None,
+        "request_goodput": goodput(log, target) * log.window / log.duration if target else None,
         "goodput": goodput(log, target) if target else None,
         "output_throughput": total_output / log.duration,
         "total_token_throughput": (total_input + total_output) / log.duration,

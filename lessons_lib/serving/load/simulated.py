@@ -103,6 +103,7 @@ def simulate(
     max_prompt_tokens: int | None = None,
     cost: StepCost = COST,
     seed: int = 0,
+    server: SimulatedServer | None = None,
 ) -> LoadLog:
     """An open loop against a SimulatedServer. Nothing waits, and the same arguments give the same log.
 
@@ -112,6 +113,7 @@ def simulate(
         spread: of both lengths, see `heavy_tailed`; 0 makes all equal.
         burstiness: of the arrivals, see `gamma_arrivals`.
         max_requests, max_prompt_tokens: of the AdmissionControl; without one, every request waits its turn.
+        server: an empty one to use in place of these.
 
     Returns:
         LoadLog, as of `open_loop`.
@@ -125,7 +127,7 @@ def simulate(
         for index, (time, prompt, output) in enumerate(zip(times, prompts, outputs))
     ]
     clock, coming = 0.0, deque(records)
-    server = SimulatedServer(
+    server = server or SimulatedServer(
         cost,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

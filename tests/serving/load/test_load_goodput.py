@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from load_cases import logs, ticks
 
-from lessons_lib.serving.load.goodput import Target, goodput, is_good
+from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 
 GOOD = LoadRecord("0", 1.0, 1.0, 4, 3, [1.5, 2.0, 2.5], 3, 2.5, 200, "length")
@@ -49,7 +49,7 @@ def test_goodput_is_the_count_of_good_requests_per_second_of_the_window(log, tar
 )
 def test_a_request_is_good_if_it_ended_as_it_should_in_time(change, good):
     target = Target(ttft=0.5, tpot=0.5, e2el=1.5)  # exactly what it took
-    assert is_good(replace(GOOD, **change), target) is good
+    assert goodput(LoadLog([replace(GOOD, **change)], 1.0, 3.0), target) == good
 
 
 def test_requests_that_end_after_the_window_count_and_those_refused_are_not_left_out():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from load_cases import logs
 
-from lessons_lib.serving.load.goodput import Target, is_good
+from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 from lessons_lib.serving.load.report import as_text, report
 
@@ -70,7 +70,9 @@ def test_the_numbers_are_vllms(log):
     for name, value in as_vllm_computes(log, TARGET).items():
         assert numbers[name] == (value if value is None else pytest.approx(value, abs=1e-9)), name
     assert sum(numbers["failures"].values()) == numbers["failed"]
-    assert numbers["goodput"] == sum(is_good(record, TARGET) for record in log.records) / log.window
+    assert numbers["goodput"] == sum(
+        goodput(LoadLog([record], log.window, log.duration), TARGET) for record in log.records
+    )
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
     assert as_text(numbers)
 

@@ -1,0 +1,108 @@
+"""The exercises and the quiz of lesson 14: a stream's mailbox, the engine's owner, events on the wire, what to refuse,
+and goodput.
+"""
+
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_14.admitting import check_admission
+from lessons_lib.checks.lesson_14.counting import check_goodput
+from lessons_lib.checks.lesson_14.mailbox import check_mailbox
+from lessons_lib.checks.lesson_14.owning import check_own_engine
+from lessons_lib.checks.lesson_14.quiz import QUIZ
+from lessons_lib.checks.lesson_14.streaming import check_sse_events
+
+__all__ = ["EXERCISES", "QUIZ"]
+
+EXERCISES = [
+    Exercise(
+        id="14.1",
+        title="the mailbox of a stream",
+        reference="lessons_lib.serving.mailbox:Mailbox",
+        test=check_mailbox,
+        hints=(
+            "An event says that there may be news, not what it is. Items stay in the list until the reader itself "
+            "takes them out, and that's the very last thing that it does.",
+            "In `take`: as long as there are no items and the mailbox is open, clear the event and wait for it. After "
+            "that loop there is no `await` any more: give the reader the list, and start a new one. `put` and `close` "
+            "set the event.",
+            "`while not self._items and not self.is_closed:` `self._has_news.clear()`, then `await "
+            "self._has_news.wait()`. After the loop: `items, self._items = self._items, []` and `return items`. In "
+            "`put`: `if not self.is_closed:` append, and `self._has_news.set()`.",
+        ),
+        points=2,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="14.2",
+        title="the owner's loop",
+        reference="lessons_lib.serving.owner:own_engine",
+        test=check_own_engine,
+        hints=(
+            "Cancelling a coroutine ends its waiting, and not the thread that it waits for. What happens in the "
+            "engine between that moment and the thread's return? Whatever you do about it must not be interrupted "
+            "itself.",
+            "A `while` over `commands.is_closed`, inside `try … finally`. In the loop: `take` if there are commands, "
+            "or if `engine.open` is empty; otherwise the turn gets an empty list. `take` may return an empty list when "
+            "the mailbox was closed: then there is nothing to do. In `finally`, without any `await`: first wait for "
+            "the thread, then close the engine.",
+            "`arrived = [] if engine.open and not len(commands) else await commands.take()`; `if arrived or "
+            "engine.open:` `deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))`. `finally:` "
+            "`executor.shutdown(wait=True)`, then `engine.close()`.",
+        ),
+        points=3,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="14.3",
+        title="a stream on the wire",
+        reference="lessons_lib.serving.http.chat_events:sse_events",
+        test=check_sse_events,
+        hints=(
+            "What has been sent can't be taken back. So at each point ask: what do I know by now for certain, and has "
+            "anything been sent already?",
+            "Two small helpers save most of the code: one makes bytes from a dict, one makes the dict of a choice. "
+            "Then a `for` over `batches` inside `try`: before the first batch's text, the role. Count tokens as you "
+            "go; a count of 0 in `except` says that nothing was sent. The usage belongs into the `else` of the `try`.",
+            '`event = lambda fields: f"data: {json.dumps(fields)}\\n\\n".encode()`. A chunk is `{**head, "choices": '
+            '[{"index": 0, "delta": delta, "finish_reason": reason}], **usage}`, where `usage` is `{}` or `{"usage": '
+            'None}`. In the loop: `"".join(token.text for token in tokens)` and `tokens[-1].finish_reason`. '
+            "`except Exception as error:` `if not count: raise`.",
+        ),
+        points=3,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="14.4",
+        title="what to refuse",
+        reference="lessons_lib.serving.admission:AdmissionControl",
+        test=check_admission,
+        hints=(
+            "A refused request leaves the books as they were. If every check comes before every change, there is "
+            "nothing to take back.",
+            "`admit` checks three things in this order: does the prompt fit at all, is a request free, do the tokens "
+            "fit now. Then it counts. `correct` checks the first and the last again if the number has grown, the last "
+            "with the *difference*. `release` uses the number in `admitted`, which `correct` has updated.",
+            "Too many tokens: `too_many = self.num_prompt_tokens + more - self.max_prompt_tokens`; `if too_many > 0: "
+            'raise self._overloaded("…", 0, too_many)`. Too many requests: `raise self._overloaded("…", 1, 0)`. In '
+            "`correct`: `more = num_prompt_tokens - admitted.num_prompt_tokens`, and after the checks "
+            "`self.num_prompt_tokens += more`.",
+        ),
+        points=2,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="14.5",
+        title="goodput",
+        reference="lessons_lib.serving.load.goodput:goodput",
+        test=check_goodput,
+        hints=(
+            "Two questions. Which requests count? And over which seconds: those in which requests were offered, or "
+            "those until the last one ended?",
+            "For each record: `succeeded`, and for each of the three limits either None or at least the record's "
+            "time. Count them, and divide by the window.",
+            "`times = ((record.ttft, target.ttft), (record.tpot, target.tpot), (record.e2el, target.e2el))`; good is "
+            "`record.succeeded and all(limit is None or seconds <= limit for seconds, limit in times)`.",
+        ),
+        points=1,
+        time_limit=5.0,
+    ),
+]

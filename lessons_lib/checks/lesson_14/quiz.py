@@ -1,0 +1,134 @@
+"""The quiz of lesson 14."""
+
+from lessons_lib.checks.exercise import Choice, Question
+
+QUIZ = [
+    Question(
+        text="A reader is slow: its mailbox holds 40 tokens. What does the engine do?",
+        choices=(
+            Choice(
+                "It waits for the reader before it computes the next token.",
+                "Then one slow connection would slow down all requests of the batch.",
+            ),
+            Choice(
+                "It goes on; the reader takes all 40 at once when it can.",
+                "`put` never waits, and the reader catches up in one go. At most `max_tokens` tokens can pile up.",
+                right=True,
+            ),
+            Choice(
+                "It drops the oldest tokens, as a live video does.",
+                "A video can lose a frame. An answer with a hole is wrong.",
+            ),
+            Choice(
+                "It preempts the request until the reader has caught up.",
+                "Its blocks would have to be computed again later. The tokens themselves are tiny.",
+            ),
+        ),
+    ),
+    Question(
+        text="The owner's coroutine is cancelled while a turn runs in the thread. What happens to that turn?",
+        choices=(
+            Choice(
+                "It stops at the next line of Python.",
+                "Cancelling reaches coroutines, at an await. A thread doesn't notice.",
+            ),
+            Choice(
+                "It is undone.",
+                "Nothing undoes a step. Blocks that it has allocated are freed when the engine is closed.",
+            ),
+            Choice(
+                "It goes on to its end, so the owner has to wait for it before it closes the engine.",
+                "Otherwise two threads would be in the engine. And it waits without `await`, because it might be "
+                "cancelled once more.",
+                right=True,
+            ),
+            Choice(
+                "It goes on, and the engine's lock makes it safe to close the engine at once.",
+                "The lock would make the close wait, in the event loop's thread, but the turn's requests would end "
+                "unseen, and an engine without a lock would break. Wait for the thread first.",
+            ),
+        ),
+    ),
+    Question(
+        text="Why does the server wait for the first token before it sends the head of a streamed response?",
+        choices=(
+            Choice(
+                "So that the client measures a better time to first token.",
+                "The first token arrives at the same time either way.",
+            ),
+            Choice(
+                "So that a request that fails before it gets a status of its own, such as 400 or 429.",
+                "The status is in the head, and can't be changed later. After that only an error event is left.",
+                right=True,
+            ),
+            Choice(
+                "Because HTTP allows a head only together with the first bytes of the body.",
+                "It doesn't ask for that: a head may be sent long before the body.",
+            ),
+        ),
+    ),
+    Question(
+        text="Requests arrive at twice the rate that a server can take, for an hour. No request is refused. What does "
+        "a load test in a closed loop, with 16 clients, show?",
+        choices=(
+            Choice(
+                "A queue that grows for an hour.",
+                "16 clients have at most 16 requests in the server. The next one comes only after an answer.",
+            ),
+            Choice(
+                "Good latencies: at most 16 requests are ever in the server.",
+                "A closed loop sends as fast as the server answers. It never offers the load that the users would.",
+                right=True,
+            ),
+            Choice(
+                "Refused requests, status 429.",
+                "Nothing is refused here, and with 16 clients nothing would have to be.",
+            ),
+        ),
+    ),
+    Question(
+        text="A server at three times its knee serves as many tokens per second as at the knee, and its goodput is "
+        "near 0. How can that be?",
+        choices=(
+            Choice(
+                "The tokens are wrong: an overloaded engine makes mistakes.",
+                "The tokens are the same. They come late.",
+            ),
+            Choice(
+                "Nearly every request is served, but after its promised time.",
+                "The queue has grown so long that even the work that is done comes too late for its promise.",
+                right=True,
+            ),
+            Choice(
+                "Most of the time goes into refusing requests.",
+                "A refusal costs next to nothing, and this server refuses none.",
+            ),
+            Choice(
+                "Goodput counts only requests that were refused in time.",
+                "It counts those that were served in time. A refused request is never good.",
+            ),
+        ),
+    ),
+    Question(
+        text="The engine's process is killed while 30 streams are open. What should their clients get?",
+        choices=(
+            Choice(
+                "`[DONE]`, so that they stop reading.",
+                "Then they would take half an answer for a whole one.",
+            ),
+            Choice(
+                "A closed connection, without anything else.",
+                "Some client libraries would take that for the end of the answer, others wait for a timeout.",
+            ),
+            Choice(
+                "Status 503.",
+                "Their status 200 has been sent long ago. 503 is for new requests, and for `/health`.",
+            ),
+            Choice(
+                "An error event in the stream.",
+                "It's the only way that is left to say that the answer isn't complete.",
+                right=True,
+            ),
+        ),
+    ),
+]

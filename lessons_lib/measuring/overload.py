@@ -1,0 +1,130 @@
+"""Three times as many requests as a server can take: what an admission rule saves of its goodput."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lessons_lib.serving.load.goodput import Target, goodput
+from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.records import LoadLog, LoadRecord
+from lessons_lib.serving.load.simulated import SimulatedServer, simulate
+from lessons_lib.viz.tables.table import Table
+
+TARGET = Target(ttft=0.5)
+LOAD = 3  # times the knee
+SEEDS = range(4100, 4105)
+NUM_REQUESTS = 400
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What an admission rule may look at.
+
+    Attributes:
+        now: seconds since the start.
+        waiting, running: prompt lengths of the requests in the server, oldest first.
+        prompt_tokens: of all of them.
+        first_tokens: when the last few requests got their first token, and how long each had waited for it: (time,
+            seconds), oldest first.
+    """
+
+    now: float
+    waiting: tuple[int, ...]
+    running: tuple[int, ...]
+    prompt_tokens: int
+    first_tokens: tuple[tuple[float, float], ...]
+
+
+Rule = Callable[[int, ServerState], bool]
+
+
+class RuledServer(SimulatedServer):
+    """A simulated server that asks a rule about every request.
+
+    Attributes:
+        rule: called with the length of a prompt and the ServerState; returns whether to take the request.
+    """
+
+    def __init__(self, rule: Rule):
+        super().__init__()
+        self.rule = rule
+        self.first_tokens: list[tuple[float, float]] = []
+
+    def add(self, record: LoadRecord) -> None:
+        waiting, running = (tuple(each.prompt_tokens for each in queue) for queue in (self.waiting, self.running))
+        state = ServerState(
+            record.send_time, waiting, running, sum(waiting) + sum(running), tuple(self.first_tokens[-32:])
+        )
+        if self.rule(record.prompt_tokens, state):
+            super().add(record)
+        else:
+            record.status, record.error, record.end_time = 429, "Overloaded", record.send_time
+
+    def finish(self, clock: float) -> None:
+        first = [record for record in self.new_tokens if not record.token_times]
+        super().finish(clock)
+        self.first_tokens += [(clock, record.ttft) for record in first]
+
+
+def take_all(prompt_tokens: int, state: ServerState) -> bool:
+    """No admission control."""
+    return True
+
+
+def bounded(max_requests: int | None = None, max_prompt_tokens: int | None = None) -> Rule:
+    """The reference: at most so many requests in the server, and so many tokens of their prompts."""
+
+    def rule(prompt_tokens: int, state: ServerState) -> bool:
+        if max_requests is not None and len(state.waiting) + len(state.running) >= max_requests:
+            return False
+        return max_prompt_tokens is None or state.prompt_tokens + prompt_tokens <= max_prompt_tokens
+
+    return rule
+
+
+@lru_cache
+def knee_of(seed: int) -> tuple[float, float]:
+    """(rate, goodput) at the knee: the highest rate at which 90 % of the requests meet the target."""
+    knee = find_knee(lambda rate: _run(take_all, rate, seed), keeps_goodput(TARGET, 0.9), 20.0)
+    return knee.rate, goodput(knee.log, TARGET)
+
+
+def overload_run(rule: Rule, seed: int) -> LoadLog:
+    """One run at three times the knee."""
+    return _run(rule, LOAD * knee_of(seed)[0], seed)
+
+
+def overload_scores(rules: Mapping[str, Rule]) -> Table:
+    """Rules beside each other, on the same seeds. 100 % is the goodput at the knee, where no rule is needed."""
+    rows = []
+    for name, rule in rules.items():
+        logs = [overload_run(rule, seed) for seed in SEEDS]
+        scores = [goodput(log, TARGET) / knee_of(seed)[1] for log, seed in zip(logs, SEEDS)]
+        rows.append(
+            [
+                name,
+                f"{sum(scores) / len(scores):.0%}",
+                f"{min(scores):.0%}",
+                _taken(logs, 0, 0.25),
+                _taken(logs, 0.75, 1),
+            ]
+        )
+    return Table(
+        columns=["rule", "goodput", "worst seed", "taken: shortest quarter of the prompts", "longest quarter"],
+        rows=rows,
+        caption=f"{LOAD} times the knee's rate; goodput relative to the knee's, mean of {len(SEEDS)} seeds",
+    )
+
+
+def _run(rule: Rule, rate: float, seed: int) -> LoadLog:
+    return simulate(rate, num_requests=NUM_REQUESTS, seed=seed, server=RuledServer(rule))
+
+
+def _taken(logs: list[LoadLog], low: float, high: float) -> str:
+    """Share of the requests that were admitted, of those whose prompt length is in this part of all lengths."""
+    taken, offered = 0, 0
+    for log in logs:
+        records = sorted(log.records, key=lambda record: record.prompt_tokens)
+        part = records[int(low * len(records)) : int(high * len(records))]
+        taken, offered = taken + sum(record.status == 200 for record in part), offered + len(part)
+    return f"{taken / offered:.0%}"

@@ -1,0 +1,7 @@
+"""Serving: a request across the processes, the laps of a step, and load."""
+
+from lessons_lib.viz.serving.laps import draw_laps
+from lessons_lib.viz.serving.load import LoadPoint, draw_load
+from lessons_lib.viz.serving.path import draw_path
+
+__all__ = ["LoadPoint", "draw_laps", "draw_load", "draw_path"]

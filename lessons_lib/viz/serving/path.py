@@ -1,0 +1,125 @@
+"""A request across the processes: one lane each, time from left to right, an arrow for each message between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lessons_lib.recording.request_path import Message, Work
+from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
+from lessons_lib.viz.drawing.notes import sans_width
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, text_on
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+
+_LEFT, _RIGHT, _LANE, _BAR = 136, 20, 84, 26
+_GRID = "#E6E6E6"
+_MOST_TOLD = 8
+
+
+def draw_path(
+    lanes: Sequence[str], messages: Sequence[Message], works: Sequence[Work] = (), title: str = ""
+) -> Picture:
+    """The lanes from top to bottom, what each did, and the messages between them.
+
+    Raises:
+        ValueError: a message or work names a lane that isn't there.
+    """
+    _refuse_unknown_lanes(lanes, messages, works)
+    title = title or "A request across the processes"
+    ends = [message.received for message in messages] + [work.end for work in works]
+    longest = max(ends, default=0.0) or 1e-6
+    d = Drawing()
+    d.text(16, 20, title, 15, bold=True)
+    top = 76.0
+    middle = {lane: top + index * _LANE for index, lane in enumerate(lanes)}
+    bottom = top + (len(lanes) - 1) * _LANE + 34
+
+    def x(seconds: float) -> float:
+        return _LEFT + seconds / longest * (WIDTH - _LEFT - _RIGHT)
+
+    _axis(d, longest, x, 44, bottom)
+    for lane, y in middle.items():
+        d.text(16, y, lane, 13, bold=True)
+        d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _RIGHT}", EDGE)
+    colours = _colours(works)
+    for work in works:
+        _draw_work(d, work, x, middle[work.lane], colours[work.label])
+    taken: dict[frozenset[str], float] = {}
+    said: dict[tuple[str, str], str] = {}
+    for message in messages:
+        _draw_message(d, message, x, middle, taken, said)
+    d.height = bottom + 16
+    return d.picture(_describe(title, lanes, messages, works, longest))
+
+
+def _refuse_unknown_lanes(lanes: Sequence[str], messages: Sequence[Message], works: Sequence[Work]) -> None:
+    named = [lane for message in messages for lane in (message.source, message.target)]
+    unknown = sorted({*named, *(work.lane for work in works)} - set(lanes))
+    if unknown:
+        raise ValueError(f"no lane is called {', '.join(unknown)}. The lanes are {', '.join(lanes)}.")
+
+
+def _colours(works: Sequence[Work]) -> dict[str, str]:
+    """The kind of work that takes longest gets the first colour."""
+    sums: dict[str, float] = {}
+    for work in works:
+        sums[work.label] = sums.get(work.label, 0.0) + work.end - work.start
+    longest_first = sorted(sums, key=lambda label: -sums[label])
+    return {label: SERIES[index % len(SERIES)] for index, label in enumerate(longest_first)}
+
+
+def _axis(d: Drawing, longest: float, x, top: float, bottom: float) -> None:
+    unit, factor = unit_of(longest)
+    for tick in round_ticks(longest, 8):
+        d.lines(f"M{number(x(tick))} {number(top + 8)}V{number(bottom)}", _GRID)
+        d.text(x(tick), top, f"{tick_words(tick, factor)} {unit}", 11, "middle", fill=SOFT_INK)
+
+
+def _draw_work(d: Drawing, work: Work, x, y: float, colour: str) -> None:
+    left, width = x(work.start), max(x(work.end) - x(work.start), 1.5)
+    hover = f"{work.lane}: {work.label}, {say_seconds(work.end - work.start)}"
+    d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8, title=hover)
+    if sans_width(work.label, 11) + 8 <= width:
+        d.text(left + width / 2, y, work.label, 11, "middle", fill=text_on(colour))
+
+
+def _draw_message(d: Drawing, message: Message, x, middle: dict[str, float], taken: dict, said: dict) -> None:
+    """An arrow, and its label if there is room for it.
+
+    Args:
+        taken: lanes -> the x up to which labels between them are written.
+        said: (source, target) -> the label written last.
+    """
+    down = middle[message.target] > middle[message.source]
+    start = middle[message.source] + (_BAR / 2 if down else -_BAR / 2)
+    end = middle[message.target] - (_BAR / 2 if down else -_BAR / 2)
+    from_x, to_x = x(message.sent), x(message.received)
+    d.lines(f"M{number(from_x)} {number(start)}L{number(to_x)} {number(end)}", INK, 1.2, arrow=True)
+    pair = frozenset((message.source, message.target))
+    if said.get((message.source, message.target)) == message.label:
+        return  # the arrow before says it already
+    left, width = (from_x + to_x) / 2 + 8, sans_width(message.label, 11)
+    if taken.get(pair, 0.0) <= left and left + width <= WIDTH - 4:
+        d.text(left, (start + end) / 2, message.label, 11, halo=PAPER)
+        taken[pair] = left + width + 6
+        said[message.source, message.target] = message.label
+
+
+def _describe(title, lanes, messages, works, longest: float) -> str:
+    told = [
+        f"After {say_seconds(message.received)}, {message.target} has “{message.label}” from {message.source}, sent "
+        f"{say_seconds(message.received - message.sent)} before."
+        for message in messages[:_MOST_TOLD]
+    ]
+    if len(messages) > _MOST_TOLD:
+        told.append(
+            f"{len(messages) - _MOST_TOLD} more messages follow; the last arrives after {say_seconds(longest)}."
+        )
+    sums: dict[tuple[str, str], list[float]] = {}
+    for work in works:
+        sums.setdefault((work.lane, work.label), []).append(work.end - work.start)
+    busy = [
+        f"{lane}: {label}, {len(spans)} time{'s' if len(spans) > 1 else ''}, {say_seconds(sum(spans))} together."
+        for (lane, label), spans in sums.items()
+    ]
+    return f"{title}. Lanes from top to bottom: {', '.join(lanes)}. " + " ".join([*told, *busy])

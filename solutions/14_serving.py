@@ -1,0 +1,860 @@
+# %% [markdown]
+"""
+# 14 · Serving
+
+**One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds when too many come, when some leave, and when the engine dies?**
+
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+
+First we let two callers use one engine and see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. With HTTP in
+front, the engine is a server. The rest of the lesson is about bad days: too many requests, clients that leave, an engine that dies. At the end we measure what
+a client gets, and not what the engine computes.
+
+You should know what `async def` and `await` do. If you don't, the first pages of [Python's own tutorial](https://docs.python.org/3/library/asyncio-task.html) are enough.
+"""
+
+# %%
+import asyncio
+import http.client
+import inspect
+import json
+import re
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+
+from lessons_lib.batching import generate_one_by_one
+from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
+from lessons_lib.kv_cache import audit
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
+from lessons_lib.measuring.overload import bounded, knee_of, overload_scores, take_all
+from lessons_lib.models import load_model
+from lessons_lib.models.loading import BUNDLED_MODEL
+from lessons_lib.recording.request_path import recorded_path
+from lessons_lib.serving import AsyncEngine, EngineLoop
+from lessons_lib.serving.http.server_process import ServerProcess
+from lessons_lib.serving.load.goodput import Target
+from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.records import LoadLog
+from lessons_lib.serving.load.simulated import SimulatedServer, simulate
+from lessons_lib.serving.messages import AbortRequest, AddRequest, NewTokens, RequestEnded
+from lessons_lib.viz.serving import LoadPoint, draw_laps, draw_load, draw_path
+from lessons_lib.viz.tables import Table
+
+model, tokenizer = load_model(device="cpu")
+SIX = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64)
+alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)))
+
+# %% [markdown]
+"""
+## The problem: two callers, one engine
+
+A server handles many clients in one thread. Each client is a *coroutine*, and they take turns at every `await`.
+
+> **event loop**: runs coroutines in one thread. One runs until it awaits something that isn't there yet; then the next one that can go on runs.
+
+Two clients ask for a story, in the obvious way: each reads `engine.stream`. A third coroutine is the server's heartbeat. It should tick every millisecond.
+"""
+
+
+# %%
+async def tick(beats):
+    while True:
+        beats.append(time.perf_counter())
+        await asyncio.sleep(0.001)
+
+
+async def read_directly(engine, name, order):
+    story = STORIES[NAMES.index(name)]
+    await asyncio.sleep(0)
+    for token in engine.stream(story.prompt, SamplingParams(max_tokens=12, ignore_eos=True)):
+        order.append((name, time.perf_counter()))
+
+
+engine, order, beats = LLMEngine(model, tokenizer, SIX), [], []
+heart = asyncio.create_task(tick(beats))
+await asyncio.gather(read_directly(engine, "A", order), read_directly(engine, "C", order))
+heart.cancel()
+print("tokens in the order in which they came:", "".join(name for name, _ in order))
+print("heartbeats from the first token to the last:", sum(order[0][1] < beat < order[-1][1] for beat in beats))
+
+# %% [markdown]
+"""
+C waited for all of A. The heart didn't beat while the tokens came. `for token in engine.stream(...)` runs the model, in the event loop's thread, and has no `await`
+in it. So the loop couldn't run anything else: no second client, no new connection, no timeout.
+
+Here is the opposite mistake. Now A's client is polite and lets others run. But it reads three tokens and then takes a break. C has been in the engine all the time.
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+of_c = []
+engine.add_request(
+    STORIES[2].prompt, SamplingParams(max_tokens=12, ignore_eos=True), request_id="C", on_token=of_c.append
+)
+reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_eos=True))
+for _ in range(3):
+    next(reading)
+print(f"A has read 3 tokens; C has {len(of_c)}")
+await asyncio.sleep(0.3)
+print(f"A takes a break of 0.3 s; C has {len(of_c)}")
+reading.close()
+
+# %% [markdown]
+"""
+Nothing runs while A doesn't ask. The engine has no life of its own: it steps when a reader wants a token. So a slow reader slows all others down.
+
+Threads don't help. The engine of lesson 12 has a lock, so two threads don't break it. But each thread would run steps when *its* client reads, and a
+thousand clients would need a thousand threads that wait for one lock.
+
+## Predict
+
+A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive
+meanwhile wait, and the next time all of them are sent at once.
+"""
+
+# %%
+predict("14.a", ...)  # How many tokens does the reader find each time it looks, on average?
+
+# %% [markdown]
+"""
+The second one is about too many requests. A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue,
+first come, first served.
+"""
+
+# %%
+predict("14.b", ...)  # How many seconds does the request wait that arrives at the end of these 20 seconds?
+
+# %% [markdown]
+"""
+## The idea: one owner, and a mailbox for each reader
+
+```
+  clients          server: one event loop                      the engine's thread, or process
+
+  ── HTTP ──▶  coroutine of client 1 ──┐ commands   ┌────────┐   turn(commands)   ┌────────┐
+               ◀── mailbox 1 ◀──┐      ├──────────▶ │ owner  │ ─────────────────▶ │ engine │
+  ── HTTP ──▶  coroutine of client 2 ──┘            │        │ ◀───────────────── │ step() │
+               ◀── mailbox 2 ◀──┴───────────────────└────────┘      events        └────────┘
+```
+
+- Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not.
+- A caller that wants something sends the owner a command: add this request, abort that one.
+- A turn runs in a thread, so the event loop goes on in the meantime.
+- The tokens of a turn go into the mailboxes of the streams that they belong to. A slow reader lets its mailbox fill up, and slows down nothing else.
+
+> **backpressure**: a slow consumer makes its producer wait. That's right for a file that is copied. It's wrong for an engine whose steps serve many readers at once.
+
+Isn't a mailbox without a limit dangerous? No: a request has at most `max_tokens` tokens, so that's the limit.
+
+## Build 1: the mailbox
+
+**Your task: the class `Mailbox`.** It belongs to one event loop, and has one reader.
+
+- `put(item)` adds an item at the end and wakes the reader if it waits. It's a plain function and never waits itself. After `close` it does nothing.
+- `close()`: nothing follows. It wakes the reader too. What is in the mailbox can still be taken.
+- `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it waits. Once the mailbox is closed and empty, it returns `[]`.
+- A reader may be cancelled while it waits, even in the very moment in which an item comes. No item may be lost by that: the next `take` returns it.
+
+`__init__`, `__len__` and `clear` are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns
+at once if the flag is set.
+
+Example: after `put("The")`, `put(" dog")`, `close()` and `put("!")`, the first `take()` returns `["The", " dog"]`, and the second `[]`.
+"""
+
+# %% exercise="14.1" given="__init__ __len__ clear"
+import asyncio
+from typing import Generic
+
+from lessons_lib.serving.mailbox import T
+
+from lessons_lib.serving.mailbox import Mailbox
+
+# %% [markdown]
+"""
+The slow reader of the prediction, with your mailbox: a producer puts in a token every 5 ms, and sending takes 12 ms.
+"""
+
+
+# %% tags=["measured"]
+async def slow_reader(num_tokens=200):
+    box, sizes = Mailbox(), []
+
+    async def produce():
+        start = time.perf_counter()
+        for number in range(num_tokens):
+            await asyncio.sleep(max(0, start + 0.005 * number - time.perf_counter()))
+            box.put(number)
+        box.close()
+
+    producer = asyncio.create_task(produce())
+    while tokens := await box.take():
+        sizes.append(len(tokens))
+        await asyncio.sleep(0.012)
+    await producer
+    return sizes
+
+
+sizes = await slow_reader()
+print("the first batches:", sizes[:12])
+reveal("14.a", sum(sizes) / len(sizes), "tokens")
+
+# %% [markdown]
+"""
+On average 12 / 5 = 2.4 tokens arrive while the reader sends; a busy machine adds a little to both times. The reader never falls further behind, because it takes all that there is. If it took one token each
+time, it would be 7 ms further behind with every token.
+
+## Build 2: the owner
+
+The engine's side has a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. Commands and events are plain data:
+"""
+
+# %%
+print(inspect.getsource(EngineLoop.turn))
+loop = EngineLoop(LLMEngine(model, tokenizer, SIX))
+for event in loop.turn([AddRequest("C", "The old dog", SamplingParams(max_tokens=2))]):
+    print(
+        type(event).__name__,
+        {name: value for name, value in vars(event).items() if name in ("request_id", "num_prompt_tokens", "tokens")},
+    )
+print("open:", loop.open)
+loop.close()
+
+# %% [markdown]
+"""
+**Your task: the coroutine `own_engine(engine, commands, deliver, executor)`.** It takes turns until `commands` is closed.
+
+- `engine.turn(list_of_commands)` takes as long as a forward pass. Run it in the executor, which has one thread: `await event_loop.run_in_executor(executor, function, argument)`,
+  where `event_loop = asyncio.get_running_loop()`. Never two turns at once.
+- `commands` is a `Mailbox`. A turn gets all commands that have arrived since the turn before. `len(commands)` says how many are there now.
+- While `engine.open` isn't empty, turn follows turn, with commands or without. If it is empty and there are no commands, wait: no empty turns.
+- Call `deliver(events)` with what each turn returned, in the coroutine itself.
+- When `commands.is_closed`, stop after the turn that is running. Its events are still delivered.
+- A turn may raise. The coroutine may be cancelled, *at every await*, even a second time while it cleans up. However it ends, the exception goes on to the caller. But first, `engine.close()` aborts what is
+  left, and that must not happen before the thread has left the engine. `executor.shutdown(wait=True)` returns when the thread has come back.
+
+Example: A is added and needs 3 tokens. `own_engine` takes three turns, with `[AddRequest("A", …)]`, `[]` and `[]`. Then it waits in `commands.take()`.
+"""
+
+# %% exercise="14.2"
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from lessons_lib.serving import EngineLoop
+from lessons_lib.serving.messages import Command, Event
+
+from lessons_lib.serving.owner import own_engine
+
+# %% [markdown]
+"""
+Your mailbox and your owner are a server's core. `deliver` sorts events into mailboxes. Here are the six stories again, each with a client of its own, and the heartbeat. One client is slow.
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+commands, boxes, order, answers, beats = Mailbox(), {name: Mailbox() for name in NAMES}, [], {}, []
+
+
+def deliver(events):
+    for event in events:
+        if isinstance(event, NewTokens):
+            for token in event.tokens:
+                order.append(token.request_id)
+                boxes[token.request_id].put(token)
+        elif isinstance(event, RequestEnded):
+            boxes[event.request_id].close()
+
+
+async def client(story, pause=0.0):
+    answers[story.name] = []
+    commands.put(AddRequest(story.name, story.prompt, SamplingParams(max_tokens=story.max_new_tokens)))
+    while tokens := await boxes[story.name].take():
+        answers[story.name] += [token.token for token in tokens]
+        await asyncio.sleep(pause)
+
+
+owner = asyncio.create_task(own_engine(EngineLoop(engine), commands, deliver, ThreadPoolExecutor(1)))
+heart = asyncio.create_task(tick(beats))
+await asyncio.gather(*(client(story, pause=0.05 if story.name == "A" else 0) for story in STORIES))
+commands.close()
+await owner
+heart.cancel()
+audit(engine.scheduler)
+print("the first tokens, in the order in which they came:", "".join(order[:36]))
+print("the same tokens as one at a time:", answers == alone, "| blocks in use:", len(engine.scheduler.pool.used))
+print("the heart did beat:", len(beats) > 20)
+
+# %% [markdown]
+"""
+All six get their tokens in turn, A's slow client holds up nobody else, and the event loop is free: its heart beats.
+
+### The front
+
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, admission, draining. It delivers the events of a turn while the next turn runs, so that the engine doesn't wait for that either. vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    stream = await front.add("The old dog", SamplingParams(max_tokens=12))
+    async for tokens in stream:
+        print("".join(token.text for token in tokens), end="|")
+    end = await stream.end()
+    print("\n", end.num_prompt_tokens, "prompt tokens;", end.completions[0].finish_reason)
+    for bad in ([5] * 2000, ""):
+        try:
+            await front.add(bad)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}")
+
+# %% [markdown]
+"""
+An `await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
+
+### A thread shares Python
+
+> **GIL**: global interpreter lock. In one Python process, only one thread runs Python code at a time. Operations of PyTorch release the lock while they compute.
+
+The engine's thread runs Python too, between the operations of a step. If the event loop is busy at that moment, the engine waits. Let's see how long. 32 stories run, with nothing beside
+the engine at first. Then each token is made into JSON and sent to a reader, in the same process.
+"""
+
+# %% tags=["measured"]
+BUSY = EngineConfig(max_num_seqs=32, max_num_batched_tokens=256, num_blocks=256)
+LONG = SamplingParams(max_tokens=24, ignore_eos=True)
+
+
+def laps_alone():
+    engine = LLMEngine(model, tokenizer, BUSY)
+    loop = EngineLoop(engine)
+    loop.apply(AddRequest(str(number), PROMPTS[number % 6], LONG) for number in range(32))
+    while loop.open:
+        loop.step()
+    return list(engine.metrics.recent)[8:]
+
+
+async def laps_with_readers():
+    engine = LLMEngine(model, tokenizer, BUSY)
+
+    async def read(front, number):
+        async for tokens in await front.add(PROMPTS[number % 6], LONG):
+            for _ in range(4):  # what a web framework does for a chunk costs about as much
+                json.dumps(
+                    {"id": "cmpl-1", "choices": [{"text": "".join(token.text for token in tokens), "index": 0}] * 8}
+                )
+
+    async with AsyncEngine(engine) as front:
+        await asyncio.gather(*(read(front, number) for number in range(32)))
+    return list(engine.metrics.recent)[8:]
+
+
+setups = {"alone": [], "a busy loop beside it": []}
+for _ in range(3):  # in turns, so that both have the same machine
+    setups["alone"] += laps_alone()
+    setups["a busy loop beside it"] += await laps_with_readers()
+draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and in a thread beside the event loop")
+
+# %% [markdown]
+"""
+The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within a step, the engine's thread may have to wait for the lock after each operation. (Other programs on your machine blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of
+its time, that's worse. The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process with a lock of its own. Commands and events go through a socket, one message
+per step. That's why they are plain data.
+
+## HTTP
+
+Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process beside this notebook, and its engine in another one. You can start it in a terminal as well: `make serve`.
+
+`MODEL` is the bundled model here. After `make chat-model`, `MODEL = chat_model_path()` (from `lessons_lib.models.chat_model`) gives you one that answers questions.
+"""
+
+# %%
+MODEL = BUNDLED_MODEL
+server = ServerProcess(
+    "--model", MODEL, "--max-num-seqs", 4, "--num-blocks", 64, "--max-requests", 8, shutdown_timeout=5.0
+).start()
+HOST = server.url.removeprefix("http://")
+
+
+def post(path, body, host=HOST):
+    """Send a POST request; returns (connection, response)."""
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return connection, connection.getresponse()
+
+
+def get(path, host=HOST):
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+_, response = post("/v1/completions", {"prompt": "The old dog", "max_tokens": 12, "temperature": 0})
+answer = json.loads(response.read())
+print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0]["finish_reason"], answer["usage"])
+
+# %% [markdown]
+"""
+The same from a terminal:
+"""
+
+# %% tags=["measured"]
+print(f"""curl {server.url}/v1/completions -H "Content-Type: application/json" \\
+     -d '{{"prompt": "The old dog", "max_tokens": 12, "temperature": 0}}'""")
+
+# %% [markdown]
+"""
+### A stream on the wire
+
+With `"stream": true`, the answer comes piece by piece. HTTP can do that: a response may be sent in chunks, and the connection stays open until the last one.
+
+> **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
+
+These are the bytes of a chat of four tokens:
+"""
+
+# %% tags=["measured"]
+CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
+_, response = post("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}})
+of_server = response.read()
+print(response.status, response.getheader("content-type"), "\n")
+print(of_server.decode())
+
+# %% [markdown]
+"""
+Read it from top to bottom. The first event names the role. Each event after it has a *delta*: the text that is new. The last of them has a `finish_reason`; in all others it is null. The client asked for usage, so an event
+without choices tells it. `[DONE]` ends the stream: without it, a client couldn't tell the end from a cut connection.
+
+## Build 3: tokens to events
+
+**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator of these events, for one chat with one completion. It yields `bytes`, one event at a time.
+
+- `head` is a dict with the first fields of each event. `batches` yields lists of `NewToken`, as a reader finds them in its mailbox: each has `.text`, and the very last one a `.finish_reason`.
+- Wait for the first batch. *Then* yield the event with the role: `"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]`.
+- One event for each batch, as soon as it is there: its delta has only `content`, the batch's texts joined. The event of the last batch has the last token's reason.
+- If `prompt_tokens` is given, the client has asked for usage. Then each of these events has `"usage": None`, and one more event follows: `head`, `"choices": []`, and `"usage"` with
+  `prompt_tokens`, `completion_tokens` (all tokens in all batches) and `total_tokens`.
+- The last event is `data: [DONE]`.
+- If `batches` raises before its first batch, let it out: nothing was sent, so the client can get a status like 400 or 503. If it raises later, the status 200 is gone: yield `{"error": {"message": str(error), "type": "server_error"}}`
+  (without `head`), then `[DONE]`; no finish reason and no usage.
+
+Each event is `data: `, JSON on one line, and an empty line; all of it ASCII. Don't change `head`.
+
+Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role; `{..., "choices": [{"index": 0, "delta": {"content": " ran"}, "finish_reason": "stop"}]}`; and `[DONE]`.
+"""
+
+# %% exercise="14.3"
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from lessons_lib.engine.outputs import NewToken
+
+from lessons_lib.serving.http.chat_events import sse_events
+
+# %% [markdown]
+"""
+Do your events say the same as the server's? We take the head and the tokens from the server's stream, and leave out the fields that the exercise leaves out.
+"""
+
+
+# %%
+def events_of(stream):
+    """The data of each event, as Python objects."""
+    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def without(event, *names):
+    if isinstance(event, dict):
+        return {key: without(value, *names) for key, value in event.items() if key not in names}
+    return [without(each, *names) for each in event] if isinstance(event, list) else event
+
+
+EXTRA = ("logprobs", "stop_reason", "prompt_tokens_details", "system_fingerprint")
+theirs = [without(event, *EXTRA) for event in events_of(of_server)]
+head = {key: value for key, value in theirs[0].items() if key not in ("choices", "usage")}
+choices = [event["choices"][0] for event in theirs[1:-1] if event["choices"]]
+batches = [[NewToken("chat", 0, 0, choice["delta"]["content"], choice["finish_reason"])] for choice in choices]
+ours = events_of(b"".join(sse_events(head, batches, theirs[-2]["usage"]["prompt_tokens"])))
+print(
+    "the same but for the count of tokens in a batch:",
+    without(ours, "completion_tokens", "total_tokens") == without(theirs, "completion_tokens", "total_tokens"),
+)
+
+# %% [markdown]
+"""
+### An error needs a status
+
+A status is the first thing in a response, and can't be changed later. So the server waits for the first token before it sends the head. What goes wrong before that has a status of its own:
+"""
+
+# %%
+BAD = (
+    ("temperature below 0", {"prompt": "x", "temperature": -1}),
+    ("longer than the context", {"prompt": [5] * 2000}),
+    ("another model", {"model": "gpt-4", "prompt": "x"}),
+)
+for name, body in BAD:
+    _, response = post("/v1/completions", body)
+    error = json.loads(response.read())["error"]
+    message = re.sub("request 'cmpl-[^']*'", "the request", error["message"])
+    print(f"{name}: {response.status} {error['type']}\n    {message}")
+
+# %% [markdown]
+"""
+This is what the official client expects. `openai.OpenAI(base_url=server.url + "/v1", api_key="none")` talks to our server unchanged, and turns each status into a typed exception.
+
+### A request across the processes
+
+This picture was recorded: a client, the server and the engine's process, on one clock. A streamed completion of eight tokens, with nothing else in the engine.
+"""
+
+# %%
+recording = recorded_path()
+print(recording.provenance)
+draw_path(recording.lanes, recording.messages, recording.works, title="One streamed request across three processes")
+
+# %% [markdown]
+"""
+Before the first token, the request is parsed, sent on and accepted, and its prompt is computed. After that there's one message per step between engine and server, and one event per step to the client. The engine waits for
+none of them: its next step begins as soon as the last one has ended, whether the client has read its tokens or not.
+
+## Gone: clients that leave
+
+Clients close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that others need. Here a client asks for a long story, reads a little, and hangs up.
+`/cockpit` says what the engine is doing now.
+"""
+
+
+# %%
+def wait_until(condition, seconds=20.0):
+    """Look at the cockpit again and again until the condition holds; returns the last look."""
+    deadline = time.monotonic() + seconds
+    while not condition(cockpit := get("/cockpit")[1]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return cockpit
+
+
+connection, response = post(
+    "/v1/completions", {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True}
+)
+response.read(2000)
+reading = wait_until(lambda cockpit: cockpit["running"] == 1 and cockpit["used_blocks"] > 0)
+print(f"while the client reads: {reading['running']} running, blocks in use: {reading['used_blocks'] > 0}")
+response.close()
+connection.close()
+left = wait_until(lambda cockpit: cockpit["used_blocks"] == 0)
+print(
+    f"after it has hung up: {left['running']} running, {left['used_blocks']} blocks in use; computed less than 900 tokens: {left['new_tokens'] < 900}"
+)
+
+# %% [markdown]
+"""
+The chain is short, and each link is easy to forget. The operating system tells the server that the connection is closed. The server cancels the coroutine that was writing the response. Leaving its stream sends an abort
+command to the owner. The next turn carries it out, and the blocks are free.
+
+The same must happen to requests that aren't streamed, where the server writes nothing for a long time, and so can't notice by a failed write. It has to *listen* for the disconnect.
+
+## Too many
+
+What happens when more clients come than the server can serve? Twenty-four ask at the same time. This server takes 8 requests: 4 run, 4 wait.
+"""
+
+
+# %% tags=["measured"]
+def ask(number):
+    started = time.perf_counter()
+    _, response = post("/v1/completions", {"prompt": "The old dog", "max_tokens": 60, "ignore_eos": True})
+    response.read()
+    return response.status, response.getheader("retry-after"), time.perf_counter() - started
+
+
+with ThreadPoolExecutor(24) as crowd:
+    results = list(crowd.map(ask, range(24)))
+for status in sorted({status for status, *_ in results}):
+    seconds = [seconds for found, _, seconds in results if found == status]
+    waits = sorted({after for found, after, _ in results if found == status and after})
+    print(
+        f"{status}: {len(seconds)} clients, answered after {min(seconds):.2f} to {max(seconds):.2f} s"
+        + (f", Retry-After: {', '.join(waits)} s" if waits else "")
+    )
+
+# %% [markdown]
+"""
+The refused ones knew within moments, and were told when to come again: status 429, `Retry-After`. Why not let them wait? The second prediction has the answer. Here is that queue, request by request.
+"""
+
+# %%
+free_at, waits = 0.0, []
+for number in range(30 * 20 + 1):
+    arrival = number / 30
+    begin = max(arrival, free_at)
+    waits.append(begin - arrival)
+    free_at = begin + 1 / 10
+reveal("14.b", round(waits[-1], 1), "s")
+
+# %% [markdown]
+"""
+In 20 seconds 600 requests arrive, and 200 are served. 400 wait, which takes 40 seconds. And that isn't all: clients don't wait for 40 seconds. They give up and ask again, so the server spends its time on answers to clients that have left. A queue that is too long serves no one.
+
+Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
+
+## Build 4: what to refuse
+
+**Your task: `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long.
+
+- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`.
+  A prompt longer than `max_prompt_tokens` raises `BadRequest`: it would never fit. Check that first. If there are `max_requests` already, or if the prompt would bring `num_prompt_tokens` above `max_prompt_tokens`, raise
+  `self._overloaded(what, num_requests, num_prompt_tokens)`, where the numbers say how many requests (1 or 0) and prompt tokens (0, or as many as are too many) have to end first. A limit may be reached. `None` is no limit.
+- `correct(admitted, num_prompt_tokens)`: at first, the length of a prompt is only an estimate; now the engine has encoded it. The books and `admitted.num_prompt_tokens` change to the new number. If it needs more than before, it may be refused,
+  with the same errors as by `admit`; then it still counts as before.
+- `release(admitted, was_served=True)` takes back what is counted. If the request was served, it also appends `(self.clock(), admitted.num_prompt_tokens)` to `self._ended`, from which `retry_after` estimates how fast requests end.
+
+Whatever is refused changes nothing but `num_refused`, and `_overloaded` counts that. `__init__`, `retry_after` and `_overloaded` are given. `_check_prompt` and `_check_room` are there for checks that you need twice; write them, or delete them.
+
+Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
+"""
+
+# %% exercise="14.4" given="__init__ retry_after _overloaded"
+import time
+from collections import deque
+from collections.abc import Callable
+
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
+
+from lessons_lib.serving.admission import AdmissionControl
+
+# %% [markdown]
+"""
+Is refusing better than waiting? To answer that, we have to say what "good" is.
+
+## Measured: what clients get
+
+Throughput doesn't tell it. A server that is far behind computes as many tokens per second as ever. They just come too late.
+
+> **goodput**: requests per second that were served within the promised times.
+
+And a load test must not be polite. If each client waits for its answer before it sends the next request, a slow server gets fewer requests, and looks fine.
+
+> **open loop**: requests are sent at their times, whatever the server does. Real users are like that: they don't know of each other. In a *closed loop*, each client waits for its answer first.
+
+## Build 5: goodput
+
+A run leaves a `LoadLog`: its `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to
+end), all in seconds, and `succeeded`: whether the whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
+
+**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that was refused, failed, cut or not finished isn't good, however fast its first token came. One that ended
+after the window counts as any other.
+
+Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
+"""
+
+# %% exercise="14.5"
+from lessons_lib.serving.load.goodput import Target
+from lessons_lib.serving.load.records import LoadLog
+
+from lessons_lib.serving.load.goodput import goodput
+
+# %% [markdown]
+"""
+Now more and more load. A real server would need minutes for each rate, and quiet cores. `simulate` computes instead of waiting: requests arrive at random times in an open loop, and the steps of continuous batching take as long as a formula says. The promise: the first
+token within half a second.
+
+> **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
+
+The second server has your `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens.
+"""
+
+# %%
+TARGET = Target(ttft=0.5)
+
+
+def run(rate, admission=None):
+    return simulate(rate, num_requests=400, server=SimulatedServer(admission=admission))
+
+
+def point(rate, log):
+    ttfts = sorted(record.ttft for record in log.records if record.succeeded)
+    return LoadPoint(rate, goodput(log, TARGET), ttfts[int(0.99 * (len(ttfts) - 1))])
+
+
+knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
+rates = [round(knee.rate * factor) for factor in (0.25, 0.5, 0.75, 0.9, 1, 1.15, 1.3, 1.6, 2, 2.5, 3)]
+curves = {
+    "all are taken": [point(rate, run(rate)) for rate in rates],
+    "at most 32 requests, 2,048 prompt tokens": [point(rate, run(rate, AdmissionControl(32, 2048))) for rate in rates],
+}
+draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
+
+# %%
+at_knee = goodput(knee.log, TARGET)
+print(f"knee: {knee.rate:.1f} requests per second, goodput {at_knee:.1f}")
+for name, points in curves.items():
+    print(
+        f"at 3 times the knee, {name}: goodput {points[-1].goodput:.1f}, {points[-1].goodput / at_knee:.0%} of the knee's"
+    )
+
+# %% [markdown]
+"""
+Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. It serves everybody a little too late, and so almost nobody in time. The second one refuses two thirds, and serves as many in time as it ever could. Look at
+the right side too: without a limit, the time to the first token grows as long as the run lasts.
+
+To measure a real server: `python -m lessons_lib.serving.load --help`. It speaks to any OpenAI-compatible server, and prints the table of `vllm bench serve`.
+
+## Dying, and leaving in order
+
+Processes die. Here a client is reading when the engine's process gets killed, as the operating system does when memory runs out. What does the client see?
+"""
+
+
+# %%
+LONG_STORY = {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True, "temperature": 0}
+connection, response = post("/v1/completions", LONG_STORY)
+seen = response.read1(4000)
+for engine_process in psutil.Process(server.process.pid).children():
+    engine_process.kill()
+rest = response.read()
+last = events_of(rest)[-2:]
+print("head:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
+print("the last two events:", json.dumps(last[0]), last[1])
+status, body = get("/health")
+print("/health:", status, "| a new request:", post("/v1/completions", {"prompt": "x"})[1].status)
+server.close()
+
+# %% [markdown]
+"""
+The stream doesn't just stop: it ends with an error event. A client library raises an exception, and doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
+balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server. This one doesn't try to start a new engine by itself. The simplest program that can be trusted is one that ends.
+
+Servers also have to leave in order, for a new version.
+
+> **draining**: taking no new requests, and finishing those that run.
+
+A signal, SIGTERM, asks for it. A client is reading when it comes:
+"""
+
+# %%
+server = ServerProcess("--model", MODEL, "--max-num-seqs", 4, "--num-blocks", 64, shutdown_timeout=20.0).start()
+HOST = server.url.removeprefix("http://")
+connection, response = post(
+    "/v1/completions",
+    {"prompt": "The old dog", "max_tokens": 300, "ignore_eos": True, "stream": True, "temperature": 0},
+    HOST,
+)
+first = response.read1(1000)
+server.process.send_signal(signal.SIGTERM)
+statuses = []
+while 503 not in statuses and len(statuses) < 200:
+    statuses.append(post("/v1/completions", {"prompt": "x", "max_tokens": 1}, HOST)[1].status)
+events = events_of(first + response.read())
+text = "".join(event["choices"][0]["text"] for event in events[:-1] if event["choices"])
+print("a new request while it drains:", statuses[-1])
+print(
+    "the open stream ended with:",
+    events[-2]["choices"][0]["finish_reason"],
+    events[-1],
+    "| tokens in full:",
+    len(tokenizer(text).input_ids) >= 290,
+)
+print("exit status of the server:", server.process.wait(30))
+server.close()
+
+# %% [markdown]
+"""
+Nothing was cut: the open stream got its 300 tokens, the new request was sent away, and then the server ended by itself.
+
+### The ledger
+
+The six stories once more: by the engine of lesson 12, and by six callers at once through the front.
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "14", with_cache_only=True, since="12")
+
+# %% [markdown]
+"""
+The last row computes the same tokens, and no more cache is needed. Six callers at once cost the time of the event loop beside the engine, and nothing else.
+
+## Stretch: your own admission rule
+
+Your `AdmissionControl` looks at numbers in flight. Can you do better? Write a rule that keeps the goodput high at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of
+`waiting` and `running` requests, their sum `prompt_tokens`, and `first_tokens`: pairs (when, how long it took) of the last 32 first tokens. It returns whether to take the request.
+
+The scoreboard runs your rule beside the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts. Is your rule one that you would want to be served by?
+"""
+
+
+# %%
+def my_rule(prompt_tokens, state):
+    return len(state.waiting) + len(state.running) < 24
+
+
+overload_scores({"all are taken": take_all, "32 requests, 2,048 prompt tokens": bounded(32, 2048), "yours": my_rule})
+
+# %% [markdown]
+"""
+## What production does
+
+You have built, or read, nearly every part of a serving engine. This is where the same part is in **vLLM** (V1 engine, version 0.11):
+
+| lesson | our part | vLLM |
+|---|---|---|
+| 02, 09 | `Scheduler.schedule`, token budget | `Scheduler.schedule`, `vllm/v1/core/sched/scheduler.py` |
+| 03 | `BlockPool`, free queue | `BlockPool`, `vllm/v1/core/block_pool.py`; `FreeKVCacheBlockQueue`, `vllm/v1/core/kv_cache_utils.py` |
+| 03, 06 | block tables, slot mapping | `BlockTable`, `vllm/v1/worker/block_table.py` |
+| 05 | packed batch | `GPUModelRunner._prepare_inputs`, `vllm/v1/worker/gpu_model_runner.py` |
+| 06–08 | paged attention | the backends in `vllm/v1/attention/backends/` |
+| 10 | preemption by recompute | `Scheduler.schedule`, which preempts when `allocate_slots` returns None |
+| 11 | block hashes, prefix cache | `KVCacheManager`, `vllm/v1/core/kv_cache_manager.py` |
+| 12 | `LLMEngine.step` | `EngineCore.step`, `vllm/v1/engine/core.py` |
+| 12 | sampling | `Sampler`, `vllm/v1/sample/sampler.py` |
+| 12 | incremental detokenizer, stop strings | `IncrementalDetokenizer`, `vllm/v1/engine/detokenizer.py` |
+| 13 | CUDA graphs | `CUDAGraphWrapper`, `vllm/compilation/cuda_graph.py` |
+| 14 | mailbox of a stream | `RequestOutputCollector`, `vllm/v1/engine/output_processor.py` |
+| 14 | `AsyncEngine` | `AsyncLLM`, `vllm/v1/engine/async_llm.py` |
+| 14 | `EngineProcess` over ZeroMQ | `EngineCoreProc`, `vllm/v1/engine/core.py`; `AsyncMPClient`, `vllm/v1/engine/core_client.py` |
+| 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
+| 14 | the app | `vllm/entrypoints/openai/api_server.py` |
+| 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
+| 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
+
+- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all.
+- vLLM has the detokenizer in the server's process, not in the engine's: text for many streams costs Python time, and the GPU shouldn't wait for that.
+- Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
+- **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer (`python/sglang/srt/managers/`).
+- Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
+
+## What is still wrong
+
+**One process serves.** If it dies, all its streams end with an error. Lesson 15 runs replicas.
+
+**One machine, one GPU.** A model that doesn't fit needs several. Lesson 15 cuts one in two.
+
+**Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
+
+**Anyone may ask for anything.** Our server knows keys, but no quotas: one client can use all of it.
+
+## Quiz
+"""
+
+# %%
+quiz("14")
+
+# %% [markdown]
+"""
+## References
+
+- Y. Zhong et al.: *DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving*, OSDI 2024. <https://arxiv.org/abs/2401.09670>
+- B. Schroeder, A. Wierman, M. Harchol-Balter: *Open Versus Closed: A Cautionary Tale*, NSDI 2006. <https://www.usenix.org/legacy/event/nsdi06/tech/schroeder/schroeder.pdf>
+- WHATWG: HTML, server-sent events. <https://html.spec.whatwg.org/multipage/server-sent-events.html>
+- OpenAI: API reference, chat completions. <https://platform.openai.com/docs/api-reference/chat>
+- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; `vllm bench serve`, <https://docs.vllm.ai/en/latest/cli/bench/serve.html>
+- Google: *Site Reliability Engineering*, chapters "Handling Overload" and "Addressing Cascading Failures". <https://sre.google/sre-book/handling-overload/>
+- Python: asyncio, <https://docs.python.org/3/library/asyncio.html>
+"""
