@@ -207,7 +207,7 @@ def ignore(token: NewToken) -> None:
 def fail(engine: LLMEngine, request_id: str, error: BaseException) -> None:
     """End a request between two steps, as if it had failed in one."""
     with engine.changes:
-        engine._end(engine.requests[request_id], "error", error)
+        engine.end(engine.requests[request_id], "error", error)
 
 
 def follow(rank: int, world_size: int, store: str, device: str, *how: Any) -> None:
@@ -347,7 +347,7 @@ class ParallelEngine(LLMEngine):
             except BaseException as error:
                 self._failed[token.request_id] = error
                 if not isinstance(error, Exception):
-                    self._late_errors.append(error)
+                    self.late_errors.append(error)
 
         return call
 
