@@ -22,7 +22,12 @@ def least_loaded(replicas):
     return min(range(len(replicas)), key=lambda i: (replicas[i].load, replicas[i].num_sent))
 
 
-def routed(num_matched=matched, limit=lambda replicas, limit: replicas[least_loaded(replicas)].load + limit, tie=None, fallback=least_loaded):
+def routed(
+    num_matched=matched,
+    limit=lambda replicas, limit: replicas[least_loaded(replicas)].load + limit,
+    tie=None,
+    fallback=least_loaded,
+):
     tie = tie or (lambda replica, i: (-replica.load, -replica.num_sent, -i))
 
     def choose(block_hashes, replicas, imbalance_limit):
@@ -50,7 +55,9 @@ busiest_of_equals = routed(tie=lambda replica, i: (replica.load, -i))
 def best_within_the_limit(block_hashes, replicas, imbalance_limit):
     low = replicas[least_loaded(replicas)].load
     allowed = [i for i in range(len(replicas)) if replicas[i].load <= low + imbalance_limit]
-    return max(allowed, key=lambda i: (matched(block_hashes, replicas[i]), -replicas[i].load, -replicas[i].num_sent, -i))
+    return max(
+        allowed, key=lambda i: (matched(block_hashes, replicas[i]), -replicas[i].load, -replicas[i].num_sent, -i)
+    )
 
 
 def returns_the_replica(block_hashes, replicas, imbalance_limit):
@@ -109,7 +116,12 @@ def as_a_longer_prompt(request, token_ids):
 
 
 def longer_prompt_and_fewer_tokens(request, token_ids):
-    return {**request, "prompt": request["prompt"] + token_ids, "max_tokens": request["max_tokens"] - len(token_ids), "output_token_ids": []}
+    return {
+        **request,
+        "prompt": request["prompt"] + token_ids,
+        "max_tokens": request["max_tokens"] - len(token_ids),
+        "output_token_ids": [],
+    }
 
 
 def subtracts_twice(request, token_ids):
@@ -169,7 +181,13 @@ def never_complete(request, token_ids):
 
 
 def counts_only_the_new_tokens(request, token_ids):
-    return None if len(token_ids) >= request["max_tokens"] else never_complete(request, token_ids) if request_to_go_on({**request, "max_tokens": 99}, token_ids) else None
+    return (
+        None
+        if len(token_ids) >= request["max_tokens"]
+        else never_complete(request, token_ids)
+        if request_to_go_on({**request, "max_tokens": 99}, token_ids)
+        else None
+    )
 
 
 def one_token_too_early(request, token_ids):
@@ -178,7 +196,9 @@ def one_token_too_early(request, token_ids):
 
 
 def ignores_stop_tokens(request, token_ids):
-    return request_to_go_on({name: request[name] for name in request if name != "stop_token_ids"}, token_ids) and never_complete(request, token_ids)
+    return request_to_go_on(
+        {name: request[name] for name in request if name != "stop_token_ids"}, token_ids
+    ) and never_complete(request, token_ids)
 
 
 def stop_token_in_the_prompt(request, token_ids):
@@ -297,7 +317,9 @@ def relaying(
                     yield Chunk([], "error", "it failed" if refused == "vague" else str(error))
                     return
             finally:
-                if raises_load and (lowers == "finally" or (lowers == "on success" and is_done) or (lowers == "on loss" and not is_done)):
+                if raises_load and (
+                    lowers == "finally" or (lowers == "on success" and is_done) or (lowers == "on loss" and not is_done)
+                ):
                     replica.load -= 1
                 if stream is not None and closes and (closes != "on success" or is_done):
                     stream.close()
@@ -461,7 +483,9 @@ def always_the_first_part(weight, bias, cut, rank, world_size):
 def in_reverse(weight, bias, cut, rank, world_size):
     if cut == "colwise":
         return cut_linear(weight, bias, cut, rank, world_size)
-    return cut_linear(weight, None, cut, world_size - 1 - rank, world_size)[0], cut_linear(weight, bias, cut, rank, world_size)[1]
+    return cut_linear(weight, None, cut, world_size - 1 - rank, world_size)[0], cut_linear(
+        weight, bias, cut, rank, world_size
+    )[1]
 
 
 def bias_on_every_rank(weight, bias, cut, rank, world_size):
@@ -507,13 +531,21 @@ def a_view_of_a_copy(weight, bias, cut, rank, world_size):
     part, own = cut_linear(weight, bias, cut, rank, world_size)
     size = weight.shape[0 if cut == "colwise" else 1] // world_size
     copy = weight.clone()
-    return (copy[rank * size : (rank + 1) * size] if cut == "colwise" else copy[:, rank * size : (rank + 1) * size]), own
+    return (
+        copy[rank * size : (rank + 1) * size] if cut == "colwise" else copy[:, rank * size : (rank + 1) * size]
+    ), own
 
 
 def loses_the_rest(weight, bias, cut, rank, world_size):
     dim = 0 if cut == "colwise" else 1
     whole = weight.shape[dim] // world_size * world_size
-    return cut_linear(weight[:whole] if dim == 0 else weight[:, :whole], bias if bias is None or dim else bias[:whole], cut, rank, world_size)
+    return cut_linear(
+        weight[:whole] if dim == 0 else weight[:, :whole],
+        bias if bias is None or dim else bias[:whole],
+        cut,
+        rank,
+        world_size,
+    )
 
 
 def only_the_weight(weight, bias, cut, rank, world_size):
@@ -595,7 +627,11 @@ WRONG = {
         Wrong("complete too early", one_token_too_early, "yours returned None"),
         Wrong("stop tokens ignored", ignores_stop_tokens, "one of `stop_token_ids`"),
         Wrong("a stop token in the prompt", stop_token_in_the_prompt, "request_to_go_on({'prompt': [5, 6]"),
-        Wrong("any stop token in the prompt", any_stop_token, "request_to_go_on({'prompt': [5, 6, 7], 'max_tokens': 10, 'temperature': 0.8, 'seed': 4, 'stop': ['the end'], 'stop_token_ids': [6]}"),
+        Wrong(
+            "any stop token in the prompt",
+            any_stop_token,
+            "request_to_go_on({'prompt': [5, 6, 7], 'max_tokens': 10, 'temperature': 0.8, 'seed': 4, 'stop': ['the end'], 'stop_token_ids': [6]}",
+        ),
         Wrong("nothing without tokens", fails_without_tokens, "failed before its first token"),
         Wrong("n is ignored", ignores_n, "expected a ValueError"),
         Wrong("any n is refused", refuses_any_n, "n is 1: there is one completion"),
@@ -610,11 +646,19 @@ WRONG = {
         Wrong("a lost replica is asked again", relaying(take_out=False), "was asked again after it was lost"),
         Wrong("the caller's list is changed", relaying(own_list=False), "needs the list for other requests"),
         Wrong("begins again", relaying(go_on=lambda request, tokens: request), "Some tokens came twice"),
-        Wrong("tokens of the last replica only", relaying(keeps_tokens=False, reason=lambda request, tokens: "length"), "A is lost after 2 chunks, B after 1 more"),
+        Wrong(
+            "tokens of the last replica only",
+            relaying(keeps_tokens=False, reason=lambda request, tokens: "length"),
+            "A is lost after 2 chunks, B after 1 more",
+        ),
         Wrong("a cut connection is the end", relaying(after_cut="end"), "One that ends without it was cut"),
         Wrong("asking is outside of the try", relaying(opening_inside=False), "It belongs inside the `try`"),
         Wrong("the load isn't raised", relaying(raises_load=False), "its load should be 1"),
-        Wrong("the load drops only after success", relaying(lowers="on success"), "the load of <replica A> should be 0; it is 1"),
+        Wrong(
+            "the load drops only after success",
+            relaying(lowers="on success"),
+            "the load of <replica A> should be 0; it is 1",
+        ),
         Wrong("the load drops only after a loss", relaying(lowers="on loss"), "it is never chosen again"),
         Wrong("streams aren't closed", relaying(closes=False), "was not closed"),
         Wrong("closed only after success", relaying(closes="on success"), "the stream of <replica A> was not closed"),
@@ -624,19 +668,33 @@ WRONG = {
         Wrong("silence when complete", relaying(when_complete="silence"), "Only the reason is missing"),
         Wrong("an error when complete", relaying(when_complete="error"), "should be 'length'; yours is 'error'"),
         Wrong("a replica is asked for None", relaying(when_complete="ask"), "which is not a request"),
-        Wrong("always length", relaying(reason=lambda request, tokens: "length"), "should be 'stop'; yours is 'length'"),
+        Wrong(
+            "always length", relaying(reason=lambda request, tokens: "length"), "should be 'stop'; yours is 'length'"
+        ),
         Wrong("silence when all are lost", relaying(when_lost="silence"), "should have a finish_reason; yours have []"),
         Wrong("raises when all are lost", relaying(when_lost="raise"), "raised ReplicaLost"),
         Wrong("no message", relaying(when_lost="no message"), "say what happened in `error`"),
-        Wrong("'length' when all are lost", relaying(when_lost="length"), "The reader must learn that the answer is not complete"),
+        Wrong(
+            "'length' when all are lost",
+            relaying(when_lost="length"),
+            "The reader must learn that the answer is not complete",
+        ),
         Wrong("a refused request moves on", relaying(refused="move"), "Every other replica would refuse it too"),
         Wrong("a refused request raises", relaying(refused="raise"), "your code raised ValueError"),
         Wrong("why it was refused is lost", relaying(refused="vague"), "should say why"),
         Wrong("an engine's error moves on", relaying(error_chunk_ends=False), "yours have ['error', 'length']"),
         Wrong("the reason twice", repeats_the_reason, "yours have ['length', 'length']"),
         Wrong("no seed", relaying(seed=lambda request: request), "the same seed, an int; yours were [None, None]"),
-        Wrong("seed 0 counts as none", relaying(seed=lambda request: {**request, "seed": request.get("seed") or 99}), "0 is a seed too"),
-        Wrong("always a new seed", relaying(seed=lambda request: {**request, "seed": 99}), "should be asked with the seed 12"),
+        Wrong(
+            "seed 0 counts as none",
+            relaying(seed=lambda request: {**request, "seed": request.get("seed") or 99}),
+            "0 is a seed too",
+        ),
+        Wrong(
+            "always a new seed",
+            relaying(seed=lambda request: {**request, "seed": 99}),
+            "should be asked with the seed 12",
+        ),
         Wrong("catches GeneratorExit", catches_everything, "raises GeneratorExit at the `yield`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
     ],

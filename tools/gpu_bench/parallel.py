@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def served(engine: OverlappedEngine, prompts: list[list[int]], new_tokens: int =
         if output.error:
             raise output.error
     starts = [step.start for step in steps if step.prefill_tokens == 0 and step.running == len(prompts)]
-    gaps = sorted(later - earlier for earlier, later in zip(starts, starts[1:]))
+    gaps = sorted(later - earlier for earlier, later in pairwise(starts))
     return {
         "tokens": [output.token_ids for output in outputs],
         "tokens_per_s": sum(len(output.token_ids) for output in outputs) / seconds,
