@@ -26,8 +26,8 @@ def resume(engine: "LLMEngine", completion: "CompletionOutput", output_ids: List
             log-probabilities are NOT_KNOWN.
 
     Raises:
-        BadRequest: there are several completions, a token is outside the vocabulary, or the completion ends within
-            these tokens.
+        BadRequest: there are several completions, a token is outside the vocabulary, the tokens don't match the
+            request's grammar, or the completion ends within them.
     """
     request, sequence = completion.request, completion.sequence
     if request.params.n > 1:
@@ -44,4 +44,9 @@ def resume(engine: "LLMEngine", completion: "CompletionOutput", output_ids: List
             f"output_ids has {len(output_ids)} tokens, and the completion ends with number {len(sequence.output_ids)} "
             f"of them, by {sequence.finish_reason!r}; nothing is left to generate."
         )
+    if completion.processor and completion.processor.grammar_state:
+        try:
+            completion.processor.grammar_state.allowed(sequence.output_ids, vocab_size)
+        except ValueError as error:
+            raise BadRequest(f"output_ids don't match the request's grammar: {error}") from error
     completion.num_offered = completion.num_passed_on = len(sequence.output_ids)

@@ -66,6 +66,14 @@ def test_it_goes_on_behind_any_token(rules):
             assert one is None or math.isclose(one.logprob, other.logprob, abs_tol=1e-4)
 
 
+def test_tokens_that_break_the_grammar_are_refused():
+    pytest.importorskip("llguidance")
+    engine, params = bundled_engine(), SamplingParams(max_tokens=16, **RULES["grammar"])
+    with pytest.raises(BadRequest, match="output_ids don't match the request's grammar"):
+        engine.add_request("Once upon a time", params, output_ids=bundled()[1](" !").input_ids)
+    check_that_nothing_is_left(engine)
+
+
 def test_a_stop_string_across_the_cut_ends_it():
     plain = streamed(bundled_engine(), "Once upon a time", SamplingParams(max_tokens=16))
     text = "".join(new[0] for new in plain)

@@ -71,8 +71,22 @@ MIXED = [
 def ended_as(output):
     """What must be equal of a request that has ended."""
     return [
-        (each.index, each.token_ids, each.text, each.finish_reason, each.stop_reason, each.logprobs)
+        (each.index, each.token_ids, each.text, each.finish_reason, each.stop_reason, rounded(each.logprobs))
         for each in output.completions
+    ]
+
+
+def rounded(logprobs):
+    """Their last digits depend on which requests share a step."""
+
+    def about(logprob):
+        return pytest.approx(logprob, abs=1e-4)
+
+    if logprobs is None:
+        return None
+    return [
+        each and (each.token, about(each.logprob), [(token, about(logprob)) for token, logprob in each.top])
+        for each in logprobs
     ]
 
 
@@ -90,7 +104,7 @@ def test_streams_have_the_tokens_of_generate(shared):
         expected = engine.generate([prompt for prompt, _ in MIXED * 2], [params for _, params in MIXED * 2])
     for (arrived, end), output in zip(shared.run(story), expected):
         assert end.error is None and ended_as(end) == ended_as(output)
-        assert end.prompt_logprobs == output.prompt_logprobs
+        assert rounded(end.prompt_logprobs) == rounded(output.prompt_logprobs)
         for completion in end.completions:
             tokens = arrived[completion.index]
             assert [token.token for token in tokens] == completion.token_ids
