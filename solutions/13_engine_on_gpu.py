@@ -376,7 +376,7 @@ lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recor
 
 ## What is still wrong
 
-**No server.** Requests can come only from inside this Python process. An HTTP server in front of the engine is still missing.
+**No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
 
 **Steps with prompts aren't captured.** Only steps of decodes are replayed from graphs. A step that contains a prompt, or part of one, is launched kernel
 by kernel.
@@ -384,7 +384,7 @@ by kernel.
 **Overlap has exceptions.** Where the CPU must see the logits (log-probabilities, several answers to one prompt), or where blocks may run out, the
 engine runs its steps without overlap.
 
-**One GPU.** If it fails, all requests are lost.
+**One GPU.** If it fails, all requests are lost. Lesson 15 adds others.
 
 ## Quiz
 """

@@ -545,30 +545,50 @@ Suppose the model fits on one GPU, and you have two. A decode step reads all wei
 # %%
 BANDWIDTH = 3.35e12  # bytes per second of an H100, from its data sheet
 weights = 2 * 8e9  # 8 billion parameters in bfloat16
-low, high = recorded["two_gpus"]["tp2_step_speedup"]
-Table(
-    columns=["", "weights read by each GPU", "lower bound of a step", "recorded step", "sequences per step", "if one GPU is lost"],
-    rows=[
-        ["one GPU", f"{weights / 1e9:.0f} GB", f"{1e3 * weights / BANDWIDTH:.1f} ms", "1 ×", "N", "nothing left"],
-        ["two replicas", f"{weights / 1e9:.0f} GB", f"{1e3 * weights / BANDWIDTH:.1f} ms", "–", "2 × N", "half is left"],
-        ["one model on two", f"{weights / 2e9:.0f} GB", f"{1e3 * weights / 2 / BANDWIDTH:.1f} ms", f"{low}–{high} × faster", "N, with more cache", "nothing left"],
-    ],
-    caption=recorded["two_gpus"]["provenance"],
-)
+print(f"one GPU reads           {weights / 1e9:2.0f} GB in a step: at least {1e3 * weights / BANDWIDTH:.1f} ms")
+print(f"each of two that share  {weights / 2e9:2.0f} GB in a step: at least {1e3 * weights / 2 / BANDWIDTH:.1f} ms")
 
 # %% [markdown]
 """
-Half of the bytes don't give half of the time. The sums have to wait for the slower GPU, and they are sent over a link. Small matrices use a GPU badly, and whatever isn't cut takes as long as before. So two
-replicas serve more, and survive a failure; tensor parallelism makes *each stream* faster, and it's the only way if the model doesn't fit. Large installations do both: replicas, each over several
-GPUs.
+So a step could take half the time. This is what two GPUs do. Each of the two replicas gets half of the requests:
+"""
+
+# %%
+two_gpus = recorded["two_gpus"]
+rows = []
+for name, shape in (("8 billion", "llama_8_billion"), ("0.5 billion", "qwen_half_billion")):
+    for way, found in two_gpus[shape].items():
+        steps = [f"{found[count]['decode_ms']:.1f} ms" if count in found else "–" for count in ("1", "16", "64")]
+        rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
+Table(
+    columns=["parameters", "", "a step: 1 request", "16 requests", "64 requests", "tokens/s, 64 requests"],
+    rows=rows,
+    caption=two_gpus["provenance"],
+)
+
+# %%
+def faster(shape, count):
+    one, two = (two_gpus[shape][way][count]["decode_ms"] for way in ("one GPU", "two GPUs, one model"))
+    return one / two
+
+
+for name, shape in (("8 billion", "llama_8_billion"), ("0.5 billion", "qwen_half_billion")):
+    print(f"{name} parameters, two GPUs that share the model: a step of one request is {faster(shape, '1'):.2f} times as fast")
+
+# %% [markdown]
+"""
+Half of the bytes don't give half of the time. The sums have to wait for the slower GPU, and they are sent over a link: two in each layer. Small matrices use a GPU badly, and whatever isn't
+cut takes as long as before. For the small model, the sums cost more than the cut saves.
+
+Replicas don't make a step much faster: each still reads all weights. What they add is room. Each has its own cache and its own batch slots, so two of them take twice as many requests; and if one is
+lost, the other is left. Tensor parallelism makes *each stream* faster if the model is large, and it's the only way if the model doesn't fit on one GPU. Large installations do both: replicas, each over
+several GPUs.
 
 ## Ray Serve
 
 You wouldn't run your own balancer over a hundred machines. Something has to start the replicas, place them on machines with free GPUs, notice dead ones and replace them, add more when the load grows, and drain those that are taken away.
 
 > **autoscaling**: adding and removing replicas by how much there is to do.
-
-> **draining**: sending a replica no new requests, and waiting until it has finished those that it has.
 
 [Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. What it runs is described by a file, which you deploy with `serve deploy serve_config.yaml`; deploying a changed file replaces the replicas one after another:
 """
@@ -606,14 +626,15 @@ Table(
         *[[f"tokens per second, streams at a time: {streams}", f"{rate:,}"] for streams, rate in ray["tokens_per_s"].items()],
         ["a client that leaves is aborted after", f"{ray['abort_s']} s"],
         ["a replica is killed: two again after", f"{ray['whole_again_s']} s"],
-        ["the streams of the killed replica, from Ray itself", "cut, without an error event"],
+        ["streams that were complete, and equal to those without a kill", ray["streams_complete"]],
     ],
     caption=ray["provenance"],
 )
 
 # %% [markdown]
 """
-The last row is why `ray_app.py` has a second deployment, the *Gateway*: Ray replaces the replica, but it knows nothing of tokens. The Gateway does what your `relay` does.
+Ray replaces the replica, but it knows nothing of tokens: the streams of the killed one would end in the middle. So `ray_app.py` has a second deployment in front, the *Gateway*, which does what your
+`relay` does.
 
 To run it here, `pip install "ray[serve]"`, set the switch and run the cell. If Ray isn't installed or doesn't start, the cell says so.
 """
