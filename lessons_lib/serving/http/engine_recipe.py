@@ -35,7 +35,9 @@ class EngineRecipe:
             return LLMEngine(model, tokenizer, self.config)
         from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 
-        return OverlappedEngine(model, tokenizer, replace(self.config, make_runner=gpu_model_runner()))
+        engine = OverlappedEngine(model, tokenizer, replace(self.config, make_runner=gpu_model_runner()))
+        engine.runner.warm_up()  # type: ignore[attr-defined]  # no request waits for the compiler
+        return engine
 
     def text_side(self) -> tuple[Any, Any]:
         """(config, tokenizer) of the model, without its weights.

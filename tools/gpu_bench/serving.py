@@ -1,0 +1,147 @@
+"""`python -m tools.gpu_bench.serving`: what a server costs when the GPU is fast.
+
+256 streams at once, greedy, with a model of Qwen2.5-0.5B's shape: in the process when nothing is read, in the process
+with text for each reader, and over HTTP with the engine in a thread and in a process of its own. The clients are in
+processes of their own.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.serving.http.engine_recipe import EngineRecipe
+from lessons_lib.serving.http.server_process import ServerProcess
+from lessons_lib.serving.load.client import open_loop
+from lessons_lib.serving.load.http_client import CompletionsClient
+from lessons_lib.serving.load.records import LoadLog
+from lessons_lib.serving.load.report import report
+from lessons_lib.serving.load.shapes import LoadRequest, random_requests
+
+STREAMS, PROMPT_TOKENS, NEW_TOKENS, ROUNDS = 256, 128, 512, 3
+CLIENTS = 8  # processes
+VOCAB_SIZE, MAX_MODEL_LEN = 151936, 1024
+NAMES = ("completed", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_itl_ms", "p90_itl_ms", "p99_itl_ms")
+
+
+def wide_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer that has a short word for each id, so that decoding costs what a real one's does."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*alphabet, *(f"Ġ{index:x}" for index in range(vocab_size - len(alphabet)))]
+    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def save_model(folder: str, is_small: bool) -> None:
+    """Random weights in the shape of Qwen2.5-0.5B, and a tokenizer."""
+    shape = dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, intermediate_size=4864)
+    if is_small:
+        shape = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        **shape, num_key_value_heads=2, vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_MODEL_LEN,
+        tie_word_embeddings=True, dtype=torch.bfloat16,
+    )  # fmt: skip
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    wide_tokenizer(VOCAB_SIZE).save_pretrained(folder)
+
+
+def recipe(folder: str, streams: int) -> EngineRecipe:
+    config = EngineConfig(
+        max_num_seqs=streams, max_num_batched_tokens=16384, num_blocks=16384, max_model_len=MAX_MODEL_LEN
+    )
+    return EngineRecipe(folder, None, config)
+
+
+def in_process(folder: str, requests: list[LoadRequest]) -> dict[str, list[float]]:
+    """Tokens per second of the engine alone, without and with readers."""
+    rates: dict[str, list[float]] = {"alone, nothing is read": [], "alone, with text": []}
+    params = [SamplingParams(max_tokens=each.max_tokens, ignore_eos=True) for each in requests]
+    with recipe(folder, len(requests))() as engine:
+        for index in range(ROUNDS + 1):
+            for way, own in rates.items():
+                arrived: list[Any] = []
+                on_token = arrived.append if way == "alone, with text" else None
+                for each, each_params in zip(requests, params):
+                    engine.add_request(each.prompt, each_params, on_token=on_token)
+                began = time.perf_counter()
+                while engine.has_unfinished():
+                    engine.step()
+                if index:
+                    own.append(sum(each.max_tokens for each in requests) / (time.perf_counter() - began))
+    return rates
+
+
+def client(url: str, requests: list[LoadRequest], start: Any, results: Any) -> None:
+    """One of the processes that read."""
+    import asyncio
+
+    sender = CompletionsClient(url, extra_body={"temperature": 0, "ignore_eos": True})
+    for _ in range(ROUNDS + 1):
+        start.wait()
+        log = asyncio.run(open_loop(sender.send, requests, [0.0] * len(requests)))
+        results.put(log)
+
+
+def over_http(folder: str, engine: str, requests: list[LoadRequest]) -> list[dict]:
+    """The report of each round."""
+    sizes = [
+        "--max-num-seqs", str(len(requests)), "--max-num-batched-tokens", "16384", "--num-blocks", "16384",
+        "--max-model-len", str(MAX_MODEL_LEN), "--max-requests", str(2 * len(requests)), "--no-access-log",
+    ]  # fmt: skip
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(CLIENTS + 1), context.Queue()
+    reports = []
+    with ServerProcess("--model", folder, "--engine", engine, *sizes, start_timeout=400) as server:
+        processes = [
+            context.Process(target=client, args=(server.url, requests[index::CLIENTS], start, results), daemon=True)
+            for index in range(CLIENTS)
+        ]
+        for process in processes:
+            process.start()
+        for index in range(ROUNDS + 1):
+            start.wait()
+            logs = [results.get(timeout=300) for _ in processes]
+            records = [record for log in logs for record in log.records]
+            duration = max(log.duration for log in logs)
+            if index:
+                reports.append(report(LoadLog(records, duration, duration)))
+    return reports
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a tiny model and few streams, to try this on a CPU")
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    streams, new_tokens = (16, 32) if options.small else (STREAMS, NEW_TOKENS)
+    requests = random_requests(streams, PROMPT_TOKENS, new_tokens, vocab_size=10000, first_token=300)
+    results: dict[str, Any] = {"streams": streams, "prompt_tokens": PROMPT_TOKENS, "new_tokens": new_tokens}
+    if torch.cuda.is_available():
+        results["device"] = torch.cuda.get_device_name()
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(folder, options.small)
+        results["in the process"] = in_process(folder, requests)
+        print(results["in the process"], file=sys.stderr, flush=True)
+        torch.cuda.empty_cache()
+        for engine in ("process", "thread"):
+            results[engine] = [{name: one[name] for name in NAMES} for one in over_http(folder, engine, requests)]
+            print(engine, results[engine], file=sys.stderr, flush=True)
+    if options.record:
+        options.record.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
