@@ -2,13 +2,13 @@
 """
 # 14 · Serving
 
-**One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds when too many come, when some leave, and when the engine dies?**
+**One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come, when some leave, and when the engine dies?**
 
 90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
 First we let two callers use one engine and see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. With HTTP in
-front, the engine is a server. The rest of the lesson is about bad days: too many requests, clients that leave, an engine that dies. At the end we measure what
-a client gets, and not what the engine computes.
+front, the engine is a server. The rest of the lesson is about bad days: clients that leave, too many requests, an engine that dies. On the way
+we measure what a client gets, not what the engine computes.
 
 You should know what `async def` and `await` do. If you don't, the first pages of [Python's own tutorial](https://docs.python.org/3/library/asyncio-task.html) are enough.
 """
@@ -54,9 +54,9 @@ alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_t
 
 A server handles many clients in one thread. Each client is a *coroutine*, and they take turns at every `await`.
 
-> **event loop**: runs coroutines in one thread. One runs until it awaits something that isn't there yet; then the next one that can go on runs.
+> **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the loop runs the next one that can go on.
 
-Two clients ask for a story, in the obvious way: each reads `engine.stream`. A third coroutine is the server's heartbeat. It should tick every millisecond.
+Here is the obvious way. Two clients ask for a story, and each reads `engine.stream`. A third coroutine is the server's heartbeat. It should tick every millisecond.
 """
 
 
@@ -83,10 +83,10 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 
 # %% [markdown]
 """
-C waited for all of A. The heart didn't beat while the tokens came. `for token in engine.stream(...)` runs the model, in the event loop's thread, and has no `await`
+C waited for all of A. There was no heartbeat while the tokens came. `for token in engine.stream(...)` runs the model, in the event loop's thread, and has no `await`
 in it. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-Here is the opposite mistake. Now A's client is polite and lets others run. But it reads three tokens and then takes a break. C has been in the engine all the time.
+Now the opposite mistake. A's client reads three tokens and then takes a break, with an `await`, so the event loop is free. C is in the engine all the time.
 """
 
 # %%
@@ -105,7 +105,7 @@ reading.close()
 
 # %% [markdown]
 """
-Nothing runs while A doesn't ask. The engine has no life of its own: it steps when a reader wants a token. So a slow reader slows all others down.
+C gets nothing until A reads again. The engine doesn't run by itself: it takes a step only when a reader asks for a token. So a slow reader slows all others down.
 
 Threads don't help. The engine of lesson 12 has a lock, so two threads don't break it. But each thread would run steps when *its* client reads, and a
 thousand clients would need a thousand threads that wait for one lock.
@@ -121,12 +121,12 @@ predict("14.a", ...)  # How many tokens does the reader find each time it looks,
 
 # %% [markdown]
 """
-The second one is about too many requests. A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue,
+The second prediction is about too many requests. A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue,
 first come, first served.
 """
 
 # %%
-predict("14.b", ...)  # How many seconds does the request wait that arrives at the end of these 20 seconds?
+predict("14.b", ...)  # A request arrives at the end of these 20 seconds. How many seconds does it wait?
 
 # %% [markdown]
 """
@@ -144,9 +144,9 @@ predict("14.b", ...)  # How many seconds does the request wait that arrives at t
 - Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not.
 - A caller that wants something sends the owner a command: add this request, abort that one.
 - A turn runs in a thread, so the event loop goes on in the meantime.
-- The tokens of a turn go into the mailboxes of the streams that they belong to. A slow reader lets its mailbox fill up, and slows down nothing else.
+- The tokens of a turn go into the mailboxes of their streams. A slow reader's mailbox fills up, and nothing else slows down.
 
-> **backpressure**: a slow consumer makes its producer wait. That's right for a file that is copied. It's wrong for an engine whose steps serve many readers at once.
+> **backpressure**: a slow consumer makes its producer wait. That's right for copying a file. It's wrong for an engine whose steps serve many readers at once.
 
 Isn't a mailbox without a limit dangerous? No: a request has at most `max_tokens` tokens, so that's the limit.
 
@@ -155,9 +155,9 @@ Isn't a mailbox without a limit dangerous? No: a request has at most `max_tokens
 **Your task: the class `Mailbox`.** It belongs to one event loop, and has one reader.
 
 - `put(item)` adds an item at the end and wakes the reader if it waits. It's a plain function and never waits itself. After `close` it does nothing.
-- `close()`: nothing follows. It wakes the reader too. What is in the mailbox can still be taken.
+- `close()`: nothing follows. It sets `is_closed`, and wakes the reader too. What is in the mailbox can still be taken.
 - `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it waits. Once the mailbox is closed and empty, it returns `[]`.
-- A reader may be cancelled while it waits, even in the very moment in which an item comes. No item may be lost by that: the next `take` returns it.
+- A reader may be cancelled while it waits, even at the very moment an item comes. No item may get lost that way: the next `take` returns it.
 
 `__init__`, `__len__` and `clear` are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns
 at once if the flag is set.
@@ -204,7 +204,7 @@ reveal("14.a", sum(sizes) / len(sizes), "tokens")
 
 # %% [markdown]
 """
-On average 12 / 5 = 2.4 tokens arrive while the reader sends; a busy machine adds a little to both times. The reader never falls further behind, because it takes all that there is. If it took one token each
+On average 12 / 5 = 2.4 tokens arrive while the reader sends; a busy machine adds a little to both times. The reader never falls further behind, because it takes everything that is there. If it took one token each
 time, it would be 7 ms further behind with every token.
 
 ## Build 2: the owner
@@ -229,11 +229,11 @@ loop.close()
 
 - `engine.turn(list_of_commands)` takes as long as a forward pass. Run it in the executor, which has one thread: `await event_loop.run_in_executor(executor, function, argument)`,
   where `event_loop = asyncio.get_running_loop()`. Never two turns at once.
-- `commands` is a `Mailbox`. A turn gets all commands that have arrived since the turn before. `len(commands)` says how many are there now.
-- While `engine.open` isn't empty, turn follows turn, with commands or without. If it is empty and there are no commands, wait: no empty turns.
+- `commands` is a `Mailbox`. A turn gets all commands that have arrived since the previous turn. `len(commands)` says how many are there now.
+- While `engine.open` isn't empty, take turn after turn, with commands or without. If it is empty and there are no commands, wait: no empty turns.
 - Call `deliver(events)` with what each turn returned, in the coroutine itself.
-- When `commands.is_closed`, stop after the turn that is running. Its events are still delivered.
-- A turn may raise. The coroutine may be cancelled, *at every await*, even a second time while it cleans up. However it ends, the exception goes on to the caller. But first, `engine.close()` aborts what is
+- When `commands.is_closed`, stop after the turn that is running. Its events are still delivered. Commands that no turn has got by then may be dropped.
+- A turn may raise. The coroutine may be cancelled, *at every await*, even a second time while it cleans up. However it ends, an exception goes on to the caller. But first, `engine.close()` aborts what is
   left, and that must not happen before the thread has left the engine. `executor.shutdown(wait=True)` returns when the thread has come back.
 
 Example: A is added and needs 3 tokens. `own_engine` takes three turns, with `[AddRequest("A", …)]`, `[]` and `[]`. Then it waits in `commands.take()`.
@@ -286,11 +286,11 @@ heart.cancel()
 audit(engine.scheduler)
 print("the first tokens, in the order in which they came:", "".join(order[:36]))
 print("the same tokens as one at a time:", answers == alone, "| blocks in use:", len(engine.scheduler.pool.used))
-print("the heart did beat:", len(beats) > 20)
+print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn, A's slow client holds up nobody else, and the event loop is free: its heart beats.
+All six get their tokens in turn, A's slow client holds up no other client, and the event loop is free: the heartbeat goes on.
 
 ### The front
 
@@ -313,14 +313,14 @@ async with AsyncEngine(engine) as front:
 
 # %% [markdown]
 """
-An `await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
+`await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
 
-### A thread shares Python
+### Two threads share one Python
 
 > **GIL**: global interpreter lock. In one Python process, only one thread runs Python code at a time. Operations of PyTorch release the lock while they compute.
 
-The engine's thread runs Python too, between the operations of a step. If the event loop is busy at that moment, the engine waits. Let's see how long. 32 stories run, with nothing beside
-the engine at first. Then each token is made into JSON and sent to a reader, in the same process.
+The engine's thread runs Python too, between the operations of a step. If the event loop is busy at that moment, the engine waits. Let's see how long. 32 stories run, first with nothing next to
+the engine. Then each token also goes to a reader that turns it into JSON, in the same process.
 """
 
 # %% tags=["measured"]
@@ -366,7 +366,7 @@ per step. That's why they are plain data.
 
 ## HTTP
 
-Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process beside this notebook, and its engine in another one. You can start it in a terminal as well: `make serve`.
+Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process of its own, and its engine in another one. You can start it in a terminal as well: `make serve`.
 
 `MODEL` is the bundled model here. After `make chat-model`, `MODEL = chat_model_path()` (from `lessons_lib.models.chat_model`) gives you one that answers questions.
 """
@@ -426,8 +426,8 @@ print(of_server.decode())
 
 # %% [markdown]
 """
-Read it from top to bottom. The first event names the role. Each event after it has a *delta*: the text that is new. The last of them has a `finish_reason`; in all others it is null. The client asked for usage, so an event
-without choices tells it. `[DONE]` ends the stream: without it, a client couldn't tell the end from a cut connection.
+Read it from top to bottom. The first event names the role. Each event after it has a *delta*: the text that is new. The last of them has a `finish_reason`; in all others it is null. The client asked for usage, so one more event,
+without choices, reports it. `[DONE]` ends the stream: it tells a client that the connection wasn't cut.
 
 ## Build 3: tokens to events
 
@@ -439,8 +439,9 @@ without choices tells it. `[DONE]` ends the stream: without it, a client couldn'
 - If `prompt_tokens` is given, the client has asked for usage. Then each of these events has `"usage": None`, and one more event follows: `head`, `"choices": []`, and `"usage"` with
   `prompt_tokens`, `completion_tokens` (all tokens in all batches) and `total_tokens`.
 - The last event is `data: [DONE]`.
-- If `batches` raises before its first batch, let it out: nothing was sent, so the client can get a status like 400 or 503. If it raises later, the status 200 is gone: yield `{"error": {"message": str(error), "type": "server_error"}}`
+- If `batches` raises before its first batch, let it out: nothing was sent, so the client can get a status like 400 or 503. If it raises later, the status 200 has been sent already: yield `{"error": {"message": str(error), "type": "server_error"}}`
   (without `head`), then `[DONE]`; no finish reason and no usage.
+- A reader may leave early. It closes the generator, which ends quietly: a generator that is closed must not yield any more.
 
 Each event is `data: `, JSON on one line, and an empty line; all of it ASCII. Don't change `head`.
 
@@ -458,7 +459,8 @@ from lessons_lib.serving.http.chat_events import sse_events
 
 # %% [markdown]
 """
-Do your events say the same as the server's? We take the head and the tokens from the server's stream, and leave out the fields that the exercise leaves out.
+Do your events say the same as the server's? We take the head and the tokens from the server's stream, and leave out the fields that the exercise leaves out. The
+counts of tokens may differ: an event of the server can hold several tokens, and doesn't say how many.
 """
 
 
@@ -490,7 +492,7 @@ print(
 """
 ### An error needs a status
 
-A status is the first thing in a response, and can't be changed later. So the server waits for the first token before it sends the head. What goes wrong before that has a status of its own:
+The status is the first thing in a response, and can't be changed later. So the server waits for the first token before it sends the status. Anything that goes wrong before that gets a status of its own:
 """
 
 # %%
@@ -507,11 +509,11 @@ for name, body in BAD:
 
 # %% [markdown]
 """
-This is what the official client expects. `openai.OpenAI(base_url=server.url + "/v1", api_key="none")` talks to our server unchanged, and turns each status into a typed exception.
+This is what OpenAI's official client expects: `openai.OpenAI(base_url=server.url + "/v1", api_key="none")` talks to our server unchanged, and turns each status into a typed exception.
 
 ### A request across the processes
 
-This picture was recorded: a client, the server and the engine's process, on one clock. A streamed completion of eight tokens, with nothing else in the engine.
+This picture is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens, with nothing else in the engine.
 """
 
 # %%
@@ -524,9 +526,9 @@ draw_path(recording.lanes, recording.messages, recording.works, title="One strea
 Before the first token, the request is parsed, sent on and accepted, and its prompt is computed. After that there's one message per step between engine and server, and one event per step to the client. The engine waits for
 none of them: its next step begins as soon as the last one has ended, whether the client has read its tokens or not.
 
-## Gone: clients that leave
+## Clients that leave
 
-Clients close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that others need. Here a client asks for a long story, reads a little, and hangs up.
+Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. Here a client asks for a long story, reads a little, and hangs up.
 `/cockpit` says what the engine is doing now.
 """
 
@@ -558,7 +560,7 @@ print(
 The chain is short, and each link is easy to forget. The operating system tells the server that the connection is closed. The server cancels the coroutine that was writing the response. Leaving its stream sends an abort
 command to the owner. The next turn carries it out, and the blocks are free.
 
-The same must happen to requests that aren't streamed, where the server writes nothing for a long time, and so can't notice by a failed write. It has to *listen* for the disconnect.
+The same must happen to requests that aren't streamed, where the server writes nothing for a long time, and so no failed write tells it. It has to *listen* for the disconnect.
 
 ## Too many
 
@@ -586,7 +588,7 @@ for status in sorted({status for status, *_ in results}):
 
 # %% [markdown]
 """
-The refused ones knew within moments, and were told when to come again: status 429, `Retry-After`. Why not let them wait? The second prediction has the answer. Here is that queue, request by request.
+The refused clients got their answer within moments, and it said when to try again: status 429, `Retry-After`. Why not let them wait? The second prediction has the answer. Here is that queue, request by request.
 """
 
 # %%
@@ -600,7 +602,7 @@ reveal("14.b", round(waits[-1], 1), "s")
 
 # %% [markdown]
 """
-In 20 seconds 600 requests arrive, and 200 are served. 400 wait, which takes 40 seconds. And that isn't all: clients don't wait for 40 seconds. They give up and ask again, so the server spends its time on answers to clients that have left. A queue that is too long serves no one.
+In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. And that isn't all: clients don't wait for 40 seconds. They give up and ask again, so the server spends its time on answers to clients that have left. A queue that is too long helps no one.
 
 Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
 
@@ -610,12 +612,12 @@ Lesson 09 had a name for the remedy, admission control: the server decides at ar
 
 - `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`.
   A prompt longer than `max_prompt_tokens` raises `BadRequest`: it would never fit. Check that first. If there are `max_requests` already, or if the prompt would bring `num_prompt_tokens` above `max_prompt_tokens`, raise
-  `self._overloaded(what, num_requests, num_prompt_tokens)`, where the numbers say how many requests (1 or 0) and prompt tokens (0, or as many as are too many) have to end first. A limit may be reached. `None` is no limit.
+  `self._overloaded(what, num_requests, num_prompt_tokens)`, where the numbers say how many requests (1 or 0) and prompt tokens (0, or as many as are too many) have to end first. If both limits would be exceeded, the requests are reason enough: 1 and 0. A limit may be reached. `None` is no limit.
 - `correct(admitted, num_prompt_tokens)`: at first, the length of a prompt is only an estimate; now the engine has encoded it. The books and `admitted.num_prompt_tokens` change to the new number. If it needs more than before, it may be refused,
-  with the same errors as by `admit`; then it still counts as before.
+  with the same errors as in `admit`; then it still counts as before.
 - `release(admitted, was_served=True)` takes back what is counted. If the request was served, it also appends `(self.clock(), admitted.num_prompt_tokens)` to `self._ended`, from which `retry_after` estimates how fast requests end.
 
-Whatever is refused changes nothing but `num_refused`, and `_overloaded` counts that. `__init__`, `retry_after` and `_overloaded` are given. `_check_prompt` and `_check_room` are there for checks that you need twice; write them, or delete them.
+A refusal changes nothing but `num_refused`, and `_overloaded` counts that. A `BadRequest` isn't counted at all. `__init__`, `retry_after` and `_overloaded` are given. `_check_prompt` and `_check_room` are there for checks that you need twice; write them, or delete them.
 
 Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
 """
@@ -636,7 +638,7 @@ Is refusing better than waiting? To answer that, we have to say what "good" is.
 
 ## Measured: what clients get
 
-Throughput doesn't tell it. A server that is far behind computes as many tokens per second as ever. They just come too late.
+Throughput can't tell us. A server that is far behind computes as many tokens per second as ever; they just come too late.
 
 > **goodput**: requests per second that were served within the promised times.
 
@@ -650,7 +652,7 @@ A run leaves a `LoadLog`: its `records`, one for each request that was offered, 
 end), all in seconds, and `succeeded`: whether the whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
 
 **Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that was refused, failed, cut or not finished isn't good, however fast its first token came. One that ended
-after the window counts as any other.
+after the window counts like any other.
 
 Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
 """
@@ -702,14 +704,15 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. It serves everybody a little too late, and so almost nobody in time. The second one refuses two thirds, and serves as many in time as it ever could. Look at
-the right side too: without a limit, the time to the first token grows as long as the run lasts.
+Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
+was long; all later ones come too late. So the longer such a run is, the closer to 0 its goodput gets. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
+knee: it always has work, and short prompts find room more easily than long ones. Look at the right side too: without a limit, the time to the first token grows as long as the run lasts.
 
 To measure a real server: `python -m lessons_lib.serving.load --help`. It speaks to any OpenAI-compatible server, and prints the table of `vllm bench serve`.
 
-## Dying, and leaving in order
+## A crash, and an orderly end
 
-Processes die. Here a client is reading when the engine's process gets killed, as the operating system does when memory runs out. What does the client see?
+Processes die. Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
 """
 
 
@@ -721,7 +724,7 @@ for engine_process in psutil.Process(server.process.pid).children():
     engine_process.kill()
 rest = response.read()
 last = events_of(rest)[-2:]
-print("head:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
+print("status:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
 print("the last two events:", json.dumps(last[0]), last[1])
 status, body = get("/health")
 print("/health:", status, "| a new request:", post("/v1/completions", {"prompt": "x"})[1].status)
@@ -732,7 +735,7 @@ server.close()
 The stream doesn't just stop: it ends with an error event. A client library raises an exception, and doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
 balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server. This one doesn't try to start a new engine by itself. The simplest program that can be trusted is one that ends.
 
-Servers also have to leave in order, for a new version.
+Servers also have to stop on request, for example to make room for a new version.
 
 > **draining**: taking no new requests, and finishing those that run.
 
@@ -767,7 +770,7 @@ server.close()
 
 # %% [markdown]
 """
-Nothing was cut: the open stream got its 300 tokens, the new request was sent away, and then the server ended by itself.
+Nothing was cut: the open stream got its 300 tokens, the new request was refused, and then the server ended by itself.
 
 ### The ledger
 
@@ -779,14 +782,14 @@ ledger(model, tokenizer, "14", with_cache_only=True, since="12")
 
 # %% [markdown]
 """
-The last row computes the same tokens, and no more cache is needed. Six callers at once cost the time of the event loop beside the engine, and nothing else.
+The last row computes the same tokens, and needs no more cache. Six callers at once cost only the time of the event loop next to the engine.
 
 ## Stretch: your own admission rule
 
-Your `AdmissionControl` looks at numbers in flight. Can you do better? Write a rule that keeps the goodput high at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of
+Your `AdmissionControl` looks only at how much is in flight. Can you do better? Write a rule that keeps the goodput high at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of
 `waiting` and `running` requests, their sum `prompt_tokens`, and `first_tokens`: pairs (when, how long it took) of the last 32 first tokens. It returns whether to take the request.
 
-The scoreboard runs your rule beside the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts. Is your rule one that you would want to be served by?
+The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts. Is your rule one that you would want to be served by?
 """
 
 

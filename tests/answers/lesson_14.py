@@ -215,6 +215,25 @@ async def take_then_awaits(self):
     return items
 
 
+def close_with_a_flag_of_its_own(self):
+    self._is_over = True
+    self._has_news.set()
+
+
+def put_until_over(self, item):
+    if not getattr(self, "_is_over", False):
+        self._items.append(item)
+        self._has_news.set()
+
+
+async def take_until_over(self):
+    while not self._items and not getattr(self, "_is_over", False):
+        self._has_news.clear()
+        await self._has_news.wait()
+    items, self._items = self._items, []
+    return items
+
+
 class SharedByAll(Right):
     items_of_all = []
 
@@ -444,6 +463,11 @@ MAILBOXES = [
     Wrong("hands over to one that left", HandsOverAll, "handed to a reader that never took it"),
     Wrong("future of one that left", FutureOfTheGone, "InvalidStateError"),
     Wrong("a bounded queue", ABoundedQueue, "`put` raised QueueFull"),
+    Wrong(
+        "is_closed isn't set",
+        mailbox("OwnFlag", close=close_with_a_flag_of_its_own, put=put_until_over, take=take_until_over),
+        "`is_closed` should be False before `close` and True after it",
+    ),
     Wrong("no close", WithoutClose, "a mailbox needs a method `close`"),
 ]
 
@@ -961,6 +985,38 @@ def looks_ahead(head, batches, prompt_tokens=None):
     return sse()(head, late(), prompt_tokens)
 
 
+def catches_everything(head, batches, prompt_tokens=None):
+    """Also what closing the generator raises."""
+    events = sse()(head, batches, prompt_tokens)
+    num_sent = 0
+    try:
+        for event in events:
+            yield event
+            num_sent += 1
+    except BaseException as error:
+        if not num_sent:
+            raise
+        yield f"data: {json.dumps({'error': {'message': str(error), 'type': 'server_error'}})}\n\n".encode()
+        yield b"data: [DONE]\n\n"
+
+
+def done_in_finally(head, batches, prompt_tokens=None):
+    """Says [DONE] even to a reader that has left."""
+    events = sse(done=())(head, batches, prompt_tokens)
+    first = next(events)
+    try:
+        yield first
+        yield from events
+    finally:
+        yield b"data: [DONE]\n\n"
+
+
+def error_with_head(head, batches, prompt_tokens=None):
+    for event in sse()(head, batches, prompt_tokens):
+        data = json.loads(event[6:]) if b'"error"' in event else None
+        yield f"data: {json.dumps({**head, **data})}\n\n".encode() if data else event
+
+
 def mapping_of_lines(head, batches, prompt_tokens=None):
     """First the dicts, then the lines."""
 
@@ -1022,6 +1078,9 @@ def with_compact_json(head, batches, prompt_tokens=None):
 EVENTS = [
     Wrong("no [DONE]", sse(done=()), "can't tell the end from a cut connection"),
     Wrong("[DONE] as JSON", sse(done=(b'data: "[DONE]"\n\n',)), "without quotes"),
+    Wrong("catches everything", catches_everything, "the generator was closed, and yielded one more event"),
+    Wrong("[DONE] in finally", done_in_finally, "the generator was closed, and yielded one more event"),
+    Wrong("the error with a head", error_with_head, "the error event should have the field `error` only"),
     Wrong("[DONE] twice", sse(done=(b"data: [DONE]\n\n",) * 2), "should come once, as the last event"),
     Wrong(
         "one line break",
@@ -1337,7 +1396,41 @@ class AddedThenTakenBack(Admission):
         return Admitted(num_prompt_tokens)
 
 
+class TokensOfTheRefused(AdmissionControl):
+    def admit(self, num_prompt_tokens):
+        self._check_prompt(num_prompt_tokens)
+        if self.max_requests is not None and self.num_requests >= self.max_requests:
+            raise self._overloaded("too many requests", 1, num_prompt_tokens)
+        return super().admit(num_prompt_tokens)
+
+
+class CorrectsWithTheWhole(AdmissionControl):
+    """Refuses the right corrections, and says that the whole prompt must end first."""
+
+    def correct(self, admitted, num_prompt_tokens):
+        try:
+            super().correct(admitted, num_prompt_tokens)
+        except Overloaded:
+            self.num_refused -= 1
+            raise self._overloaded("too many tokens", 1, num_prompt_tokens) from None
+
+
+class SaysBoth(AdmissionControl):
+    """Where both limits would be exceeded, it tells both numbers."""
+
+    def admit(self, num_prompt_tokens):
+        self._check_prompt(num_prompt_tokens)
+        is_full = self.max_requests is not None and self.num_requests >= self.max_requests
+        limit = float("inf") if self.max_prompt_tokens is None else self.max_prompt_tokens
+        too_many = max(0, self.num_prompt_tokens + num_prompt_tokens - limit)
+        if is_full or too_many:
+            raise self._overloaded("it's full", int(is_full), too_many)
+        return super().admit(num_prompt_tokens)
+
+
 ADMISSIONS = [
+    Wrong("the refused prompt must end", TokensOfTheRefused, "`self._overloaded(what, 1, 0)`"),
+    Wrong("a correction tells the whole", CorrectsWithTheWhole, "`self._overloaded(what, 0, 20)`"),
     Wrong(
         "one too many",
         admission("OneTooMany", reached=staticmethod(lambda count, limit: count > limit)),
@@ -1348,7 +1441,7 @@ ADMISSIONS = [
         admission("OneTooFew", reached=staticmethod(lambda count, limit: count + 1 >= limit)),
         "the second request should be admitted",
     ),
-    Wrong("counts first", admission("CountsFirst", admit=admit_counts_first), "Who is refused isn't in flight"),
+    Wrong("counts first", admission("CountsFirst", admit=admit_counts_first), "A refused request isn't in flight"),
     Wrong("no limit of tokens", admission("NoTokens", check_tokens=False), "the prompt of 1 token should be refused"),
     Wrong(
         "tokens below the limit",
@@ -1497,6 +1590,25 @@ def by_hand_from_events(log, target):
 
 
 GOODPUTS = [
+    Wrong(
+        "from the arrival",
+        counting(
+            within=lambda record, target: (
+                within_of("ttft", "tpot", "e2el")(record, target)
+                and (target.ttft is None or record.token_times[0] - record.arrival_time <= target.ttft)
+            )
+        ),
+        "You count from `arrival_time`",
+    ),
+    Wrong(
+        "a limit of 0 is none",
+        counting(
+            within=lambda record, target: all(
+                getattr(record, name) <= limit for name, limit in vars(target).items() if limit
+            )
+        ),
+        "A limit of 0 is a limit",
+    ),
     Wrong("divides by the duration", counting(below=lambda log, count: log.duration), "the longer it takes to stop"),
     Wrong("a number", counting(below=lambda log, count: 1), "That is a number of requests"),
     Wrong("a share", counting(below=lambda log, count: max(1, len(log.records))), "That is a share of the requests. "),
@@ -1559,6 +1671,6 @@ RIGHT = {
     "14.1": [QueueWithEnd, DequeAndCondition, EventPerWait],
     "14.2": [shields_until_it_is_over, with_a_stack, with_two_loops],
     "14.3": [mapping_of_lines, made_by_an_object, with_compact_json],
-    "14.4": [WithASet, WithTickets, AddedThenTakenBack],
+    "14.4": [WithASet, WithTickets, AddedThenTakenBack, SaysBoth],
     "14.5": [with_three_ifs, with_infinities, by_hand_from_events],
 }

@@ -61,7 +61,7 @@ EXERCISES = [
             "anything been sent already?",
             "Two small helpers save most of the code: one makes bytes from a dict, one makes the dict of a choice. "
             "Then a `for` over `batches` inside `try`: before the first batch's text, the role. Count tokens as you "
-            "go; a count of 0 in `except` says that nothing was sent. The usage belongs into the `else` of the `try`.",
+            "go; a count of 0 in `except` says that nothing was sent. The usage belongs in the `else` of the `try`.",
             '`event = lambda fields: f"data: {json.dumps(fields)}\\n\\n".encode()`. A chunk is `{**head, "choices": '
             '[{"index": 0, "delta": delta, "finish_reason": reason}], **usage}`, where `usage` is `{}` or `{"usage": '
             'None}`. In the loop: `"".join(token.text for token in tokens)` and `tokens[-1].finish_reason`. '

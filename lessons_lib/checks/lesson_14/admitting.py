@@ -107,7 +107,7 @@ def _requests(attempt) -> None:
         raise Mistake(
             "`Overloaded` should say when to try again.", case=desk.case, idea="`self._overloaded(...)` makes it."
         )
-    desk.compare_books("after the refusal", "Who is refused isn't in flight: nothing is counted but `num_refused`.")
+    desk.compare_books("after the refusal", "A refused request isn't in flight: nothing is counted but `num_refused`.")
 
 
 def _tokens(attempt) -> None:
@@ -123,7 +123,7 @@ def _tokens(attempt) -> None:
         "the prompt of 1 token",
         "100 tokens are in flight already. Few requests can be a lot of work: long prompts keep the engine busy for as long as many short ones.",  # noqa: E501
     )
-    desk.compare_books("after the refusal", "Who is refused isn't in flight: nothing is counted but `num_refused`.")
+    desk.compare_books("after the refusal", "A refused request isn't in flight: nothing is counted but `num_refused`.")
 
 
 def _too_long(attempt) -> None:
@@ -180,11 +180,14 @@ def _corrected(attempt) -> None:
         desk.release(0)
         desk.compare_books("after the release", idea)
     desk = Desk(
-        attempt, "max_prompt_tokens=100; 60 and 40 tokens in, then the 40 are corrected to 40, the 60 to 55.", 10, 100
+        attempt,
+        "max_prompt_tokens=100; 60 and 30 tokens in, then the 30 are corrected to 40, again to 40, and the 60 to 55.",
+        10,
+        100,
     )
     desk.admit(60)
-    desk.admit(40)
-    for index, size in ((1, 40), (0, 55)):
+    desk.admit(30)
+    for index, size in ((1, 40), (1, 40), (0, 55)):
         desk.expect(
             desk.correct(index, size),
             f"the correction to {size}",
@@ -242,8 +245,8 @@ def _waits(attempt) -> None:
     desk.admit(30)
     _compare_waits(
         desk,
-        desk.admit(30),
-        "`release` notes when a served request ended, and how long its prompt was: `self._ended.append((self.clock(), num_prompt_tokens))`. `retry_after` computes from that.",  # noqa: E501
+        desk.admit(40),
+        "One request must end first, and no tokens: `self._overloaded(what, 1, 0)`. And `release` notes when a served request ended, and how long its prompt was: `self._ended.append((self.clock(), num_prompt_tokens))`. `retry_after` computes from that.",  # noqa: E501
     )
     desk = Desk(
         attempt,
@@ -260,6 +263,23 @@ def _waits(attempt) -> None:
         desk,
         desk.admit(40),
         "40 more exceed the limit by 30: 90 + 40 − 100. That many tokens must end first, and no request: `self._overloaded(what, 0, 30)`.",  # noqa: E501
+    )
+    desk = Desk(
+        attempt,
+        "max_prompt_tokens=100; six prompts of 30 tokens were served, one every 2 s; then 60 and 20 tokens are in flight, and the 20 are corrected to 60.",  # noqa: E501
+        10,
+        100,
+    )
+    for _ in range(6):
+        desk.admit(30)
+        desk.clock.now += 2.0
+        desk.release(0)
+    desk.admit(60)
+    desk.admit(20)
+    _compare_waits(
+        desk,
+        desk.correct(1, 60),
+        "60 + 60 exceed the limit by 20. That many tokens must end first, and no request: `self._overloaded(what, 0, 20)`.",  # noqa: E501
     )
 
 

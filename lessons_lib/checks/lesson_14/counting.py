@@ -104,6 +104,8 @@ CASES = (
         window=4.0,
         duration=5.5,
     ),
+    Case("sent 0.6 s after it was due, because the client was busy; a TTFT of 0.2 s, target 0.5 s", (QUEUED,)),
+    Case("TPOTs of 0.05 s and 0 s, target 0 s", (GOOD, SINGLE), Target(tpot=0.0)),
     Case("no request within the target", (SLOW_START, REFUSED)),
     Case("no request at all", ()),
 )
@@ -183,6 +185,8 @@ def _guesses(case: Case) -> dict[str, float | None]:
         "One promise kept isn't enough: a request is good if it meets *all* limits. `all`, not `any`.": sum(each.succeeded and any(_within(each, target) or [True]) for each in records) / window,  # noqa: E501
         "You ask whether every gap is within the target. TPOT is the mean over a request's tokens: `record.tpot`.": sum(each.succeeded and all(_within(each, target, ("ttft", "e2el"))) and (target.tpot is None or all(gap <= target.tpot for gap in each.itl)) for each in records) / window,  # noqa: E501
         "A request that takes exactly as long as promised is good: `<=`, not `<`.": sum(each.succeeded and all(getattr(each, name) < getattr(target, name) for name in vars(target) if getattr(target, name) is not None) for each in records) / window,  # noqa: E501
+        "You count from `arrival_time`, when the request was due. The record's own times count from `send_time`: `record.ttft`.": sum(each.succeeded and all(_within(each, target)) and (target.ttft is None or each.token_times[0] - each.arrival_time <= target.ttft) for each in records) / window,  # noqa: E501
+        "A limit of 0 is a limit. Only None promises nothing: `limit is None`, not `not limit`.": sum(each.succeeded and all(getattr(each, name) <= limit for name, limit in vars(target).items() if limit) for each in records) / window,  # noqa: E501
         "You leave out a request that ended after the window. It was offered within it, so it counts as any other.": sum(each.end_time <= window + 1 for each in good if each.end_time is not None) / window,  # noqa: E501
         "A limit of None promises nothing, so every request that succeeded meets it.": sum(each.succeeded and None not in vars(target).values() and all(_within(each, target)) for each in records) / window,  # noqa: E501
         "You count the requests that missed the target. Count the others.": (len(records) - count) / window,

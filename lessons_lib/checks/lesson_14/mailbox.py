@@ -260,6 +260,24 @@ def _closed(attempt) -> None:
     play(story, case, NEVER_ENDS, SPINNING)
 
 
+def _says_closed(attempt) -> None:
+    case = "is_closed, close(), is_closed."
+
+    async def story():
+        box = _new(attempt, case)
+        before = getattr(box, "is_closed", None)
+        _close(box, case)
+        after = getattr(box, "is_closed", None)
+        if before or not after:
+            raise Mistake(
+                f"`is_closed` should be False before `close` and True after it; yours is {before}, then {after}.",
+                case=case,
+                idea="The engine's owner looks at it to know when to stop: `close` sets it.",
+            )
+
+    play(story, case, NEVER_ENDS, SPINNING)
+
+
 def _closed_while_waiting(attempt) -> None:
     case = "a reader waits; then close()."
 
@@ -414,4 +432,5 @@ STORIES = (
     _cancelled_early,
     _two_boxes,
     _falsy,
+    _says_closed,
 )

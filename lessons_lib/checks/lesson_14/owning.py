@@ -87,8 +87,8 @@ class Scene:
             raise Mistake(
                 f"your coroutine has ended ({how}), and `engine.close()` wasn't called.",
                 case=self.case,
-                idea=f"{self.engine.audit()} of its blocks are still in use, and nobody is left to free them. However the "  # noqa: E501
-                "coroutine ends, it passes through `finally`.",
+                idea="Nothing else aborts the requests that are left, and frees their blocks. However the coroutine "
+                "ends, it passes through `finally`.",
             )
         if self.engine.audit():
             raise Mistake(

@@ -50,7 +50,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Why does the server wait for the first token before it sends the head of a streamed response?",
+        text="Why does the server wait for the first token before it sends the status of a streamed response?",
         choices=(
             Choice(
                 "So that the client measures a better time to first token.",
@@ -58,18 +58,18 @@ QUIZ = [
             ),
             Choice(
                 "So that a request that fails before it gets a status of its own, such as 400 or 429.",
-                "The status is in the head, and can't be changed later. After that only an error event is left.",
+                "A status can't be changed once it is sent. After that only an error event is left.",
                 right=True,
             ),
             Choice(
-                "Because HTTP allows a head only together with the first bytes of the body.",
-                "It doesn't ask for that: a head may be sent long before the body.",
+                "Because HTTP allows a status only together with the first bytes of the body.",
+                "It doesn't ask for that: status and headers may be sent long before the body.",
             ),
         ),
     ),
     Question(
-        text="Requests arrive at twice the rate that a server can take, for an hour. No request is refused. What does "
-        "a load test in a closed loop, with 16 clients, show?",
+        text="In production, requests arrive at twice the rate that a server can take, for an hour. None is refused. "
+        "Before that, the server was load-tested in a closed loop, with 16 clients. What did that test show?",
         choices=(
             Choice(
                 "A queue that grows for an hour.",
@@ -87,8 +87,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A server at three times its knee serves as many tokens per second as at the knee, and its goodput is "
-        "near 0. How can that be?",
+        text="A server has run at three times its knee for an hour, and has refused nothing. It serves as many tokens "
+        "per second as at the knee, and its goodput is near 0. How can that be?",
         choices=(
             Choice(
                 "The tokens are wrong: an overloaded engine makes mistakes.",

@@ -40,6 +40,7 @@ def check_sse_events(attempt) -> None:
     _streams(attempt, ONE, 0, "one token; prompt_tokens=0.")
     _fails_at_once(attempt)
     _fails_later(attempt)
+    _left_early(attempt)
     _another_head(attempt)
 
 
@@ -275,7 +276,7 @@ def _check_texts(got: list, want: list, batches, case: str) -> None:
     elif got == ["", whole]:
         idea = "That is the whole text in one event. Send each batch as it comes."
     elif got[:-1] == want:
-        idea = "An extra event carries no text. The `finish_reason` belongs into the event of the last batch."
+        idea = "An extra event carries no text. The `finish_reason` belongs in the event of the last batch."
     else:
         idea = "One event for each batch; its text is that of the batch's tokens, joined."
     raise Mistake(f"the deltas' texts should be {short(want)}; yours are {short(got)}.", case=case, idea=idea)
@@ -436,6 +437,13 @@ def _fails_later(attempt) -> None:
                 case=case,
                 idea="The message is `str(error)`.",
             )
+        more = sorted(set(errors[0]) - {"error"})
+        if more:
+            raise Mistake(
+                f"the error event should have the field `error` only; yours also has {', '.join(more)}.",
+                case=case,
+                idea="It isn't a chunk of the completion, so it comes without `head`, `choices` and `usage`.",
+            )
         if any(_reasons(got)):
             raise Mistake(
                 "a failed stream has no finish reason; yours has one.",
@@ -450,6 +458,24 @@ def _fails_later(attempt) -> None:
             )
         if got[-2] is not errors[0] or len(errors) > 1:
             raise Mistake("the error should come once, right before [DONE].", case=case)
+
+
+def _left_early(attempt) -> None:
+    for num_read in (1, 2):
+        case = f"three batches; the reader leaves after {num_read} event{'s' if num_read > 1 else ''}: `close()`."
+        current_case.text = case
+        got = attempt(dict(HEAD), iter(THREE), None)
+        for _ in range(num_read):
+            next(got)
+        try:
+            getattr(got, "close", lambda: None)()
+        except RuntimeError:
+            raise Mistake(
+                "the generator was closed, and yielded one more event.",
+                case=case,
+                idea="Closing raises GeneratorExit at the `yield`. A bare `except:`, `except BaseException` or a `yield` in "  # noqa: E501
+                "`finally` answers it with an event that has no reader. `except Exception` lets it pass.",
+            ) from None
 
 
 def _another_head(attempt) -> None:
