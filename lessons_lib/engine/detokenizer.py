@@ -103,10 +103,9 @@ class IncrementalDetokenizer:
     def _show(self, is_last: bool = False) -> str:
         if self.stopped:
             return ""
-        if len(self._token_ids) <= self.min_tokens:
+        if not self.stop or len(self._token_ids) <= self.min_tokens:
             self._cleared = len(self._decoded)
-        growing = self._decoded[self._cleared :]
-        length, stopped = releasable(growing, self.stop) if self.stop else (len(growing), False)
+        length, stopped = releasable(self._decoded[self._cleared :], self.stop) if self.stop else (0, False)
         self._cleared = end = self._cleared + length
         if stopped:
             self.stop_string = next(string for string in self.stop if self._decoded.startswith(string, end))

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -14,9 +15,8 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.sequence import Sequence
 
 
-@dataclass(frozen=True)
-class NewToken:
-    """One token, passed on as soon as it is there.
+class NewToken(NamedTuple):
+    """One token, passed on as soon as it is there. A tuple: an engine makes tens of thousands of them in a second.
 
     Attributes:
         index: which completion of the request it belongs to.
