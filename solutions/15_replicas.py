@@ -8,7 +8,7 @@
 
 There are two ways to use a second GPU. It can hold a copy of the model, and then the question is which copy gets which request, and what happens to the
 requests of a copy that dies. Or it can hold half of the model, and then every matrix has to be cut. We build the core of both. You need neither a GPU nor a
-cluster: the replicas are engines in this process, and the two halves of the model are two processes on your CPU. What was recorded on other machines says so.
+cluster: the replicas are engines in this process, and the two halves of the model are two processes on your CPU. Figures that were recorded on other machines are marked as such.
 """
 
 # %%
@@ -53,7 +53,7 @@ def new_engine(max_num_seqs=6):
 """
 ## The problem: one engine is full
 
-An engine that runs four sequences at a time gets twelve requests at once. Then the same twelve go to two such engines, one after the other.
+An engine that runs four sequences at a time gets twelve requests at once. Then the same twelve go to two such engines, six to each.
 """
 
 # %%
@@ -85,7 +85,7 @@ its own prefix cache (lesson 11), so what one has computed is unknown to the oth
 ## Predict
 
 One conversation has five turns. Each prompt contains everything said before, so the five prompts have 64, 128, 192, 256 and 320 tokens. A replica finds the
-full blocks of any prompt that it computed before. There are two replicas, and they take turns: the first prompt goes to replica 0, the second to replica 1, the third to
+full blocks of any prompt that it computed before. There are two replicas, which are used alternately: the first prompt goes to replica 0, the second to replica 1, the third to
 replica 0, and so on.
 
 **15.a** How many prompt tokens are found in a cache, over all five prompts?
@@ -96,7 +96,7 @@ predict("15.a", ...)  # tokens
 
 # %% [markdown]
 """
-In the second half of the lesson, we cut a model into two parts. After each attention block and after each MLP, both parts are added up.
+In the second half of the lesson, we cut a model into two parts. After each attention block and after each MLP, the results of the two parts are added up.
 
 **15.b** The course's model has 8 layers. How many such sums does one forward pass take?
 """
@@ -116,7 +116,7 @@ Here are three ways to choose, from simple to clever:
 
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
 
-Let's try them on six conversations, A to F, of five turns each. The prompts arrive mixed, and no model runs: only prefix caches are simulated, with blocks of 16
+Let's try them on six conversations, A to F, of five turns each. The prompts arrive in mixed order, and no model runs: only prefix caches are simulated, with blocks of 16
 tokens as in lesson 11.
 """
 
@@ -144,7 +144,7 @@ print(f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cac
 
 # %% [markdown]
 """
-With round robin, each prompt finds what the prompt *before the last* left behind: 64 + 128 + 192 = 384. And nearly every conversation takes up memory in both caches.
+With round robin, each prompt finds what the prompt *before the last* left behind: 64 + 128 + 192 = 384. And in the picture, every conversation takes up memory in both caches.
 With affinity, each is in one cache only, so the two caches together hold twice as much.
 
 ### Why not affinity alone?
@@ -181,8 +181,8 @@ from lessons_lib.serving.router import choose_replica
 
 # %% [markdown]
 """
-Now with your function, on a larger workload: 150 conversations, 24 of which go on at the same time, and every one begins with one of four system prompts. 16
-requests run at a time.
+Now with your function, on a larger workload: 150 conversations, 24 of which are open at the same time. Each begins with one of four system prompts. 16
+requests run at a time, and each replica's cache has 400 blocks.
 """
 
 # %%
@@ -212,8 +212,8 @@ Table(
 
 # %% [markdown]
 """
-Read it in three steps. Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a
-limit of 4 or more stays where it was. And the limit trades one for the other: a small limit keeps the load even, a large one finds more. "Highest load" is the most requests
+Three things to see. Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a
+limit of 2 or more doesn't. And the limit is a trade-off: a small limit keeps the load even, a large one finds more. "Highest load" is the most requests
 that one replica had at a time; 16 requests over 4 replicas would ideally be 4 each.
 
 ### Stretch: beat the reference
@@ -275,17 +275,17 @@ Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-Only greedy decoding is safe. As part of the prompt, the ten tokens no longer count as *generated*. The random number of a token depends on the seed and on how many tokens
-were generated before it (lesson 12), so the numbers start again. Penalties look at generated tokens only. And half of the stop string is before the cut, where nothing looks for it
-anymore: that completion should have ended, and goes on.
+Only plain greedy decoding is safe. As part of the prompt, the ten tokens no longer count as *generated*. The random number of a token depends on the seed and on how many tokens
+were generated before it (lesson 12), so the random numbers start again. Penalties look at generated tokens only. And half of the stop string is before the cut, where nothing looks for it
+anymore: that completion should have ended, but it goes on.
 
 So the replica has to be told which tokens are prompt and which are output. Our engine takes the tokens so far as `output_ids`, and over HTTP as `output_token_ids`. As after a preemption
 (lesson 10), it computes their keys and values again and keeps the tokens.
 
 ## Build 2: the request that goes on
 
-**Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, what the lost replica was asked: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
-is a list: the tokens that the reader has got in answer to this request. Return the request for the next replica.
+**Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
+is a list: the tokens that the reader has received in answer to this request. Return the request for the next replica.
 
 - It is a new dict with the same fields, and one more: `"output_token_ids"`, a new list of *all* tokens of the completion so far. If `request` itself has `"output_token_ids"`, its
   completion was moved before: these tokens come first.
@@ -325,18 +325,18 @@ A replica has an attribute `load` and a method `stream(request)`, which returns 
 that still runs aborts the request. `ReplicaLost` may be raised by `stream(...)` itself or at any chunk. A cut connection may also look like the end of the iterator *without* a
 `finish_reason`. Both mean the same.
 
-**Your task: the generator `relay(request, replicas, choose, max_moves=2)`.** It yields the chunks of one request, whatever happens to the replicas.
+**Your task: the generator `relay(request, replicas, choose, max_moves=2)`.** It yields the chunks of one request with one completion, whatever happens to the replicas.
 
 1. If `request` has no seed, or its seed is None, draw one *before* the first replica is asked: all replicas must use the same. Don't change `request`.
 2. `choose(remaining)` gets the list of replicas that haven't been lost, and returns an index. Ask that replica. Its `load` is 1 higher from before the call of `stream` until the stream is
    over, in whatever way. Close every stream that you opened.
 3. Yield each chunk as soon as it is there. After a chunk with a `finish_reason`, nothing follows.
-4. If the replica is lost, ask another one, with `request_to_go_on`. If that returns None, only the reason was missing: yield `Chunk([], "stop")` if the last token is one of
+4. If the replica is lost, ask another one, with `request_to_go_on`. If that returns None, only the reason was missing, and no other replica is needed: yield `Chunk([], "stop")` if the last token is one of
    `request["stop_token_ids"]`, else `Chunk([], "length")`.
 5. If no replica is left, or `max_moves` replicas have been asked after the first one, yield `Chunk([], "error", "…")` with a message. It may be the request that kills the replicas.
 6. Any other exception means that the replica has *refused* the request, and every other one would do the same: yield `Chunk([], "error", str(error))`.
 
-If the reader leaves, Python raises `GeneratorExit` at your `yield`. `finally` runs then too. `Chunk`, `ReplicaLost` and `random` are imported in the cell. Example: A yields tokens 11 and 12 and is lost; B is asked with `output_token_ids` [11, 12], and yields 13
+If the reader leaves, Python raises `GeneratorExit` at your `yield`. `finally` also runs then. `Chunk`, `ReplicaLost` and `random` are imported in the cell. Example: A yields tokens 11 and 12 and is lost; B is asked with `output_token_ids` [11, 12], and yields 13
 and a chunk with the reason "length". The reader gets 11, 12, 13 and the reason, and the loads of A and B are what they were before.
 """
 
@@ -413,10 +413,10 @@ for one, answer_cut, answer_alone in zip(cut_records, cut_answers, alone):
 
 # %% [markdown]
 """
-Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers see nothing but a short pause (the picture counts chunks, so it doesn't show). The second replica computes the keys and values of the
+Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so it doesn't show). The second replica computes the keys and values of the
 prompt and the tokens so far in one prefill, and goes on.
 
-`lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. Besides, it asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
+`lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. It also asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
 
 ## A model too large for one GPU
 
@@ -429,8 +429,8 @@ for billions in (8, 70):
 
 # %% [markdown]
 """
-So a model has to be spread over several GPUs. One could give each GPU some of the layers. But a token goes through the layers one after the other, so only one GPU would work at a time. The other way is to cut every
-layer.
+So a model has to be spread over several GPUs. You could give each GPU some of the layers, which is called *pipeline parallelism*. But a token goes through the layers one after the other, so only one GPU
+works on a batch at a time. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every large matrix.
 
@@ -507,10 +507,10 @@ print(f"each of them over {counted[0].shape[-1]} elements for every token")
 """
 Two sums in each of 8 layers: 16.
 
-One engine alone can't serve a model in two parts. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up different tokens. So the first process tells the others of every call that
+One engine alone can't serve a model in two parts. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So the first process tells the others of every call that
 changes its engine, and they make the same call. Two things must not differ: the seeds, which the first process draws, and the arrival times, which policies compare.
 
-We start the second process and serve the six stories. (It imports everything anew, which takes a few seconds. The two processes use the library's `cut_linear`.)
+The first cell below shows the loop of every other process; the second one starts such a process and serves the six stories. (It imports everything anew, which takes a few seconds. The two processes use the library's `cut_linear`.)
 """
 
 # %%
@@ -550,7 +550,7 @@ print(f"each of two that share  {weights / 2e9:2.0f} GB in a step: at least {1e3
 
 # %% [markdown]
 """
-So a step could take half the time. This is what two GPUs do. Each of the two replicas gets half of the requests:
+So a step could take half the time. The table shows what two GPUs really do. Each of the two replicas gets half of the requests:
 """
 
 # %%
@@ -577,11 +577,14 @@ for name, shape in (("8 billion", "llama_8_billion"), ("0.5 billion", "qwen_half
 
 # %% [markdown]
 """
-Half of the bytes don't give half of the time. The sums have to wait for the slower GPU, and they are sent over a link: two in each layer. Small matrices use a GPU badly, and whatever isn't
+Half of the bytes don't give half of the time. Each sum waits for the slower GPU and is sent over a link, and there are two in each layer. Small matrices use a GPU badly, and whatever isn't
 cut takes as long as before. For the small model, the sums cost more than the cut saves.
 
-Replicas don't make a step much faster: each still reads all weights. What they add is room. Each has its own cache and its own batch slots, so two of them take twice as many requests; and if one is
-lost, the other is left. Tensor parallelism makes *each stream* faster if the model is large, and it's the only way if the model doesn't fit on one GPU. Large installations do both: replicas, each over
+Replicas don't make a step much faster: each still reads all weights. With only 64 requests, the large model therefore generates more tokens per second on two GPUs that share it than in two replicas: a
+step for 32 requests takes nearly as long as one for 64. For the small model it's the other way around.
+
+What replicas add is room without communication. Each has its own cache and its own batch slots, so two of them take twice as many requests as one; and if one is
+lost, the other is left. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
 several GPUs.
 
 ## Ray Serve
@@ -599,10 +602,10 @@ print((serving / "serve_config.yaml").read_text(encoding="utf-8"))
 
 # %% [markdown]
 """
-Find these four in the file: `autoscaling_config` (how many replicas, and how many requests each should have), the two delays (new replicas take long to start, and one that is taken away takes its cache along), `health_check_period_s`, and
+Find these four in the file: `autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica takes long to start, and one that is removed loses its cache), `health_check_period_s`, and
 `graceful_shutdown_timeout_s` for draining.
 
-A *router* inside of Ray chooses the replica. Two choices is the default. Yours is in there too:
+A *router* inside Ray chooses the replica. Two choices is the default. Yours is in there too:
 """
 
 # %%
@@ -633,10 +636,10 @@ Table(
 
 # %% [markdown]
 """
-Ray replaces the replica, but it knows nothing of tokens: the streams of the killed one would end in the middle. So `ray_app.py` has a second deployment in front, the *Gateway*, which does what your
+Ray replaces the replica, but it knows nothing about tokens: the streams of the killed one would end in the middle. So `ray_app.py` has a second deployment in front, the *Gateway*, which does what your
 `relay` does.
 
-To run it here, `pip install "ray[serve]"`, set the switch and run the cell. If Ray isn't installed or doesn't start, the cell says so.
+To run it here, `pip install "ray[serve]"`, set `RUN_RAY` to True and run the cell. If Ray isn't installed or doesn't start, the cell says so.
 """
 
 # %%

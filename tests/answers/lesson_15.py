@@ -277,6 +277,12 @@ def relaying(
     when_lost="error",
     error_chunk_ends=True,
     ignores_choice=False,
+    asks_again=True,
+    refusals=Exception,
+    only_at_the_call=False,
+    passed_on=lambda chunk: chunk,
+    noted=lambda chunk: chunk.token_ids,
+    counts_others=True,
     copies=False,
     own_list=True,
 ):
@@ -284,10 +290,10 @@ def relaying(
         request = seed(request)
         asked, tokens, left, moves = request, [], list(replicas) if own_list else replicas, limit(max_moves)
         while left and moves >= 0:
-            index = 0 if ignores_choice else choose(left)
+            index = 0 if ignores_choice or (asked is not request and not asks_again) else choose(left)
             replica, stream = (left.pop(index) if take_out else left[index]), None
-            replica.load += raises_load
-            is_done = False
+            replica.load = replica.load + raises_load if counts_others else 1
+            is_done, at_the_call = False, True
             try:
                 if not opening_inside:
                     try:
@@ -296,10 +302,11 @@ def relaying(
                         raise KeyError from error
                 else:
                     stream = replica.stream(asked)
+                at_the_call = False
                 pieces = list(stream) if buffered else stream
                 for chunk in pieces:
-                    tokens += chunk.token_ids
-                    yield Chunk(list(chunk.token_ids), chunk.finish_reason, chunk.error) if copies else chunk
+                    tokens += noted(chunk)
+                    yield Chunk(list(chunk.token_ids), chunk.finish_reason, chunk.error) if copies else passed_on(chunk)
                     if chunk.finish_reason and (error_chunk_ends or chunk.finish_reason != "error"):
                         is_done = True
                         return
@@ -310,17 +317,17 @@ def relaying(
             except ReplicaLost:
                 if lowers == "on success":
                     continue
-            except Exception as error:
-                if refused == "raise" or isinstance(error, KeyError):
+            except refusals as error:
+                if refused == "raise" or (only_at_the_call and not at_the_call) or isinstance(error, KeyError):
                     raise error.__cause__ or error
-                if refused != "move":
+                if refused != "move" and (refused != "move later" or asked is request):
                     yield Chunk([], "error", "it failed" if refused == "vague" else str(error))
                     return
             finally:
                 if raises_load and (
                     lowers == "finally" or (lowers == "on success" and is_done) or (lowers == "on loss" and not is_done)
                 ):
-                    replica.load -= 1
+                    replica.load = replica.load - 1 if counts_others else 0
                 if stream is not None and closes and (closes != "on success" or is_done):
                     stream.close()
             moves -= 1
@@ -344,6 +351,16 @@ def relaying(
             yield Chunk([], "length")
 
     return attempt
+
+
+def seed_in_place(request):
+    if request.get("seed") is None:
+        request["seed"] = random.getrandbits(31)
+    return request
+
+
+def without_tokens(chunk):
+    return Chunk([], chunk.finish_reason, chunk.error) if chunk.finish_reason else chunk
 
 
 def returns_a_list(request, replicas, choose, max_moves=2):
@@ -377,7 +394,7 @@ def catches_everything(request, replicas, choose, max_moves=2):
 
 
 def forgets_the_reader(request, replicas, choose, max_moves=2):
-    request = request if request.get("seed") is not None else {**request, "seed": 5}
+    request = request if request.get("seed") is not None else {**request, "seed": random.getrandbits(31)}
     inner = relay(request, replicas, choose, max_moves)
     kept.append(inner)  # nothing closes it when the reader leaves
     for chunk in iter(inner):
@@ -404,7 +421,7 @@ def with_closing(request, replicas, choose, max_moves=2):
                         return
         except ReplicaLost:
             pass
-        except ValueError as error:
+        except Exception as error:
             yield Chunk((), "error", f"{type(error).__name__}: {error}")
             return
         finally:
@@ -418,7 +435,7 @@ def with_closing(request, replicas, choose, max_moves=2):
 
 def in_recursion(request, replicas, choose, max_moves=2):
     if request.get("seed") is None:
-        request = {**request, "seed": 1234}
+        request = {**request, "seed": random.randint(0, 10**6)}
     if not replicas or max_moves < 0:
         yield Chunk([], "error", "lost")
         return
@@ -550,6 +567,11 @@ def loses_the_rest(weight, bias, cut, rank, world_size):
 
 def only_the_weight(weight, bias, cut, rank, world_size):
     return cut_linear(weight, bias, cut, rank, world_size)[0]
+
+
+def always_float32(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part.float(), None if own is None else own.float()
 
 
 def halves_only(weight, bias, cut, rank, world_size):
@@ -695,6 +717,21 @@ WRONG = {
             relaying(seed=lambda request: {**request, "seed": 99}),
             "should be asked with the seed 12",
         ),
+        Wrong("the request is changed", relaying(seed=seed_in_place), "changed its argument `request`"),
+        Wrong(
+            "always the same seed",
+            relaying(seed=lambda request: request if request.get("seed") is not None else {**request, "seed": 5}),
+            "yours is 5 every time",
+        ),
+        Wrong("the reason without its tokens", relaying(passed_on=without_tokens), "can have tokens too"),
+        Wrong("one token of each chunk", relaying(noted=lambda chunk: chunk.token_ids[:1]), "can have several tokens"),
+        Wrong("the policy chooses only once", relaying(asks_again=False), "ask it again for each move"),
+        Wrong("only ValueError is refused", relaying(refusals=ValueError), "your code raised TypeError"),
+        Wrong(
+            "refused only at the call", relaying(only_at_the_call=True), "ValueError('max_tokens is -1') at its first"
+        ),
+        Wrong("refused after a move", relaying(refused="move later"), "replica C was asked too"),
+        Wrong("other streams aren't counted", relaying(counts_others=False), "its load should be 4; it is 1"),
         Wrong("catches GeneratorExit", catches_everything, "raises GeneratorExit at the `yield`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
     ],
@@ -716,6 +753,7 @@ WRONG = {
         Wrong("a view of a copy", a_view_of_a_copy, "It is a view of a larger tensor"),
         Wrong("the rest is lost", loses_the_rest, "With `//` one of them would silently be lost"),
         Wrong("only the weight", only_the_weight, "expected a tuple"),
+        Wrong("always float32", always_float32, "should be in bfloat16; yours is in float32"),
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
     ],
 }

@@ -185,6 +185,17 @@ def _check_memory(attempt) -> None:
                     case=case,
                     idea="It is a view of a larger tensor. Slice first, then `.clone()`.",
                 )
+    half, half_bias = weight.bfloat16(), bias.bfloat16()
+    for cut in ("colwise", "rowwise"):
+        case = f"a weight of shape [8, 8] in bfloat16 with a bias, cut = {cut!r}, rank 0 of 2."
+        for name, part in zip(("weight", "bias"), _cut(attempt, half, half_bias, cut, 0, 2, case)[0]):
+            if part is not None and part.dtype != torch.bfloat16:
+                raise Mistake(
+                    f"the {name} should be in bfloat16; yours is in {str(part.dtype).removeprefix('torch.')}.",
+                    case=case,
+                    idea="A part has the type of the whole. In float32, half of a bfloat16 model is as large as all of "
+                    "it.",
+                )
     if not (torch.equal(weight, before[0]) and torch.equal(bias, before[1])):
         raise Mistake("your code changed the tensors that it was given.", idea="Make new ones.")
 

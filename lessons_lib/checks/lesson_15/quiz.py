@@ -32,7 +32,7 @@ QUIZ = [
     ),
     Question(
         text="A replica dies after 7 tokens of a completion with temperature 1 and seed 3. The balancer sends the "
-        "prompt *and* the 7 tokens as a longer prompt to another one, with the same seed. What does the reader get?",
+        "prompt and the 7 tokens as one longer prompt to another one, with the same seed. What does the reader get?",
         choices=(
             Choice(
                 "The same completion as without the failure: the model sees the same tokens.",
@@ -41,15 +41,15 @@ QUIZ = [
                 "instead of the eighth.",
             ),
             Choice(
+                "An error: a prompt can't end in the middle of an answer.",
+                "To the model it's just tokens. Nothing tells a prompt from an answer.",
+            ),
+            Choice(
                 "A completion that goes on well, but with other tokens than without the failure.",
-                "The probabilities are right and the random numbers are others. For a reader without a seed that is "
+                "The probabilities are right, but the random numbers differ. For a reader without a seed that is "
                 "fine. "
                 "One who gave a seed was promised the same tokens.",
                 right=True,
-            ),
-            Choice(
-                "An error: a prompt can't end in the middle of an answer.",
-                "To the model it's just tokens. Nothing tells a prompt from an answer.",
             ),
             Choice(
                 "The first 7 tokens twice.",
@@ -68,19 +68,19 @@ QUIZ = [
                 "From outside, a crash looks the same whatever the cause. The balancer sees only a broken connection.",
             ),
             Choice(
-                "All eight are lost, and with them every stream.",
-                "Each one dies of it in turn. With `max_moves` = 1, two die. Engines should turn bad requests away "
-                "before they "
-                "compute anything, but the limit is still needed.",
-                right=True,
-            ),
-            Choice(
                 "None: a crashed engine is restarted at once.",
                 "A start takes from seconds to minutes, and the streams that were in it are lost or have to move.",
             ),
             Choice(
                 "Two, because prefix affinity sends it only to the replicas that know its prompt.",
                 "Affinity prefers a replica. It doesn't forbid the others, and a lost one isn't asked again.",
+            ),
+            Choice(
+                "All eight are lost, and with them every stream.",
+                "Each one dies of it in turn. With `max_moves` = 1, two die. Engines should turn bad requests away "
+                "before they "
+                "compute anything, but the limit is still needed.",
+                right=True,
             ),
         ),
     ),
@@ -89,14 +89,14 @@ QUIZ = [
         "all three by columns?",
         choices=(
             Choice(
-                "A row cut saves more memory than a column cut.",
-                "Both leave each process with the same share of the matrix.",
-            ),
-            Choice(
                 "Then each process has exactly the inputs of its part of down, and one sum at the end is enough.",
                 "The outputs of a column cut are the inputs of a row cut. Between the two matrices nothing has to be "
                 "sent.",
                 right=True,
+            ),
+            Choice(
+                "A row cut saves more memory than a column cut.",
+                "Both leave each process with the same share of the matrix.",
             ),
             Choice(
                 "SiLU is computed element by element, so its input has to be complete.",
@@ -113,24 +113,23 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A model fits on one GPU, with room for the cache. You have two GPUs and many users. Which is the "
-        "better start?",
+        text="A model of 0.5 billion parameters fits on one GPU, with plenty of room for the cache. You have two GPUs "
+        "and many users. Which is the better start?",
         choices=(
             Choice(
                 "Tensor parallel over both: each token takes half as long, so the throughput doubles.",
-                "A step gets less than twice as fast, since two sums per layer are added and small matrices use a GPU "
-                "badly. "
-                "And two replicas double the throughput too.",
-            ),
-            Choice(
-                "Two replicas: they need no communication, and one of them can fail.",
-                "For throughput that is hard to beat. Tensor parallelism is for a model that doesn't fit, or when each "
-                "single stream has to be faster.",
-                right=True,
+                "A step of so small a model gets slower: two sums in each layer cost more than the cut saves. In the "
+                "table, the two GPUs that share it generate fewer tokens per second than one.",
             ),
             Choice(
                 "One GPU for prompts and one for answers.",
                 "That exists (*disaggregated prefill*), and it's one more thing to balance. It is not where you start.",
+            ),
+            Choice(
+                "Two replicas: they need no communication, and one of them can fail.",
+                "In the table, they are the fastest of the three. Tensor parallelism is for a model that doesn't fit, "
+                "or for a large one whose streams have to be faster.",
+                right=True,
             ),
             Choice(
                 "It makes no difference: two GPUs compute twice as much either way.",

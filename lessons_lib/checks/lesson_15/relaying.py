@@ -14,20 +14,23 @@ REQUEST = {"prompt": [5, 6], "max_tokens": 5, "seed": 7}
 def check_relay(attempt) -> None:
     for check in (
         _check_one, _check_as_it_comes, _check_choice, _check_lost_anywhere, _check_connection_cut, _check_opening,
-        _check_lost_twice, _check_after_the_last_token, _check_none_left, _check_max_moves, _check_refused,
-        _check_error_chunk, _check_seed, _check_reader_leaves,
+        _check_lost_twice, _check_larger_chunks, _check_chosen_again, _check_after_the_last_token, _check_none_left,
+        _check_max_moves, _check_refused, _check_refused_late, _check_error_chunk, _check_seed, _check_drawn_seeds,
+        _check_other_streams, _check_reader_leaves,
     ):  # fmt: skip
         check(attempt)
 
 
 @dataclass(eq=False)
 class FakeReplica:
-    """Streams TOKENS, one a chunk, and the reason in a chunk of its own, unless something goes wrong.
+    """Streams TOKENS, one a chunk, and the reason in a chunk of its own, unless something goes wrong. If `in_chunk` is
+    above 1, the reason comes with the last tokens.
 
     Attributes:
         lost_after: it is lost after so many chunks of a stream; None for never.
-        how: "raise", or "end" as a cut connection does.
+        how: "raise", "end" as a cut connection does, or "refuse": the chunk raises a ValueError.
         refuses: what `stream` raises.
+        in_chunk: the number of tokens in a chunk.
         log: what has happened, in order: shared by the replicas of a case.
     """
 
@@ -35,6 +38,7 @@ class FakeReplica:
     lost_after: int | None = None
     how: str = "raise"
     refuses: Exception | None = None
+    in_chunk: int = 1
     last: Chunk = field(default_factory=lambda: Chunk([], "length"))
     log: list = field(default_factory=list)
     load: int = 0
@@ -63,7 +67,12 @@ class FakeReplica:
 class FakeStream:
     def __init__(self, replica: FakeReplica, tokens: list[int]):
         self.replica, self.num_sent, self.is_closed = replica, 0, False
-        self.chunks = [*(Chunk([token]) for token in tokens), replica.last]
+        size = replica.in_chunk
+        parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+        if size == 1:
+            self.chunks = [*map(Chunk, parts), replica.last]
+        else:
+            self.chunks = [*map(Chunk, parts[:-1]), Chunk(parts[-1], "length")]
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -72,6 +81,8 @@ class FakeStream:
         if self.num_sent == self.replica.lost_after:
             if self.replica.how == "end":
                 raise StopIteration
+            if self.replica.how == "refuse":
+                raise ValueError("max_tokens is -1")
             raise ReplicaLost(f"replica {self.replica.name} has gone")
         if self.num_sent == len(self.chunks):
             raise StopIteration
@@ -90,7 +101,7 @@ def _start(attempt, replicas, case: str, request=None, choose=_first, **options)
     log: list = []
     for replica in replicas:
         replica.log = log
-    got = call(attempt, dict(request or REQUEST), replicas, choose, case=case, **options)
+    got = call(attempt, dict(REQUEST) if request is None else request, replicas, choose, case=case, **options)
     if isinstance(got, (list, tuple)):
         raise Mistake(
             f"expected an iterator of chunks; yours returned a {type(got).__name__}.",
@@ -108,13 +119,20 @@ def _start(attempt, replicas, case: str, request=None, choose=_first, **options)
 
 def _relayed(attempt, replicas, case: str, request=None, choose=_first, want=None, **options) -> list[Chunk]:
     """All chunks; the tokens must be `want` (all of them if None), with one reason at the end and nothing left open."""
-    given = list(replicas)
+    given, request = list(replicas), dict(request or REQUEST)
+    before = dict(request)
     chunks = list(islice(_start(attempt, replicas, case, request, choose, **options), 40))
     if replicas != given:
         raise Mistake(
             f"your code changed its argument `replicas`: it was {given}, and is {replicas}.",
             case=case,
             idea="The balancer needs the list for other requests. Make a copy first: `list(replicas)`.",
+        )
+    if request != before:
+        raise Mistake(
+            f"your code changed its argument `request`: it was {before}, and is {request}.",
+            case=case,
+            idea='Make a new dict: `request = {**request, "seed": ...}`.',
         )
     _check_not_asked_for_none(replicas, case)
     for chunk in chunks:
@@ -309,6 +327,47 @@ def _check_lost_twice(attempt) -> None:
         )
 
 
+def _check_larger_chunks(attempt) -> None:
+    case = (
+        "A's and B's chunks have two tokens each, and the reason comes in the same chunk as the last tokens; A is lost "
+        "after one chunk."
+    )
+    b = FakeReplica("B", in_chunk=2)
+    got = list(islice(_start(attempt, [FakeReplica("A", 1, in_chunk=2), b], case), 40))
+    if [token for chunk in got for token in chunk.token_ids] == TOKENS[:4]:
+        raise Mistake(
+            f"the reader should get the tokens {TOKENS}; yours got {TOKENS[:4]}.",
+            case=case,
+            idea="A chunk with a finish_reason can have tokens too. Yield it as it is.",
+        )
+    if b.requests and list((b.requests[0] or {}).get("output_token_ids", ())) != TOKENS[:2]:
+        raise Mistake(
+            f"B should go on behind {TOKENS[:2]}; it was asked {b.requests[0]}.",
+            case=case,
+            idea="A chunk can have several tokens. Note all of them: `token_ids += chunk.token_ids`.",
+        )
+    _relayed(attempt, [FakeReplica("A", 1, in_chunk=2), FakeReplica("B", in_chunk=2)], case)
+
+
+def _check_chosen_again(attempt) -> None:
+    case = "replicas A, B and C; `choose` returns the index of the last one in its list; C is lost after 2 chunks."
+    seen: list = []
+
+    def last(replicas):
+        seen.append([each.name for each in replicas])
+        return len(replicas) - 1
+
+    replicas = [FakeReplica("A"), FakeReplica("B"), FakeReplica("C", 2)]
+    _relayed(attempt, replicas, case, choose=last)
+    if replicas[0].requests or seen != [["A", "B", "C"], ["A", "B"]]:
+        raise Mistake(
+            "`choose` should be called with [A, B, C], then with [A, B], and B should be asked; yours called it with "
+            f"{' and '.join('[' + ', '.join(names) + ']' for names in seen)}.",
+            case=case,
+            idea="`choose` also decides which replica goes on: ask it again for each move, with those that are left.",
+        )
+
+
 def _check_after_the_last_token(attempt) -> None:
     for request, reason in ((REQUEST, "length"), ({**REQUEST, "max_tokens": 9, "stop_token_ids": [15]}, "stop")):
         for others in (1, 0):
@@ -390,6 +449,39 @@ def _check_refused(attempt) -> None:
         )
 
 
+def _check_refused_late(attempt) -> None:
+    late = "A's stream raises ValueError('max_tokens is -1') at its first chunk; B would do the same."
+    other = "`A.stream(...)` raises TypeError('max_tokens is -1'); B would raise the same."
+    moved = "A is lost after 2 chunks; `B.stream(...)` raises ValueError('max_tokens is -1'); C would raise the same."
+    refusal = ValueError("max_tokens is -1")
+    for case, replicas, num_asked in (
+        (late, [FakeReplica(name, 0, "refuse") for name in "AB"], 1),
+        (other, [FakeReplica(name, refuses=TypeError("max_tokens is -1")) for name in "AB"], 1),
+        (moved, [FakeReplica("A", 2), FakeReplica("B", refuses=refusal), FakeReplica("C", refuses=refusal)], 2),
+    ):
+        try:
+            chunks = _relayed(attempt, replicas, case, want=TOKENS[: 2 * (num_asked - 1)])
+        except (ValueError, TypeError) as error:
+            raise Mistake(
+                f"your code raised {type(error).__name__}.",
+                case=case,
+                idea="The reader gets it as a chunk, whatever its type is, and wherever it was raised: around the call "
+                "of `stream` and the loop over the chunks, `except Exception as error`.",
+            ) from None
+        if sum(bool(each.requests) for each in replicas) != num_asked:
+            raise Mistake(
+                f"replica {replicas[num_asked].name} was asked too.",
+                case=case,
+                idea=f"{replicas[num_asked - 1].name} wasn't lost: it refused the request, and so would every other.",
+            )
+        if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
+            raise Mistake(
+                f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
+                case=case,
+                idea="The message of the exception tells the reader what to change: `str(error)`.",
+            )
+
+
 def _check_error_chunk(attempt) -> None:
     case = "A yields five chunks, and Chunk([], 'error', 'out of memory')."
     b = FakeReplica("B")
@@ -424,6 +516,35 @@ def _check_seed(attempt) -> None:
                 idea="Without a seed, each replica draws one of its own, and B goes on with other random numbers than "
                 "A "
                 "would have. Draw one before the first replica is asked: `random.getrandbits(31)`.",
+            )
+
+
+def _check_drawn_seeds(attempt) -> None:
+    request = {"prompt": [5, 6], "max_tokens": 5}
+    case = f"eight times the request {request}, each time with a replica that doesn't fail."
+    replica = FakeReplica("A")
+    for _ in range(8):
+        _relayed(attempt, [replica], case, request)
+    seeds = [each.get("seed") for each in replica.requests]
+    if len(set(seeds)) == 1:
+        raise Mistake(
+            f"each request should get a seed of its own; yours is {seeds[0]} every time.",
+            case=case,
+            idea="With the same seed, everyone who sends this prompt gets the same completion. Draw one: "
+            "`random.getrandbits(31)`.",
+        )
+
+
+def _check_other_streams(attempt) -> None:
+    case = "A serves three other streams: its load is 3. It doesn't fail."
+    replica = FakeReplica("A", load=3)
+    list(islice(_start(attempt, [replica], case), 40))
+    for when, load, want in (("when it is asked", replica.log[0][1], 4), ("afterwards", replica.load, 3)):
+        if load != want:
+            raise Mistake(
+                f"{when}, its load should be {want}; it is {load}.",
+                case=case,
+                idea="Other streams count too: `replica.load += 1` before, `replica.load -= 1` afterwards.",
             )
 
 
