@@ -69,12 +69,12 @@ class NewTokens:
     tokens: list[NewToken]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Sent after every step: as tuples, which pickle writes several times as fast as dataclasses.
-        return _new_tokens, ([tuple(vars(token).values()) for token in self.tokens],)
+        # Sent after every step: pickle writes plain tuples in a quarter of the time.
+        return _new_tokens, (list(map(tuple, self.tokens)),)
 
 
 def _new_tokens(rows: list[tuple[Any, ...]]) -> NewTokens:
-    return NewTokens([NewToken(*row) for row in rows])
+    return NewTokens(list(map(NewToken._make, rows)))
 
 
 @dataclass(frozen=True)
