@@ -27,7 +27,7 @@ class NewToken(NamedTuple):
     """
 
     request_id: str
-    index: int
+    index: int  # type: ignore[assignment]  # tuples have a method of this name
     token: int
     text: str
     finish_reason: str | None

@@ -54,12 +54,12 @@ def request_to_go_on(request: "Request", token_ids: list[int]) -> "Request | Non
     Raises:
         ValueError: "n" is given and above 1.
     """
-    if request.get("n", 1) > 1:
+    if (request.get("n") or 1) > 1:
         raise ValueError(f"n is {request['n']}; only one completion can be continued.")
-    output_token_ids = [*request.get("output_token_ids", ()), *token_ids]
+    output_token_ids = [*(request.get("output_token_ids") or ()), *token_ids]
     if len(output_token_ids) >= request["max_tokens"]:
         return None
-    if output_token_ids and output_token_ids[-1] in request.get("stop_token_ids", ()):
+    if output_token_ids and output_token_ids[-1] in (request.get("stop_token_ids") or ()):
         return None
     return {**request, "output_token_ids": output_token_ids}
 
@@ -105,7 +105,7 @@ def relay(
         max_moves -= 1
         rest = request_to_go_on(request, token_ids)
         if rest is None:  # the replica was lost after the last token
-            yield Chunk([], "stop" if token_ids[-1] in request.get("stop_token_ids", ()) else "length")
+            yield Chunk([], "stop" if token_ids[-1] in (request.get("stop_token_ids") or ()) else "length")
             return
         asked = rest
     yield Chunk([], "error", f"every replica that was asked was lost; the stream ends after {len(token_ids)} tokens.")

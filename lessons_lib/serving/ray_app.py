@@ -336,7 +336,7 @@ def on_this_machine(args: dict[str, Any], port: int, folder: str, name: str = "l
     try:
         yield url
     finally:
-        serve.shutdown()  # type: ignore[no-untyped-call]
+        serve.shutdown()
         ray.shutdown()
 
 

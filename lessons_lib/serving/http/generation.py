@@ -189,11 +189,12 @@ class Generation:
         for prompt, params in zip(self.prompts, self.params):
             length, max_tokens = len(prompt), params.max_tokens or 1
             if longest is not None and length + max_tokens > longest:
+                asked = f", and max_tokens is {shortened(params.max_tokens)}" if length < longest else ""
                 room = f"Ask for {longest - length} or fewer" if length < longest else "Shorten the prompt"
                 raise ApiError(
                     400,
-                    f"the prompt has {length} tokens, and max_tokens is {shortened(max_tokens)}; the context is "
-                    f"{longest} tokens for both together. {room}.",
+                    f"the prompt has {length} tokens{asked}; the context is {longest} tokens for prompt and completion "
+                    f"together. {room}.",
                     param="max_tokens" if length < longest else "prompt",
                     code="context_length_exceeded",
                 )

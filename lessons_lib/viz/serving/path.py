@@ -47,7 +47,9 @@ def draw_path(
     taken: dict[frozenset[str], float] = {}
     said: dict[tuple[str, str], str] = {}
     for message in messages:
-        _draw_message(d, message, x, middle, taken, said)
+        _draw_arrow(d, message, x, middle)
+    for message in messages:  # above the arrows
+        _draw_label(d, message, x, middle, taken, said)
     d.height = bottom + 16
     return d.picture(_describe(title, lanes, messages, works, longest))
 
@@ -83,24 +85,34 @@ def _draw_work(d: Drawing, work: Work, x, y: float, colour: str) -> None:
         d.text(left + width / 2, y, work.label, 11, "middle", fill=text_on(colour))
 
 
-def _draw_message(d: Drawing, message: Message, x, middle: dict[str, float], taken: dict, said: dict) -> None:
-    """An arrow, and its label if there is room for it.
+def _ends(message: Message, middle: dict[str, float]) -> tuple[float, float]:
+    """The y where its arrow begins, and where it ends."""
+    half = _BAR / 2 if middle[message.target] > middle[message.source] else -_BAR / 2
+    return middle[message.source] + half, middle[message.target] - half
+
+
+def _draw_arrow(d: Drawing, message: Message, x, middle: dict[str, float]) -> None:
+    start, end = _ends(message, middle)
+    from_x, to_x = x(message.sent), x(message.received)
+    d.lines(f"M{number(from_x)} {number(start)}L{number(to_x)} {number(end)}", INK, 1.2, arrow=True)
+
+
+def _draw_label(d: Drawing, message: Message, x, middle: dict[str, float], taken: dict, said: dict) -> None:
+    """What a message is called, if there is room for it: beside the lower part of its arrow.
 
     Args:
         taken: lanes -> the x up to which labels between them are written.
         said: (source, target) -> the label written last.
     """
-    down = middle[message.target] > middle[message.source]
-    start = middle[message.source] + (_BAR / 2 if down else -_BAR / 2)
-    end = middle[message.target] - (_BAR / 2 if down else -_BAR / 2)
-    from_x, to_x = x(message.sent), x(message.received)
-    d.lines(f"M{number(from_x)} {number(start)}L{number(to_x)} {number(end)}", INK, 1.2, arrow=True)
     pair = frozenset((message.source, message.target))
     if said.get((message.source, message.target)) == message.label:
         return  # the arrow before says it already
-    left, width = (from_x + to_x) / 2 + 8, sans_width(message.label, 11)
+    start, end = _ends(message, middle)
+    below = 0.75 if end > start else 0.25
+    left = x(message.sent) + below * (x(message.received) - x(message.sent)) + 9
+    width = sans_width(message.label, 11)
     if taken.get(pair, 0.0) <= left and left + width <= WIDTH - 4:
-        d.text(left, (start + end) / 2, message.label, 11, halo=PAPER)
+        d.text(left, start + below * (end - start), message.label, 11, halo=PAPER)
         taken[pair] = left + width + 6
         said[message.source, message.target] = message.label
 
