@@ -91,9 +91,12 @@ def pytest_collection_modifyitems(items):
     pytest-xdist takes them in this order with `--no-loadscope-reorder`.
     """
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    is_night = os.environ.get("LESSONS_NIGHTLY") == "1"
     for item in items:
         if item.path.stem in MANY_CASES:
             item.add_marker("slow")
+        if not is_night and item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.skip(reason="set LESSONS_NIGHTLY=1: it starts many processes"))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -71,6 +71,7 @@ def test_ctrl_c_is_ignored_and_sigkill_is_noticed():
     run(story)
 
 
+@pytest.mark.nightly
 def test_the_engines_last_words_are_heard_over_tcp():
     async def story():
         front = EngineProcess(dying_engine, num_threads=1, transport="tcp")
@@ -102,7 +103,7 @@ def test_an_engine_that_cannot_be_made_says_why():
     run(story)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not os.path.exists("/proc"), reason="asks /proc")
 def test_the_process_ends_when_its_parent_is_killed():
     script = """

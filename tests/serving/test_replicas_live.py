@@ -2,15 +2,13 @@
 server that lives."""
 
 import asyncio
-import os
 
 import pytest
 
 from tools.replicas import kill_under_load, requests_of, routing_table
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("LESSONS_TWO_SERVERS") != "1", reason="set LESSONS_TWO_SERVERS=1: half a minute")
+@pytest.mark.nightly
 def test_streams_survive_a_kill_and_a_stop():
     bodies = requests_of(10, 40, seed=3)
     runs, _ = asyncio.run(kill_under_load(bodies, "round-robin"))

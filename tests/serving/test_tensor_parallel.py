@@ -248,7 +248,11 @@ def parallel(request):
     engine.close()
 
 
-@pytest.mark.parametrize("parallel", [load_llama, load_qwen2], indirect=True, ids=["llama", "qwen2"])
+@pytest.mark.parametrize(
+    "parallel",
+    [pytest.param(load_llama, id="llama"), pytest.param(load_qwen2, id="qwen2", marks=pytest.mark.nightly)],
+    indirect=True,
+)
 def test_an_engine_over_two_processes_gives_the_same_tokens(parallel, request):
     load = request.node.callspec.params["parallel"]
     with LLMEngine(*load("cpu"), CONFIG) as whole:
