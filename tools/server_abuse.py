@@ -277,7 +277,7 @@ def wait_until_few_files(server: ServerProcess) -> None:
 
 
 def unread(server: ServerProcess, times: int) -> str:
-    """Streams that nobody reads: the engine goes on, and their blocks are free when they are complete."""
+    """Streams that are never read: the engine goes on, and their blocks are free when they are complete."""
     rudes = [
         Rude(server, 4096).ask(PROMPT | {"prompt": "A", "max_tokens": 450, "stream": True, "logprobs": 5, "n": 2})
         for _ in range(times)

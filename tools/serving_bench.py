@@ -33,7 +33,7 @@ from lessons_lib.serving.engine_process import EngineProcess
 
 SLEEP = 0.005  # seconds a step
 PROMPT_TOKENS = 16
-SILENT, WITH_TEXT = "alone, nobody reads", "alone, with text"
+SILENT, WITH_TEXT = "alone, nothing is read", "alone, with text"
 THREAD, PROCESS, HTTP = "AsyncEngine", "EngineProcess", "HTTP"
 
 

@@ -3,7 +3,8 @@
 A model that relies on something the engine lacks gives wrong tokens without an error. So the engine serves two short
 prompts of random tokens and compares its logits with those of Hugging Face's `generate`, one prompt at a time. It makes
 this as hard as serving gets: both sequences in one packed batch, prompts in two chunks, blocks scattered, then a few
-decodes, and windows so short that all of this reaches past them.
+decodes, and windows so short that all of this reaches past them. The first layers answer for those like them (see
+`shallow`).
 """
 
 import re

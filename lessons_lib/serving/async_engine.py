@@ -96,7 +96,7 @@ class RequestStream:
         return tokens
 
     async def end(self) -> RequestEnded:
-        """Wait until the request has ended. Tokens that nobody has read can still be read."""
+        """Wait until the request has ended. Unread tokens can still be read."""
         try:
             await self._request.ended.wait()
         except BaseException:

@@ -21,7 +21,7 @@ METRICS_INTERVAL = 0.25  # seconds; a copy of all metrics takes about as long as
 
 
 class EngineLoop:
-    """Owns an engine: whoever wants something from the engine sends a command.
+    """Owns an engine. Everything else sends it commands.
 
     Attributes:
         engine: an LLMEngine.
@@ -43,7 +43,8 @@ class EngineLoop:
         return self.apply(commands) + self.step()
 
     def apply(self, commands: Iterable[Command]) -> list[Event]:
-        """Carry out commands, without a step: whoever waits to be accepted needn't wait for the step as well."""
+        """Carry out commands, without a step: a caller that waits for its request to be accepted needn't wait for
+        the step as well."""
         events: list[Event] = []
         for command in commands:
             events += self._add(command) if isinstance(command, AddRequest) else self._abort(command)

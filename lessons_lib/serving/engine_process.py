@@ -306,7 +306,7 @@ def serve(engine: LLMEngine, socket: "zmq.Socket[bytes]") -> None:
     socket.send(pickle.dumps([EngineReady(EngineInfo.of(engine)), loop.status()]))
     while (commands := _received(socket, wait=not engine.has_unfinished())) is not None:
         if answers := loop.apply(commands):
-            socket.send(_packed(answers))  # nobody who waits to be accepted waits for the step as well
+            socket.send(_packed(answers))  # before the step, so that no caller waits for it
         if events := loop.step():
             socket.send(_packed(events))
     loop.close()
@@ -327,7 +327,7 @@ def _received(socket: "zmq.Socket[bytes]", wait: bool) -> list[Command] | None:
 def _packed(events: list[Event]) -> bytes:
     try:
         return pickle.dumps(events)
-    except Exception:  # an error of somebody else's class
+    except Exception:  # the error's class isn't ours
         plain = [
             Refused(event.request_id, RuntimeError(error_text(event.error))) if isinstance(event, Refused) else event
             for event in events

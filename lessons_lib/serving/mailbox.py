@@ -38,7 +38,7 @@ class Mailbox(Generic[T]):
         self._has_news.set()
 
     def clear(self) -> None:
-        """Drop what nobody will take."""
+        """Drop what won't be taken."""
         self._items = []
 
     async def take(self) -> list[T]:

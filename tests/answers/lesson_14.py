@@ -1122,7 +1122,7 @@ EVENTS = [
     Wrong("empty finish reason", sse(reason=lambda tokens: tokens[-1].finish_reason or ""), "not an empty string"),
     Wrong("finish reason in an extra event", finish_in_an_extra_event, "An extra event carries no text"),
     Wrong("looks ahead", looks_ahead, "before the text of the first was sent"),
-    Wrong("always usage", sse(wants_usage=lambda prompt_tokens: True), "nobody asked for usage"),
+    Wrong("always usage", sse(wants_usage=lambda prompt_tokens: True), "the client didn't ask for usage"),
     Wrong("never usage", sse(wants_usage=lambda prompt_tokens: False), "the usage event is missing"),
     Wrong("usage if prompt_tokens", sse(wants_usage=bool), "Smallest case: one token; prompt_tokens=0"),
     Wrong("usage without choices", sse(usage_choices=False), "has no `choices`"),

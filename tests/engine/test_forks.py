@@ -1,37 +1,20 @@
 """The completions of one prompt are sampled together, with the tokens that each would get alone."""
 
-import copy
-
-import engine_cases
 import pytest
 import torch
-from engine_cases import LetterTokenizer, check_that_nothing_is_left
+from engine_cases import KINDS, check_that_nothing_is_left, engine_of_kind
 from oracle import END
 
 from lessons_lib.engine import step_results
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 
 SIZES = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
-KINDS = ["waits", "overlaps"]
-
-
-@pytest.fixture(scope="module")
-def models():
-    """The overlapped engine gives its model another attention."""
-    return {kind: copy.deepcopy(engine_cases.a_model()) for kind in KINDS}
 
 
 @pytest.fixture(params=KINDS)
-def an_engine(models, request):
-    if request.param == "waits":
-        return LLMEngine(models["waits"], LetterTokenizer(), EngineConfig(**SIZES))
-    make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    return OverlappedEngine(models["overlaps"], LetterTokenizer(), EngineConfig(**SIZES, make_runner=make_runner))
+def an_engine(request):
+    return engine_of_kind(request.param, **SIZES)
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,19 @@
 """What an engine says about the moment: counted by hand from its sequences and blocks. And how much of each prompt it
 found in its cache."""
 
-import copy
-
-import engine_cases
 import pytest
-from engine_cases import LetterTokenizer, greedy
+from engine_cases import KINDS, engine_of_kind, greedy
 from prometheus_client.parser import text_string_to_metric_families
 
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.prometheus import prometheus_text
 
 SIZES = dict(num_blocks=22, max_num_seqs=4, max_num_batched_tokens=24, block_size=4)
-KINDS = ["waits", "overlaps"]
-
-
-@pytest.fixture(scope="module")
-def models():
-    """The overlapped engine gives its model another attention."""
-    return {kind: copy.deepcopy(engine_cases.a_model()) for kind in KINDS}
 
 
 @pytest.fixture(params=KINDS)
-def an_engine(models, request):
-    def make(**config):
-        config = {**SIZES, **config}
-        if request.param == "waits":
-            return LLMEngine(models["waits"], LetterTokenizer(), EngineConfig(**config))
-        make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return OverlappedEngine(models["overlaps"], LetterTokenizer(), EngineConfig(**config, make_runner=make_runner))
-
-    return make
+def an_engine(request):
+    return lambda **config: engine_of_kind(request.param, **{**SIZES, **config})
 
 
 def by_hand(engine):
@@ -74,11 +53,8 @@ def test_gauges_are_what_the_sequences_have(an_engine):
     assert seen[-1].running == seen[-1].waiting == seen[-1].used_blocks == 0
 
 
-def test_sequences_whose_last_token_is_in_flight_are_running(models):
-    make_runner = gpu_model_runner(compiled=False, capture=rerun)
-    engine = OverlappedEngine(
-        models["overlaps"], LetterTokenizer(), EngineConfig(**{**SIZES, "num_blocks": 150}, make_runner=make_runner)
-    )
+def test_sequences_whose_last_token_is_in_flight_are_running():
+    engine = engine_of_kind("overlaps", **{**SIZES, "num_blocks": 150})
     engine.add_request([1, 2, 3], greedy(1))
     engine.step()
     assert engine.overlap.leaving and engine.gauges().running == 1

@@ -1,38 +1,17 @@
 """What the reader of a stream is told with each token is what the output of the request has at the end."""
 
-import copy
-
-import engine_cases
 import pytest
-from engine_cases import LetterTokenizer, letter
+from engine_cases import KINDS, engine_of_kind, letter
 from oracle import END
 
-from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams
 
 ROOMY = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
-KINDS = ["waits", "overlaps"]
-
-
-@pytest.fixture(scope="module")
-def models():
-    """The overlapped engine gives its model another attention."""
-    return {kind: copy.deepcopy(engine_cases.a_model()) for kind in KINDS}
 
 
 @pytest.fixture(params=KINDS)
-def an_engine(models, request):
-    def make(**config):
-        config = {**ROOMY, **config}
-        if request.param == "waits":
-            return LLMEngine(models["waits"], LetterTokenizer(), EngineConfig(**config))
-        make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return OverlappedEngine(models["overlaps"], LetterTokenizer(), EngineConfig(**config, make_runner=make_runner))
-
-    return make
+def an_engine(request):
+    return lambda **config: engine_of_kind(request.param, **{**ROOMY, **config})
 
 
 def served(engine, requests):

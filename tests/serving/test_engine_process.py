@@ -31,7 +31,7 @@ def is_gone(pid):
     except ProcessLookupError:
         return True
     with open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # ended, but nobody has asked for its status
+        return file.read().rsplit(")", 1)[1].split()[0] == "Z"  # ended, but its status wasn't asked for
 
 
 def run(story):

@@ -1,10 +1,13 @@
 """Engines over tiny models, and what must hold of one when all is done."""
 
+import copy
 import functools
 
 from oracle import END, generate_alone
 
+from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import tiny_model
@@ -33,6 +36,23 @@ def an_engine(family="qwen2", clock=None, model=None, **config):
     config = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "block_size": 4, "num_blocks": 60, **config}
     kwargs = {"clock": clock} if clock else {}
     return LLMEngine(model or a_model(family), LetterTokenizer(), EngineConfig(**config), **kwargs)
+
+
+KINDS = ("waits", "overlaps")
+
+
+@functools.cache
+def model_of_kind(kind):
+    """The overlapped engine gives its model another attention, so each kind has its own."""
+    return copy.deepcopy(a_model())
+
+
+def engine_of_kind(kind, **config):
+    """An engine that waits for each step, or one that launches a step before it has the tokens of the last."""
+    if kind == "waits":
+        return LLMEngine(model_of_kind(kind), LetterTokenizer(), EngineConfig(**config))
+    make_runner = gpu_model_runner(compiled=False, capture=rerun)
+    return OverlappedEngine(model_of_kind(kind), LetterTokenizer(), EngineConfig(**config, make_runner=make_runner))
 
 
 class Clock:

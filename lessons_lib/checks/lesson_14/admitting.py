@@ -54,6 +54,13 @@ class Desk:
                 outcomes.append((type(error).__name__, error))
         return outcomes
 
+    def serve_six(self) -> None:
+        """Six prompts of 30 tokens, one after the other, one every 2 s."""
+        for _ in range(6):
+            self.admit(30)
+            self.clock.now += 2.0
+            self.release(0)
+
     def release(self, index: int, was_served: bool = True) -> None:
         own, right = self.pairs.pop(index)
         self.own.release(own, was_served=was_served)
@@ -236,10 +243,7 @@ def _refused(attempt) -> None:
 def _waits(attempt) -> None:
     case = "max_requests=2; six requests were served, one every 2 s; then two are in flight and a third one comes."
     desk = Desk(attempt, case, 2, 100)
-    for _ in range(6):
-        desk.admit(30)
-        desk.clock.now += 2.0
-        desk.release(0)
+    desk.serve_six()
     desk.clock.now += 1.0
     desk.admit(30)
     desk.admit(30)
@@ -254,10 +258,7 @@ def _waits(attempt) -> None:
         10,
         100,
     )
-    for _ in range(6):
-        desk.admit(30)
-        desk.clock.now += 2.0
-        desk.release(0)
+    desk.serve_six()
     desk.admit(90)
     _compare_waits(
         desk,
@@ -270,10 +271,7 @@ def _waits(attempt) -> None:
         10,
         100,
     )
-    for _ in range(6):
-        desk.admit(30)
-        desk.clock.now += 2.0
-        desk.release(0)
+    desk.serve_six()
     desk.admit(60)
     desk.admit(20)
     _compare_waits(

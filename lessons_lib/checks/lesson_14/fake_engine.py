@@ -114,7 +114,7 @@ class FakeEngine:
 class TimedExecutor(ThreadPoolExecutor):
     """One "thread" on the virtual clock: a call takes STEP_SECONDS, and its result is there at the end.
 
-    Like a thread, it can't be cancelled: a call that has begun goes on, whoever waits for it.
+    Like a thread, it can't be cancelled: a call that has begun goes on, even if its caller no longer waits for it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: FakeEngine):

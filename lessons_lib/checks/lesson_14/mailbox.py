@@ -220,7 +220,7 @@ def _several_between(attempt) -> None:
 
 
 def _no_reader(attempt) -> None:
-    case = "1,000 items are put in while nobody reads; then take()."
+    case = "1,000 items are put in before anything is read; then take()."
 
     async def story():
         box = _new(attempt, case)

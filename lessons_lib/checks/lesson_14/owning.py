@@ -69,7 +69,7 @@ class Scene:
         return asyncio.ensure_future(wrap(coroutine))
 
     def audit(self, how: str) -> None:
-        """After the end: no faults, nobody inside, everything closed.
+        """After the end: no faults, no call in progress, everything closed.
 
         Args:
             how: how it ended, for messages.
@@ -308,7 +308,7 @@ def _failing(attempt) -> None:
             raise Mistake(
                 "the engine failed, and your coroutine ended as if nothing had happened.",
                 case=case,
-                idea="Don't catch the exception: whoever started the owner tells the readers what went wrong.",
+                idea="Don't catch the exception: the code that started the owner tells the readers what went wrong.",
             )
         _compare_events(scene)
         scene.audit("a turn raised")

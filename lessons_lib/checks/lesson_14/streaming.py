@@ -300,7 +300,7 @@ def _check_usage(extra: list, got: list, wanted: list, batches, prompt_tokens, c
     if prompt_tokens is None:
         if extra:
             raise Mistake(
-                f"nobody asked for usage; yours has an event without choices: {short(extra[0])}.",
+                f"the client didn't ask for usage; yours has an event without choices: {short(extra[0])}.",
                 case=case,
                 idea="Some clients take `choices[0]` of every event and would fail. Send it only if `prompt_tokens` is given.",  # noqa: E501
             )

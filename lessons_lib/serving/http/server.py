@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         port = sockets[0].getsockname()[1] if sockets else self.settings.port
-        with contextlib.suppress(OSError):  # nobody reads it, or the disk is full
+        with contextlib.suppress(OSError):  # nothing reads it, or the disk is full
             print(ready_line(self.settings, port), flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
