@@ -2,7 +2,9 @@
 
     python -m tools.serving_bench
     python -m tools.serving_bench --models slow --rounds 5 --json figures.json
-    python -m tools.serving_bench --http http://127.0.0.1:8000/v1
+    python -m tools.serving_bench --http http://127.0.0.1:8000
+
+The server of HTTP and the client that measures it run on the same cores as the engine.
 
 All ways take turns in one run, so that a slow minute of the machine affects them all. Two cores should be quiet.
 """
@@ -30,11 +32,16 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.engine_process import EngineProcess
+from lessons_lib.serving.http.server_process import ServerProcess
+from lessons_lib.serving.load.client import open_loop
+from lessons_lib.serving.load.http_client import CompletionsClient
+from lessons_lib.serving.load.shapes import LoadRequest
 
+PLAIN = {"temperature": 0, "ignore_eos": True}
 SLEEP = 0.005  # seconds a step
 PROMPT_TOKENS = 16
 SILENT, WITH_TEXT = "alone, nothing is read", "alone, with text"
-THREAD, PROCESS, HTTP = "AsyncEngine", "EngineProcess", "HTTP"
+THREAD, PROCESS, HTTP = "AsyncEngine", "EngineProcess", "HTTP, engine in a process"
 
 
 class SleepingRunner(ModelRunner):
@@ -102,23 +109,34 @@ async def run_front(front: AsyncEngine, load: list) -> list[list[int]]:
     return list(await asyncio.gather(*[read(*each) for each in load]))
 
 
-async def run_http(client: Any, url: str, model: str, load: list) -> list[list[int]]:
-    """Counts tokens only: the API says how many there were, not which."""
+async def run_http(url: str, load: list) -> list[list[int]]:
+    """Only the count of the tokens is right."""
+    requests = [LoadRequest(prompt, len(prompt), params.max_tokens) for prompt, params in load]
+    client = CompletionsClient(url, extra_body=PLAIN)
+    log = await open_loop(client.send, requests, [0.0] * len(requests))
+    for record in log.records:
+        if not record.succeeded:
+            raise RuntimeError(f"request {record.request_id} failed: {record.error}")
+    return [[0] * record.output_tokens for record in log.records]
 
-    async def read(prompt: list[int], params: SamplingParams) -> list[int]:
-        body = dict(
-            model=model, prompt=prompt, max_tokens=params.max_tokens, temperature=0, ignore_eos=True, stream=True
-        )
-        body |= dict(stream_options={"include_usage": True})
-        last = ""
-        async with client.stream("POST", f"{url}/completions", json=body) as response:
+
+async def tokens_over_http(url: str, load: list) -> list[list[int]]:
+    """The tokens of each stream."""
+    import httpx
+
+    async def read(client: httpx.AsyncClient, prompt: list[int], params: SamplingParams) -> list[int]:
+        body = PLAIN | dict(prompt=prompt, max_tokens=params.max_tokens, stream=True, return_token_ids=True)
+        tokens: list[int] = []
+        async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
             response.raise_for_status()
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
-                    last = line
-        return [0] * json.loads(last[len("data: ") :])["usage"]["completion_tokens"]
+                    for choice in json.loads(line[len("data: ") :])["choices"]:
+                        tokens += choice["token_ids"]
+        return tokens
 
-    return list(await asyncio.gather(*[read(*each) for each in load]))
+    async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=len(load))) as client:
+        return list(await asyncio.gather(*[read(client, *each) for each in load]))
 
 
 async def timed(way: Callable[[list], Awaitable[list[list[int]]]], load: list) -> tuple[float, list[list[int]]]:
@@ -133,29 +151,27 @@ async def compare(name: str, streams: int, max_tokens: int, rounds: int) -> dict
     from tools.serving_bench import make_engine as importable  # this module is called __main__ here
 
     load = workload(streams, max_tokens)
-    with make_engine(name, streams) as engine:
+    threads = torch.get_num_threads()
+    with make_engine(name, streams) as engine, ServerProcess(name, streams, module="tools.bench_server") as server:
         async with (
             AsyncEngine(engine) as thread,
-            EngineProcess(partial(importable, name, streams), num_threads=torch.get_num_threads()) as process,
+            EngineProcess(partial(importable, name, streams), num_threads=threads) as process,
         ):
             ways: dict[str, Callable[[list], Awaitable[list[list[int]]]]] = {
                 SILENT: partial(run_alone, engine, False),
                 WITH_TEXT: partial(run_alone, engine, True),
                 THREAD: partial(run_front, thread),
                 PROCESS: partial(run_front, process),
+                HTTP: partial(run_http, server.url),
             }
-            return await rounds_of(name, ways, load, rounds)
+            found = await rounds_of(name, ways, load, rounds)
+            found["same"] &= await tokens_over_http(server.url, load) == await run_alone(engine, False, load)
+            return found
 
 
 async def compare_http(url: str, streams: int, max_tokens: int, rounds: int) -> dict:
     """A server that runs already."""
-    import httpx
-
-    limits = httpx.Limits(max_connections=streams)
-    async with httpx.AsyncClient(timeout=None, limits=limits) as client:
-        model = (await client.get(f"{url}/models")).raise_for_status().json()["data"][0]["id"]
-        ways = {HTTP: partial(run_http, client, url, model)}
-        return await rounds_of(f"{model} at {url}", ways, workload(streams, max_tokens), rounds)
+    return await rounds_of(url, {HTTP: partial(run_http, url)}, workload(streams, max_tokens), rounds)
 
 
 async def rounds_of(name: str, ways: dict, load: list, rounds: int) -> dict:
@@ -166,7 +182,7 @@ async def rounds_of(name: str, ways: dict, load: list, rounds: int) -> dict:
             tokens per second and its "ratios" to the first two ways, one for each round.
     """
     rates: dict[str, list[float]] = {way: [] for way in ways}
-    answers = []
+    answers: list[list[list[int]]] = []
     for index in range(rounds + 1):
         for way, run in ways.items():
             rate, tokens = await timed(run, load)
@@ -176,7 +192,7 @@ async def rounds_of(name: str, ways: dict, load: list, rounds: int) -> dict:
     return {
         "model": name,
         "streams": len(load),
-        "same": all(tokens == answers[0] for tokens in answers),
+        "same": all(tokens == answers[0] for tokens in answers if any(map(any, tokens))),
         "ways": {way: {"rates": rates[way], "ratios": ratios(rates, way)} for way in ways},
     }
 
@@ -209,7 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
     load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     print(f"{os.cpu_count()} cores, load average {load_average}, torch threads {torch.get_num_threads()}")
     if options.http:
-        results = [asyncio.run(compare_http(options.http.rstrip("/"), *sizes))]
+        results = [asyncio.run(compare_http(options.http, *sizes))]
     else:
         results = [asyncio.run(compare(name, *sizes)) for name in options.models]
     for found in results:

@@ -33,6 +33,7 @@ from lessons_lib.serving.messages import (
     RequestEnded,
     error_text,
 )
+from lessons_lib.serving.stream_text import StreamText, TextRules
 
 CLOSED = "EngineDead: the front was closed."
 CHARACTERS_PER_TOKEN = 4  # of usual text; how long a prompt is until the engine has encoded it
@@ -45,7 +46,7 @@ class InFlight:
 
     Attributes:
         answered: set when the engine has accepted or refused it, or has died.
-        num_prompt_tokens: of its prompt, once the engine has accepted it.
+        num_prompt_tokens, text_rules: see Accepted, once the engine has accepted it.
         refusal: why it isn't served, for the caller of `add`.
         ended: set when `end` is there.
         is_left: whether its reader has left, and its abort is on the way.
@@ -55,6 +56,7 @@ class InFlight:
     admitted: Admitted
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     num_prompt_tokens: int = 0
+    text_rules: TextRules | None = None
     refusal: Exception | None = None
     mailbox: Mailbox[NewToken] = field(default_factory=Mailbox)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,9 +79,15 @@ class RequestStream:
         num_prompt_tokens: how many tokens its prompt has.
     """
 
-    def __init__(self, front: "AsyncEngine", request: InFlight):
+    def __init__(self, front: "AsyncEngine", request: InFlight, known: Sequence[int] = ()):
+        """
+        Args:
+            known: the first tokens of the completion, if another engine has computed them.
+        """
         self.request_id, self.num_prompt_tokens = request.request_id, request.num_prompt_tokens
         self._front, self._request = front, request
+        rules = request.text_rules
+        self._text = None if rules is None else StreamText(front.info.tokenizer, rules, known)
 
     def __aiter__(self) -> "RequestStream":
         return self
@@ -88,6 +96,8 @@ class RequestStream:
         """All tokens that have arrived since the last call. Waits for one if there is none."""
         try:
             tokens = await self._request.mailbox.take()
+            if self._text is not None:
+                tokens = self._text.add_to(tokens)
         except BaseException:
             self._front.leave(self._request)
             raise
@@ -213,7 +223,7 @@ class AsyncEngine:
         except BaseException:
             self.leave(request)
             raise
-        return RequestStream(self, request)
+        return RequestStream(self, request, output_ids)
 
     async def abort(self, request_id: str) -> RequestEnded | None:
         """End a request now. Its stream ends with the finish reason "abort".
@@ -343,7 +353,7 @@ class AsyncEngine:
             elif (request := requests.get(event.request_id)) is None:
                 continue  # the front has died meanwhile
             elif isinstance(event, Accepted):
-                request.num_prompt_tokens = event.num_prompt_tokens
+                request.num_prompt_tokens, request.text_rules = event.num_prompt_tokens, event.text_rules
                 request.answered.set()
             elif isinstance(event, Refused):
                 request.refusal = event.error

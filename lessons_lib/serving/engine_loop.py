@@ -16,6 +16,7 @@ from lessons_lib.serving.messages import (
     Refused,
     RequestEnded,
 )
+from lessons_lib.serving.stream_text import TextRules
 
 METRICS_INTERVAL = 0.25  # seconds; a copy of all metrics takes about as long as serving a few tokens
 
@@ -89,12 +90,14 @@ class EngineLoop:
                 command.params,
                 request_id=command.request_id,
                 on_token=self._tokens.append,
+                stream_text=False,
                 **command.options,
             )
         except Exception as error:
             return [Refused(command.request_id, error.with_traceback(None))]
         self.open.add(command.request_id)
-        return [Accepted(command.request_id, len(self.engine.requests[command.request_id].prompt_ids))]
+        request = self.engine.requests[command.request_id]
+        return [Accepted(request.id, len(request.prompt_ids), TextRules.of(request, self.engine.tokenizer))]
 
     def _abort(self, command: AbortRequest) -> list[Event]:
         output = self.engine.abort(command.request_id) if command.request_id in self.open else None

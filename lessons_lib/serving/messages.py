@@ -11,6 +11,7 @@ from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling import TokenLogprobs
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import context_length
+from lessons_lib.serving.stream_text import TextRules
 
 
 class Draining(RuntimeError):
@@ -44,10 +45,15 @@ class AbortRequest:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The engine serves the request."""
+    """The engine serves the request.
+
+    Attributes:
+        text_rules: how its reader makes the text of its tokens; None if they have it, or if no text is wanted.
+    """
 
     request_id: str
     num_prompt_tokens: int
+    text_rules: TextRules | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ from lessons_lib.serving.messages import (
     RequestEnded,
     error_text,
 )
+from lessons_lib.serving.stream_text import TextRules
+
+PLAIN_TEXT = TextRules({"skip_special_tokens": True}, shows_stop_token=False)
 
 
 def kinds(events):
@@ -30,8 +33,8 @@ def test_a_request_from_its_command_to_its_end():
     loop = EngineLoop(counting_engine())
     events = loop.turn([AddRequest("a", [1, 2, 3], greedy(3, ignore_eos=True))])
     assert kinds(events) == [Accepted, NewTokens, EngineStatus]
-    assert events[0] == Accepted("a", 3)
-    assert events[1].tokens == [NewToken("a", 0, 4, "%", None)]
+    assert events[0] == Accepted("a", 3, PLAIN_TEXT)
+    assert events[1].tokens == [NewToken("a", 0, 4, "", None)], "its text is made where it is read"
     assert events[2].gauges.running == 1 and events[2].gauges.used_blocks > 0
     assert kinds(loop.turn([])) == [NewTokens, EngineStatus]
     events = loop.turn([])
@@ -54,7 +57,7 @@ def test_one_message_has_the_tokens_of_all_requests():
 
 def test_the_answer_is_known_before_the_step():
     loop = EngineLoop(counting_engine())
-    assert loop.apply([AddRequest("a", [1], greedy(2))]) == [Accepted("a", 1)]
+    assert loop.apply([AddRequest("a", [1], greedy(2))]) == [Accepted("a", 1, PLAIN_TEXT)]
     assert loop.engine.metrics.steps == 0
 
 
