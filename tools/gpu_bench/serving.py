@@ -6,6 +6,7 @@ processes of their own.
 """
 
 import argparse
+import asyncio
 import json
 import multiprocessing
 import sys
@@ -84,11 +85,9 @@ def in_process(folder: str, requests: list[LoadRequest]) -> dict[str, list[float
     return rates
 
 
-def client(url: str, requests: list[LoadRequest], start: Any, results: Any) -> None:
+def client(urls: Any, requests: list[LoadRequest], start: Any, results: Any) -> None:
     """One of the processes that read."""
-    import asyncio
-
-    sender = CompletionsClient(url, extra_body={"temperature": 0, "ignore_eos": True})
+    sender = CompletionsClient(urls.get(), extra_body={"temperature": 0, "ignore_eos": True})
     for _ in range(ROUNDS + 1):
         start.wait()
         log = asyncio.run(open_loop(sender.send, requests, [0.0] * len(requests)))
@@ -102,28 +101,35 @@ def over_http(folder: str, engine: str, requests: list[LoadRequest]) -> list[dic
         "--max-model-len", str(MAX_MODEL_LEN), "--max-requests", str(2 * len(requests)), "--no-access-log",
     ]  # fmt: skip
     context = multiprocessing.get_context("spawn")
-    start, results = context.Barrier(CLIENTS + 1), context.Queue()
+    start, urls, results = context.Barrier(CLIENTS + 1), context.Queue(), context.Queue()
+    processes = [
+        context.Process(target=client, args=(urls, requests[index::CLIENTS], start, results), daemon=True)
+        for index in range(CLIENTS)
+    ]
+    for process in processes:
+        process.start()  # they are ready long before the server is
     reports = []
+    began = time.perf_counter()
     with ServerProcess("--model", folder, "--engine", engine, *sizes, start_timeout=400) as server:
-        processes = [
-            context.Process(target=client, args=(server.url, requests[index::CLIENTS], start, results), daemon=True)
-            for index in range(CLIENTS)
-        ]
-        for process in processes:
-            process.start()
+        print(f"the server was ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+        for _ in processes:
+            urls.put(server.url)
         for index in range(ROUNDS + 1):
             start.wait()
             logs = [results.get(timeout=300) for _ in processes]
             records = [record for log in logs for record in log.records]
             duration = max(log.duration for log in logs)
+            found = report(LoadLog(records, duration, duration))
+            print(engine, {name: round(found[name], 1) for name in NAMES}, file=sys.stderr, flush=True)
             if index:
-                reports.append(report(LoadLog(records, duration, duration)))
+                reports.append(found)
     return reports
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a tiny model and few streams, to try this on a CPU")
+    parser.add_argument("--engines", nargs="*", choices=("process", "thread"), default=("process", "thread"))
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     streams, new_tokens = (16, 32) if options.small else (STREAMS, NEW_TOKENS)
@@ -136,9 +142,8 @@ def main() -> None:
         results["in the process"] = in_process(folder, requests)
         print(results["in the process"], file=sys.stderr, flush=True)
         torch.cuda.empty_cache()
-        for engine in ("process", "thread"):
+        for engine in options.engines:
             results[engine] = [{name: one[name] for name in NAMES} for one in over_http(folder, engine, requests)]
-            print(engine, results[engine], file=sys.stderr, flush=True)
     if options.record:
         options.record.write_text(json.dumps(results, indent=1))
 
