@@ -8,6 +8,7 @@ import json
 import queue
 import time
 
+import anyio
 import numpy as np
 
 from answers import Wrong
@@ -1152,7 +1153,413 @@ EVENTS = [
     Wrong("no index", sse(has_index=False), "should have the index 0"),
 ]
 
-# 14.4 AdmissionControl
+# 14.4 stream_until_gone
+
+
+async def send_all(add, send):
+    async with await add() as stream:
+        async for tokens in stream:
+            await send(tokens)
+
+
+async def until_gone(receive):
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def stop(*tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def leaving(
+    work=send_all,
+    listen=until_gone,
+    gone=False,
+    done=True,
+    stopped=lambda sending, listening: (sending, listening),
+    result=lambda sending: sending.result(),
+):
+    """The reference with one rule made another way."""
+
+    async def stream_until_gone(add, receive, send):
+        sending, listening = asyncio.ensure_future(work(add, send)), asyncio.ensure_future(listen(receive))
+        try:
+            await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                return gone
+            result(sending)
+            return done
+        finally:
+            await stop(*stopped(sending, listening))
+
+    return stream_until_gone
+
+
+async def never_listens(add, receive, send):
+    await send_all(add, send)
+    return True
+
+
+async def asks_at_the_end(add, receive, send):
+    """Is the client still there? It asks once all has been sent."""
+    await send_all(add, send)
+    try:
+        await asyncio.wait_for(until_gone(receive), 0.001)
+        return False
+    except asyncio.TimeoutError:
+        return True
+
+
+async def listens_after_add(add, receive, send):
+    stream = await add()
+
+    async def accepted():
+        return stream
+
+    return await leaving()(accepted, receive, send)
+
+
+async def looks_between_batches(add, receive, send):
+    async with await add() as stream:
+        async for tokens in stream:
+            try:
+                await asyncio.wait_for(until_gone(receive), 0.001)
+                return False
+            except asyncio.TimeoutError:
+                await send(tokens)
+    return True
+
+
+async def listens_before_the_first_token(add, receive, send):
+    async def first():
+        stream = await add()
+        try:
+            return stream, await anext(stream, None)
+        except BaseException:
+            await stream.aclose()
+            raise
+
+    started, listening = asyncio.ensure_future(first()), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((started, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            return False
+        stream, tokens = started.result()
+    finally:
+        await stop(started, listening)
+    async with stream:
+        await send(tokens)
+        async for tokens in stream:
+            await send(tokens)
+    return True
+
+
+async def listens_for_tokens_only(add, receive, send):
+    """Next to the waiting for tokens, not next to `send`."""
+    listening = asyncio.ensure_future(until_gone(receive))
+    adding = asyncio.ensure_future(add())
+    waiting, stream = adding, None
+    try:
+        while True:
+            await asyncio.wait((waiting, listening), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                return False
+            if stream is None:
+                stream = waiting.result()
+            else:
+                try:
+                    await send(waiting.result())
+                except StopAsyncIteration:
+                    return True
+            waiting = asyncio.ensure_future(stream.__anext__())
+    finally:
+        await stop(waiting, listening)
+        if stream is not None:
+            await stream.aclose()
+
+
+async def any_message(receive):
+    await receive()
+
+
+async def one_message(receive):
+    if (await receive())["type"] != "http.disconnect":
+        await asyncio.get_running_loop().create_future()
+
+
+async def with_timeouts(receive):
+    while True:
+        try:
+            return await asyncio.wait_for(until_gone(receive), 0.01)
+        except asyncio.TimeoutError:
+            continue
+
+
+async def two_listeners(receive):
+    await asyncio.gather(until_gone(receive), until_gone(receive))
+
+
+async def without_aclose(add, send):
+    async for tokens in await add():
+        await send(tokens)
+
+
+async def aclose_at_the_end(add, send):
+    stream = await add()
+    async for tokens in stream:
+        await send(tokens)
+    await stream.aclose()
+
+
+async def sends_at_the_end(add, send):
+    async with await add() as stream:
+        await send([token async for tokens in stream for token in tokens])
+
+
+async def sends_single_tokens(add, send):
+    async with await add() as stream:
+        async for tokens in stream:
+            for token in tokens:
+                await send([token])
+
+
+async def sends_without_waiting(add, send):
+    async with await add() as stream:
+        pending = []
+        async for tokens in stream:
+            pending.append(asyncio.ensure_future(send(tokens)))
+        await asyncio.gather(*pending)
+
+
+async def one_batch_late(add, send):
+    held = None
+    async with await add() as stream:
+        async for tokens in stream:
+            if held:
+                await send(held)
+            held = tokens
+    await send(held)
+
+
+async def waits_for_the_work(add, receive, send):
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+        is_whole = sending.done()
+        await sending
+        return is_whole
+    finally:
+        await stop(sending, listening)
+
+
+async def waits_for_both(add, receive, send):
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.gather(sending, listening)
+        return True
+    finally:
+        await stop(sending, listening)
+
+
+async def without_finally_here(add, receive, send):
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+    is_whole = sending.done()
+    await stop(sending, listening)
+    if is_whole:
+        sending.result()
+    return is_whole
+
+
+async def aborts_after_an_await(add, receive, send):
+    """The request is aborted by the outer coroutine, after a wait that can be interrupted."""
+    streams = []
+
+    async def work():
+        streams.append(await add())
+        async for tokens in streams[0]:
+            await send(tokens)
+
+    sending, listening = asyncio.ensure_future(work()), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done():
+            return False
+        sending.result()
+        return True
+    finally:
+        await stop(sending, listening)
+        for stream in streams:
+            await stream.aclose()
+
+
+async def swallows_its_cancellation(add, receive, send):
+    try:
+        return await leaving()(add, receive, send)
+    except asyncio.CancelledError:
+        return False
+
+
+async def lets_its_own_cancellation_out(add, receive, send):
+    sending = asyncio.ensure_future(send_all(add, send))
+    listening = asyncio.ensure_future(until_gone(receive))
+    listening.add_done_callback(lambda _: sending.cancel())
+    try:
+        await sending
+        return True
+    finally:
+        await stop(sending, listening)
+
+
+async def raises_client_gone(add, receive, send):
+    if not await leaving()(add, receive, send):
+        raise ConnectionError("the client has gone")
+    return True
+
+
+async def goes_on_when_cancelled(add, receive, send):
+    try:
+        return await leaving()(add, receive, send)
+    except asyncio.CancelledError:
+        await asyncio.sleep(3600)
+
+
+def a_plain_function(add, receive, send):
+    asyncio.ensure_future(send_all(add, send))
+    return True
+
+
+async def listener_cancels_me(add, receive, send):
+    """The work stays in the coroutine itself; the listener cancels it, and says so."""
+    me, has_left = asyncio.current_task(), []
+
+    async def listen():
+        await until_gone(receive)
+        has_left.append(True)
+        me.cancel()
+
+    listening = asyncio.ensure_future(listen())
+    stream = None
+    try:
+        stream = await add()
+        async for tokens in stream:
+            await send(tokens)
+        return True
+    except asyncio.CancelledError:
+        if not has_left:
+            raise
+        return False
+    finally:
+        listening.cancel()
+        if stream is not None:
+            await stream.aclose()
+
+
+async def with_a_callback(add, receive, send):
+    """The end of the listener cancels the work, and the coroutine waits for the work alone."""
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    listening.add_done_callback(lambda _: sending.cancel())
+    try:
+        await sending
+    except asyncio.CancelledError:
+        if not listening.done() or listening.cancelled():
+            raise
+        return False
+    finally:
+        sending.cancel()
+        listening.cancel()
+    return True
+
+
+async def with_a_task_group(add, receive, send):
+    """Starlette's way: two tasks of a group, and the first one to end cancels the other."""
+    failed = []
+    async with anyio.create_task_group() as group:
+
+        async def listen():
+            await until_gone(receive)
+            group.cancel_scope.cancel()
+
+        group.start_soon(listen)
+        is_whole = False
+        try:
+            await send_all(add, send)
+            is_whole = True
+        except Exception as error:
+            failed.append(error)
+        group.cancel_scope.cancel()
+    if failed:
+        raise failed[0]
+    return is_whole
+
+
+async def each_wait_by_itself(add, receive, send):
+    """Races every single wait against the listener."""
+    listening, stream = asyncio.ensure_future(until_gone(receive)), None
+
+    async def race(awaitable):
+        task = asyncio.ensure_future(awaitable)
+        try:
+            await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise ConnectionAbortedError
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def one_batch():
+        return await anext(stream, None)
+
+    try:
+        stream = await race(add())
+        while tokens := await race(one_batch()):
+            await race(send(tokens))
+        return True
+    except ConnectionAbortedError:
+        return False
+    finally:
+        listening.cancel()
+        if stream is not None:
+            await stream.aclose()
+
+
+LEAVINGS = [
+    Wrong("never listens", never_listens, "your coroutine never calls `receive`"),
+    Wrong("asks at the end", asks_at_the_end, "The first call came after 140 ms"),
+    Wrong("listens after add", listens_after_add, "your coroutine waits for the engine in `add` at that moment"),
+    Wrong("looks between batches", looks_between_batches, "The first call came after 100 ms"),
+    Wrong("listens for the first token only", listens_before_the_first_token, "waits for tokens at that moment, and no `receive` waits"),
+    Wrong("not while it sends", listens_for_tokens_only, "still waits in `send`"),
+    Wrong("any message", leaving(listen=any_message), "took that message for the end"),
+    Wrong("one message", leaving(listen=one_message), "It called `receive` once"),
+    Wrong("polls", leaving(listen=with_timeouts), "wakes up again and again"),
+    Wrong("two listeners", leaving(listen=two_listeners), "while another call of it was still waiting"),
+    Wrong("the listener goes on", leaving(stopped=lambda sending, listening: (sending,)), "a call of `receive` still"),
+    Wrong("the work goes on", leaving(stopped=lambda sending, listening: (listening,)), "its work goes on"),
+    Wrong("no aclose", leaving(work=without_aclose), "`stream.aclose()` aborts a request, and yours never calls it"),
+    Wrong("aclose at the end", leaving(work=aclose_at_the_end), "In a `finally`, every way out passes through it"),
+    Wrong("all at the end", leaving(work=sends_at_the_end), "one `send` for everything"),
+    Wrong("single tokens", leaving(work=sends_single_tokens), "goes to `send` as it is"),
+    Wrong("send without await", leaving(work=sends_without_waiting), "while the call before was still waiting"),
+    Wrong("one batch late", leaving(work=one_batch_late), "before you wait for the next one"),
+    Wrong("waits for the work", waits_for_the_work, "and your coroutine still waits for the engine in `add`"),
+    Wrong("waits for both", waits_for_both, "waits for something that never happens"),
+    Wrong("no finally", without_finally_here, "your coroutine has ended (it was cancelled), and its work goes on"),
+    Wrong("aborts after an await", aborts_after_an_await, "the request is still open"),
+    Wrong("swallows the cancellation", swallows_its_cancellation, "should end with CancelledError; yours returned"),
+    Wrong("its own cancellation", lets_its_own_cancellation_out, "the client left, and your coroutine ended with"),
+    Wrong("raises", raises_client_gone, "ConnectionError"),
+    Wrong("goes on when cancelled", goes_on_when_cancelled, "was cancelled and goes on"),
+    Wrong("hides errors", leaving(result=lambda sending: None), "the exception should come out"),
+    Wrong("returns nothing", leaving(gone=None, done=None), "should return True; it returned None"),
+    Wrong("True when it left", leaving(gone=True), "should return False; it returned True"),
+    Wrong("a plain function", a_plain_function, "should be a coroutine"),
+]
+
+
+# 14.5 AdmissionControl
 
 
 class Admission(AdmissionControl):
@@ -1497,7 +1904,7 @@ ADMISSIONS = [
     Wrong("releases only served", admission("OnlyServed", release=release_only_served), "Served or not"),
 ]
 
-# 14.5 goodput
+# 14.6 goodput
 
 
 def counting(
@@ -1666,11 +2073,12 @@ GOODPUTS = [
 ]
 
 
-WRONG = {"14.1": MAILBOXES, "14.2": OWNERS, "14.3": EVENTS, "14.4": ADMISSIONS, "14.5": GOODPUTS}
+WRONG = {"14.1": MAILBOXES, "14.2": OWNERS, "14.3": EVENTS, "14.4": LEAVINGS, "14.5": ADMISSIONS, "14.6": GOODPUTS}
 RIGHT = {
     "14.1": [QueueWithEnd, DequeAndCondition, EventPerWait],
     "14.2": [shields_until_it_is_over, with_a_stack, with_two_loops],
     "14.3": [mapping_of_lines, made_by_an_object, with_compact_json],
-    "14.4": [WithASet, WithTickets, AddedThenTakenBack, SaysBoth],
-    "14.5": [with_three_ifs, with_infinities, by_hand_from_events],
+    "14.4": [listener_cancels_me, with_a_callback, with_a_task_group, each_wait_by_itself],
+    "14.5": [WithASet, WithTickets, AddedThenTakenBack, SaysBoth],
+    "14.6": [with_three_ifs, with_infinities, by_hand_from_events],
 }

@@ -1,10 +1,11 @@
-"""The exercises and the quiz of lesson 14: a stream's mailbox, the engine's owner, events on the wire, what to refuse,
-and goodput.
+"""The exercises and the quiz of lesson 14: a stream's mailbox, the engine's owner, events on the wire, clients that
+leave, what to refuse, and goodput.
 """
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_14.admitting import check_admission
 from lessons_lib.checks.lesson_14.counting import check_goodput
+from lessons_lib.checks.lesson_14.leaving import check_stream_until_gone
 from lessons_lib.checks.lesson_14.mailbox import check_mailbox
 from lessons_lib.checks.lesson_14.owning import check_own_engine
 from lessons_lib.checks.lesson_14.quiz import QUIZ
@@ -72,6 +73,26 @@ EXERCISES = [
     ),
     Exercise(
         id="14.4",
+        title="a client that leaves",
+        reference="lessons_lib.serving.http.leaving:stream_until_gone",
+        test=check_stream_until_gone,
+        hints=(
+            "Two things are waited for at the same time, and either may end first. A coroutine can wait in one place "
+            "only. And what you start has to be stopped again, on every way out.",
+            "Two inner coroutines: one adds the request and sends its tokens, and aborts the request in its own "
+            "`finally`; the other calls `receive` until the message says that the client has left. Start both with "
+            "`asyncio.ensure_future`. `asyncio.wait((one, other), return_when=asyncio.FIRST_COMPLETED)` returns when "
+            "one has ended. In `finally`: cancel both, and wait for both.",
+            "The sender: `stream = await add()`, then `try:` `async for tokens in stream: await send(tokens)` "
+            "`finally: await stream.aclose()`. After the `wait`: `if not sending.done(): return False`, then "
+            "`sending.result()`, which raises what went wrong, and `return True`. `finally:` `sending.cancel()`, "
+            "`leaving.cancel()`, `await asyncio.gather(sending, leaving, return_exceptions=True)`.",
+        ),
+        points=3,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="14.5",
         title="what to refuse",
         reference="lessons_lib.serving.admission:AdmissionControl",
         test=check_admission,
@@ -90,7 +111,7 @@ EXERCISES = [
         time_limit=5.0,
     ),
     Exercise(
-        id="14.5",
+        id="14.6",
         title="goodput",
         reference="lessons_lib.serving.load.goodput:goodput",
         test=check_goodput,

@@ -1,4 +1,4 @@
-"""Judges 14.4, `AdmissionControl`: two bounds, exact books, and a refusal that changes nothing."""
+"""Judges 14.5, `AdmissionControl`: two bounds, exact books, and a refusal that changes nothing."""
 
 from random import Random
 

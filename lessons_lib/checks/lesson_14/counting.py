@@ -1,4 +1,4 @@
-"""Judges 14.5, `goodput`: requests per second that met every target, of all that were offered."""
+"""Judges 14.6, `goodput`: requests per second that met every target, of all that were offered."""
 
 import math
 from dataclasses import dataclass, replace

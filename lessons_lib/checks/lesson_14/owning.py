@@ -2,11 +2,10 @@
 
 import asyncio
 import inspect
-import types
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_14.fake_engine import FakeEngine, TimedExecutor
-from lessons_lib.checks.lesson_14.virtual_loop import play, settle
+from lessons_lib.checks.lesson_14.virtual_loop import noticing, play, settle
 from lessons_lib.serving.mailbox import Mailbox
 
 STUCK = (
@@ -325,23 +324,6 @@ async def _life(scene: Scene) -> None:
     scene.commands.put(("add", "C", 4))
 
 
-@types.coroutine
-def _noticing(coroutine, at_await):
-    """Run a coroutine, and call `at_await(number)` whenever it is about to wait."""
-    number, resume, value = 0, coroutine.send, None
-    while True:
-        try:
-            waits_for = resume(value)
-        except StopIteration as ended:
-            return ended.value
-        at_await(number)
-        number += 1
-        try:
-            value, resume = (yield waits_for), coroutine.send
-        except BaseException as error:
-            value, resume = error, coroutine.throw
-
-
 def _cancelled_at(attempt, point: int) -> bool:
     """Cancel the owner at its await number `point`. Returns whether it has so many."""
     case = f"A runs for 3 steps, B for 1, later C for 4; your coroutine is cancelled at its await number {point + 1}"
@@ -357,7 +339,7 @@ def _cancelled_at(attempt, point: int) -> bool:
                 scene.loop.call_soon(owner.cancel)
 
         async def wrapped(coroutine):
-            return await _noticing(coroutine, at_await)
+            return await noticing(coroutine, at_await)
 
         owner = scene.start(wrapped)
         living = asyncio.ensure_future(_life(scene))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import selectors
+import types
 from collections.abc import Callable, Coroutine
 
 from lessons_lib.checks.exercise import Mistake, current_case
@@ -110,3 +111,20 @@ async def settle(rounds: int = 20) -> None:
     """Let every coroutine run until it waits."""
     for _ in range(rounds):
         await asyncio.sleep(0)
+
+
+@types.coroutine
+def noticing(coroutine, at_await):
+    """Run a coroutine, and call `at_await(number)` whenever it is about to wait."""
+    number, resume, value = 0, coroutine.send, None
+    while True:
+        try:
+            waits_for = resume(value)
+        except StopIteration as ended:
+            return ended.value
+        at_await(number)
+        number += 1
+        try:
+            value, resume = (yield waits_for), coroutine.send
+        except BaseException as error:
+            value, resume = error, coroutine.throw

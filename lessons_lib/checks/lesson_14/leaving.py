@@ -1,0 +1,367 @@
+"""Judges 14.4, `stream_until_gone`: a client that leaves is noticed at once, and nothing is left of its request."""
+
+import asyncio
+import inspect
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_14.fake_client import (
+    ACCEPTED,
+    BATCHES,
+    BETWEEN_TOKENS,
+    DISCONNECT,
+    FIRST_TOKEN,
+    EngineFailed,
+    FakeClient,
+    FakeRequest,
+)
+from lessons_lib.checks.lesson_14.virtual_loop import noticing, play, settle
+
+STUCK = (
+    "your coroutine waits for something that never happens.",
+    "A client that stays says nothing more. When the work has ended, stop listening, and don't wait for the listener.",
+)
+SPINNING = ("your coroutine asks again and again instead of waiting.", "Wait for both at once: `asyncio.wait`.")
+POLLING = (
+    "your coroutine wakes up again and again while nothing happens.",
+    "A server has thousands of such clients. `receive` and the stream wake it when there is news: wait for both at once, "
+    "without a timeout.",
+)
+IN_STREAM = FIRST_TOKEN + 1.5 * BETWEEN_TOKENS
+SLOW = 10.0
+# What goes on -> when, and how long a `send` takes.
+PHASES = {
+    "before the engine has accepted the request": (ACCEPTED / 2, 0.0),
+    "before the first token": ((ACCEPTED + FIRST_TOKEN) / 2, 0.0),
+    "after two of three batches": (IN_STREAM, 0.0),
+    "while `send` waits for a slow connection": (IN_STREAM, SLOW),
+}
+MOST_AWAITS = 40
+
+
+class Scene:
+    """One run of an attempt with a fake client and a fake request."""
+
+    def __init__(self, attempt, case: str, client: FakeClient, request: FakeRequest | None = None):
+        self.attempt, self.case, self.client = attempt, case, client
+        self.request = request or FakeRequest()
+        self.closes = True  # whether the attempt calls `aclose` at all
+
+    def start(self, wrap=lambda coroutine: coroutine) -> asyncio.Task:
+        coroutine = call(self.attempt, self.request.add, self.client.receive, self.client.send, case=self.case)
+        if not inspect.iscoroutine(coroutine):
+            raise Mistake(
+                f"`stream_until_gone` should be a coroutine; yours returned {short(coroutine)}.",
+                case=self.case,
+                idea="It waits for the engine and for the client: `async def`.",
+            )
+        return asyncio.ensure_future(wrap(coroutine))
+
+    def doing(self) -> str:
+        """What still goes on, in words; "" for nothing."""
+        if self.request.waiting_in:
+            return {"add": "waits for the engine in `add`", "tokens": "waits for tokens"}[self.request.waiting_in]
+        return "waits in `send`" if self.client.is_sending else ""
+
+    def refuse_faults(self) -> None:
+        if self.client.faults:
+            what, idea = self.client.faults[0]
+            raise Mistake(what, case=self.case, idea=idea)
+
+    async def audit(self, owner: asyncio.Task, how: str) -> None:
+        """After the end: the request isn't open, and no task goes on.
+
+        Args:
+            how: how it ended, for messages.
+        """
+        await settle()
+        if doing := self.doing():
+            raise Mistake(
+                f"your coroutine has ended ({how}), and its work goes on: it {doing}.",
+                case=self.case,
+                idea="A task doesn't end with the coroutine that started it: `cancel` it.",
+            )
+        if self.request.is_open:
+            raise Mistake(
+                f"your coroutine has ended ({how}), and the request is still open: it keeps its blocks.",
+                case=self.case,
+                idea="`await stream.aclose()` aborts it. In a `finally`, every way out passes through it; put it around "
+                "all that uses the stream."
+                if self.closes
+                else "`stream.aclose()` aborts a request, and yours never calls it. Put it into a `finally`.",
+            )
+        if self.client.is_receiving:
+            raise Mistake(
+                f"your coroutine has ended ({how}), and a call of `receive` still waits.",
+                case=self.case,
+                idea="On a connection that stays open, it would take the next request's messages. Cancel the listener.",
+            )
+        left = asyncio.all_tasks() - {owner, asyncio.current_task()}
+        if left:
+            raise Mistake(
+                f"your coroutine has ended ({how}), and {len(left)} of its tasks goes on.",
+                case=self.case,
+                idea="Cancel what you have started.",
+            )
+
+
+def check_stream_until_gone(attempt) -> None:
+    closes = _all_is_sent(attempt)
+    for phase in PHASES:
+        _leaves(attempt, phase, closes)
+    _another_message(attempt)
+    _waits_long(attempt)
+    for where in ("add", "tokens", "send"):
+        _fails(attempt, where)
+    for phase in PHASES:
+        _cancelled(attempt, phase)
+    for leaves in (False, True):
+        for point in range(MOST_AWAITS):
+            if not _cancelled_at(attempt, point, leaves):
+                break
+
+
+def _all_is_sent(attempt) -> bool:
+    """Returns whether it called `aclose`, though the request had ended."""
+    case = "three batches: “The”, “ old”, “ dog ran”. The client stays."
+
+    async def story():
+        scene = Scene(attempt, case, FakeClient())
+        owner = scene.start()
+        await asyncio.wait([owner])
+        scene.refuse_faults()
+        result = owner.result()
+        sent = [tokens for _, tokens in scene.client.sent]
+        if sent != list(BATCHES):
+            whole = [token for batch in BATCHES for token in batch]
+            idea = (
+                "That is one `send` for everything. Send each batch as soon as it is there."
+                if sent == [whole]
+                else "Each list that the stream yields goes to `send` as it is, in order."
+            )
+            raise Mistake(f"`send` should get {list(BATCHES)}; it got {short(sent)}.", case=case, idea=idea)
+        for (when, tokens), arrival in zip(scene.client.sent, scene.request.arrivals):
+            if when > arrival + 0.005:
+                raise Mistake(
+                    f"{tokens} came after {arrival:g} s and was sent after {when:g} s.",
+                    case=case,
+                    idea="Send each batch before you wait for the next one.",
+                )
+        if not scene.client.num_receives:
+            raise Mistake(
+                "your coroutine never calls `receive`.",
+                case=case,
+                idea="Nothing else tells that a client leaves: a `send` to one that has left raises nothing. Listen next "
+                "to the work.",
+            )
+        if result is not True:
+            raise Mistake(
+                f"all tokens were sent, so yours should return True; it returned {short(result)}.",
+                case=case,
+                idea="The caller writes it into its log: was the answer read to its end?",
+            )
+        await scene.audit(owner, "all tokens were sent")
+        return scene.request.num_closes > 0
+
+    return play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _another_message(attempt) -> None:
+    leaves_at = FIRST_TOKEN + 0.5 * BETWEEN_TOKENS
+    case = (
+        "before the first token, the client sends a message of the type “http.request”; after the first token, it leaves."
+    )
+
+    async def story():
+        messages = [(FIRST_TOKEN / 2, {"type": "http.request", "body": b"", "more_body": False})]
+        client = FakeClient([*messages, (leaves_at, DISCONNECT)])
+        scene = Scene(attempt, case, client)
+        owner = scene.start()
+        await asyncio.sleep(leaves_at - 0.001)
+        if owner.done() and not owner.cancelled() and owner.exception() is None:
+            raise Mistake(
+                "your coroutine took that message for the end.",
+                case=case,
+                idea="Look at its type: only “http.disconnect” says that the client has left.",
+            )
+        await asyncio.sleep(0.002)
+        await settle()
+        if not owner.done():
+            raise Mistake(
+                "the client left, and your coroutine didn't notice."
+                + (" It called `receive` once." if client.num_receives == 1 else ""),
+                case=case,
+                idea="A message of another type means nothing here: call `receive` again.",
+            )
+        owner.cancelled() or owner.exception()
+
+    play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _leaves(attempt, phase: str, closes: bool) -> None:
+    leaves_at, send_seconds = PHASES[phase]
+    case = f"the client leaves {phase}."
+
+    async def story():
+        client = FakeClient([(leaves_at, DISCONNECT)], send_seconds)
+        scene = Scene(attempt, case, client)
+        scene.closes = closes
+        owner = scene.start()
+        await asyncio.sleep(leaves_at - 0.001)
+        was_listening, doing = client.is_receiving, scene.doing()
+        await asyncio.sleep(0.002)
+        await settle()
+        scene.refuse_faults()
+        if not owner.done():
+            now = scene.doing()
+            await asyncio.wait([owner], timeout=4 * SLOW)
+            _refuse_deaf(scene, was_listening, doing, now)
+        if owner.cancelled():
+            raise Mistake(
+                "the client left, and your coroutine ended with CancelledError.",
+                case=case,
+                idea="Nothing has cancelled *it*. What you cancel yourself, wait for without letting its end out: "
+                "`asyncio.gather(…, return_exceptions=True)`.",
+            )
+        if owner.exception() is not None:
+            raise owner.exception()
+        if owner.result() is not False:
+            raise Mistake(
+                f"the client has left, so yours should return False; it returned {short(owner.result())}.",
+                case=case,
+                idea="Which of the two ended first, the work or the listening? Ask the work: `task.done()`.",
+            )
+        await scene.audit(owner, "the client left")
+
+    play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _refuse_deaf(scene: Scene, was_listening: bool, before: str, after: str) -> None:
+    """The client has left, and the attempt goes on.
+
+    Args:
+        before, after: what it did when the client left, and a moment later.
+    """
+    if not was_listening:
+        first = scene.client.first_receive
+        when = "It never calls it here." if first is None else f"The first call came after {first * 1000:.0f} ms."
+        raise Mistake(
+            f"your coroutine {before or 'works'} at that moment, and no `receive` waits. {when}",
+            case=scene.case,
+            idea="A client may leave at any time, so listen from the first moment to the last, in a task of its own.",
+        )
+    raise Mistake(
+        f"`receive` has told that the client has left, and your coroutine still {after or 'runs'}.",
+        case=scene.case,
+        idea="The one that listens must end the work, whatever it waits for: cancel its task.",
+    )
+
+
+def _waits_long(attempt) -> None:
+    case = "the first token comes after 100 s. The client stays."
+
+    async def story():
+        scene = Scene(attempt, case, FakeClient(), FakeRequest(first_token=100.0))
+        owner = scene.start()
+        await asyncio.wait([owner])
+        owner.result()
+
+    play(story, case, STUCK, SPINNING, POLLING, most_timers=60)
+
+
+def _fails(attempt, where: str) -> None:
+    case = {
+        "add": "`add` raises: the server is full.",
+        "tokens": "after the first batch, the stream raises: the engine is dead.",
+        "send": "`send` raises: the connection broke.",
+    }[where]
+
+    async def story():
+        scene = Scene(attempt, case, FakeClient(fails=where == "send"), FakeRequest(fails_in=where))
+        owner = scene.start()
+        await asyncio.wait([owner])
+        if owner.cancelled():
+            raise Mistake(
+                "your coroutine ended with CancelledError.",
+                case=case,
+                idea="The caller has to know what went wrong: let that exception out.",
+            )
+        if owner.exception() is None:
+            raise Mistake(
+                f"the exception should come out; yours returned {short(owner.result())}.",
+                case=case,
+                idea="An exception stays in its task until something asks for it: `task.result()` raises it.",
+            )
+        if not isinstance(owner.exception(), EngineFailed):
+            raise owner.exception()
+        await scene.audit(owner, "an error came")
+
+    play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _cancelled(attempt, phase: str) -> None:
+    at, send_seconds = PHASES[phase]
+    case = f"your coroutine itself is cancelled {phase}: the server shuts down."
+
+    async def story():
+        scene = Scene(attempt, case, FakeClient((), send_seconds))
+        owner = scene.start()
+        await asyncio.sleep(at)
+        owner.cancel()
+        await _refuse_survivor(scene, owner)
+        await scene.audit(owner, "it was cancelled")
+
+    play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _cancelled_at(attempt, point: int, leaves: bool) -> bool:
+    """Cancel it at its await number `point`, twice in a row. Returns whether it has so many."""
+    who = "the client leaves after two of three batches" if leaves else "the client stays"
+    case = f"{who}; your coroutine is cancelled at its await number {point + 1}, and once more right after"
+    reached = []
+
+    async def story():
+        scene = Scene(attempt, f"{case}.", FakeClient([(IN_STREAM, DISCONNECT)] if leaves else ()))
+        loop = asyncio.get_running_loop()
+
+        def twice() -> None:
+            owner.cancel()
+            loop.call_soon(owner.cancel)
+
+        def at_await(number: int) -> None:
+            if number == point:
+                where = "cleaning up" if loop.time() > IN_STREAM - 1e-9 else scene.doing() or "at the start"
+                scene.case = f"{case} ({where})."
+                reached.append(point)
+                loop.call_soon(twice)
+
+        async def wrapped(coroutine):
+            return await noticing(coroutine, at_await)
+
+        owner = scene.start(wrapped)
+        await asyncio.sleep(1.0)
+        if reached:
+            await _refuse_survivor(scene, owner)
+            await scene.audit(owner, "it was cancelled")
+        elif not owner.done():
+            owner.cancel()
+
+    play(story, case, STUCK, SPINNING, POLLING)
+    return bool(reached)
+
+
+async def _refuse_survivor(scene: Scene, owner: asyncio.Task) -> None:
+    await settle()
+    if not owner.done():
+        raise Mistake(
+            "your coroutine was cancelled and goes on.",
+            case=scene.case,
+            idea="Don't swallow `CancelledError`: it is how the server says stop. `finally` lets it pass.",
+        )
+    if not owner.cancelled():
+        error = owner.exception()
+        how = f"returned {owner.result()}" if error is None else f"raised {type(error).__name__}: {error}"
+        raise Mistake(
+            f"a cancelled coroutine should end with CancelledError; yours {how}.",
+            case=scene.case,
+            idea="If you catch it, ask first whether the cancellation was your own.",
+        )

@@ -1,0 +1,87 @@
+"""A server that drains: one row for each client, the time from left to right, and the server's own process below."""
+
+from __future__ import annotations
+
+from lessons_lib.recording.drain import ClientRequest, DrainRun
+from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
+from lessons_lib.viz.drawing.notes import sans_width
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK, color_of, text_on
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+
+_LEFT, _RIGHT, _ROW, _BAR = 100, 150, 36, 24
+_GRID = "#E6E6E6"
+_SERVING, _DRAINING = SERIES[0], SERIES[3]
+
+
+def draw_drain(run: DrainRun, title: str = "") -> Picture:
+    """What each client got, before and after SIGTERM, and until when the server's process lived."""
+    title = title or "A server drains"
+    longest = max(run.exited, *(request.ended for request in run.requests)) or 1e-6
+    d = Drawing()
+    d.text(16, 20, title, 15, bold=True)
+    top = 82.0
+    rows = len(run.requests) + 1
+    bottom = top + rows * _ROW
+
+    def x(seconds: float) -> float:
+        return _LEFT + seconds / longest * (WIDTH - _LEFT - _RIGHT)
+
+    unit, factor = unit_of(longest)
+    for tick in round_ticks(longest, 8):
+        d.lines(f"M{number(x(tick))} {number(top)}V{number(bottom)}", _GRID)
+        d.text(x(tick), bottom + 14, f"{tick_words(tick, factor)} {unit}", 11, "middle", fill=SOFT_INK)
+    for when, words in ((run.signaled, "SIGTERM"), (run.exited, "the process ends")):
+        d.lines(f"M{number(x(when))} {number(top - 12)}V{number(bottom)}", INK, 1.5)
+        d.text(x(when), top - 24, words, 12, "middle", bold=True)
+    for index, request in enumerate(run.requests):
+        y = top + (index + 0.5) * _ROW
+        d.request_chip(16, y - 10, request.name)
+        d.text(42, y, "client", 13)
+        _draw_request(d, request, x, y)
+    y = bottom - _ROW / 2
+    d.text(16, y, "server", 13, bold=True)
+    _draw_span(d, x(0), x(run.signaled), y, _SERVING, "serves", "the server serves")
+    seconds = run.exited - run.signaled
+    _draw_span(d, x(run.signaled), x(run.exited), y, _DRAINING, "drains", f"the server drains, {say_seconds(seconds)}")
+    d.text(x(run.exited) + 8, y, f"exit status {run.exit_status}", 12)
+    d.height = bottom + 30
+    return d.picture(_describe(title, run))
+
+
+def _draw_request(d: Drawing, request: ClientRequest, x, y: float) -> None:
+    words = _outcome(request)
+    hover = f"{request.name}, sent after {say_seconds(request.sent)}: {words}"
+    if request.status == 200:
+        _draw_span(d, x(request.sent), x(request.ended), y, color_of(request.name), "", hover)
+        d.text(x(request.ended) + 8, y, words, 12, halo=PAPER)
+        return
+    left = x(request.sent)
+    d.rect(left - 7, y - 7, 14, 14, PAPER, INK, 1.5, title=hover)
+    d.lines(f"M{number(left - 4)} {number(y - 4)}l8 8m0 -8l-8 8", INK, 1.5)
+    d.text(left + 14, y, words, 12, halo=PAPER)
+
+
+def _draw_span(d: Drawing, left: float, right: float, y: float, colour: str, label: str, hover: str) -> None:
+    width = max(right - left, 1.5)
+    d.rect(left, y - _BAR / 2, width, _BAR, colour, EDGE if colour == NEUTRAL else PAPER, 0.8, title=hover)
+    if label and sans_width(label, 12) + 8 <= width:
+        d.text(left + width / 2, y, label, 12, "middle", fill=text_on(colour))
+
+
+def _outcome(request: ClientRequest) -> str:
+    if request.status == 200:
+        return f"{request.num_tokens} of {request.asked} tokens"
+    return f"refused: {request.status}" if request.status else "no connection"
+
+
+def _describe(title: str, run: DrainRun) -> str:
+    told = [
+        f"{request.name}, sent after {say_seconds(request.sent)}: {_outcome(request)}"
+        + (f", the last after {say_seconds(request.ended)}." if request.status == 200 else ".")
+        for request in run.requests
+    ]
+    return (
+        f"{title}. SIGTERM comes after {say_seconds(run.signaled)}; the process ends after {say_seconds(run.exited)}, with "
+        f"exit status {run.exit_status}. " + " ".join(told)
+    )
