@@ -7,7 +7,7 @@
 90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
 First we let two callers use one engine and see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. With HTTP in
-front, the engine is a server. The rest of the lesson is about bad days: clients that leave, too many requests, an engine that dies. On the way
+front, the engine is a server. The rest of the lesson is about bad days: clients that leave, an engine that dies, too many requests. At the end
 we measure what a client gets, not what the engine computes.
 
 You should know what `async def` and `await` do. If you don't, the first pages of [Python's own tutorial](https://docs.python.org/3/library/asyncio-task.html) are enough.
@@ -19,9 +19,9 @@ import http.client
 import inspect
 import json
 import re
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from statistics import mean
 
 import psutil
 
@@ -30,19 +30,26 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.kv_cache import audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
-from lessons_lib.measuring.overload import bounded, knee_of, overload_scores, take_all
+from lessons_lib.measuring.overload import bounded, overload_scores, take_all
 from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
+from lessons_lib.recording.drain import recorded_drain
 from lessons_lib.recording.request_path import recorded_path
 from lessons_lib.serving import AsyncEngine, EngineLoop
+from lessons_lib.serving.http.chat_events import DONE, ChatChunks
 from lessons_lib.serving.http.server_process import ServerProcess
 from lessons_lib.serving.load.goodput import Target
 from lessons_lib.serving.load.knee import find_knee, keeps_goodput
 from lessons_lib.serving.load.records import LoadLog
-from lessons_lib.serving.load.simulated import SimulatedServer, simulate
-from lessons_lib.serving.messages import AbortRequest, AddRequest, NewTokens, RequestEnded
-from lessons_lib.viz.serving import LoadPoint, draw_laps, draw_load, draw_path
-from lessons_lib.viz.tables import Table
+from lessons_lib.serving.load.simulated import COST, SimulatedServer, simulate
+from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
+from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
+
+# The server that we use under "HTTP" takes some seconds to load. It starts now, in the background.
+MODEL = BUNDLED_MODEL
+starting = ThreadPoolExecutor(1).submit(
+    ServerProcess("--model", MODEL, "--max-num-seqs", 4, "--num-blocks", 64, shutdown_timeout=5.0).start
+)
 
 model, tokenizer = load_model(device="cpu")
 SIX = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64)
@@ -110,26 +117,6 @@ C gets nothing until A reads again. The engine doesn't run by itself: it takes a
 Threads don't help. The engine of lesson 12 has a lock, so two threads don't break it. But each thread would run steps when *its* client reads, and a
 thousand clients would need a thousand threads that wait for one lock.
 
-## Predict
-
-A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive
-meanwhile wait, and the next time all of them are sent at once.
-"""
-
-# %%
-predict("14.a", ...)  # How many tokens does the reader find each time it looks, on average?
-
-# %% [markdown]
-"""
-The second prediction is about too many requests. A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue,
-first come, first served.
-"""
-
-# %%
-predict("14.b", ...)  # A request arrives at the end of these 20 seconds. How many seconds does it wait?
-
-# %% [markdown]
-"""
 ## The idea: one owner, and a mailbox for each reader
 
 ```
@@ -150,6 +137,17 @@ predict("14.b", ...)  # A request arrives at the end of these 20 seconds. How ma
 
 Isn't a mailbox without a limit dangerous? No: a request has at most `max_tokens` tokens, so that's the limit.
 
+### Predict
+
+A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive
+meanwhile wait, and the next time all of them are sent at once.
+"""
+
+# %%
+predict("14.a", ...)  # How many tokens does the reader find each time it looks, on average?
+
+# %% [markdown]
+"""
 ## Build 1: the mailbox
 
 **Your task: the class `Mailbox`.** It belongs to one event loop, and has one reader.
@@ -200,7 +198,7 @@ async def slow_reader(num_tokens=200):
 
 sizes = await slow_reader()
 print("the first batches:", sizes[:12])
-reveal("14.a", sum(sizes) / len(sizes), "tokens")
+reveal("14.a", sum(sizes) / len(sizes), "tokens", tolerance=0.15)
 
 # %% [markdown]
 """
@@ -227,16 +225,16 @@ loop.close()
 """
 **Your task: the coroutine `own_engine(engine, commands, deliver, executor)`.** It takes turns until `commands` is closed.
 
-- `engine.turn(list_of_commands)` takes as long as a forward pass. Run it in the executor, which has one thread: `await event_loop.run_in_executor(executor, function, argument)`,
-  where `event_loop = asyncio.get_running_loop()`. Never two turns at once.
-- `commands` is a `Mailbox`. A turn gets all commands that have arrived since the previous turn. `len(commands)` says how many are there now.
-- While `engine.open` isn't empty, take turn after turn, with commands or without. If it is empty and there are no commands, wait: no empty turns.
-- Call `deliver(events)` with what each turn returned, in the coroutine itself.
-- When `commands.is_closed`, stop after the turn that is running. Its events are still delivered. Commands that no turn has got by then may be dropped.
-- A turn may raise. The coroutine may be cancelled, *at every await*, even a second time while it cleans up. However it ends, an exception goes on to the caller. But first, `engine.close()` aborts what is
-  left, and that must not happen before the thread has left the engine. `executor.shutdown(wait=True)` returns when the thread has come back.
+- `engine.turn(list_of_commands)` takes as long as a forward pass, so it runs in the executor, which has one thread: `await event_loop.run_in_executor(executor, function, argument)`,
+  where `event_loop = asyncio.get_running_loop()`. There are never two turns at once.
+- `commands` is a `Mailbox`. Each turn gets all commands that have arrived since the previous turn. `len(commands)` says how many are there now.
+- While `engine.open` isn't empty, turn follows turn, with commands or without. If it is empty and there are no commands, the coroutine waits: no empty turns.
+- Each turn's events go to `deliver(events)`, which is called in the coroutine itself, not in the thread.
+- When `commands.is_closed`, it stops after the turn that is running. That turn's events are still delivered. Commands that no turn has got by then may be dropped.
+- A turn may raise. The coroutine may be cancelled, *at every await*, even a second time while it cleans up. An exception goes on to the caller. And however the coroutine ends, the thread has left the engine by then,
+  and after that, `engine.close()` was called, which aborts what is left.
 
-Example: A is added and needs 3 tokens. `own_engine` takes three turns, with `[AddRequest("A", …)]`, `[]` and `[]`. Then it waits in `commands.take()`.
+Example: A is added and needs 3 tokens. `own_engine` takes three turns, with `[AddRequest("A", …)]`, `[]` and `[]`. Then it waits for commands.
 """
 
 # %% exercise="14.2"
@@ -294,7 +292,7 @@ All six get their tokens in turn, A's slow client holds up no other client, and 
 
 ### The front
 
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, admission, draining. It delivers the events of a turn while the next turn runs, so that the engine doesn't wait for that either. vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It delivers the events of a turn while the next turn runs, so that the engine doesn't wait for that either. vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
 """
 
 # %%
@@ -315,6 +313,550 @@ async with AsyncEngine(engine) as front:
 """
 `await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
 
+What does all this cost? The ledger has the six stories once more: by the engine of lesson 12, and by six callers at once through the front.
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "14", with_cache_only=True, since="12")
+
+# %% [markdown]
+"""
+The last row computes the same tokens, and needs no more cache. Six callers at once cost only the time of the event loop next to the engine.
+
+The engine's thread and the event loop share one Python, and on a GPU that costs steps (see "Further"). The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process of its own. Commands and events
+go through a socket, one message per step. That's why they are plain data.
+
+## HTTP
+
+Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process of its own, and its engine in another one. It has been loading since the first cell. You can start one in a terminal as well: `make serve`.
+"""
+
+# %%
+server = starting.result()
+HOST = server.url.removeprefix("http://")
+
+
+def post(path, body, host=HOST):
+    """Send a POST request; returns (connection, response)."""
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return connection, connection.getresponse()
+
+
+def get(path, host=HOST):
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+_, response = post("/v1/completions", {"prompt": "The old dog", "max_tokens": 12, "temperature": 0})
+answer = json.loads(response.read())
+print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0]["finish_reason"], answer["usage"])
+
+# %% [markdown]
+"""
+The same from a terminal:
+
+```
+curl http://127.0.0.1:8000/v1/completions -H "Content-Type: application/json" -d '{"prompt": "The old dog", "max_tokens": 12, "temperature": 0}'
+```
+
+### A request across the processes
+
+This picture is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens, with nothing else in the engine.
+"""
+
+# %%
+recording = recorded_path()
+print(recording.provenance)
+draw_path(recording.lanes, recording.messages, recording.works, title="One streamed request across three processes")
+
+# %% [markdown]
+"""
+Before the first token, the request is parsed, sent on and accepted, and its prompt is computed. After that there's one message per step between engine and server, and one event per step to the client. The engine waits for
+none of them: its next step begins as soon as the last one has ended, whether the client has read its tokens or not.
+
+### A stream on the wire
+
+With `"stream": true`, the answer comes piece by piece. HTTP can do that: a response may be sent in chunks, and the connection stays open until the last one.
+
+> **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
+
+These are the bytes of a chat of four tokens:
+"""
+
+# %% tags=["measured"]
+CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
+_, response = post("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}})
+print(response.status, response.getheader("content-type"), "\n")
+print(response.read().decode())
+
+# %% [markdown]
+"""
+Read it from top to bottom. The first event names the role. Each event after it has a *delta*: the text that is new. The last of them has a `finish_reason`; in all others it is null. The client asked for usage, so one more event,
+without choices, reports it. `[DONE]` ends the stream: it tells a client that the connection wasn't cut.
+
+## Build 3: tokens to events
+
+**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator of these events, for one chat with one completion. It decides which event is due when. `ChatChunks` knows their fields:
+"""
+
+# %%
+chunks = ChatChunks({"id": "chatcmpl-1", "model": "tiny"}, prompt_tokens=3)
+for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunks.error(RuntimeError("no")), DONE):
+    print(event.decode().rstrip())
+
+# %% [markdown]
+"""
+- `head` holds the first fields of each event. `batches` yields lists of `NewToken`, as a reader finds them in its mailbox: each has `.text` and `.finish_reason`, which is None for all but the very last token.
+- No event goes out before the first batch is there. Then come the role, and one event for each batch, as soon as it is there, with the texts of its tokens joined. The last one has the finish reason.
+- If `prompt_tokens` is given, the client has asked for usage: one event, after the last text, that counts all tokens of all batches.
+- `DONE` is the last event.
+- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400 or 503. Later, the status 200 has been sent already: the stream ends with the error event and `DONE`, without a
+  finish reason and without usage.
+- A reader may leave early. It closes the generator, which ends quietly: a generator that is closed must not yield any more.
+
+Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
+"""
+
+# %% exercise="14.3"
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from lessons_lib.engine.outputs import NewToken
+
+from lessons_lib.serving.http.chat_events import sse_events
+
+# %% [markdown]
+"""
+### An error needs a status
+
+The status is the first thing in a response, and can't be changed later. So the server waits for the first token before it sends the status. Anything that goes wrong before that gets a status of its own:
+"""
+
+# %%
+BAD = (
+    ("temperature below 0", {"prompt": "x", "temperature": -1}),
+    ("longer than the context", {"prompt": [5] * 2000}),
+    ("another model", {"model": "gpt-4", "prompt": "x"}),
+)
+for name, body in BAD:
+    _, response = post("/v1/completions", body)
+    error = json.loads(response.read())["error"]
+    message = re.sub("request 'cmpl-[^']*'", "the request", error["message"])
+    print(f"{name}: {response.status} {error['type']}\n    {message}")
+
+# %% [markdown]
+"""
+This is what OpenAI's official client expects: `openai.OpenAI(base_url=server.url + "/v1", api_key="none")` talks to our server unchanged, and turns each status into a typed exception.
+
+## Clients that leave
+
+Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. Here a client asks for a long story, reads a little, and hangs up.
+`/cockpit` says what the engine is doing now.
+"""
+
+
+# %%
+def wait_until(condition, seconds=20.0):
+    """Look at the cockpit again and again until the condition holds; returns the last look."""
+    deadline = time.monotonic() + seconds
+    while not condition(cockpit := get("/cockpit")[1]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return cockpit
+
+
+connection, response = post(
+    "/v1/completions", {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True}
+)
+response.read(2000)
+reading = wait_until(lambda cockpit: cockpit["running"] == 1 and cockpit["used_blocks"] > 0)
+print(f"while the client reads: {reading['running']} running, blocks in use: {reading['used_blocks'] > 0}")
+response.close()
+connection.close()
+left = wait_until(lambda cockpit: cockpit["used_blocks"] == 0)
+print(
+    f"after it has hung up: {left['running']} running, {left['used_blocks']} blocks in use; computed less than 900 tokens: {left['new_tokens'] < 900}"
+)
+
+# %% [markdown]
+"""
+How did the server notice? Not by writing: a write to a connection that is closed raises nothing at first. And while a request waits in the queue, or isn't streamed, the server writes nothing at all. It has to *listen*.
+
+> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `receive`, which returns the client's next message, and `send`.
+
+A message is a dict. When the client has left, `await receive()` returns `{"type": "http.disconnect"}`; until then it waits. So at each moment the application waits for two things: the engine and the client.
+
+## Build 4: a client that leaves
+
+**Your task: the coroutine `stream_until_gone(add, receive, send)`.** It adds one request and sends its tokens until the last one, or until the client leaves.
+
+- `await add()` returns the request's stream once the engine has accepted it. If it is cancelled while it waits, it takes the request back by itself.
+- `async for tokens in stream` yields lists of tokens. Each goes to `await send(tokens)`, at once and as it is. `send` waits while the connection is slow.
+- `await stream.aclose()` aborts the request if it still runs. Nothing else does.
+- The client may leave at any time: while `add` waits, before the first token, in the stream, while `send` waits. Then the work ends *at once*, whatever it waits for. `receive` may also return messages of other types, which mean nothing here.
+- It returns True if all tokens were sent, and False if the client left. An exception of `add`, the stream or `send` goes on to the caller.
+- The coroutine itself may be cancelled, at every await, and more than once. It then ends with `CancelledError`.
+- However it ends, the request has ended or is being aborted, and nothing that it started goes on: no task, no call of `receive`.
+
+Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
+"""
+
+# %% exercise="14.4"
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.serving.async_engine import RequestStream
+
+from lessons_lib.serving.http.leaving import stream_until_gone
+
+# %% [markdown]
+"""
+Your code with a real engine. Four clients ask for 100 tokens each. One leaves at once, two in the stream, and one stays.
+"""
+
+
+# %%
+async def client_that_leaves(front, num_read):
+    """Leaves when it has read so many tokens. Returns (whether all were sent, how many it got)."""
+    has_left, got = asyncio.Event(), []
+
+    async def receive():
+        await has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(tokens):
+        got.extend(tokens)
+        if len(got) >= num_read:
+            has_left.set()
+            await asyncio.sleep(0)
+
+    if num_read == 0:
+        has_left.set()
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+    is_whole = await stream_until_gone(lambda: front.add("The old dog", params), receive, send)
+    return is_whole, len(got)
+
+
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    for num_read in (0, 1, 10, 1000):
+        is_whole, num_got = await client_that_leaves(front, num_read)
+        await front.drain()  # until nothing is in flight
+        front.is_draining = False
+        print(
+            f"leaves after {num_read} tokens: all sent: {is_whole}, got fewer than 100: {num_got < 100}, "
+            f"blocks in use: {len(engine.scheduler.pool.used)}"
+        )
+audit(engine.scheduler)
+
+# %% [markdown]
+"""
+The chain has four links, and each is easy to forget. The operating system tells the server that the connection is closed. `receive` tells the application. It cancels the work and leaves the stream, which sends an abort
+command to the owner. The next turn carries it out, and the blocks are free.
+
+## A crash, and an orderly end
+
+Processes die. Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
+"""
+
+
+# %%
+def events_of(stream):
+    """The data of each event, as Python objects."""
+    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+LONG_STORY = {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True, "temperature": 0}
+connection, response = post("/v1/completions", LONG_STORY)
+seen = response.read1(4000)
+for engine_process in psutil.Process(server.process.pid).children():
+    engine_process.kill()
+rest = response.read()
+last = events_of(rest)[-2:]
+print("status:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
+print("the last two events:", json.dumps(last[0]), last[1])
+status, body = get("/health")
+print("/health:", status, "| a new request:", post("/v1/completions", {"prompt": "x"})[1].status)
+server.close()
+
+# %% [markdown]
+"""
+The stream doesn't just stop: it ends with an error event, as yours does. A client library raises an exception, and doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
+balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server. This one doesn't try to start a new engine by itself. The simplest program that can be trusted is one that ends.
+
+Servers also have to stop on request, for example to make room for a new version. The system that runs them (Kubernetes, systemd) asks for it with a signal, SIGTERM.
+
+> **draining**: taking no new requests, and finishing those that run.
+
+This is a recording of a real server. Three clients have come when SIGTERM is sent, three more come later.
+"""
+
+# %%
+recording = recorded_drain()
+print(recording.provenance)
+draw_drain(recording, title="What runs is finished, what is new is refused")
+
+# %% [markdown]
+"""
+Nothing was cut: B and C got all their tokens, although the signal came long before their end. D and E were refused with status 503 at once, so their clients could ask another server. Then the process ended by itself, with exit
+status 0, and F found no server at all. A drain has a limit, `--shutdown-timeout`: what still runs then is aborted, and its stream ends with an error event.
+
+## Too many
+
+A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue, first come, first served.
+"""
+
+# %%
+predict("14.b", ...)  # A request arrives at the end of these 20 seconds. How many seconds does it wait?
+
+# %% [markdown]
+"""
+Here is that queue, request by request.
+"""
+
+# %%
+free_at, waits = 0.0, []
+for number in range(30 * 20 + 1):
+    arrival = number / 30
+    begin = max(arrival, free_at)
+    waits.append(begin - arrival)
+    free_at = begin + 1 / 10
+reveal("14.b", round(waits[-1], 1), "s")
+
+# %% [markdown]
+"""
+In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. And that isn't all: clients don't wait for 40 seconds. They give up and ask again, so the server spends its time on answers to clients that have left. A queue that is too long helps no one.
+
+Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
+
+## Build 5: what to refuse
+
+**Your task: `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
+
+- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. It raises `BadRequest` if the prompt would never fit, and otherwise, if there are `max_requests` already, `self._overloaded(what, 1, 0)`: one request has to end first. `what` is a text for people.
+- `_check_prompt(num_prompt_tokens)` raises `BadRequest` if the prompt is longer than `max_prompt_tokens`.
+- `_check_room(num_prompt_tokens)` raises `self._overloaded(what, 0, too_many)` if so many tokens more would bring `self.num_prompt_tokens` above its limit; `too_many` is by how many.
+- `release(admitted, was_served=True)`: the request has ended. What it counted is free again. If it was served, `(self.clock(), admitted.num_prompt_tokens)` goes into `self._ended`, from which `retry_after` estimates how fast requests end.
+
+A refusal changes nothing but `num_refused`, and `_overloaded` counts that. A `BadRequest` isn't counted at all. The other methods are given. Read `correct`: at first, the length of a prompt is only an estimate, and later the engine has encoded it.
+
+Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
+"""
+
+# %% exercise="14.5" given="__init__ correct retry_after _overloaded"
+import time
+from collections import deque
+from collections.abc import Callable
+
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
+
+from lessons_lib.serving.admission import AdmissionControl
+
+# %% [markdown]
+"""
+Your `AdmissionControl` in the front of a real engine. Twenty-four clients ask at the same time, and the server takes 8: four run, four wait.
+"""
+
+
+# %% tags=["measured"]
+async def ask(front):
+    started = time.perf_counter()
+    try:
+        stream = await front.add("The old dog", SamplingParams(max_tokens=40, ignore_eos=True))
+        await stream.end()
+        return "served", time.perf_counter() - started, None
+    except Overloaded as error:
+        return "refused", time.perf_counter() - started, error
+
+
+FOUR = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=64)
+async with AsyncEngine(LLMEngine(model, tokenizer, FOUR), AdmissionControl(max_requests=8)) as front:
+    results = await asyncio.gather(*(ask(front) for _ in range(24)))
+for outcome in ("served", "refused"):
+    seconds = [taken for found, taken, _ in results if found == outcome]
+    print(f"{outcome}: {len(seconds)} clients, after {min(seconds):.3f} to {max(seconds):.3f} s")
+print(next(error for _, _, error in results if error))
+
+# %% [markdown]
+"""
+The refused clients got their answer at once, and it says when to try again. Over HTTP, that's status 429 with a header, `Retry-After`.
+
+Is refusing better than waiting? To answer that, we have to say what "good" is.
+
+## Measured: what clients get
+
+Throughput can't tell us. A server that is far behind computes as many tokens per second as ever; they just come too late.
+
+> **goodput**: requests per second that were served within the promised times.
+
+And a load test must not be polite. If each client waits for its answer before it sends the next request, a slow server gets fewer requests, and looks fine.
+
+> **open loop**: requests are sent at their times, whatever the server does. Real users are like that: they don't know of each other. In a *closed loop*, each client waits for its answer first.
+
+## Build 6: goodput
+
+A run leaves a `LoadLog`: its `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to
+end), all in seconds, and `succeeded`: whether the whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
+
+**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that was refused, failed, cut or not finished isn't good, however fast its first token came. One that ended
+after the window counts like any other.
+
+Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
+"""
+
+# %% exercise="14.6"
+from lessons_lib.serving.load.goodput import Target
+from lessons_lib.serving.load.records import LoadLog
+
+from lessons_lib.serving.load.goodput import goodput
+
+# %% [markdown]
+"""
+Now more and more load. A real server would need minutes for each rate, and quiet cores. `simulate` computes instead of waiting: requests arrive at random times in an open loop, and the steps of continuous batching take as long as a formula says. The promise: the first
+token within half a second.
+
+> **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
+
+This is all that you need to know of the simulated server to predict its knee:
+"""
+
+# %%
+NUM_SLOTS = 16
+requests = simulate(20, num_requests=400).records
+prompt, answer = mean(each.prompt_tokens for each in requests), mean(each.max_tokens for each in requests)
+decode = COST.seconds(NUM_SLOTS, NUM_SLOTS * (prompt + answer / 2))
+prefill = COST.per_token * prompt
+print(f"at most {NUM_SLOTS} sequences run at the same time")
+print(f"a step that computes one token for each of {NUM_SLOTS} sequences takes {1000 * decode:.1f} ms")
+print(f"a prompt, {prompt:.0f} tokens on average, makes one step longer by {1000 * prefill:.1f} ms")
+print(f"an answer has {answer:.0f} tokens on average")
+
+# %% [markdown]
+"""
+Take a pencil: how much of the server's time does one request take, if all slots are in use? The knee can't be above the rate at which that fills each second, and with half a second of patience it isn't far below. Within 15 % is a hit.
+"""
+
+# %%
+predict("14.c", ...)  # At how many requests per second is the knee?
+
+# %% [markdown]
+"""
+The search doubles the rate until the promise breaks, then closes in on the knee. A second server has your `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens.
+"""
+
+# %%
+TARGET = Target(ttft=0.5)
+
+
+def run(rate, admission=None):
+    return simulate(rate, num_requests=400, server=SimulatedServer(admission=admission))
+
+
+def point(rate, log):
+    ttfts = sorted(record.ttft for record in log.records if record.succeeded)
+    return LoadPoint(rate, goodput(log, TARGET), ttfts[int(0.99 * (len(ttfts) - 1))])
+
+
+knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
+rates = [round(knee.rate * factor) for factor in (0.25, 0.5, 0.75, 0.9, 1, 1.15, 1.3, 1.6, 2, 2.5, 3)]
+curves = {
+    "all are taken": [point(rate, run(rate)) for rate in rates],
+    "at most 32 requests, 2,048 prompt tokens": [point(rate, run(rate, AdmissionControl(32, 2048))) for rate in rates],
+}
+draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
+
+# %%
+reveal("14.c", knee.rate, "requests per second", tolerance=0.15)
+per_request = answer * decode / NUM_SLOTS + prefill
+print(f"with a pencil: {1000 * per_request:.1f} ms for each request, so {1 / per_request:.1f} requests per second")
+at_knee = goodput(knee.log, TARGET)
+for name, points in curves.items():
+    print(f"at 3 times the knee, {name}: goodput {points[-1].goodput:.1f}, {points[-1].goodput / at_knee:.0%} of the knee's")
+
+# %% [markdown]
+"""
+A request is in about 36 steps and shares each with 15 others; its prompt it has to itself. Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
+was long; all later ones come too late. So the longer such a run is, the closer to 0 its goodput gets. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
+knee: it always has work, and short prompts find room more easily than long ones. Look at the right side too: without a limit, the time to the first token grows as long as the run lasts.
+
+To measure a real server: `python -m lessons_lib.serving.load --help`. It speaks to any OpenAI-compatible server, and prints the table of `vllm bench serve`.
+
+## What production does
+
+You have built, or read, nearly every part of a serving engine. This is where the same part is in **vLLM** (V1 engine, version 0.11):
+
+| lesson | our part | vLLM |
+|---|---|---|
+| 02, 09 | `Scheduler.schedule`, token budget | `Scheduler.schedule`, `vllm/v1/core/sched/scheduler.py` |
+| 03 | `BlockPool`, free queue | `BlockPool`, `vllm/v1/core/block_pool.py`; `FreeKVCacheBlockQueue`, `vllm/v1/core/kv_cache_utils.py` |
+| 03, 06 | block tables, slot mapping | `BlockTable`, `vllm/v1/worker/block_table.py` |
+| 05 | packed batch | `GPUModelRunner._prepare_inputs`, `vllm/v1/worker/gpu_model_runner.py` |
+| 06–08 | paged attention | the backends in `vllm/v1/attention/backends/` |
+| 10 | preemption by recompute | `Scheduler.schedule`, which preempts when `allocate_slots` returns None |
+| 11 | block hashes, prefix cache | `KVCacheManager`, `vllm/v1/core/kv_cache_manager.py` |
+| 12 | `LLMEngine.step` | `EngineCore.step`, `vllm/v1/engine/core.py` |
+| 12 | sampling | `Sampler`, `vllm/v1/sample/sampler.py` |
+| 12 | incremental detokenizer, stop strings | `IncrementalDetokenizer`, `vllm/v1/engine/detokenizer.py` |
+| 13 | CUDA graphs | `CUDAGraphWrapper`, `vllm/compilation/cuda_graph.py` |
+| 14 | mailbox of a stream | `RequestOutputCollector`, `vllm/v1/engine/output_processor.py` |
+| 14 | `AsyncEngine` | `AsyncLLM`, `vllm/v1/engine/async_llm.py` |
+| 14 | `EngineProcess` over ZeroMQ | `EngineCoreProc`, `vllm/v1/engine/core.py`; `AsyncMPClient`, `vllm/v1/engine/core_client.py` |
+| 14 | `stream_until_gone` | `with_cancellation`, `vllm/entrypoints/utils.py` |
+| 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
+| 14 | the app | `vllm/entrypoints/openai/api_server.py` |
+| 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
+| 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
+
+- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all.
+- vLLM has the detokenizer in the server's process, not in the engine's: text for many streams costs Python time, and the GPU shouldn't wait for that.
+- Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
+- **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer (`python/sglang/srt/managers/`).
+- Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
+
+## What is still wrong
+
+**One process serves.** If it dies, all its streams end with an error. Lesson 15 runs replicas.
+
+**One machine, one GPU.** A model that doesn't fit needs several. Lesson 15 cuts one in two.
+
+**Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
+
+**Anyone may ask for anything.** Our server knows keys, but no quotas: one client can use all of it.
+
+## Quiz
+"""
+
+# %%
+quiz("14")
+
+# %% [markdown]
+"""
+## References
+
+- Y. Zhong et al.: *DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving*, OSDI 2024. <https://arxiv.org/abs/2401.09670>
+- B. Schroeder, A. Wierman, M. Harchol-Balter: *Open Versus Closed: A Cautionary Tale*, NSDI 2006. <https://www.usenix.org/legacy/event/nsdi06/tech/schroeder/schroeder.pdf>
+- WHATWG: HTML, server-sent events. <https://html.spec.whatwg.org/multipage/server-sent-events.html>
+- OpenAI: API reference, chat completions. <https://platform.openai.com/docs/api-reference/chat>
+- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; `vllm bench serve`, <https://docs.vllm.ai/en/latest/cli/bench/serve.html>
+- Google: *Site Reliability Engineering*, chapters "Handling Overload" and "Addressing Cascading Failures". <https://sre.google/sre-book/handling-overload/>
+- Python: asyncio, <https://docs.python.org/3/library/asyncio.html>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further
+
+Two things that the lesson doesn't need, for those who want more. They aren't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
 ### Two threads share one Python
 
 > **GIL**: global interpreter lock. In one Python process, only one thread runs Python code at a time. Operations of PyTorch release the lock while they compute.
@@ -361,430 +903,9 @@ draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and i
 # %% [markdown]
 """
 The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within a step, the engine's thread may have to wait for the lock after each operation. (Other programs on your machine blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of
-its time, that's worse. The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process with a lock of its own. Commands and events go through a socket, one message
-per step. That's why they are plain data.
+its time, that's worse. `EngineProcess` gives the engine a process, and so a lock, of its own.
 
-## HTTP
-
-Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process of its own, and its engine in another one. You can start it in a terminal as well: `make serve`.
-
-`MODEL` is the bundled model here. After `make chat-model`, `MODEL = chat_model_path()` (from `lessons_lib.models.chat_model`) gives you one that answers questions.
-"""
-
-# %%
-MODEL = BUNDLED_MODEL
-server = ServerProcess(
-    "--model", MODEL, "--max-num-seqs", 4, "--num-blocks", 64, "--max-requests", 8, shutdown_timeout=5.0
-).start()
-HOST = server.url.removeprefix("http://")
-
-
-def post(path, body, host=HOST):
-    """Send a POST request; returns (connection, response)."""
-    connection = http.client.HTTPConnection(host, timeout=60)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    return connection, connection.getresponse()
-
-
-def get(path, host=HOST):
-    connection = http.client.HTTPConnection(host, timeout=60)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    return response.status, json.loads(response.read())
-
-
-_, response = post("/v1/completions", {"prompt": "The old dog", "max_tokens": 12, "temperature": 0})
-answer = json.loads(response.read())
-print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0]["finish_reason"], answer["usage"])
-
-# %% [markdown]
-"""
-The same from a terminal:
-"""
-
-# %% tags=["measured"]
-print(f"""curl {server.url}/v1/completions -H "Content-Type: application/json" \\
-     -d '{{"prompt": "The old dog", "max_tokens": 12, "temperature": 0}}'""")
-
-# %% [markdown]
-"""
-### A stream on the wire
-
-With `"stream": true`, the answer comes piece by piece. HTTP can do that: a response may be sent in chunks, and the connection stays open until the last one.
-
-> **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
-
-These are the bytes of a chat of four tokens:
-"""
-
-# %% tags=["measured"]
-CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
-_, response = post("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}})
-of_server = response.read()
-print(response.status, response.getheader("content-type"), "\n")
-print(of_server.decode())
-
-# %% [markdown]
-"""
-Read it from top to bottom. The first event names the role. Each event after it has a *delta*: the text that is new. The last of them has a `finish_reason`; in all others it is null. The client asked for usage, so one more event,
-without choices, reports it. `[DONE]` ends the stream: it tells a client that the connection wasn't cut.
-
-## Build 3: tokens to events
-
-**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator of these events, for one chat with one completion. It yields `bytes`, one event at a time.
-
-- `head` is a dict with the first fields of each event. `batches` yields lists of `NewToken`, as a reader finds them in its mailbox: each has `.text`, and the very last one a `.finish_reason`.
-- Wait for the first batch. *Then* yield the event with the role: `"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]`.
-- One event for each batch, as soon as it is there: its delta has only `content`, the batch's texts joined. The event of the last batch has the last token's reason.
-- If `prompt_tokens` is given, the client has asked for usage. Then each of these events has `"usage": None`, and one more event follows: `head`, `"choices": []`, and `"usage"` with
-  `prompt_tokens`, `completion_tokens` (all tokens in all batches) and `total_tokens`.
-- The last event is `data: [DONE]`.
-- If `batches` raises before its first batch, let it out: nothing was sent, so the client can get a status like 400 or 503. If it raises later, the status 200 has been sent already: yield `{"error": {"message": str(error), "type": "server_error"}}`
-  (without `head`), then `[DONE]`; no finish reason and no usage.
-- A reader may leave early. It closes the generator, which ends quietly: a generator that is closed must not yield any more.
-
-Each event is `data: `, JSON on one line, and an empty line; all of it ASCII. Don't change `head`.
-
-Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role; `{..., "choices": [{"index": 0, "delta": {"content": " ran"}, "finish_reason": "stop"}]}`; and `[DONE]`.
-"""
-
-# %% exercise="14.3"
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-from lessons_lib.engine.outputs import NewToken
-
-from lessons_lib.serving.http.chat_events import sse_events
-
-# %% [markdown]
-"""
-Do your events say the same as the server's? We take the head and the tokens from the server's stream, and leave out the fields that the exercise leaves out. The
-counts of tokens may differ: an event of the server can hold several tokens, and doesn't say how many.
-"""
-
-
-# %%
-def events_of(stream):
-    """The data of each event, as Python objects."""
-    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n\n") if line]
-    return [line if line == "[DONE]" else json.loads(line) for line in lines]
-
-
-def without(event, *names):
-    if isinstance(event, dict):
-        return {key: without(value, *names) for key, value in event.items() if key not in names}
-    return [without(each, *names) for each in event] if isinstance(event, list) else event
-
-
-EXTRA = ("logprobs", "stop_reason", "prompt_tokens_details", "system_fingerprint")
-theirs = [without(event, *EXTRA) for event in events_of(of_server)]
-head = {key: value for key, value in theirs[0].items() if key not in ("choices", "usage")}
-choices = [event["choices"][0] for event in theirs[1:-1] if event["choices"]]
-batches = [[NewToken("chat", 0, 0, choice["delta"]["content"], choice["finish_reason"])] for choice in choices]
-ours = events_of(b"".join(sse_events(head, batches, theirs[-2]["usage"]["prompt_tokens"])))
-print(
-    "the same but for the count of tokens in a batch:",
-    without(ours, "completion_tokens", "total_tokens") == without(theirs, "completion_tokens", "total_tokens"),
-)
-
-# %% [markdown]
-"""
-### An error needs a status
-
-The status is the first thing in a response, and can't be changed later. So the server waits for the first token before it sends the status. Anything that goes wrong before that gets a status of its own:
-"""
-
-# %%
-BAD = (
-    ("temperature below 0", {"prompt": "x", "temperature": -1}),
-    ("longer than the context", {"prompt": [5] * 2000}),
-    ("another model", {"model": "gpt-4", "prompt": "x"}),
-)
-for name, body in BAD:
-    _, response = post("/v1/completions", body)
-    error = json.loads(response.read())["error"]
-    message = re.sub("request 'cmpl-[^']*'", "the request", error["message"])
-    print(f"{name}: {response.status} {error['type']}\n    {message}")
-
-# %% [markdown]
-"""
-This is what OpenAI's official client expects: `openai.OpenAI(base_url=server.url + "/v1", api_key="none")` talks to our server unchanged, and turns each status into a typed exception.
-
-### A request across the processes
-
-This picture is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens, with nothing else in the engine.
-"""
-
-# %%
-recording = recorded_path()
-print(recording.provenance)
-draw_path(recording.lanes, recording.messages, recording.works, title="One streamed request across three processes")
-
-# %% [markdown]
-"""
-Before the first token, the request is parsed, sent on and accepted, and its prompt is computed. After that there's one message per step between engine and server, and one event per step to the client. The engine waits for
-none of them: its next step begins as soon as the last one has ended, whether the client has read its tokens or not.
-
-## Clients that leave
-
-Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. Here a client asks for a long story, reads a little, and hangs up.
-`/cockpit` says what the engine is doing now.
-"""
-
-
-# %%
-def wait_until(condition, seconds=20.0):
-    """Look at the cockpit again and again until the condition holds; returns the last look."""
-    deadline = time.monotonic() + seconds
-    while not condition(cockpit := get("/cockpit")[1]) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return cockpit
-
-
-connection, response = post(
-    "/v1/completions", {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True}
-)
-response.read(2000)
-reading = wait_until(lambda cockpit: cockpit["running"] == 1 and cockpit["used_blocks"] > 0)
-print(f"while the client reads: {reading['running']} running, blocks in use: {reading['used_blocks'] > 0}")
-response.close()
-connection.close()
-left = wait_until(lambda cockpit: cockpit["used_blocks"] == 0)
-print(
-    f"after it has hung up: {left['running']} running, {left['used_blocks']} blocks in use; computed less than 900 tokens: {left['new_tokens'] < 900}"
-)
-
-# %% [markdown]
-"""
-The chain is short, and each link is easy to forget. The operating system tells the server that the connection is closed. The server cancels the coroutine that was writing the response. Leaving its stream sends an abort
-command to the owner. The next turn carries it out, and the blocks are free.
-
-The same must happen to requests that aren't streamed, where the server writes nothing for a long time, and so no failed write tells it. It has to *listen* for the disconnect.
-
-## Too many
-
-What happens when more clients come than the server can serve? Twenty-four ask at the same time. This server takes 8 requests: 4 run, 4 wait.
-"""
-
-
-# %% tags=["measured"]
-def ask(number):
-    started = time.perf_counter()
-    _, response = post("/v1/completions", {"prompt": "The old dog", "max_tokens": 60, "ignore_eos": True})
-    response.read()
-    return response.status, response.getheader("retry-after"), time.perf_counter() - started
-
-
-with ThreadPoolExecutor(24) as crowd:
-    results = list(crowd.map(ask, range(24)))
-for status in sorted({status for status, *_ in results}):
-    seconds = [seconds for found, _, seconds in results if found == status]
-    waits = sorted({after for found, after, _ in results if found == status and after})
-    print(
-        f"{status}: {len(seconds)} clients, answered after {min(seconds):.2f} to {max(seconds):.2f} s"
-        + (f", Retry-After: {', '.join(waits)} s" if waits else "")
-    )
-
-# %% [markdown]
-"""
-The refused clients got their answer within moments, and it said when to try again: status 429, `Retry-After`. Why not let them wait? The second prediction has the answer. Here is that queue, request by request.
-"""
-
-# %%
-free_at, waits = 0.0, []
-for number in range(30 * 20 + 1):
-    arrival = number / 30
-    begin = max(arrival, free_at)
-    waits.append(begin - arrival)
-    free_at = begin + 1 / 10
-reveal("14.b", round(waits[-1], 1), "s")
-
-# %% [markdown]
-"""
-In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. And that isn't all: clients don't wait for 40 seconds. They give up and ask again, so the server spends its time on answers to clients that have left. A queue that is too long helps no one.
-
-Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
-
-## Build 4: what to refuse
-
-**Your task: `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long.
-
-- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`.
-  A prompt longer than `max_prompt_tokens` raises `BadRequest`: it would never fit. Check that first. If there are `max_requests` already, or if the prompt would bring `num_prompt_tokens` above `max_prompt_tokens`, raise
-  `self._overloaded(what, num_requests, num_prompt_tokens)`, where the numbers say how many requests (1 or 0) and prompt tokens (0, or as many as are too many) have to end first. If both limits would be exceeded, the requests are reason enough: 1 and 0. A limit may be reached. `None` is no limit.
-- `correct(admitted, num_prompt_tokens)`: at first, the length of a prompt is only an estimate; now the engine has encoded it. The books and `admitted.num_prompt_tokens` change to the new number. If it needs more than before, it may be refused,
-  with the same errors as in `admit`; then it still counts as before.
-- `release(admitted, was_served=True)` takes back what is counted. If the request was served, it also appends `(self.clock(), admitted.num_prompt_tokens)` to `self._ended`, from which `retry_after` estimates how fast requests end.
-
-A refusal changes nothing but `num_refused`, and `_overloaded` counts that. A `BadRequest` isn't counted at all. `__init__`, `retry_after` and `_overloaded` are given. `_check_prompt` and `_check_room` are there for checks that you need twice; write them, or delete them.
-
-Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
-"""
-
-# %% exercise="14.4" given="__init__ retry_after _overloaded"
-import time
-from collections import deque
-from collections.abc import Callable
-
-from lessons_lib.models.prompts import BadRequest
-from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
-
-from lessons_lib.serving.admission import AdmissionControl
-
-# %% [markdown]
-"""
-Is refusing better than waiting? To answer that, we have to say what "good" is.
-
-## Measured: what clients get
-
-Throughput can't tell us. A server that is far behind computes as many tokens per second as ever; they just come too late.
-
-> **goodput**: requests per second that were served within the promised times.
-
-And a load test must not be polite. If each client waits for its answer before it sends the next request, a slow server gets fewer requests, and looks fine.
-
-> **open loop**: requests are sent at their times, whatever the server does. Real users are like that: they don't know of each other. In a *closed loop*, each client waits for its answer first.
-
-## Build 5: goodput
-
-A run leaves a `LoadLog`: its `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to
-end), all in seconds, and `succeeded`: whether the whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
-
-**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that was refused, failed, cut or not finished isn't good, however fast its first token came. One that ended
-after the window counts like any other.
-
-Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
-"""
-
-# %% exercise="14.5"
-from lessons_lib.serving.load.goodput import Target
-from lessons_lib.serving.load.records import LoadLog
-
-from lessons_lib.serving.load.goodput import goodput
-
-# %% [markdown]
-"""
-Now more and more load. A real server would need minutes for each rate, and quiet cores. `simulate` computes instead of waiting: requests arrive at random times in an open loop, and the steps of continuous batching take as long as a formula says. The promise: the first
-token within half a second.
-
-> **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
-
-The second server has your `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens.
-"""
-
-# %%
-TARGET = Target(ttft=0.5)
-
-
-def run(rate, admission=None):
-    return simulate(rate, num_requests=400, server=SimulatedServer(admission=admission))
-
-
-def point(rate, log):
-    ttfts = sorted(record.ttft for record in log.records if record.succeeded)
-    return LoadPoint(rate, goodput(log, TARGET), ttfts[int(0.99 * (len(ttfts) - 1))])
-
-
-knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
-rates = [round(knee.rate * factor) for factor in (0.25, 0.5, 0.75, 0.9, 1, 1.15, 1.3, 1.6, 2, 2.5, 3)]
-curves = {
-    "all are taken": [point(rate, run(rate)) for rate in rates],
-    "at most 32 requests, 2,048 prompt tokens": [point(rate, run(rate, AdmissionControl(32, 2048))) for rate in rates],
-}
-draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
-
-# %%
-at_knee = goodput(knee.log, TARGET)
-print(f"knee: {knee.rate:.1f} requests per second, goodput {at_knee:.1f}")
-for name, points in curves.items():
-    print(
-        f"at 3 times the knee, {name}: goodput {points[-1].goodput:.1f}, {points[-1].goodput / at_knee:.0%} of the knee's"
-    )
-
-# %% [markdown]
-"""
-Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
-was long; all later ones come too late. So the longer such a run is, the closer to 0 its goodput gets. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
-knee: it always has work, and short prompts find room more easily than long ones. Look at the right side too: without a limit, the time to the first token grows as long as the run lasts.
-
-To measure a real server: `python -m lessons_lib.serving.load --help`. It speaks to any OpenAI-compatible server, and prints the table of `vllm bench serve`.
-
-## A crash, and an orderly end
-
-Processes die. Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
-"""
-
-
-# %%
-LONG_STORY = {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True, "temperature": 0}
-connection, response = post("/v1/completions", LONG_STORY)
-seen = response.read1(4000)
-for engine_process in psutil.Process(server.process.pid).children():
-    engine_process.kill()
-rest = response.read()
-last = events_of(rest)[-2:]
-print("status:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
-print("the last two events:", json.dumps(last[0]), last[1])
-status, body = get("/health")
-print("/health:", status, "| a new request:", post("/v1/completions", {"prompt": "x"})[1].status)
-server.close()
-
-# %% [markdown]
-"""
-The stream doesn't just stop: it ends with an error event. A client library raises an exception, and doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
-balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server. This one doesn't try to start a new engine by itself. The simplest program that can be trusted is one that ends.
-
-Servers also have to stop on request, for example to make room for a new version.
-
-> **draining**: taking no new requests, and finishing those that run.
-
-A signal, SIGTERM, asks for it. A client is reading when it comes:
-"""
-
-# %%
-server = ServerProcess("--model", MODEL, "--max-num-seqs", 4, "--num-blocks", 64, shutdown_timeout=20.0).start()
-HOST = server.url.removeprefix("http://")
-connection, response = post(
-    "/v1/completions",
-    {"prompt": "The old dog", "max_tokens": 300, "ignore_eos": True, "stream": True, "temperature": 0},
-    HOST,
-)
-first = response.read1(1000)
-server.process.send_signal(signal.SIGTERM)
-statuses = []
-while 503 not in statuses and len(statuses) < 200:
-    statuses.append(post("/v1/completions", {"prompt": "x", "max_tokens": 1}, HOST)[1].status)
-events = events_of(first + response.read())
-text = "".join(event["choices"][0]["text"] for event in events[:-1] if event["choices"])
-print("a new request while it drains:", statuses[-1])
-print(
-    "the open stream ended with:",
-    events[-2]["choices"][0]["finish_reason"],
-    events[-1],
-    "| tokens in full:",
-    len(tokenizer(text).input_ids) >= 290,
-)
-print("exit status of the server:", server.process.wait(30))
-server.close()
-
-# %% [markdown]
-"""
-Nothing was cut: the open stream got its 300 tokens, the new request was refused, and then the server ended by itself.
-
-### The ledger
-
-The six stories once more: by the engine of lesson 12, and by six callers at once through the front.
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "14", with_cache_only=True, since="12")
-
-# %% [markdown]
-"""
-The last row computes the same tokens, and needs no more cache. Six callers at once cost only the time of the event loop next to the engine.
-
-## Stretch: your own admission rule
+### Your own admission rule
 
 Your `AdmissionControl` looks only at how much is in flight. Can you do better? Write a rule that keeps the goodput high at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of
 `waiting` and `running` requests, their sum `prompt_tokens`, and `first_tokens`: pairs (when, how long it took) of the last 32 first tokens. It returns whether to take the request.
@@ -799,65 +920,3 @@ def my_rule(prompt_tokens, state):
 
 
 overload_scores({"all are taken": take_all, "32 requests, 2,048 prompt tokens": bounded(32, 2048), "yours": my_rule})
-
-# %% [markdown]
-"""
-## What production does
-
-You have built, or read, nearly every part of a serving engine. This is where the same part is in **vLLM** (V1 engine, version 0.11):
-
-| lesson | our part | vLLM |
-|---|---|---|
-| 02, 09 | `Scheduler.schedule`, token budget | `Scheduler.schedule`, `vllm/v1/core/sched/scheduler.py` |
-| 03 | `BlockPool`, free queue | `BlockPool`, `vllm/v1/core/block_pool.py`; `FreeKVCacheBlockQueue`, `vllm/v1/core/kv_cache_utils.py` |
-| 03, 06 | block tables, slot mapping | `BlockTable`, `vllm/v1/worker/block_table.py` |
-| 05 | packed batch | `GPUModelRunner._prepare_inputs`, `vllm/v1/worker/gpu_model_runner.py` |
-| 06–08 | paged attention | the backends in `vllm/v1/attention/backends/` |
-| 10 | preemption by recompute | `Scheduler.schedule`, which preempts when `allocate_slots` returns None |
-| 11 | block hashes, prefix cache | `KVCacheManager`, `vllm/v1/core/kv_cache_manager.py` |
-| 12 | `LLMEngine.step` | `EngineCore.step`, `vllm/v1/engine/core.py` |
-| 12 | sampling | `Sampler`, `vllm/v1/sample/sampler.py` |
-| 12 | incremental detokenizer, stop strings | `IncrementalDetokenizer`, `vllm/v1/engine/detokenizer.py` |
-| 13 | CUDA graphs | `CUDAGraphWrapper`, `vllm/compilation/cuda_graph.py` |
-| 14 | mailbox of a stream | `RequestOutputCollector`, `vllm/v1/engine/output_processor.py` |
-| 14 | `AsyncEngine` | `AsyncLLM`, `vllm/v1/engine/async_llm.py` |
-| 14 | `EngineProcess` over ZeroMQ | `EngineCoreProc`, `vllm/v1/engine/core.py`; `AsyncMPClient`, `vllm/v1/engine/core_client.py` |
-| 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
-| 14 | the app | `vllm/entrypoints/openai/api_server.py` |
-| 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
-| 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
-
-- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all.
-- vLLM has the detokenizer in the server's process, not in the engine's: text for many streams costs Python time, and the GPU shouldn't wait for that.
-- Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
-- **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer (`python/sglang/srt/managers/`).
-- Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
-
-## What is still wrong
-
-**One process serves.** If it dies, all its streams end with an error. Lesson 15 runs replicas.
-
-**One machine, one GPU.** A model that doesn't fit needs several. Lesson 15 cuts one in two.
-
-**Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
-
-**Anyone may ask for anything.** Our server knows keys, but no quotas: one client can use all of it.
-
-## Quiz
-"""
-
-# %%
-quiz("14")
-
-# %% [markdown]
-"""
-## References
-
-- Y. Zhong et al.: *DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving*, OSDI 2024. <https://arxiv.org/abs/2401.09670>
-- B. Schroeder, A. Wierman, M. Harchol-Balter: *Open Versus Closed: A Cautionary Tale*, NSDI 2006. <https://www.usenix.org/legacy/event/nsdi06/tech/schroeder/schroeder.pdf>
-- WHATWG: HTML, server-sent events. <https://html.spec.whatwg.org/multipage/server-sent-events.html>
-- OpenAI: API reference, chat completions. <https://platform.openai.com/docs/api-reference/chat>
-- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; `vllm bench serve`, <https://docs.vllm.ai/en/latest/cli/bench/serve.html>
-- Google: *Site Reliability Engineering*, chapters "Handling Overload" and "Addressing Cascading Failures". <https://sre.google/sre-book/handling-overload/>
-- Python: asyncio, <https://docs.python.org/3/library/asyncio.html>
-"""

@@ -5,6 +5,8 @@ from numbers import Real
 from lessons_lib.checks import progress
 from lessons_lib.checks.panel import Panel
 
+EXACT = 0.005  # of what was measured: a prediction this near is correct
+
 
 def predict(key: str, guess: object = ...) -> None:
     """Store the learner's number under `key`; `...` means no number yet."""
@@ -24,19 +26,25 @@ def predict(key: str, guess: object = ...) -> None:
     Panel("note", f"Your prediction: {_number(guess)}", ["You'll see the measured number further down."]).show()
 
 
-def reveal(key: str, measured: float, unit: str = "") -> None:
-    """Show the measured number and the learner's prediction."""
+def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT) -> None:
+    """Show the measured number and the learner's prediction.
+
+    Args:
+        tolerance: how far off a prediction may be that counts as a hit, relative to what was measured.
+    """
     guess = progress.load()["predictions"].get(key)
-    far = None if guess is None else _points(guess, measured) if unit == "%" else _how_far(guess, measured)
+    far = None if guess is None else _points(guess, measured) if unit == "%" else _how_far(guess, measured, tolerance)
     unit = f" {unit}" if unit else ""
     if guess is None:
         return Panel("note", f"Measured: {_number(measured)}{unit}", ["You made no prediction for this one."]).show()
     Panel("note", f"Measured: {_number(measured)}{unit}. You predicted {_number(guess)}{unit}.", [far]).show()
 
 
-def _how_far(guess: float, measured: float) -> str:
-    if abs(guess - measured) <= 0.005 * abs(measured):
+def _how_far(guess: float, measured: float, tolerance: float) -> str:
+    if abs(guess - measured) <= EXACT * abs(measured):
         return "Correct."
+    if abs(guess - measured) <= tolerance * abs(measured):
+        return f"A hit: within {tolerance:.0%}."
     if measured == 0 or guess * measured <= 0:
         return f"Off by {_number(guess - measured)}."
     ratio = guess / measured

@@ -1,4 +1,4 @@
-"""A server that drains: clients that were there before SIGTERM, clients that come after it, and when its process ends."""
+"""A server that drains: clients that come before SIGTERM, clients that come after it, and the end of its process."""
 
 import http.client
 import json

@@ -1530,7 +1530,11 @@ LEAVINGS = [
     Wrong("asks at the end", asks_at_the_end, "The first call came after 140 ms"),
     Wrong("listens after add", listens_after_add, "your coroutine waits for the engine in `add` at that moment"),
     Wrong("looks between batches", looks_between_batches, "The first call came after 100 ms"),
-    Wrong("listens for the first token only", listens_before_the_first_token, "waits for tokens at that moment, and no `receive` waits"),
+    Wrong(
+        "listens for the first token only",
+        listens_before_the_first_token,
+        "waits for tokens at that moment, and no `receive` waits",
+    ),
     Wrong("not while it sends", listens_for_tokens_only, "still waits in `send`"),
     Wrong("any message", leaving(listen=any_message), "took that message for the end"),
     Wrong("one message", leaving(listen=one_message), "It called `receive` once"),

@@ -288,6 +288,13 @@ def test_how_far_off_a_prediction_is(guess, says, capsys):
     assert says in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("guess, says", [(60, "Correct."), (66, "A hit: within 15%."), (72, "20% too high.")])
+def test_a_prediction_may_be_near(guess, says, capsys):
+    predict("77.a", guess)
+    reveal("77.a", 60, tolerance=0.15)
+    assert says in capsys.readouterr().out
+
+
 def test_shares_differ_by_points(capsys):
     predict("77.a", 58)
     reveal("77.a", 53, "%")

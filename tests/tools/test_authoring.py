@@ -16,6 +16,7 @@ from tools.authoring.build import build, differences, orphans, read, write
 from tools.authoring.compare import compare
 from tools.authoring.errors import BuildError
 from tools.authoring.execute import normalise
+from tools.authoring.release import release
 from tools.authoring.review import findings
 from tools.authoring.stub import BEGIN, END, find_reference, mark_solution
 
@@ -216,12 +217,24 @@ def lesson_from(tmp_path, text, name="99_toy.py"):
         ('given="__post_init__"', 'given="start"', "exercise 99.2: given='start' names no method"),
         ('%% exercise="99.1"', '%% exercise="99.1" tags=["measured"]', "an exercise cell is not measured"),
         ('# %%\nprint("first"', '# %% given="add"\nprint("first"', "`given` belongs to an exercise"),
+        ('# %%\nprint("first"', '# %% folded=true\nprint("first"', "folded belongs to a markdown cell"),
+        ('# %%\nprint("first"', '# %% [markdown] folded=true\n"""\nno heading\n"""\n', "begins with a heading"),
+        ('# %%\nprint("first"', '# %% [markdown] tags=["measured"]\n"""\n# x\n"""\n', "no options but folded"),
     ],
 )
 def test_a_wrong_cell_is_named_with_its_remedy(tmp_path, old, new, message):
     assert old in TEXT
     with pytest.raises(BuildError, match=message):
         Lesson(lesson_from(tmp_path, TEXT.replace(old, new, 1)), toy_registry)
+
+
+def test_a_folded_section_is_closed_in_both_notebooks(tmp_path):
+    text = TEXT + '\n\n# %% [markdown] folded=true\n"""\n## Further\n"""\n'
+    notebook = Lesson(lesson_from(tmp_path, text), toy_registry).notebook
+    for each in (notebook, release(notebook)):
+        assert each.cells[-1].source == "## Further"
+        assert each.cells[-1].metadata["jp-MarkdownHeadingCollapsed"] is True
+        assert not [cell for cell in each.cells[:-1] if "jp-MarkdownHeadingCollapsed" in cell.metadata]
 
 
 def test_a_lesson_is_named_by_number(tmp_path):

@@ -7,9 +7,10 @@ import pytest
 from svg_reading import elements, texts, titles
 
 from lessons_lib.engine.metrics import EngineStep
+from lessons_lib.recording.drain import ClientRequest, DrainRun, recorded_drain
 from lessons_lib.recording.request_path import LANES, Message, Work, recorded_path
 from lessons_lib.viz.charts.step_parts import COLOURS
-from lessons_lib.viz.serving import LoadPoint, draw_laps, draw_load, draw_path
+from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
 from lessons_lib.viz.serving.laps import BETWEEN, median_laps
 
 MESSAGES = [
@@ -107,3 +108,47 @@ def test_load_is_told_in_words():
     )
     assert "The target is 500 ms" in picture.alt and "The knee is at 20.0" in picture.alt
     assert draw_load({}).alt
+
+
+DRAIN = DrainRun(
+    (
+        ClientRequest("A", 0.0, 6.0, 200, 40, 40),
+        ClientRequest("B", 1.0, 9.0, 200, 70, 70),
+        ClientRequest("C", 5.0, 5.1, 503, 0, 40),
+        ClientRequest("D", 10.0, 10.0, 0, 0, 40),
+    ),
+    signaled=4.0,
+    exited=10.0,
+    exit_status=0,
+)
+
+
+def test_a_drain_is_drawn_to_scale_and_told_in_words():
+    picture = draw_drain(DRAIN)
+    widths = {
+        title.split(",")[0]: float(rect.get("width"))
+        for rect in elements(picture, "rect")
+        for title in [next((child.text for child in rect), "")]
+        if title
+    }
+    assert widths["B"] / widths["A"] == pytest.approx(8 / 6, abs=0.01)
+    assert widths["the server drains"] / widths["the server serves"] == pytest.approx(6 / 4, abs=0.01)
+    assert {"SIGTERM", "the process ends", "40 of 40 tokens", "refused: 503", "no connection", "exit status 0"} <= set(
+        texts(picture)
+    )
+    assert "SIGTERM comes after 4 s; the process ends after 10 s, with exit status 0." in picture.alt
+    assert "C, sent after 5 s: refused: 503. D, sent after 10 s: no connection." in picture.alt
+
+
+def test_the_recorded_drain_finished_what_ran_and_refused_what_was_new(tmp_path):
+    run = recorded_drain()
+    early = [request for request in run.requests if request.sent < run.signaled]
+    late = [request for request in run.requests if run.signaled <= request.sent < run.exited]
+    last = run.requests[len(early) + len(late) :]
+    assert len(early) == 3 and sum(request.ended > run.signaled for request in early) == 2
+    assert all(request.status == 200 and request.num_tokens == request.asked for request in early)
+    assert late and all(request.status == 503 and request.num_tokens == 0 for request in late)
+    assert [request.status for request in last] == [0] and run.exit_status == 0
+    assert run.exited >= max(request.ended for request in early)
+    run.save(tmp_path / "drain.json")
+    assert DrainRun.load(tmp_path / "drain.json") == run

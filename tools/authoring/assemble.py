@@ -7,6 +7,7 @@ with its body marked as solution, and adds the check cell below. The options a c
     exercise="00.1"       the exercise of that id in `lessons_lib.checks`
     given="used free"     methods of its class that stay complete for the learner
     tags=["measured"]     the output holds times: it is kept, and never compared
+    folded=true           a markdown cell that begins with a heading: its section is closed until it is clicked
 """
 
 import ast
@@ -24,7 +25,8 @@ from tools.authoring.errors import BuildError
 from tools.authoring.stub import Reference, find_reference, mark_solution
 
 MEASURED = "measured"
-OPTIONS = {"exercise", "given", "tags"}
+FOLDED = "folded"
+OPTIONS = {"exercise", "given", "tags", FOLDED}
 JUPYTEXT_OWN = {"cell_marker", "lines_to_next_cell", "lines_to_end_of_cell_marker"}
 # No language version: it would change the stored files from one machine to the next.
 NOTEBOOK_METADATA = {
@@ -77,7 +79,8 @@ class Lesson:
                 tags = ["measured", "nbval-ignore-output"] if "tags" in cell.metadata else ["nbval-check-output"]
                 cells.append(nbformat.v4.new_code_cell(cell.source, metadata={"tags": tags}))
             else:
-                cells.append(nbformat.v4.new_markdown_cell(cell.source))
+                folded = {"jp-MarkdownHeadingCollapsed": True} if FOLDED in cell.metadata else {}
+                cells.append(nbformat.v4.new_markdown_cell(cell.source, metadata=folded))
         self._refuse_missing_exercises()
         _give_ids(cells)
         return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
@@ -128,8 +131,11 @@ class Lesson:
             )
         if cell.metadata.get("tags", [MEASURED]) != [MEASURED]:
             raise BuildError(f'{where}: tags {cell.metadata["tags"]}. The only tag is tags=["{MEASURED}"].')
-        if cell.cell_type != "code" and cell.metadata:
-            raise BuildError(f"{where}: a markdown cell has no options; this one has {', '.join(cell.metadata)}.")
+        if cell.cell_type != "code" and set(cell.metadata) - {FOLDED}:
+            options = ", ".join(cell.metadata)
+            raise BuildError(f"{where}: a markdown cell has no options but {FOLDED}; this one has {options}.")
+        if FOLDED in cell.metadata and (cell.cell_type == "code" or not cell.source.lstrip('"\n').startswith("#")):
+            raise BuildError(f"{where}: {FOLDED} belongs to a markdown cell that begins with a heading.")
         if "exercise" in cell.metadata and "tags" in cell.metadata:
             raise BuildError(f"{where}: an exercise cell is not measured. Measure in a separate cell.")
         if "given" in cell.metadata and "exercise" not in cell.metadata:

@@ -43,8 +43,8 @@ EXERCISES = [
             "itself.",
             "A `while` over `commands.is_closed`, inside `try … finally`. In the loop: `take` if there are commands, "
             "or if `engine.open` is empty; otherwise the turn gets an empty list. `take` may return an empty list when "
-            "the mailbox was closed: then there is nothing to do. In `finally`, without any `await`: first wait for "
-            "the thread, then close the engine.",
+            "the mailbox was closed: then there is nothing to do. In `finally`, without any `await`: "
+            "`executor.shutdown(wait=True)`, which returns when the thread has come back, then close the engine.",
             "`arrived = [] if engine.open and not len(commands) else await commands.take()`; `if arrived or "
             "engine.open:` `deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))`. `finally:` "
             "`executor.shutdown(wait=True)`, then `engine.close()`.",
@@ -60,13 +60,14 @@ EXERCISES = [
         hints=(
             "What has been sent can't be taken back. So at each point ask: what do I know by now for certain, and has "
             "anything been sent already?",
-            "Two small helpers save most of the code: one makes bytes from a dict, one makes the dict of a choice. "
-            "Then a `for` over `batches` inside `try`: before the first batch's text, the role. Count tokens as you "
-            "go; a count of 0 in `except` says that nothing was sent. The usage belongs in the `else` of the `try`.",
-            '`event = lambda fields: f"data: {json.dumps(fields)}\\n\\n".encode()`. A chunk is `{**head, "choices": '
-            '[{"index": 0, "delta": delta, "finish_reason": reason}], **usage}`, where `usage` is `{}` or `{"usage": '
-            'None}`. In the loop: `"".join(token.text for token in tokens)` and `tokens[-1].finish_reason`. '
-            "`except Exception as error:` `if not count: raise`.",
+            "A `for` over `batches` inside `try`: before the first batch's text, the role. Count tokens as you go; a "
+            "count of 0 in `except` says that nothing was sent. The usage belongs in the `else` of the `try`. Catch "
+            "`Exception`, which leaves out what closing a generator raises.",
+            "`chunks, count = ChatChunks(head, prompt_tokens), 0`. In the loop: `if not count: yield chunks.role()`, "
+            '`count += len(tokens)`, `yield chunks.text("".join(token.text for token in tokens), '
+            "tokens[-1].finish_reason)`. `except Exception as error:` `if not count: raise`, then `yield "
+            "chunks.error(error)`. `else:` `if prompt_tokens is not None: yield chunks.usage(count)`. At the end "
+            "`yield DONE`.",
         ),
         points=3,
         time_limit=5.0,
@@ -100,12 +101,12 @@ EXERCISES = [
             "A refused request leaves the books as they were. If every check comes before every change, there is "
             "nothing to take back.",
             "`admit` checks three things in this order: does the prompt fit at all, is a request free, do the tokens "
-            "fit now. Then it counts. `correct` checks the first and the last again if the number has grown, the last "
-            "with the *difference*. `release` uses the number in `admitted`, which `correct` has updated.",
-            "Too many tokens: `too_many = self.num_prompt_tokens + more - self.max_prompt_tokens`; `if too_many > 0: "
-            'raise self._overloaded("…", 0, too_many)`. Too many requests: `raise self._overloaded("…", 1, 0)`. In '
-            "`correct`: `more = num_prompt_tokens - admitted.num_prompt_tokens`, and after the checks "
-            "`self.num_prompt_tokens += more`.",
+            "fit now. Then it counts. `correct` shows how the two checks are used. `release` uses the number in "
+            "`admitted`, which `correct` may have changed.",
+            "`_check_room`: return if the limit is None; `too_many = self.num_prompt_tokens + num_prompt_tokens - "
+            'self.max_prompt_tokens`; `if too_many > 0: raise self._overloaded("…", 0, too_many)`. `admit`: '
+            "`self._check_prompt(…)`, then `if self.max_requests is not None and self.num_requests >= "
+            'self.max_requests: raise self._overloaded("…", 1, 0)`, then `self._check_room(…)`, then both sums.',
         ),
         points=2,
         time_limit=5.0,

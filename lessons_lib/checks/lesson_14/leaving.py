@@ -23,8 +23,8 @@ STUCK = (
 SPINNING = ("your coroutine asks again and again instead of waiting.", "Wait for both at once: `asyncio.wait`.")
 POLLING = (
     "your coroutine wakes up again and again while nothing happens.",
-    "A server has thousands of such clients. `receive` and the stream wake it when there is news: wait for both at once, "
-    "without a timeout.",
+    "A server has thousands of such clients. `receive` and the stream wake it when there is news: wait for both at "
+    "once, without a timeout.",
 )
 IN_STREAM = FIRST_TOKEN + 1.5 * BETWEEN_TOKENS
 SLOW = 10.0
@@ -84,8 +84,8 @@ class Scene:
             raise Mistake(
                 f"your coroutine has ended ({how}), and the request is still open: it keeps its blocks.",
                 case=self.case,
-                idea="`await stream.aclose()` aborts it. In a `finally`, every way out passes through it; put it around "
-                "all that uses the stream."
+                idea="`await stream.aclose()` aborts it. In a `finally`, every way out passes through it; put it "
+                "around all that uses the stream."
                 if self.closes
                 else "`stream.aclose()` aborts a request, and yours never calls it. Put it into a `finally`.",
             )
@@ -150,8 +150,8 @@ def _all_is_sent(attempt) -> bool:
             raise Mistake(
                 "your coroutine never calls `receive`.",
                 case=case,
-                idea="Nothing else tells that a client leaves: a `send` to one that has left raises nothing. Listen next "
-                "to the work.",
+                idea="Nothing else tells that a client leaves: a `send` to one that has left raises nothing. Listen "
+                "next to the work.",
             )
         if result is not True:
             raise Mistake(
@@ -168,7 +168,8 @@ def _all_is_sent(attempt) -> bool:
 def _another_message(attempt) -> None:
     leaves_at = FIRST_TOKEN + 0.5 * BETWEEN_TOKENS
     case = (
-        "before the first token, the client sends a message of the type “http.request”; after the first token, it leaves."
+        "before the first token, the client sends a message of the type “http.request”; after the first token, "
+        "it leaves."
     )
 
     async def story():

@@ -1,4 +1,4 @@
-"""Lesson 14: one request of one client, which may leave at any time. `sse` does the same for all routes of the server."""
+"""Lesson 14: one request of one client, which may leave at any time. `sse` does the same for all routes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

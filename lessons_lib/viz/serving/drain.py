@@ -5,7 +5,7 @@ from __future__ import annotations
 from lessons_lib.recording.drain import ClientRequest, DrainRun
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
 from lessons_lib.viz.drawing.notes import sans_width
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK, color_of, text_on
+from lessons_lib.viz.drawing.palette import INK, PAPER, SERIES, SOFT_INK, color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
@@ -36,8 +36,8 @@ def draw_drain(run: DrainRun, title: str = "") -> Picture:
         d.text(x(when), top - 24, words, 12, "middle", bold=True)
     for index, request in enumerate(run.requests):
         y = top + (index + 0.5) * _ROW
-        d.request_chip(16, y - 10, request.name)
-        d.text(42, y, "client", 13)
+        d.text(16, y, "client", 13)
+        d.request_chip(62, y - 10, request.name)
         _draw_request(d, request, x, y)
     y = bottom - _ROW / 2
     d.text(16, y, "server", 13, bold=True)
@@ -53,8 +53,10 @@ def _draw_request(d: Drawing, request: ClientRequest, x, y: float) -> None:
     words = _outcome(request)
     hover = f"{request.name}, sent after {say_seconds(request.sent)}: {words}"
     if request.status == 200:
-        _draw_span(d, x(request.sent), x(request.ended), y, color_of(request.name), "", hover)
-        d.text(x(request.ended) + 8, y, words, 12, halo=PAPER)
+        left, right = x(request.sent), x(request.ended)
+        fits = _draw_span(d, left, right, y, color_of(request.name), words, hover)
+        if not fits:
+            d.text(right + 8, y, words, 12, halo=PAPER)
         return
     left = x(request.sent)
     d.rect(left - 7, y - 7, 14, 14, PAPER, INK, 1.5, title=hover)
@@ -62,11 +64,14 @@ def _draw_request(d: Drawing, request: ClientRequest, x, y: float) -> None:
     d.text(left + 14, y, words, 12, halo=PAPER)
 
 
-def _draw_span(d: Drawing, left: float, right: float, y: float, colour: str, label: str, hover: str) -> None:
+def _draw_span(d: Drawing, left: float, right: float, y: float, colour: str, label: str, hover: str) -> bool:
+    """Returns whether it had room for its label."""
     width = max(right - left, 1.5)
-    d.rect(left, y - _BAR / 2, width, _BAR, colour, EDGE if colour == NEUTRAL else PAPER, 0.8, title=hover)
-    if label and sans_width(label, 12) + 8 <= width:
+    d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8, title=hover)
+    fits = sans_width(label, 12) + 8 <= width
+    if fits:
         d.text(left + width / 2, y, label, 12, "middle", fill=text_on(colour))
+    return fits
 
 
 def _outcome(request: ClientRequest) -> str:
@@ -82,6 +87,6 @@ def _describe(title: str, run: DrainRun) -> str:
         for request in run.requests
     ]
     return (
-        f"{title}. SIGTERM comes after {say_seconds(run.signaled)}; the process ends after {say_seconds(run.exited)}, with "
-        f"exit status {run.exit_status}. " + " ".join(told)
+        f"{title}. SIGTERM comes after {say_seconds(run.signaled)}; the process ends after {say_seconds(run.exited)}, "
+        f"with exit status {run.exit_status}. " + " ".join(told)
     )
