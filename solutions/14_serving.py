@@ -18,7 +18,6 @@ import asyncio
 import http.client
 import inspect
 import json
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
@@ -128,7 +127,7 @@ thousand clients would need a thousand threads that wait for one lock.
                ◀── mailbox 2 ◀──┴───────────────────└────────┘      events        └────────┘
 ```
 
-- Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not.
+- Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not. A *turn* carries out the commands that have arrived, and then takes one step of the engine.
 - A caller that wants something sends the owner a command: add this request, abort that one.
 - A turn runs in a thread, so the event loop goes on in the meantime.
 - The tokens of a turn go into the mailboxes of their streams. A slow reader's mailbox fills up, and nothing else slows down.
@@ -323,7 +322,7 @@ ledger(model, tokenizer, "14", with_cache_only=True, since="12")
 """
 The last row computes the same tokens, and needs no more cache. Six callers at once cost only the time of the event loop next to the engine.
 
-The engine's thread and the event loop share one Python, and on a GPU that costs steps (see "Further"). The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process of its own. Commands and events
+The engine's thread and the event loop share one Python, and that costs time (see "Further"). The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process of its own. Commands and events
 go through a socket, one message per step. That's why they are plain data.
 
 ## HTTP
@@ -409,6 +408,8 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 # %% [markdown]
 """
+You write what is due when:
+
 - `head` holds the first fields of each event. `batches` yields lists of `NewToken`, as a reader finds them in its mailbox: each has `.text` and `.finish_reason`, which is None for all but the very last token.
 - No event goes out before the first batch is there. Then come the role, and one event for each batch, as soon as it is there, with the texts of its tokens joined. The last one has the finish reason.
 - If `prompt_tokens` is given, the client has asked for usage: one event, after the last text, that counts all tokens of all batches.
@@ -430,26 +431,7 @@ from lessons_lib.serving.http.chat_events import sse_events
 
 # %% [markdown]
 """
-### An error needs a status
-
-The status is the first thing in a response, and can't be changed later. So the server waits for the first token before it sends the status. Anything that goes wrong before that gets a status of its own:
-"""
-
-# %%
-BAD = (
-    ("temperature below 0", {"prompt": "x", "temperature": -1}),
-    ("longer than the context", {"prompt": [5] * 2000}),
-    ("another model", {"model": "gpt-4", "prompt": "x"}),
-)
-for name, body in BAD:
-    _, response = post("/v1/completions", body)
-    error = json.loads(response.read())["error"]
-    message = re.sub("request 'cmpl-[^']*'", "the request", error["message"])
-    print(f"{name}: {response.status} {error['type']}\n    {message}")
-
-# %% [markdown]
-"""
-This is what OpenAI's official client expects: `openai.OpenAI(base_url=server.url + "/v1", api_key="none")` talks to our server unchanged, and turns each status into a typed exception.
+Our server does the same, so a request that is too long, or names another model, gets status 400 or 404. OpenAI's official client, `openai.OpenAI(base_url=server.url + "/v1", api_key="none")`, talks to it unchanged and turns each status into a typed exception.
 
 ## Clients that leave
 
@@ -494,7 +476,7 @@ A message is a dict. When the client has left, `await receive()` returns `{"type
 
 - `await add()` returns the request's stream once the engine has accepted it. If it is cancelled while it waits, it takes the request back by itself.
 - `async for tokens in stream` yields lists of tokens. Each goes to `await send(tokens)`, at once and as it is. `send` waits while the connection is slow.
-- `await stream.aclose()` aborts the request if it still runs. Nothing else does.
+- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that.
 - The client may leave at any time: while `add` waits, before the first token, in the stream, while `send` waits. Then the work ends *at once*, whatever it waits for. `receive` may also return messages of other types, which mean nothing here.
 - It returns True if all tokens were sent, and False if the client left. An exception of `add`, the stream or `send` goes on to the caller.
 - The coroutine itself may be cancelled, at every await, and more than once. It then ends with `CancelledError`.
@@ -532,7 +514,6 @@ async def client_that_leaves(front, num_read):
         got.extend(tokens)
         if len(got) >= num_read:
             has_left.set()
-            await asyncio.sleep(0)
 
     if num_read == 0:
         has_left.set()
@@ -543,14 +524,13 @@ async def client_that_leaves(front, num_read):
 
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
-    for num_read in (0, 1, 10, 1000):
+    for num_read in (0, 1, 10, 101):
         is_whole, num_got = await client_that_leaves(front, num_read)
-        await front.drain()  # until nothing is in flight
-        front.is_draining = False
-        print(
-            f"leaves after {num_read} tokens: all sent: {is_whole}, got fewer than 100: {num_got < 100}, "
-            f"blocks in use: {len(engine.scheduler.pool.used)}"
-        )
+        while front.admission.num_requests:  # an abort is carried out with the next turn
+            await asyncio.sleep(0.001)
+        what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
+        used = len(engine.scheduler.pool.used)
+        print(f"{what}: all sent: {is_whole}, got fewer than 100: {num_got < 100}, blocks in use: {used}")
 audit(engine.scheduler)
 
 # %% [markdown]
@@ -603,7 +583,7 @@ draw_drain(recording, title="What runs is finished, what is new is refused")
 
 # %% [markdown]
 """
-Nothing was cut: B and C got all their tokens, although the signal came long before their end. D and E were refused with status 503 at once, so their clients could ask another server. Then the process ended by itself, with exit
+Nothing was cut: B and C got all their tokens, although the signal came long before their end. D and E were refused with status 503 at once, so their clients could ask another server. Then the server stopped its engine, the process ended by itself with exit
 status 0, and F found no server at all. A drain has a limit, `--shutdown-timeout`: what still runs then is aborted, and its stream ends with an error event.
 
 ## Too many
@@ -781,7 +761,7 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-A request is in about 36 steps and shares each with 15 others; its prompt it has to itself. Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
+A request takes part in about 36 steps and shares each with 15 others. It doesn't share the time for its prompt. The sum is a limit that the server all but reaches: the promise of half a second lets a short queue form, so the slots are hardly ever empty. Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
 was long; all later ones come too late. So the longer such a run is, the closer to 0 its goodput gets. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
 knee: it always has work, and short prompts find room more easily than long ones. Look at the right side too: without a limit, the time to the first token grows as long as the run lasts.
 
@@ -895,7 +875,7 @@ async def laps_with_readers():
 
 
 setups = {"alone": [], "a busy loop beside it": []}
-for _ in range(3):  # in turns, so that both have the same machine
+for _ in range(2):  # in turns, so that both have the same machine
     setups["alone"] += laps_alone()
     setups["a busy loop beside it"] += await laps_with_readers()
 draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and in a thread beside the event loop")
