@@ -618,9 +618,10 @@ Lesson 09 had a name for the remedy, admission control: the server decides at ar
 
 **Your task: `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
 
-- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. It raises `BadRequest` if the prompt would never fit, and otherwise, if there are `max_requests` already, `self._overloaded(what, 1, 0)`: one request has to end first. `what` is a text for people.
-- `_check_prompt(num_prompt_tokens)` raises `BadRequest` if the prompt is longer than `max_prompt_tokens`.
-- `_check_room(num_prompt_tokens)` raises `self._overloaded(what, 0, too_many)` if so many tokens more would bring `self.num_prompt_tokens` above its limit; `too_many` is by how many.
+- `_check_prompt(num_prompt_tokens)` refuses a prompt that would never fit: it raises `BadRequest` if the prompt alone is longer than `max_prompt_tokens`.
+- `_check_room(num_prompt_tokens)` refuses what doesn't fit now: if so many tokens more would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` a text for people.
+- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. It refuses what the two checks refuse. It also refuses a request if there are `max_requests` already: `self._overloaded(what, 1, 0)` says that one request has to end first. If a request fails in several ways, a bad
+  prompt comes first, then the number of requests.
 - `release(admitted, was_served=True)`: the request has ended. What it counted is free again. If it was served, `(self.clock(), admitted.num_prompt_tokens)` goes into `self._ended`, from which `retry_after` estimates how fast requests end.
 
 A refusal changes nothing but `num_refused`, and `_overloaded` counts that. A `BadRequest` isn't counted at all. The other methods are given. Read `correct`: at first, the length of a prompt is only an estimate, and later the engine has encoded it.
@@ -719,7 +720,7 @@ print(f"an answer has {answer:.0f} tokens on average")
 
 # %% [markdown]
 """
-Take a pencil: how much of the server's time does one request take, if all slots are in use? The knee can't be above the rate at which that fills each second, and with half a second of patience it isn't far below. Within 15 % is a hit.
+Take a pencil: how much of the server's time does one request take, if all slots are in use? At the rate at which requests fill each second, the queue begins to grow. A promise of half a second is long compared with one request's share, so the knee is close to that rate. Within 15 % is a hit.
 """
 
 # %%
@@ -761,7 +762,9 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-A request takes part in about 36 steps and shares each with 15 others. It doesn't share the time for its prompt. The sum is a limit that the server all but reaches: the promise of half a second lets a short queue form, so the slots are hardly ever empty. Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
+A request takes part in about 36 steps and shares each with 15 others. It doesn't share the time for its prompt. That makes the server's capacity, and the knee is close to it: the promise leaves time for a short queue, and with a queue the slots are hardly ever empty.
+
+Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
 was long; all later ones come too late. So the longer such a run is, the closer to 0 its goodput gets. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
 knee: it always has work, and short prompts find room more easily than long ones. Look at the right side too: without a limit, the time to the first token grows as long as the run lasts.
 
@@ -847,7 +850,7 @@ the engine. Then each token also goes to a reader that turns it into JSON, in th
 
 # %% tags=["measured"]
 BUSY = EngineConfig(max_num_seqs=32, max_num_batched_tokens=256, num_blocks=256)
-LONG = SamplingParams(max_tokens=24, ignore_eos=True)
+LONG = SamplingParams(max_tokens=18, ignore_eos=True)
 
 
 def laps_alone():
