@@ -105,8 +105,8 @@ reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_
 for _ in range(3):
     next(reading)
 print(f"A has read 3 tokens; C has {len(of_c)}")
-await asyncio.sleep(0.3)
-print(f"A takes a break of 0.3 s; C has {len(of_c)}")
+await asyncio.sleep(0.1)
+print(f"A takes a break of 0.1 s; C has {len(of_c)}")
 reading.close()
 
 # %% [markdown]
@@ -177,7 +177,7 @@ The slow reader of the prediction, with your mailbox: a producer puts in a token
 
 
 # %% tags=["measured"]
-async def slow_reader(num_tokens=200):
+async def slow_reader(num_tokens=120):
     box, sizes = Mailbox(), []
 
     async def produce():
@@ -291,7 +291,7 @@ All six get their tokens in turn, A's slow client holds up no other client, and 
 
 ### The front
 
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It delivers the events of a turn while the next turn runs, so that the engine doesn't wait for that either. vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It delivers the events of a turn while the next turn runs, so that the engine doesn't wait for that either. And its streams make the text of the tokens, which the engine sends without (`text=''` above). vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
 """
 
 # %%
@@ -410,7 +410,7 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 """
 You write what is due when:
 
-- `head` holds the first fields of each event. `batches` yields lists of `NewToken`, as a reader finds them in its mailbox: each has `.text` and `.finish_reason`, which is None for all but the very last token.
+- `head` holds the first fields of each event. `batches` yields lists of `NewToken`, as a stream of `AsyncEngine` does: each has `.text` and `.finish_reason`, which is None for all but the very last token.
 - No event goes out before the first batch is there. Then come the role, and one event for each batch, as soon as it is there, with the texts of its tokens joined. The last one has the finish reason.
 - If `prompt_tokens` is given, the client has asked for usage: one event, after the last text, that counts all tokens of all batches.
 - `DONE` is the last event.
@@ -797,7 +797,7 @@ You have built, or read, nearly every part of a serving engine. This is where th
 | 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
 
 - vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all.
-- vLLM has the detokenizer in the server's process, not in the engine's: text for many streams costs Python time, and the GPU shouldn't wait for that.
+- vLLM makes the text in the server's process, not in the engine's, as ours does: text for many streams costs Python time, and the GPU shouldn't wait for that.
 - Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
 - **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer (`python/sglang/srt/managers/`).
 - Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.

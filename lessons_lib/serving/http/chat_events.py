@@ -60,7 +60,7 @@ def sse_events(
 
     Args:
         head, prompt_tokens: see `ChatChunks`. `prompt_tokens` is None if the client didn't ask for usage.
-        batches: lists of tokens, as a reader finds them in its mailbox. Each has `text`; the very last token has a
+        batches: lists of tokens, as a stream of `AsyncEngine` yields them. Each has `text`; the very last token has a
             `finish_reason`, all others None. May raise at any time.
 
     Yields:
