@@ -573,7 +573,7 @@ Servers also have to stop on request, for example to make room for a new version
 
 > **draining**: taking no new requests, and finishing those that run.
 
-This is a recording of a real server. Three clients have come when SIGTERM is sent, three more come later.
+This is a recording of a real server. Three clients have come when SIGTERM is sent, three more come later. (Other programs ran on that machine too, so its seconds are long.)
 """
 
 # %%

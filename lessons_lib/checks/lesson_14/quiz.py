@@ -68,6 +68,26 @@ QUIZ = [
         ),
     ),
     Question(
+        text="A client hangs up while its request waits in the queue: no token is there yet. How does the server learn "
+        "of it?",
+        choices=(
+            Choice(
+                "The first write to the connection fails.",
+                "There is nothing to write yet. And the first write after a hang-up often raises nothing.",
+            ),
+            Choice(
+                "The call of `receive` that waits next to the work returns `http.disconnect`.",
+                "That's why it has to listen from the first moment on. Then it cancels the work, and the request is "
+                "aborted before it has cost a step.",
+                right=True,
+            ),
+            Choice(
+                "The engine sees that nothing is taken from the request's mailbox.",
+                "A mailbox that isn't read looks like a slow reader. The engine doesn't look at mailboxes at all.",
+            ),
+        ),
+    ),
+    Question(
         text="In production, requests arrive at twice the rate that a server can take, for an hour. None is refused. "
         "Before that, the server was load-tested in a closed loop, with 16 clients. What did that test show?",
         choices=(
