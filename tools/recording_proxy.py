@@ -102,9 +102,11 @@ def commands(programs: PeerPrograms, url: str, folder: Path) -> dict[str, list[s
     path = "/v1/chat/completions"
     chats = ["--backend", "openai-chat", "--endpoint", path, "--dataset-name", "random"]  # the last of an option counts
     chats += ["--random-input-len", str(INPUT), "--random-output-len", str(OUTPUT)]
+    at = vllm.index("--dataset-path")
+    chat = vllm[:at] + vllm[at + 2 :] + chats
     guidellm = guidellm_command(programs, url, NAME, trace, result)
     guidellm_chats = [word.replace("/v1/completions", path) for word in guidellm]
-    return dict(zip(NAMES, [vllm, vllm + chats, guidellm, guidellm_chats]))
+    return dict(zip(NAMES, [vllm, chat, guidellm, guidellm_chats]))
 
 
 Recorded = tuple[list[dict[str, Any]], dict[str, Any]]  # requests, and the results that the program wrote
