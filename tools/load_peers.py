@@ -1,15 +1,18 @@
 """`python -m tools.load_peers`: the same trace sent by our load generator, `vllm bench serve` and `guidellm`, in turns.
 
-Neither is needed by the course; install them in environments of their own:
-
-    pip download --no-deps vllm==0.33.0      # unpack it; only its Python files are used, without CUDA
-    pip install guidellm==0.8.1
-
-`--vllm-path` is the folder with the folder `vllm`, `--vllm-python` an interpreter that has what it imports.
+Neither is needed by the course. `python -m tools.load_peers --install FOLDER` downloads both, and `--peers FOLDER` uses
+them.
 
 Without `--url`, the server is one whose times are known: the first token after `--ttft` ms, then one each `--itl` ms.
-guidellm's definitions are others: its ITL is averaged over each request, which is TPOT here, and its TPOT is the
-end-to-end latency divided by all tokens. The table uses the definitions of `vllm bench serve`.
+With `--bundled`, it is a server of this course with the bundled model and without a prefix cache, in a process beside
+it. What that server has measured itself stands in the column `at server`: what a client's TTFT has beyond it was spent
+on the way and in the client.
+
+Three things differ between the programs. The definitions: guidellm's ITL is averaged over each request, which is TPOT
+here, and its TPOT is the end-to-end latency divided by all tokens; the table uses the definitions of `vllm bench
+serve`. The first token: guidellm waits for one with text, the others for any. And the cores: guidellm starts up to 10
+processes, which compete with a server on a small machine; `--guidellm-processes` limits them. What else runs on the
+machine may outweigh all of it: `load` is the number of processes that wanted a core in the last minute.
 """
 
 import argparse
@@ -19,17 +22,22 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+from lessons_lib.serving.http.server_process import ServerProcess
 from lessons_lib.serving.load.arrivals import poisson_arrivals
+from tools.peer_programs import PeerPrograms, install
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "lessons_lib/assets/model"
-COLUMNS = ("completed", "ttft", "tpot", "itl", "e2el", "requests/s", "tokens/s")
+BUNDLED = ("--no-prefix-caching", "--no-access-log")
+COLUMNS = ("completed", "input", "ttft", "at server", "tpot", "itl", "e2el", "requests/s", "tokens/s", "load")
 Row = dict[str, float | None]
 
 
@@ -52,39 +60,31 @@ def our_command(url: str, trace: Path, result: Path, seed: int) -> list[str]:
     return [*command, "--vocab-size", "4096", "--seed", str(seed), "--save", str(result)]
 
 
-VLLM_MAIN = """\
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.benchmarks.serve import add_cli_args, main
-parser = FlexibleArgumentParser()
-add_cli_args(parser)
-main(parser.parse_args())
-"""
-
-
-def vllm_command(python: str, path: Path, url: str, model: str, trace: Path, result: Path, count: int) -> list[str]:
-    """`vllm bench serve`, from its Python files."""
-    command = [python, "-c", VLLM_MAIN, str(path), "--backend", "openai", "--base-url", url, "--model", model]
+def vllm_command(programs: PeerPrograms, url: str, model: str, trace: Path, result: Path, count: int) -> list[str]:
+    """`vllm bench serve`."""
+    command = [*programs.vllm_bench, "--backend", "openai", "--base-url", url, "--model", model]
     command += ["--tokenizer", str(MODEL), "--dataset-name", "timed_trace", "--dataset-path", str(trace)]
     command += ["--timed-trace-sec-multiplier", "0.001", "--num-prompts", str(count), "--ignore-eos"]
     command += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99", "--disable-tqdm"]
     return [*command, "--save-result", "--result-filename", str(result)]
 
 
-def guidellm_command(program: str, url: str, model: str, trace: Path, result: Path) -> list[str]:
+def guidellm_command(
+    programs: PeerPrograms, url: str, model: str, trace: Path, result: Path, seed: int = 0
+) -> list[str]:
     """`guidellm run` with the profile that replays a trace."""
     backend = {"kind": "openai_http", "target": url, "model": model, "request_format": "/v1/completions"}
     data = {"kind": "trace_synthetic", "source": {"kind": "json_file", "path": str(trace)}, "time_scale": 0.001}
-    command = [program, "run", "--backend", json.dumps(backend | {"http2": False}), "--profile", "kind=replay"]
-    command += ["--data", json.dumps(data), "--tokenizer", f"kind=hf_auto,model={MODEL}", "--disable-console"]
+    command = [*programs.guidellm, "run", "--backend", json.dumps(backend | {"http2": False})]
+    command += ["--profile", "kind=replay", "--seed", f"kind=static,value={seed}", "--data", json.dumps(data)]
+    command += ["--tokenizer", f"kind=hf_auto,model={MODEL}", "--disable-console"]
     return [*command, "--output", f"kind=json,path={result}"]
 
 
 def read_vllm(saved: dict[str, Any]) -> Row:
     """A row of the table, of a result of `vllm bench serve` or ours: their fields are the same."""
     row: Row = {name: saved[f"median_{name}_ms"] for name in ("ttft", "tpot", "itl", "e2el")}
-    row["completed"] = saved["completed"]
+    row |= {"completed": saved["completed"], "input": saved["total_input_tokens"] / max(1, saved["completed"])}
     return row | {"requests/s": saved["request_throughput"], "tokens/s": saved["output_throughput"]}
 
 
@@ -94,6 +94,7 @@ def read_guidellm(saved: dict[str, Any]) -> Row:
     requests = benchmark["requests"]["successful"]
     return {
         "completed": len(requests),
+        "input": mean(request["prompt_tokens"] for request in requests),
         "ttft": median(request["time_to_first_token_ms"] for request in requests),
         "tpot": median(request["inter_token_latency_ms"] for request in requests),
         "itl": None,
@@ -103,13 +104,19 @@ def read_guidellm(saved: dict[str, Any]) -> Row:
     }
 
 
-def run(command: list[str], result: Path, read: Callable[[dict[str, Any]], Row]) -> Row:
+def run(
+    command: list[str], result: Path, read: Callable[[dict[str, Any]], Row], env: Mapping[str, str] | None = None
+) -> Row:
     """Run a load generator, and read what it wrote.
+
+    Args:
+        env: more environment variables.
 
     Raises:
         RuntimeError: it failed; with the end of its output.
     """
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT) if command[0] == sys.executable else ""}
+    environment |= env or {}
     done = subprocess.run(command, cwd=result.parent, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or not result.exists():
         raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
@@ -122,7 +129,7 @@ def table(rows: dict[str, list[Row]]) -> str:
     for name, rounds in rows.items():
         cells = []
         for column in COLUMNS:
-            values = [value for row in rounds if (value := row[column]) is not None]
+            values = [value for row in rounds if (value := row.get(column)) is not None]
             cells.append(f"{median(values):>12.2f}" if values else f"{'-':>12}")
         lines.append(f"{name:<12}" + "".join(cells))
     return "\n".join(lines)
@@ -179,24 +186,44 @@ def paced_server(ttft: float, itl: float) -> Iterator[str]:
             process.kill()
 
 
+def first_tokens_at(url: str) -> tuple[float, float]:
+    """Sum in ms, and number, of the times to the first token that a server of this course, or vLLM's, has measured so
+    far. Other servers have no such figures: zeros."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"{url}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+    except urllib.error.HTTPError:
+        return 0.0, 0.0
+    name = "vllm:time_to_first_token_seconds"
+    found = {line.split("{")[0]: float(line.split()[-1]) for line in lines if line.startswith(name)}
+    return 1000 * found.get(f"{name}_sum", 0.0), found.get(f"{name}_count", 0.0)
+
+
 def compare(args: argparse.Namespace, url: str, model: str) -> dict[str, list[Row]]:
-    """Rows of each load generator that is there, one for each round."""
+    """Rows of each load generator that is there, one for each round. Each round begins with another one."""
     rows: dict[str, list[Row]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):
-            trace, result = Path(folder) / "trace.jsonl", Path(folder) / "result.json"
-            write_trace(trace, args.rate, args.num_requests, args.input_len, args.output_len, args.seed)
-            commands = {"ours": (our_command(url, trace, result, args.seed + turn), read_vllm)}
-            if args.vllm_path:
-                python, path = args.vllm_python, args.vllm_path.resolve()
-                commands["vllm bench"] = (
-                    vllm_command(python, path, url, model, trace, result, args.num_requests),
-                    read_vllm,
-                )
-            if args.guidellm:
-                commands["guidellm"] = (guidellm_command(args.guidellm, url, model, trace, result), read_guidellm)
-            for name, (command, read) in commands.items():
-                rows.setdefault(name, []).append(run(command, result, read))
+            trace, result, seed = Path(folder) / "trace.jsonl", Path(folder) / "result.json", args.seed + turn
+            write_trace(trace, args.rate, args.num_requests, args.input_len, args.output_len, seed)
+            turns: list[tuple[str, list[str], Callable[[dict[str, Any]], Row]]] = [
+                ("ours", our_command(url, trace, result, seed), read_vllm)
+            ]
+            if args.peers:
+                programs = PeerPrograms(args.peers)
+                theirs = vllm_command(programs, url, model, trace, result, args.num_requests)
+                turns.append(("vllm bench", theirs, read_vllm))
+                turns.append(("guidellm", guidellm_command(programs, url, model, trace, result, seed), read_guidellm))
+            for name, command, read in turns[turn % len(turns) :] + turns[: turn % len(turns)]:
+                # vLLM draws prompts by the hash of their blocks' names
+                env = {"PYTHONHASHSEED": str(seed), "GUIDELLM__MAX_WORKER_PROCESSES": str(args.guidellm_processes)}
+                before = first_tokens_at(url)
+                row = run(command, result, read, env)
+                total, count = (new - old for new, old in zip(first_tokens_at(url), before))
+                row |= {"at server": total / count if count else None, "load": os.getloadavg()[0]}
+                rows.setdefault(name, []).append(row)
+                print(f"round {turn}, {name}: " + json.dumps(row), file=sys.stderr, flush=True)
                 result.unlink()
     return rows
 
@@ -209,9 +236,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="lessons-bundled", help="what that server calls its model")
     parser.add_argument("--ttft", type=float, default=50, help="of the server with known times, in ms")
     parser.add_argument("--itl", type=float, default=20)
-    parser.add_argument("--vllm-path", type=Path)
-    parser.add_argument("--vllm-python", default=sys.executable)
-    parser.add_argument("--guidellm", help="the program")
+    parser.add_argument("--bundled", action="store_true", help="start a server with the bundled model")
+    parser.add_argument(
+        "--install", type=Path, metavar="FOLDER", help="download the other two into a new folder, and end"
+    )
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="use them; ours alone if left out")
+    parser.add_argument("--guidellm-processes", type=int, default=10, help="at most; 10 is its own default")
     parser.add_argument("--rate", type=float, default=6)
     parser.add_argument("--num-requests", type=int, default=40)
     parser.add_argument("--input-len", type=int, default=32)
@@ -222,6 +252,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.pace:
         asyncio.run(serve_at_a_pace(*args.pace))
+    elif args.install:
+        install(args.install)
+    elif args.peers and (reason := PeerPrograms(args.peers).why_missing()):
+        parser.error(reason)
+    elif args.bundled:
+        with ServerProcess("--model", MODEL, "--served-model-name", "lessons-bundled", *BUNDLED) as server:
+            print(table(compare(args, server.url, "lessons-bundled")))
     elif args.url:
         print(table(compare(args, args.url.rstrip("/"), args.model)))
     else:

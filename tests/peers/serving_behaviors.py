@@ -131,10 +131,10 @@ completions.not_offered(
     "beam-search", "Beam search finds the likeliest completions.",
     V_COMPLETION + "test_batch_completions (use_beam_search)",
     "Completions are drawn, not searched; the field is refused by name.")
-completions.not_offered(
+completions.held(
     "token-id-strings", "`return_tokens_as_token_ids` writes tokens as \"token_id:5\".",
     V_IDS + "test_comparison_with_prompt_logprobs_and_logprobs",
-    "`return_token_ids` has the ids.")
+    SAME + "test_tokens_by_their_ids")
 completions.not_offered(
     "mixed", "Texts and token ids are mixed in one list, or in one prompt.",
     L_COMPLETION + "test_completion_with_tokens_input (mixed)",
@@ -475,14 +475,14 @@ around.held(
     "pieces", "The texts of the tokens are given if asked for.",
     L_TOKENIZE + "test_tokenize_with_pieces",
     TEMPLATES + "test_tokenize_and_back")
-around.not_offered(
+around.held(
     "version", "`/version` says which version runs.",
     V_BASIC + "test_show_version",
-    "`system_fingerprint` of each answer says it.")
-around.not_offered(
+    CLIENT + "test_version_and_load")
+around.held(
     "load", "`/load` says how many requests are in flight.",
     V_BASIC + "test_server_load",
-    "`/metrics` does.")
+    CLIENT + "test_version_and_load")
 around.not_offered(
     "slots", "`/slots` says what each slot does.",
     L_BASIC + "test_server_slots", NO_SLOTS)

@@ -60,7 +60,7 @@ class ChatGeneration(Generation):
     def choice(self, index: int, prompt_index: int, tokens: list[NewToken]) -> dict[str, Any]:
         logprobs = None
         if self.body.logprobs:
-            logprobs = chat_logprobs([token.logprobs for token in tokens if token.logprobs], self.served)
+            logprobs = chat_logprobs([token.logprobs for token in tokens if token.logprobs], self.served, self.as_ids)
         choice = {
             "index": index,
             "delta": {"content": "".join(token.text for token in tokens)},
@@ -79,7 +79,7 @@ class ChatGeneration(Generation):
             choice = {
                 "index": each.index,
                 "message": {"role": "assistant", "content": each.text, "refusal": None},
-                "logprobs": None if each.logprobs is None else chat_logprobs(each.logprobs, self.served),
+                "logprobs": None if each.logprobs is None else chat_logprobs(each.logprobs, self.served, self.as_ids),
                 "finish_reason": each.finish_reason,
                 "stop_reason": each.stop_reason,
             }

@@ -65,7 +65,8 @@ class TextGeneration(Generation):
         token_ids = [token.token for token in tokens]
         text, logprobs = "".join(token.text for token in tokens), None
         if self.body.logprobs is not None:
-            logprobs = completion_logprobs(token_ids, [token.logprobs for token in tokens], self.served, length)
+            found = [token.logprobs for token in tokens]
+            logprobs = completion_logprobs(token_ids, found, self.served, length, self.as_ids)
             length += sum(len(self.served.token_text[token]) for token in token_ids)
         self.lengths[index] = length
         if self.body.max_tokens == 0:
@@ -104,7 +105,7 @@ class TextGeneration(Generation):
             of_tokens = token_ids
             if self.body.echo and end.prompt_logprobs:
                 found, of_tokens = [*end.prompt_logprobs, *found], prompt + token_ids
-            choice["logprobs"] = completion_logprobs(of_tokens, found, self.served)
+            choice["logprobs"] = completion_logprobs(of_tokens, found, self.served, as_ids=self.as_ids)
         if self.body.prompt_logprobs is not None and end.prompt_logprobs:
             choice["prompt_logprobs"] = prompt_logprobs(end.prompt_logprobs, self.served)
         if self.body.return_token_ids:

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
+from lessons_lib import __version__
 from lessons_lib.serving.http.observability import AccessLog, Front, ServerMetrics, cockpit, health
 from lessons_lib.serving.http.page import page
 from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders
@@ -27,6 +28,14 @@ def install(app: FastAPI, front: Front, settings: ServerSettings) -> ServerMetri
     @app.get("/metrics", include_in_schema=False)
     async def _metrics() -> Response:
         return Response(metrics.text(), headers={"content-type": METRICS_TYPE})
+
+    @app.get("/version", include_in_schema=False)
+    async def _version() -> dict[str, str]:
+        return {"version": __version__}
+
+    @app.get("/load", include_in_schema=False)
+    async def _load() -> dict[str, int]:  # what a balancer asks that can't read metrics
+        return {"server_load": front.admission.num_requests}
 
     @app.get("/cockpit", include_in_schema=False)
     async def _cockpit() -> dict[str, Any]:

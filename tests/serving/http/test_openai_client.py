@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from live_server import MODEL, LiveServer, wait_until
 
+import lessons_lib
+
 openai = pytest.importorskip("openai")
 
 PROMPT = "Once upon a time"
@@ -24,6 +26,16 @@ def test_models(client):
     assert client.models.retrieve(MODEL).owned_by == "lessons_lib"
     with pytest.raises(openai.NotFoundError, match="isn't served here"):
         client.models.retrieve("gpt/4")
+
+
+def test_version_and_load(live, http):
+    assert http.get("/version").json() == {"version": lessons_lib.__version__}
+    assert http.get("/load").json() == {"server_load": 0}
+    body = {"prompt": PROMPT, "stream": True, "ignore_eos": True, "max_tokens": 200}
+    with http.stream("POST", "/v1/completions", json=body) as stream:
+        next(stream.iter_lines())  # its first token: it runs
+        assert http.get("/load").json() == {"server_load": live.front.admission.num_requests} == {"server_load": 1}
+    wait_until(lambda: http.get("/load").json() == {"server_load": 0})
 
 
 def test_chat(client):

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-import os
 import sys
 import time
+import zipfile
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,7 +15,7 @@ from lessons_lib.serving.load.http_client import CompletionsClient
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 from lessons_lib.serving.load.report import report
 from lessons_lib.serving.load.shapes import LoadRequest, trace_requests
-from tools import load_peers, overload
+from tools import load_peers, overload, peer_programs, recording_proxy
 
 RECORD = LoadRecord("0", 0.0, 0.0, 4, 3, [0.5, 0.75, 1.0], 3, 1.0, 200, "length")
 
@@ -35,20 +36,20 @@ def test_rows_are_read_by_the_same_definitions():
         "time_to_first_token_ms": 500.0,
         "inter_token_latency_ms": 250.0,  # guidellm's: the mean of the request
         "request_latency": 1.0,
+        "prompt_tokens": 4,
         "output_tokens": 3,
     }
     theirs = load_peers.read_guidellm({"benchmarks": [{"duration": 2.0, "requests": {"successful": [request]}}]})
     assert ours.pop("itl") == 250.0 and theirs.pop("itl") is None
-    assert (
-        ours == theirs == {"completed": 1, "ttft": 500, "tpot": 250, "e2el": 1000, "requests/s": 0.5, "tokens/s": 1.5}
-    )
+    times = {"ttft": 500, "tpot": 250, "e2el": 1000}
+    assert ours == theirs == times | {"completed": 1, "input": 4, "requests/s": 0.5, "tokens/s": 1.5}
 
 
 def test_the_tables():
     row = dict.fromkeys(load_peers.COLUMNS, 2.0) | {"itl": None}
     lines = load_peers.table({"ours": [row, row | {"ttft": 4.0}]}).splitlines()
-    assert lines[0].split() == list(load_peers.COLUMNS)
-    assert lines[1].split() == ["ours", "2.00", "3.00", "2.00", "-", "2.00", "2.00", "2.00"]
+    assert lines[0].split() == " ".join(load_peers.COLUMNS).split()
+    assert lines[1].split() == ["ours", "2.00", "2.00", "3.00", *["2.00"] * 2, "-", *["2.00"] * 4]
     numbers = report(LoadLog([RECORD], 1.0, 2.0), Target())
     text = overload.table({"knee": [numbers], "3 x knee": [numbers | {"goodput": 0.25, "median_ttft_ms": None}]})
     assert text.splitlines()[1].split()[1:] == ["1.00", "1.00", "1.00", "0.00", "500.00", "500.00", "250.00", "100%"]
@@ -75,12 +76,63 @@ def test_a_load_generator_that_fails_says_why(tmp_path):
         load_peers.run(command, tmp_path / "result.json", load_peers.read_vllm)
 
 
-@pytest.mark.skipif(
-    "LOAD_PEERS_VLLM" not in os.environ, reason="LOAD_PEERS_VLLM names no folder with vLLM's Python files"
-)
-def test_vllms_numbers_are_ours(capsys):
-    python = os.environ.get("LOAD_PEERS_PYTHON", sys.executable)
-    options = ["--vllm-path", os.environ["LOAD_PEERS_VLLM"], "--vllm-python", python]
-    load_peers.main([*options, "--rounds", "1", "--num-requests", "10", "--rate", "20"])
-    _, ours, theirs = capsys.readouterr().out.splitlines()
-    assert ours.split()[1] == theirs.split()[2] == "10.00"
+def test_what_a_server_has_measured_itself(tmp_path):
+    name = "vllm:time_to_first_token_seconds"
+    text = f'# HELP {name} x\n{name}_bucket{{le="1"}} 2\n{name}_sum{{model_name="a b"}} 0.5\n{name}_count{{x="y"}} 4\n'
+    found = []
+
+    async def main(answer):
+        async def connected(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            writer.close()
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            found.append(await asyncio.to_thread(load_peers.first_tokens_at, url))
+
+    asyncio.run(main(f"HTTP/1.1 200 OK\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode()))
+    asyncio.run(main(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"))
+    assert found == [(500.0, 4.0), (0.0, 0.0)]
+
+
+def test_only_python_files_of_a_wheel_are_kept(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        for name in ("a/b.py", "a/_C.abi3.so", "a-1.dist-info/licenses/LICENSE"):
+            wheel.writestr(name, "")
+    peer_programs.unpack_python_files(tmp_path / "a.whl", tmp_path / "own")
+    assert sorted(path.name for path in (tmp_path / "own").rglob("*.*")) == ["a-1.dist-info", "b.py"]
+    assert (tmp_path / "own/a-1.dist-info/licenses/LICENSE").exists()
+
+
+def test_a_folder_without_the_programs_says_how_to_get_them(tmp_path):
+    assert "python -m tools.load_peers --install" in peer_programs.PeerPrograms(tmp_path).why_missing()
+    with pytest.raises(SystemExit):
+        load_peers.main(["--peers", str(tmp_path)])
+    (tmp_path / "a").touch()
+    with pytest.raises(RuntimeError, match="has files"):
+        peer_programs.install(tmp_path)
+
+
+def test_a_proxy_keeps_what_a_client_sends():
+    body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 4}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Own: 1\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async def main():
+        server = await asyncio.start_server(lambda r, w: load_peers.answer_at_a_pace(r, w, 0, 0), "127.0.0.1", 0)
+        async with server:
+            proxy = recording_proxy.RecordingProxy(*server.sockets[0].getsockname())
+            url = await proxy.start()
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+            writer.write(head + body)
+            answer = await reader.read()
+            names = await CompletionsClient(url).models()
+            writer.close()
+            return answer, names, proxy.requests
+
+    answer, names, (first, second) = asyncio.run(main())
+    assert answer.endswith(b"data: [DONE]\n\n") and names == ["paced"]
+    assert (first.connection, first.method, first.path, first.body) == (0, "POST", "/v1/completions", body.decode())
+    assert first.headers == [("Host", "x"), ("X-Own", "1"), ("Content-Length", str(len(body)))]
+    assert (second.connection, second.method, second.path, second.body) == (1, "GET", "/v1/models", "")
