@@ -139,7 +139,6 @@ class LLMEngine:
         expected_tokens: float | None = None,
         is_interactive: bool = False,
         on_token: OnToken | None = None,
-        stream_text: bool = True,
         cache_salt: str | None = None,
         output_ids: ListOf[int] = (),
         awaited: list[EngineRequest] | None = None,
@@ -151,7 +150,6 @@ class LLMEngine:
             request_id: "0", "1", ... if not given.
             tier, expected_tokens, is_interactive: for policies that look at them; see Sequence.
             on_token: called with each new token. If it raises, this request fails, and no other.
-            stream_text: False if `on_token` can do without the text. The output has it all the same.
             cache_salt: the request shares cached blocks only with requests of the same salt, so that how fast it is
                 served tells nothing about the prompts of others.
             output_ids: tokens that another engine has computed for this completion, which goes on behind them; see
@@ -178,7 +176,7 @@ class LLMEngine:
         sequence = new_sequence(self, name, f"request {name!r}", prompt, params)
         sequence.tier, sequence.expected_tokens, sequence.is_interactive = int(tier), expected_tokens, is_interactive
         sequence.cache_salt = cache_salt
-        request = new_request(self, sequence, params, on_token, stream_text, awaited is not None)
+        request = new_request(self, sequence, params, on_token, awaited is not None)
         if len(output_ids):
             resume(self, request.completions[0], output_ids)
         if awaited is not None:

@@ -172,7 +172,6 @@ class EngineRequest:
     Attributes:
         arrival: when it arrived, in seconds on the engine's clock.
         on_token: called with each NewToken.
-        streams_text: whether NewToken has the text. Its reader may make the text itself.
         completions: those that have begun. The others begin when the prompt is computed.
         rules: what changes its logits, or None.
         prompt_logprobs, num_cached_tokens: see RequestOutput.
@@ -186,7 +185,6 @@ class EngineRequest:
     params: SamplingParams
     arrival: float
     on_token: OnToken | None = None
-    streams_text: bool = True
     rules: LogitsRules | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     completions: list[CompletionOutput] = field(default_factory=list)
@@ -217,8 +215,7 @@ class EngineRequest:
 
     def _detokenizer(self, tokenizer: PreTrainedTokenizerBase) -> IncrementalDetokenizer | None:
         params = self.params
-        has_reader = self.on_token is not None and self.streams_text
-        if not params.detokenize or not (has_reader or params.stop):
+        if not params.detokenize or not (self.on_token or params.stop):
             return None
         return IncrementalDetokenizer(
             tokenizer, params.stop, options=self.decode_options(tokenizer),

@@ -59,19 +59,14 @@ def logits_rules(engine: "LLMEngine", params: SamplingParams) -> LogitsRules | N
 
 
 def new_request(
-    engine: "LLMEngine",
-    sequence: Sequence,
-    params: SamplingParams,
-    on_token: OnToken | None,
-    streams_text: bool,
-    is_awaited: bool,
+    engine: "LLMEngine", sequence: Sequence, params: SamplingParams, on_token: OnToken | None, is_awaited: bool
 ) -> EngineRequest:
     """A request that arrives now, with its first completion.
 
     Args:
         sequence: what `new_sequence` returned.
         params: what `checked_params` returned.
-        on_token, streams_text, is_awaited: see EngineRequest.
+        on_token, is_awaited: see EngineRequest.
 
     Raises:
         BadRequest: see `LLMEngine.add_request`.
@@ -80,9 +75,7 @@ def new_request(
     sequence.arrival_time = now = engine.clock()
     params = engine.generation_defaults.applied_to(params, sequence.max_new_tokens)
     rules = logits_rules(engine, params)
-    request = EngineRequest(
-        sequence.id, list(sequence.prompt_ids), params, now, on_token, streams_text, rules, is_awaited=is_awaited
-    )
+    request = EngineRequest(sequence.id, list(sequence.prompt_ids), params, now, on_token, rules, is_awaited=is_awaited)
     seed = random.getrandbits(63) if params.seed is None else params.seed
     request.new_completion(sequence, seed, engine.tokenizer)
     return request

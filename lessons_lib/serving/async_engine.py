@@ -5,7 +5,7 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from lessons_lib.engine.llm_engine import LLMEngine
@@ -33,7 +33,7 @@ from lessons_lib.serving.messages import (
     RequestEnded,
     error_text,
 )
-from lessons_lib.serving.stream_text import StreamText, TextRules
+from lessons_lib.serving.stream_text import StreamText
 
 CLOSED = "EngineDead: the front was closed."
 CHARACTERS_PER_TOKEN = 4  # of usual text; how long a prompt is until the engine has encoded it
@@ -46,22 +46,35 @@ class InFlight:
 
     Attributes:
         answered: set when the engine has accepted or refused it, or has died.
-        num_prompt_tokens, text_rules: see Accepted, once the engine has accepted it.
+        known: the first tokens of its completion, if another engine has computed them.
+        num_prompt_tokens: of its prompt, once the engine has accepted it.
+        text: makes the text of its tokens, if the engine doesn't.
         refusal: why it isn't served, for the caller of `add`.
         ended: set when `end` is there.
+        has_text: whether the completions of `end` have their text.
         is_left: whether its reader has left, and its abort is on the way.
     """
 
     request_id: str
     admitted: Admitted
     answered: asyncio.Event = field(default_factory=asyncio.Event)
+    known: Sequence[int] = ()
     num_prompt_tokens: int = 0
-    text_rules: TextRules | None = None
+    text: StreamText | None = None
     refusal: Exception | None = None
     mailbox: Mailbox[NewToken] = field(default_factory=Mailbox)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     end: RequestEnded | None = None
+    has_text: bool = False
     is_left: bool = False
+
+    def end_with_text(self) -> RequestEnded:
+        """`end`, which must be there. Its text is made when it is asked for: a stream's reader has it already."""
+        assert self.end is not None
+        if self.text is not None and not self.has_text:
+            completions = [self.text.add_to_end(completion) for completion in self.end.completions]
+            self.end, self.has_text = replace(self.end, completions=completions), True
+        return self.end
 
 
 class RequestStream:
@@ -79,15 +92,9 @@ class RequestStream:
         num_prompt_tokens: how many tokens its prompt has.
     """
 
-    def __init__(self, front: "AsyncEngine", request: InFlight, known: Sequence[int] = ()):
-        """
-        Args:
-            known: the first tokens of the completion, if another engine has computed them.
-        """
+    def __init__(self, front: "AsyncEngine", request: InFlight):
         self.request_id, self.num_prompt_tokens = request.request_id, request.num_prompt_tokens
         self._front, self._request = front, request
-        rules = request.text_rules
-        self._text = None if rules is None else StreamText(front.info.tokenizer, rules, known)
 
     def __aiter__(self) -> "RequestStream":
         return self
@@ -96,8 +103,8 @@ class RequestStream:
         """All tokens that have arrived since the last call. Waits for one if there is none."""
         try:
             tokens = await self._request.mailbox.take()
-            if self._text is not None:
-                tokens = self._text.add_to(tokens)
+            if self._request.text is not None:
+                tokens = self._request.text.add_to(tokens)
         except BaseException:
             self._front.leave(self._request)
             raise
@@ -112,8 +119,7 @@ class RequestStream:
         except BaseException:
             self._front.leave(self._request)
             raise
-        assert self._request.end is not None
-        return self._request.end
+        return self._request.end_with_text()
 
     async def aclose(self) -> None:
         """Abort the request if it still runs. It ends with the next step; `end` waits for that."""
@@ -207,7 +213,8 @@ class AsyncEngine:
         if output_ids:
             options["output_ids"] = output_ids
         command = AddRequest(self._checked_id(request_id), prompt, params, options)
-        request = InFlight(command.request_id, self.admission.admit(self._estimated_size(prompt)))
+        admitted = self.admission.admit(self._estimated_size(prompt))
+        request = InFlight(command.request_id, admitted, known=output_ids)
         self._requests[request.request_id] = request
         self._is_empty.clear()
         try:
@@ -223,7 +230,7 @@ class AsyncEngine:
         except BaseException:
             self.leave(request)
             raise
-        return RequestStream(self, request, output_ids)
+        return RequestStream(self, request)
 
     async def abort(self, request_id: str) -> RequestEnded | None:
         """End a request now. Its stream ends with the finish reason "abort".
@@ -236,7 +243,7 @@ class AsyncEngine:
             return None
         self._send(AbortRequest(request_id))
         await request.ended.wait()
-        return request.end
+        return request.end_with_text()
 
     async def drain(self, timeout: float | None = None) -> int:
         """Take no new requests, and wait until those in flight have ended.
@@ -353,7 +360,9 @@ class AsyncEngine:
             elif (request := requests.get(event.request_id)) is None:
                 continue  # the front has died meanwhile
             elif isinstance(event, Accepted):
-                request.num_prompt_tokens, request.text_rules = event.num_prompt_tokens, event.text_rules
+                request.num_prompt_tokens = event.num_prompt_tokens
+                if event.text_rules is not None:
+                    request.text = StreamText(self.info.tokenizer, event.text_rules, request.known)
                 request.answered.set()
             elif isinstance(event, Refused):
                 request.refusal = event.error

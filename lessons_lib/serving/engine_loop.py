@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.messages import (
     AbortRequest,
     Accepted,
@@ -84,20 +86,17 @@ class EngineLoop:
         self.open.clear()
 
     def _add(self, command: AddRequest) -> list[Event]:
+        name, params, rules = command.request_id, command.params or SamplingParams(), None
         try:
+            if isinstance(params, SamplingParams) and (rules := TextRules.of(params, self.engine)):
+                params = replace(params, detokenize=False)
             self.engine.add_request(
-                command.prompt,
-                command.params,
-                request_id=command.request_id,
-                on_token=self._tokens.append,
-                stream_text=False,
-                **command.options,
+                command.prompt, params, request_id=name, on_token=self._tokens.append, **command.options
             )
         except Exception as error:
-            return [Refused(command.request_id, error.with_traceback(None))]
-        self.open.add(command.request_id)
-        request = self.engine.requests[command.request_id]
-        return [Accepted(request.id, len(request.prompt_ids), TextRules.of(request, self.engine.tokenizer))]
+            return [Refused(name, error.with_traceback(None))]
+        self.open.add(name)
+        return [Accepted(name, len(self.engine.requests[name].prompt_ids), rules)]
 
     def _abort(self, command: AbortRequest) -> list[Event]:
         output = self.engine.abort(command.request_id) if command.request_id in self.open else None

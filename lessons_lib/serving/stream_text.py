@@ -4,12 +4,17 @@ The engine sends tokens; their text, a decode for each of them, is work for the 
 needn't wait for it. Only a request with stop strings needs its text inside the engine, which must know where to stop.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from lessons_lib.engine.detokenizer import IncrementalDetokenizer
-from lessons_lib.engine.outputs import EngineRequest, NewToken
+from lessons_lib.engine.detokenizer import IncrementalDetokenizer, decode_options, text_of
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from lessons_lib.serving.messages import EndedCompletion
 
 
 @dataclass(frozen=True)
@@ -25,46 +30,55 @@ class TextRules:
     shows_stop_token: bool
 
     @classmethod
-    def of(cls, request: EngineRequest, tokenizer: Any) -> "TextRules | None":
-        """None if the reader has nothing to do: no text is wanted, or the engine has made it."""
-        params = request.params
-        if not params.detokenize or params.stop:
+    def of(cls, params: SamplingParams, engine: LLMEngine) -> "TextRules | None":
+        """None if the reader has nothing to do: no text is wanted, or the engine must make it."""
+        if not params.detokenize or params.stop or engine.generation_defaults.stop:
             return None
-        return cls(request.decode_options(tokenizer), params.include_stop_str_in_output)
+        options = decode_options(engine.tokenizer, params.skip_special_tokens, params.spaces_between_special_tokens)
+        return cls(options, params.include_stop_str_in_output)
 
 
 class StreamText:
-    """Adds the text to the tokens of one request while they are read.
+    """Makes the text of one request: of its tokens as they are read, and of its completions when they have ended.
 
-    The text is the one that `LLMEngine` makes for `on_token`.
+    It is the text that `LLMEngine` would have made.
     """
 
-    def __init__(self, tokenizer: Any, rules: TextRules, known: Iterable[int] = ()):
+    def __init__(self, tokenizer: Any, rules: TextRules, known: Sequence[int] = ()):
         """
         Args:
             known: tokens that the reader has already, if another engine has begun the completion. There is only one.
         """
-        self.tokenizer, self.rules = tokenizer, rules
+        self.tokenizer, self.rules, self.known = tokenizer, rules, known
         self._detokenizers: dict[int, IncrementalDetokenizer] = {}
-        for token in known:
-            self._detokenizer(0).add(token)
+        self._finished: set[int] = set()
 
-    def add_to(self, tokens: list[NewToken]) -> list[NewToken]:
+    def add_to(self, tokens: Iterable[NewToken]) -> list[NewToken]:
         """The same tokens with their text."""
         return [self._with_text(token) for token in tokens]
 
+    def add_to_end(self, completion: "EndedCompletion") -> "EndedCompletion":
+        """The same completion with its text."""
+        if completion.index in self._finished:  # its reader has read all of it
+            return replace(completion, text=self._detokenizers[completion.index].text)
+        count = len(completion.token_ids) - self._hides_last(completion.finish_reason)
+        return replace(completion, text=text_of(self.tokenizer, completion.token_ids[:count], self.rules.options))
+
     def _with_text(self, token: NewToken) -> NewToken:
         request_id, index, token_id, _, finish_reason, logprobs, stop_reason = token
-        detokenizer = self._detokenizer(index)
-        # There are no stop strings, so what has stopped it is this token.
-        is_shown = finish_reason != "stop" or self.rules.shows_stop_token
-        text = detokenizer.add(token_id) if is_shown else ""
+        detokenizer = self._detokenizers.get(index) or self._begin(index)
+        text = "" if self._hides_last(finish_reason) else detokenizer.add(token_id)
         if finish_reason:
             text += detokenizer.finish()
+            self._finished.add(index)
         return NewToken(request_id, index, token_id, text, finish_reason, logprobs, stop_reason)
 
-    def _detokenizer(self, index: int) -> IncrementalDetokenizer:
-        found = self._detokenizers.get(index)
-        if found is None:
-            found = self._detokenizers[index] = IncrementalDetokenizer(self.tokenizer, options=self.rules.options)
-        return found
+    def _hides_last(self, finish_reason: str | None) -> bool:
+        # There are no stop strings, so what has stopped it is its last token.
+        return finish_reason == "stop" and not self.rules.shows_stop_token
+
+    def _begin(self, index: int) -> IncrementalDetokenizer:
+        detokenizer = self._detokenizers[index] = IncrementalDetokenizer(self.tokenizer, options=self.rules.options)
+        for token in self.known:
+            detokenizer.add(token)
+        return detokenizer

@@ -41,7 +41,7 @@ def test_a_request_from_its_command_to_its_end():
     assert kinds(events) == [NewTokens, RequestEnded, EngineStatus]
     assert events[0].tokens[0].finish_reason == "length"
     (completion,) = events[1].completions
-    assert (completion.token_ids, completion.text, completion.finish_reason) == ([4, 5, 6], "%&'", "length")
+    assert (completion.token_ids, completion.text, completion.finish_reason) == ([4, 5, 6], "", "length")
     assert events[1].num_prompt_tokens == 3 and events[1].error is None
     assert events[2].metrics["new_tokens"] == 3 and events[2].gauges.used_blocks == 0
     assert loop.turn([]) == [], "an idle engine does nothing"

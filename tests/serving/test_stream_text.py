@@ -1,5 +1,7 @@
 """Text is made where it is read, and is the one that the engine would have passed on."""
 
+import itertools
+
 import pytest
 from fronts import counting_engine
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ all_params = st.builds(
     stop_token_ids=st.sampled_from([(), (20,), (40, 60, 80)]),
     include_stop_str_in_output=st.booleans(),
     ignore_eos=st.booleans(),
-    detokenize=st.just(True),
+    detokenize=st.sampled_from([True, True, False]),
     skip_special_tokens=st.booleans(),
     logprobs=st.sampled_from([None, 1]),
 )
@@ -37,26 +39,32 @@ def passed_on(engine, prompt, params, **options):
     return tokens, [(each.text, each.finish_reason, each.stop_reason) for each in outputs[0].completions]
 
 
-def read(engine, prompt, params, **options):
+def read(engine, prompt, params, is_read_first=True, **options):
     """The same as a front's reader gets it."""
     loop = EngineLoop(engine)
     events = loop.turn([AddRequest("a", prompt, params, options)])
     while engine.has_unfinished():
         events += loop.turn([])
     accepted, *_ = (event for event in events if isinstance(event, Accepted))
-    tokens = [event.tokens for event in events if isinstance(event, NewTokens)]
-    if accepted.text_rules:
-        assert not any(token.text for step in tokens for token in step)
-        text = StreamText(engine.tokenizer, accepted.text_rules, options.get("output_ids", ()))
-        tokens = [text.add_to(step) for step in tokens]
+    steps = [event.tokens for event in events if isinstance(event, NewTokens)]
+    tokens = list(itertools.chain.from_iterable(steps))
     (end,) = (event for event in events if isinstance(event, RequestEnded))
-    return sum(tokens, []), [(each.text, each.finish_reason, each.stop_reason) for each in end.completions]
+    completions = end.completions
+    if accepted.text_rules:
+        assert not any(token.text for token in tokens) and not any(each.text for each in completions)
+        text = StreamText(engine.tokenizer, accepted.text_rules, options.get("output_ids", ()))
+        if is_read_first:
+            tokens = [token for step in steps for token in text.add_to(step)]
+        completions = [text.add_to_end(each) for each in completions]
+        if not is_read_first:
+            tokens = text.add_to(tokens)
+    return tokens, [(each.text, each.finish_reason, each.stop_reason) for each in completions]
 
 
 @settings(max_examples=60, deadline=None)
-@given(prompts, all_params)
-def test_readers_get_what_the_engine_would_have_passed_on(prompt, params):
-    assert read(counting_engine(), prompt, params) == passed_on(counting_engine(), prompt, params)
+@given(prompts, all_params, st.booleans())
+def test_readers_get_what_the_engine_would_have_passed_on(prompt, params, is_read_first):
+    assert read(counting_engine(), prompt, params, is_read_first) == passed_on(counting_engine(), prompt, params)
 
 
 @pytest.mark.parametrize("stop", [(), ("5",)])
