@@ -78,6 +78,8 @@ LONGEST = [
     "test_browser",
     "test_answers",
     "test_generation",
+    "test_style",
+    "test_pressure_equality",
 ]
 # What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
 # test with a few.

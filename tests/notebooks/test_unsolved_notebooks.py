@@ -2,7 +2,7 @@
 running of notebooks.
 
 What no answer reaches is the same in the solved notebook, which `test_notebooks` runs: here such a cell is left out,
-unless others need it. With LESSONS_UNSOLVED=all, none is.
+unless others need it. With LESSONS_NIGHTLY=1, none is.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ pytestmark = [
 @every_lesson
 def test_the_unsolved_notebook_runs_to_its_end(lesson, record_property):
     notebook = stored("notebooks", lesson)
-    if os.environ.get("LESSONS_UNSOLVED") != "all":
+    if os.environ.get("LESSONS_NIGHTLY") != "1":
         kept = cells_that_see_answers(stored("solutions", lesson), {"hint", "solution", "progress"})
         notebook.cells = [cell for cell in notebook.cells if cell.cell_type != "code" or cell.id in kept]
     # `execute` refuses an exception and any text on stderr.
@@ -40,7 +40,7 @@ def test_the_unsolved_notebook_runs_to_its_end(lesson, record_property):
     assert findings(run.notebook) == []
 
 
-@pytest.mark.skipif(not can_be_copied(), reason="kernels are copied on Linux only, and not with LESSONS_COLD_KERNELS=1")
+@pytest.mark.skipif(not can_be_copied(), reason="kernels are copied on Linux only, and not with LESSONS_NIGHTLY=1")
 def test_a_kernel_begins_with_what_takes_long_and_without_the_course():
     sources = (
         "import os, sys",
