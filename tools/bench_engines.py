@@ -26,7 +26,7 @@ from lessons_lib.measuring.workloads import Workload, skewed_workload
 from lessons_lib.models.loading import load_model
 
 HF_ALONE = "Hugging Face generate"
-WARM_UP_REQUESTS = 8  # before the clock starts, if there are so many: work that a process does only once
+WARM_UP_REQUESTS = 8  # before the clock starts: work that a process does only once
 
 
 def timed_answers(serve: Callable, model, tokenizer, load: Workload, size: int) -> tuple[float, list[list[int]]]:
@@ -61,7 +61,7 @@ WAYS: dict[str, Callable] = {
 def serve_warm(name: str, size: int, requests: int) -> tuple[float, list[list[int]]]:
     """Serve a few requests to warm up, then time the workload."""
     model, tokenizer = load_model()
-    WAYS[name](model, tokenizer, skewed_workload(min(WARM_UP_REQUESTS, requests)), size)
+    WAYS[name](model, tokenizer, skewed_workload(WARM_UP_REQUESTS), size)
     return WAYS[name](model, tokenizer, skewed_workload(requests), size)
 
 
