@@ -62,7 +62,7 @@ def warm_kernels(folder, environment):
             [sys.executable, __file__, "serve", str(listener.fileno())],
             env=environment,
             pass_fds=[listener.fileno()],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # it ends when this is closed, and so when this process is killed
             stdout=subprocess.PIPE,
         )
     if not copied.stdout.readline():
@@ -77,7 +77,7 @@ def warm_kernels(folder, environment):
             del os.environ["JUPYTER_PATH"]
         else:
             os.environ["JUPYTER_PATH"] = before
-        copied.terminate()  # a kernel that is left notices, and ends
+        copied.stdin.close()  # a kernel that is left notices, and ends
         copied.wait()
         copied.stdout.close()
 
@@ -105,8 +105,11 @@ def serve(listener: socket.socket) -> None:
     kernels = {}  # the connection of a kernel -> its process
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
+        selector.register(sys.stdin, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
+                if key.fileobj is sys.stdin:
+                    return
                 if key.fileobj is listener:
                     connection, _ = listener.accept()
                     pid = copy(connection, [listener, *kernels])
