@@ -1,8 +1,10 @@
 """What every test gets: no network, no settings of the user, no progress file of a learner, few threads."""
 
+import contextlib
 import datetime
 import os
 import tempfile
+from pathlib import Path
 
 # Before torch, transformers or Jupyter are imported, and inherited by every kernel and server a test starts.
 _HOME = tempfile.TemporaryDirectory(prefix="lessons-tests-")
@@ -32,6 +34,20 @@ def _own_progress_file(tmp_path, monkeypatch):
     monkeypatch.setenv("LESSONS_PROGRESS", str(tmp_path / "progress.json"))
 
 
+@pytest.fixture(scope="session")
+def warm_kernels():
+    """Notebooks run in kernels that have imported PyTorch and transformers when they begin (Linux only)."""
+    from warm_kernels import can_be_copied, warm_kernels
+
+    from tools.authoring.execute import kernel_environment
+
+    with contextlib.ExitStack() as stack:
+        if can_be_copied():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernels-"))
+            stack.enter_context(warm_kernels(folder, kernel_environment(Path(folder))))
+        yield
+
+
 @pytest.fixture(
     scope="module"
 )  # while it is open, its event loop runs in this thread, where no other test may have one
@@ -46,8 +62,8 @@ def chromium():
 
 
 @pytest.fixture(scope="module")
-def lab(chromium, tmp_path_factory):
-    """A JupyterLab on a copy of notebooks/. `lab.open_notebook(name)` opens one in a page of its own."""
+def lab(chromium, warm_kernels, tmp_path_factory):
+    """A JupyterLab on a copy of notebooks/. `lab.open_notebook(name)` opens one in a tab of its own."""
     from browser import JupyterLab
 
     with JupyterLab(tmp_path_factory.mktemp("lab"), chromium) as server:
@@ -62,6 +78,8 @@ LONGEST = [
     "test_browser",
     "test_answers",
     "test_generation",
+    "test_style",
+    "test_pressure_equality",
 ]
 # What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
 # test with a few.

@@ -28,11 +28,11 @@ def bundled():
 
 @functools.cache
 def story_requests():
-    """60 ragged requests: parts of the six stories, limits from 1 to 60, and a few answers that end by themselves."""
+    """60 ragged requests: parts of the six stories, limits from 1 to 30, and a few answers that end by themselves."""
     _, tokenizer = bundled()
     texts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
     prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(60)]
-    return prompts, [150 if index % 12 == 2 else 1 + (index * 23) % 60 for index in range(60)]
+    return prompts, [150 if index % 12 == 2 else 1 + (index * 23) % 30 for index in range(60)]
 
 
 @functools.cache

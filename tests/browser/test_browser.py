@@ -8,6 +8,7 @@ import re
 
 import pytest
 from browser import ROOT, Dashboard, Explorer, Playground
+from mask_page import MaskPage
 from notebook_cells import cells_that_show
 
 LESSON = "07_triton_kernel.ipynb"
@@ -244,3 +245,28 @@ def test_an_engine_is_driven_from_its_dashboard(engine_lesson, record_property):
         f"{again.milliseconds:.0f} ms, "
         f"run in {running.milliseconds:.0f} ms and pause in {paused.milliseconds:.0f} ms",
     )
+
+
+def test_keys_and_clicks_change_a_large_mask(lab, record_property):
+    explorer = MaskPage(lab)
+    times = []
+    for key in ("ArrowRight", "ArrowLeft") * 3:
+        picture, milliseconds = explorer.press("new", key, n=2)
+        times.append(milliseconds)
+        assert f"Mask of {64 if key == 'ArrowRight' else 63} queries" in picture
+    record_property(
+        "measured",
+        f"a mask of 64 x 64 was painted {sorted(times)[len(times) // 2]:.0f} ms after the key (median of {len(times)})",
+    )
+
+    picture, _ = explorer.press("cached", "ArrowRight", n=1)
+    assert "Keys in the cache: B 0." in picture
+    picture, _ = explorer.press("row", "PageUp")
+    sentence = explorer.part("reading").inner_text()
+    assert sentence.startswith("A, position ") and sentence in picture
+    picture, _ = explorer.answer_to(lambda: explorer.part("rule", 2).locator("input").click())
+    assert "A attends to A, B, C." in picture
+    explorer.wait_for_hovers()
+    assert explorer.part("picture").locator("title").count() == 63 * 64
+    picture, _ = explorer.answer_to(lambda: explorer.part("as-text").locator("input").click())
+    assert "<pre" in picture and "##" in picture and "<svg" not in picture

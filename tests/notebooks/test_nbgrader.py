@@ -1,9 +1,9 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
-They hand in the notebook up to its last check: what follows gives no marks, and `test_notebooks` and
-    `test_unsolved_notebooks` run it. All four
-students take the toy lesson. In the lessons of the course one stands for three, and hands in every third lesson from 01
-on, since each run takes minutes (00 the most); with LESSONS_NBGRADER=all, all of them.
+They hand in the notebook up to its last check. All four students take the toy lesson, and hand in all of its cells.
+In the lessons of the course one stands for three, and hands in every third lesson from 01 on; of their cells they hand
+in the exercises, the checks and what these need, since the rest gives no marks, and `test_notebooks` runs it. With
+LESSONS_NBGRADER=all, all of them hand in all cells of all lessons.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
 
@@ -19,6 +19,7 @@ import nbformat
 import pytest
 from lesson_notebooks import LESSONS, ROOT
 from nbgrader.api import Gradebook
+from notebook_cells import graded_cells
 
 from tools.authoring.build import build, write
 from tools.authoring.execute import kernel_environment
@@ -28,7 +29,12 @@ TOY = Path(__file__).parents[1] / "toy_course"
 # nbgrader starts `alembic` by name, here and in its commands: the environment must be activated.
 ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("nbgrader")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("nbgrader"),
+    pytest.mark.usefixtures("warm_kernels"),
+]
 
 
 @dataclass
@@ -39,14 +45,16 @@ class Course:
         folder: the course directory.
         origin: the folder whose solutions/ and notebooks/ it was made from.
         lessons: names of the notebooks.
-        taken: student -> those that the student hands in.
         environment: of nbgrader's commands.
+        is_whole: whether all cells up to the last check are handed in, or those that are graded and what these need.
+        taken: student -> those that the student hands in.
     """
 
     folder: Path
     origin: Path
     lessons: list[str]
     environment: dict[str, str]
+    is_whole: bool
     taken: dict[str, list[str]] = field(default_factory=dict)
 
     def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess:
@@ -76,9 +84,14 @@ class Course:
         folder.mkdir(parents=True)
         for lesson in lessons:
             notebook = self.notebook("release", "course", lesson)
-            solved = {cell.id: cell.source for cell in self.notebook("source", "course", lesson).cells}
+            source = self.notebook("source", "course", lesson)
+            solved, graded = {cell.id: cell.source for cell in source.cells}, graded_cells(source)
             last_check = max(index for index, cell in enumerate(notebook.cells) if cell.id.startswith("check-"))
-            notebook.cells = notebook.cells[: last_check + 1]
+            notebook.cells = [
+                cell
+                for cell in notebook.cells[: last_check + 1]
+                if self.is_whole or cell.cell_type != "code" or cell.id in graded
+            ]
             exercises = [cell for cell in notebook.cells if cell.id.startswith("ex-")]
             for cell in exercises:
                 cell.source = edit(cell.source, solved[cell.id], cell is exercises[0], cell is exercises[-1])
@@ -141,10 +154,11 @@ def graded(name: str, folder: Path) -> Course:
     }
     # As in a class: progress lies beside each submission.
     del environment["LESSONS_PROGRESS"]
-    made = Course(folder / "course", origin, lessons, environment)
+    is_all = os.environ.get("LESSONS_NBGRADER") == "all"
+    made = Course(folder / "course", origin, lessons, environment, is_whole=is_all or name == "toy")
     made.release()
     for student in COURSES[name]:
-        is_cut = name == "lessons" and student == "half-way" and os.environ.get("LESSONS_NBGRADER") != "all"
+        is_cut = name == "lessons" and student == "half-way" and not is_all
         made.hand_in(student, lessons[1::3] if is_cut else lessons, STUDENTS[student])
     done = made.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
@@ -199,6 +213,7 @@ def test_an_exercise_costs_its_own_marks_and_no_others(course, student):
 
 @every_course
 def test_each_exercise_is_worth_its_points(course):
+    grades = course.scores("solved")
     for lesson in course.lessons:
         cells = course.notebook("source", "course", lesson).cells
         points = {
@@ -206,7 +221,7 @@ def test_each_exercise_is_worth_its_points(course):
             for cell in cells
             if cell.metadata.get("nbgrader", {}).get("grade")
         }
-        assert points == {name: maximum for name, (_, maximum) in course.scores("solved")[lesson].items()}
+        assert points == {name: maximum for name, (_, maximum) in grades[lesson].items()}
 
 
 @every_course
@@ -224,8 +239,7 @@ def test_solved_cells_write_nothing_to_stderr_and_raise_nothing(course):
 
 @handed_in("unsolved", "wrong", "half-way")
 def test_a_failed_check_raises_and_prints_nothing_to_stderr(course, student):
-    for lesson in course.taken[student]:
-        scores = course.scores(student)[lesson]
+    for lesson, scores in course.scores(student).items():
         for cell in course.notebook("autograded", student, "course", lesson).cells:
             if cell.id.startswith("check-"):
                 kinds = [output.output_type for output in cell.outputs]

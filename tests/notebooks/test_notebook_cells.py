@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from notebook_cells import cells_that_show
+from notebook_cells import cells_that_see_answers, cells_that_show, graded_cells
 
 CELLS = [
     "from shop import Apple, Pear, show",
@@ -33,3 +33,35 @@ def test_a_cell_comes_with_what_it_needs_and_no_more(notebook):
 def test_what_is_not_called_is_not_shown(notebook):
     with pytest.raises(LookupError, match="no cell of fruit.ipynb calls Pear and slice_of"):
         cells_that_show(notebook, {"show"}, {"slice_of", "Pear"})
+
+
+LESSON = {
+    "imports": "import math\nfrom course import check, progress",
+    "sides": "SIDES = 4",
+    "shown": "print(math.pi)",
+    "ex-1": "def area(width):\n    return width * SIDES",
+    "check-1": "area = check('1', area)",
+    "unit": "unit = 1 / 0",
+    "used": "total = area(unit)",
+    "told": "print(total)",
+    "alone": "print(SIDES)",
+    "later": "total = 3",
+    "other": "print(total)",
+    "progress": "progress()",
+}
+
+
+@pytest.fixture
+def lesson():
+    cells = [nbformat.v4.new_code_cell(source, id=id) for id, source in LESSON.items()]
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("area", id="text"), *cells])
+
+
+def test_what_is_graded_comes_with_what_it_needs(lesson):
+    assert graded_cells(lesson) == {"imports", "sides", "ex-1", "check-1"}
+
+
+def test_what_an_answer_reaches_comes_with_what_it_needs(lesson):
+    reached = {"imports", "sides", "ex-1", "check-1", "unit", "used", "told"}
+    assert cells_that_see_answers(lesson) == reached
+    assert cells_that_see_answers(lesson, {"progress"}) == reached | {"progress"}

@@ -1,21 +1,59 @@
 """Every lesson as a learner opens it runs from top to bottom. A file of its own, so that two processes share the
 running of notebooks.
+
+What no answer reaches is the same in the solved notebook, which `test_notebooks` runs: here such a cell is left out,
+unless others need it. With LESSONS_NIGHTLY=1, none is.
 """
 
+import contextlib
+import os
+
+import nbformat
+import psutil
 import pytest
 from lesson_notebooks import every_lesson, stored
+from notebook_cells import cells_that_see_answers
+from warm_kernels import can_be_copied
 
 from tools.authoring.execute import execute
 from tools.authoring.review import findings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("unsolved notebooks")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("unsolved notebooks"),
+    pytest.mark.usefixtures("warm_kernels"),
+]
 
 
 @every_lesson
 def test_the_unsolved_notebook_runs_to_its_end(lesson, record_property):
+    notebook = stored("notebooks", lesson)
+    if os.environ.get("LESSONS_NIGHTLY") != "1":
+        kept = cells_that_see_answers(stored("solutions", lesson), {"hint", "solution", "progress"})
+        notebook.cells = [cell for cell in notebook.cells if cell.cell_type != "code" or cell.id in kept]
     # `execute` refuses an exception and any text on stderr.
-    run = execute(stored("notebooks", lesson), f"notebooks/{lesson}")
+    run = execute(notebook, f"notebooks/{lesson}")
     record_property("measured", f"unsolved, {run.seconds:.1f} s")
     verdicts = [cell.outputs[0].data["text/plain"] for cell in run.notebook.cells if cell.id.startswith("check-")]
     assert verdicts and all(text.startswith("○") and "not written yet" in text for text in verdicts)
     assert findings(run.notebook) == []
+
+
+@pytest.mark.skipif(not can_be_copied(), reason="kernels are copied on Linux only, and not with LESSONS_NIGHTLY=1")
+def test_a_kernel_begins_with_what_takes_long_and_without_the_course():
+    sources = (
+        "import os, sys",
+        "assert 'torch' in sys.modules and 'transformers' in sys.modules",
+        "assert not [name for name in sys.modules if name.split('.')[0] in ('lessons_lib', 'tools', 'warm_kernels')]",
+        "assert sys.modules['__main__'].sources == 1 and os.path.basename(os.getcwd()) == 'notebooks'",
+        "assert os.environ['PYTHONHASHSEED'] == '0' and 'LESSONS_WARM_KERNELS' not in os.environ",
+        "import lessons_lib; os.getpid()",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("sources = 1")])
+    notebook.cells += map(nbformat.v4.new_code_cell, sources)
+    kernels = [execute(notebook, "kernel").notebook.cells[-1].outputs[0].data["text/plain"] for _ in range(2)]
+    assert kernels[0] != kernels[1]
+    for kernel in kernels:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(int(kernel)).wait(60)

@@ -97,7 +97,7 @@ class JupyterLab:
     def __init__(self, folder: Path, browser, notebooks: Path = ROOT / "notebooks"):
         self.folder = Path(folder)
         self.browser = browser
-        self.pages = []
+        self.page = None
         if notebooks.is_dir():
             shutil.copytree(notebooks, self.folder / "notebooks")
         else:
@@ -153,8 +153,8 @@ class JupyterLab:
         return self
 
     def __exit__(self, *_):
-        for page in self.pages:
-            page.close()
+        if self.page is not None:
+            self.page.close()
         stop(self.process)
 
     def write_notebook(self, name: str, cells: list[str]) -> str:
@@ -167,30 +167,49 @@ class JupyterLab:
         return name
 
     def open_notebook(self, name: str) -> "Notebook":
-        """Open notebooks/`name` and wait until it is shown and its kernel is idle."""
-        page = self.browser.new_page(viewport={"width": 1400, "height": 1000})
-        self.pages.append(page)
-        page.goto(f"{self.url}/lab/tree/notebooks/{name}?reset")
-        page.wait_for_function(
+        """Open notebooks/`name` in a tab of its own in the one page, and wait until it is shown and its kernel is idle.
+
+        The page takes longer to load than a notebook in it.
+        """
+        if self.page is None:
+            self.page = self.browser.new_page(viewport={"width": 1400, "height": 1000})
+            self.page.goto(f"{self.url}/lab/tree/notebooks/{name}?reset")
+        else:
+            self.page.evaluate(
+                "path => { window.jupyterapp.commands.execute('docmanager:open', {path}); }", f"notebooks/{name}"
+            )
+        shown = self.page.wait_for_function(
             """name => {
                  const panel = window.jupyterapp?.shell.currentWidget;
-                 return panel?.context?.path?.endsWith(name) && panel.sessionContext.isReady
-                        && panel.sessionContext.session?.kernel?.status === 'idle';
+                 return panel?.context?.path?.endsWith(`/${name}`) && panel.sessionContext.isReady
+                        && panel.sessionContext.session?.kernel?.status === 'idle' && panel.id;
                }""",
             arg=name,
             timeout=START_SECONDS * 1000,
         )
-        return Notebook(page)
+        return Notebook(self.page, shown.json_value())
 
 
 class Notebook:
-    """One notebook open in JupyterLab."""
+    """One notebook open in JupyterLab. What it is asked for is done with its tab in front.
 
-    def __init__(self, page):
+    Attributes:
+        page: the page, which may have other notebooks in other tabs.
+        panel: its part of the page, as a locator.
+    """
+
+    def __init__(self, page, panel_id: str):
         self.page = page
+        self.panel_id = panel_id
+        self.panel = page.locator(f'[id="{panel_id}"]')
+
+    def bring_to_front(self) -> None:
+        self.page.evaluate("id => window.jupyterapp.shell.activateById(id)", self.panel_id)
+        self.page.wait_for_function("id => window.jupyterapp.shell.currentWidget?.id === id", arg=self.panel_id)
 
     def run_all_cells(self, seconds: float = RUN_SECONDS) -> float:
         """Run all cells; return the seconds until the kernel was idle and no cell was left waiting."""
+        self.bring_to_front()
         started = time.perf_counter()
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
         self.page.wait_for_function(
@@ -209,6 +228,7 @@ class Notebook:
 
     def errors(self) -> list[str]:
         """What went wrong: error outputs and text on stderr, a line each, in the order of the cells."""
+        self.bring_to_front()
         return self.page.evaluate(
             """() => window.jupyterapp.shell.currentWidget.content.widgets.flatMap((cell, i) =>
                  cell.model.type !== 'code' ? [] : cell.model.outputs.toJSON().flatMap(o =>
@@ -217,6 +237,7 @@ class Notebook:
         )
 
     def count_code_cells(self) -> int:
+        self.bring_to_front()
         return self.page.evaluate(
             "() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').length"
         )
@@ -226,11 +247,13 @@ class Notebook:
 
     def shown(self, kind: type["Interactive"], at_least: int = 1) -> list:
         """The interactive pictures of one kind, from top to bottom; waits until there are `at_least` so many."""
-        found = self.page.locator(f".{kind.NAME}")
+        self.bring_to_front()
+        found = self.panel.locator(f".{kind.NAME}")
         found.nth(at_least - 1).wait_for(timeout=START_SECONDS * 1000)
         return [kind(self.page, found.nth(i)) for i in range(found.count())]
 
     def screenshot(self, path) -> None:
+        self.bring_to_front()
         self.page.screenshot(path=str(path))
 
 

@@ -1,40 +1,77 @@
-"""Take out of a lesson the cells that show one thing, and those before them that they need."""
+"""Take out of a lesson the cells that a test is about, and those before them that they need."""
 
 import ast
 import symtable
 from pathlib import Path
 
 import nbformat
+from nbformat import NotebookNode
 
 
 def cells_that_show(notebook: Path, *wanted: set[str]) -> list[str]:
     """The code cells that call all names of a set `wanted`, in order, with the cells before them that they need.
 
-    A cell needs the last cell before it that gives a name it reads. What a cell does to an object that another made is
-    not seen:
-    a lesson that shows an object after changing it in a cell of its own would be shown the object as it was at first.
-
     Raises:
         LookupError: no cell calls all names of one of the sets.
     """
     sources = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
-    plain = [_without_magics(source) for source in sources]
-    called = [_called(source) for source in plain]
+    called = [_called(_without_magics(source)) for source in sources]
     for names in wanted:
         if not any(names <= calls for calls in called):
             raise LookupError(f"no cell of {notebook.name} calls {' and '.join(sorted(names))}.")
-    tables = [symtable.symtable(source, "cell", "exec") for source in plain]
-    gives, reads = [_given(table) for table in tables], [_read(table) for table in tables]
     taken = {index for index, calls in enumerate(called) if any(names <= calls for names in wanted)}
-    to_do = sorted(taken)
+    return [sources[index] for index in sorted(_with_needs(taken, _needs(sources)))]
+
+
+def graded_cells(notebook: NotebookNode) -> set[str]:
+    """Ids of the checks, the exercises, and the cells that these need."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    checks = {index for index, cell in enumerate(cells) if cell.id.startswith("check-")}
+    return {cells[index].id for index in _with_needs(checks, _needs([cell.source for cell in cells]))}
+
+
+def cells_that_see_answers(notebook: NotebookNode, asking: set[str] = frozenset()) -> set[str]:
+    """Ids of the exercises, of the cells that what an exercise gives can reach, and of the cells that all these need.
+
+    Args:
+        asking: names of functions that know by themselves what has been answered: cells that read one are taken too.
+    """
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    sources = [cell.source for cell in cells]
+    needs, taken = _needs(sources), set()
+    for index, cell in enumerate(cells):
+        is_exercise = cell.id.startswith(("ex-", "check-"))
+        if is_exercise or needs[index] & taken or asking & _read(_table(sources[index])):
+            taken.add(index)
+    return {cells[index].id for index in _with_needs(taken, needs)}
+
+
+def _needs(sources: list[str]) -> list[set[int]]:
+    """For each cell, the cells that it needs itself: the last before it that gives a name which it reads.
+
+    What a cell does to an object that another made is not seen: a lesson that shows an object after changing it in a
+    cell of its own would be shown the object as it was at first.
+    """
+    last_giver: dict[str, int] = {}
+    needs = []
+    for index, source in enumerate(sources):
+        table = _table(source)
+        needs.append({last_giver[name] for name in _read(table) if name in last_giver})
+        last_giver.update(dict.fromkeys(_given(table), index))
+    return needs
+
+
+def _with_needs(taken: set[int], needs: list[set[int]]) -> set[int]:
+    found, to_do = set(taken), list(taken)
     while to_do:
-        index = to_do.pop()
-        for name in reads[index]:
-            giver = next((earlier for earlier in reversed(range(index)) if name in gives[earlier]), None)
-            if giver is not None and giver not in taken:
-                taken.add(giver)
-                to_do.append(giver)
-    return [sources[index] for index in sorted(taken)]
+        new = needs[to_do.pop()] - found
+        found |= new
+        to_do += new
+    return found
+
+
+def _table(source: str) -> symtable.SymbolTable:
+    return symtable.symtable(_without_magics(source), "cell", "exec")
 
 
 def _without_magics(source: str) -> str:

@@ -4,7 +4,6 @@ import html
 import random
 import re
 
-import nbformat
 import pytest
 
 from lessons_lib.attention.masks import PADDING, RULES, block_diagonal_mask, combine, not_padding, same_sequence
@@ -284,98 +283,3 @@ def test_it_can_be_found_and_driven():
         assert all(f"lessons-mask-{name}" in widget._dom_classes for widget in found), name
     assert len(explorer.new_tokens) == len(explorer.cached_tokens) == 4
     assert [box.description for box in explorer.rule_boxes] == ["not padding", "not in the future", "same sequence"]
-
-
-# --- in a real JupyterLab
-
-NOTEBOOK = "mask_explorer.ipynb"
-CODE = (
-    "from lessons_lib.viz.masks.explorer import MaskExplorer\nMaskExplorer(lengths=(22, 21, 20), cached=(0, 0, 0), "
-    "longest=40)"
-)
-
-
-class Page:
-    """A mask explorer as it stands in the page."""
-
-    def __init__(self, lab):
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-        written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)], metadata=kernel)
-        nbformat.write(written, lab.folder / "notebooks" / NOTEBOOK)
-        notebook = lab.open_notebook(NOTEBOOK)
-        notebook.run_all_cells()
-        assert notebook.errors() == []
-        self.page = notebook.page
-        self.box = self.page.locator(".lessons-mask")
-        self.box.wait_for()
-
-    def part(self, name, n=0):
-        return self.box.locator(f".lessons-mask-{name}").nth(n)
-
-    def picture(self):
-        return self.part("picture").inner_html()
-
-    def wait_for_hovers(self):
-        self.part("picture").locator("title").first.wait_for(state="attached")
-
-    def answer_to(self, act):
-        """Do `act`; the picture after it, and the milliseconds from key or click until it had changed and been
-        painted.
-        """
-        self.wait_for_hovers()  # so that what changes next is the answer
-        before = self.picture()
-        self.part("picture").evaluate(
-            """picture => {
-                 let started;
-                 for (const kind of ['pointerdown', 'keydown'])
-                   document.addEventListener(kind, () => { started = performance.now(); }, {capture: true, once: true});
-                 window.answered = new Promise((resolve, reject) => {
-                   const observer = new MutationObserver(() => {
-                     observer.disconnect();
-                     requestAnimationFrame(() => setTimeout(() => resolve([performance.now() - started, picture.innerHTML])));
-                   });
-                   observer.observe(picture, {childList: true, subtree: true, characterData: true});
-                   setTimeout(() => reject(new Error('the picture did not change')), 20000);
-                 });
-               }"""
-        )
-        act()
-        milliseconds, after = self.page.evaluate("() => window.answered")
-        assert after != before
-        return after, milliseconds
-
-    def press(self, name, key, n=0):
-        def act():
-            self.part(name, n).locator("[role=slider]").focus()
-            self.page.keyboard.press(key)
-
-        return self.answer_to(act)
-
-
-@pytest.mark.browser
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.xdist_group("browser")
-def test_keys_and_clicks_change_the_picture(lab, record_property):
-    explorer = Page(lab)
-    times = []
-    for key in ("ArrowRight", "ArrowLeft") * 3:
-        picture, milliseconds = explorer.press("new", key, n=2)
-        times.append(milliseconds)
-        assert f"Mask of {64 if key == 'ArrowRight' else 63} queries" in picture
-    record_property(
-        "measured",
-        f"a mask of 64 x 64 was painted {sorted(times)[len(times) // 2]:.0f} ms after the key (median of {len(times)})",
-    )
-
-    picture, _ = explorer.press("cached", "ArrowRight", n=1)
-    assert "Keys in the cache: B 0." in picture
-    picture, _ = explorer.press("row", "PageUp")
-    sentence = explorer.part("reading").inner_text()
-    assert sentence.startswith("A, position ") and sentence in picture
-    picture, _ = explorer.answer_to(lambda: explorer.part("rule", 2).locator("input").click())
-    assert "A attends to A, B, C." in picture
-    explorer.wait_for_hovers()
-    assert explorer.part("picture").locator("title").count() == 63 * 64
-    picture, _ = explorer.answer_to(lambda: explorer.part("as-text").locator("input").click())
-    assert "<pre" in picture and "##" in picture and "<svg" not in picture
