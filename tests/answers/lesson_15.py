@@ -1002,7 +1002,7 @@ WRONG = {
             in_a_ring(last=lambda worker, to, parts: worker.send(to, parts[0])),
             "received in the *next* sum",
         ),
-        Wrong("through a variable", through_a_variable, "no variable outside of"),
+        Wrong("through a variable", through_a_variable, "Only `send` leads from one to another"),
     ],
 }
 

@@ -126,8 +126,8 @@ def _check_all_have_sent(workers: list[Worker], case: str) -> None:
             raise Mistake(
                 f"worker {worker.rank} has sent nothing, but the others know its tensor.",
                 case=case,
-                idea="Workers stand for processes. Nothing but `send` leads from one to another: no variable outside of "
-                "the function.",
+                idea="Workers stand for processes. Only `send` leads from one to another: no variable outside of the "
+                "function.",
             )
 
 
