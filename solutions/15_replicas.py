@@ -324,11 +324,11 @@ A replica has an attribute `load` and a method `stream(request)`, which returns 
 that still runs aborts the request. `ReplicaLost` may be raised by `stream(...)` itself or at any chunk. A cut connection may also look like the end of the iterator *without* a
 `finish_reason`. Both mean the same.
 
-**Your task: the generator `relay(request, replicas, choose, max_moves=2)`.** It yields the chunks of one request with one completion, whatever happens to the replicas. `choose(list of
-replicas)` returns an index in that list. This is what the others rely on:
+**Your task: the generator `relay(request, replicas, choose, max_moves=2)`.** It yields the chunks of one request with one completion, whatever happens to the replicas. `choose(candidates)` gets a
+list of those that can still be asked, and returns an index in it. This is what the others rely on:
 
-- **The reader** gets each token once and as soon as it is there, and then exactly one `finish_reason`. The tokens are those of a run without a failure, also if the request came without
-  a seed (missing or None) and has to be drawn by chance.
+- **The reader** gets each token once and as soon as it is there, and then exactly one `finish_reason`. The tokens are those of a run without a failure. For that, all replicas need the same
+  seed: if the request has none (missing or None), draw one.
 - **The replicas**: one that was lost isn't asked again, and after the first, at most `max_moves` others are asked, since it may be the request that kills them. A replica's `load` includes this
   stream from before the call of `stream` until the stream is over. Every stream is closed. Both hold however it ends, and also if the reader leaves.
 - **The errors**: if nothing is left to ask, the last chunk is `Chunk([], "error", "…")` with a message. If a replica raises anything but `ReplicaLost`, it has *refused* the request. Every other one would
@@ -339,8 +339,8 @@ replicas)` returns an index in that list. This is what the others rely on:
 |---|---|---|
 | A is lost after 11 and 12. | 11, 12, 13, "length" | A, then B with `output_token_ids` [11, 12] |
 | A is lost after 13, before the reason came. | 11, 12, 13, and `Chunk([], "length")`; "stop" if 13 is one of the `stop_token_ids` | A only: no token is missing |
-| A, B and C are lost at once. | "error" | all three, as `max_moves` is 2 |
-| A says that `max_tokens` is too large. | "error", with that message | A only |
+| Each is lost before its first token. | "error" | all three, as `max_moves` is 2 |
+| A raises `ValueError("max_tokens is -1")`. | "error", with that message | A only |
 
 `Chunk`, `ReplicaLost` and `random` are imported in the cell.
 """
@@ -494,7 +494,7 @@ for world_size in (2, 4):
 """
 ## Build 5: the sum over all workers
 
-`sum(...)` in the cell above was cheating: it had all parts in one place. Really, each part is on another GPU. The simplest all-reduce sends everything to process 0, which adds up and sends the result back. With N
+The `sum(...)` above was too easy: all parts were in one place. With tensor parallelism, each part is on another GPU. The simplest all-reduce sends everything to process 0, which adds up and sends the result back. With N
 processes, process 0 then sends and receives N - 1 whole tensors, while the links of the others are hardly used.
 
 > **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
@@ -601,7 +601,8 @@ passes = sum(len(tokens) for tokens in answers[0])  # one forward pass for each 
 reveal("15.b", sums[0] / passes, unit="sums")
 print("the same tokens as the whole model:", answers[0] == expected)
 print("the same in both workers:", answers[0] == answers[1])
-print("parameters of all layers, each worker's share of them:", f"{sum(p.numel() for p in halves[0].model.layers.parameters()) / sum(p.numel() for p in model.model.layers.parameters()):.1%}")
+own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
+print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
 print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for worker in workers]}")
 
 # %%
@@ -614,7 +615,7 @@ with parallel_engine(partial(load_model, None), config) as engine:
 
 # %% [markdown]
 """
-Two sums in each of 8 layers: 16. A worker's share of the parameters is a little above one half, because the norms stay whole. Heads can't be cut in half, so the number of processes must divide the number of KV heads.
+Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole. Heads can't be cut in half, so the number of processes must divide the number of KV heads.
 
 ## Two replicas, or one model on two GPUs?
 
@@ -641,8 +642,8 @@ Table(
 
 Take the steps with one request. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the step, and half of the bytes don't give half of the time. Why?
 
-The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices of very different sizes. In the small model, reading takes next to no time. What *its* steps take beyond the bound tells us
-what an operation and a sum cost, however small they are:
+The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the bound, divided by the number of operations and
+sums, is an estimate of what each of them costs however small it is:
 """
 
 # %%
@@ -674,28 +675,31 @@ step = {name: [two_gpus[shape][way]["1"]["decode_ms"] for way in ("one GPU", "tw
 beyond = [step["0.5 billion"][gpus - 1] - milliseconds_to_read("0.5 billion", gpus) for gpus in (1, 2)]
 per_operation = beyond[0] / (SHAPES["0.5 billion"][0] * operations.count)
 per_sum = (beyond[1] - beyond[0]) / (2 * SHAPES["0.5 billion"][0])
-print(f"the small model's step: {step['0.5 billion'][0]:.2f} ms; to read its weights takes at least {milliseconds_to_read('0.5 billion', 1):.2f} ms")
+print(f"the small model's step: {step['0.5 billion'][0]:.2f} ms; reading its weights takes at least {milliseconds_to_read('0.5 billion', 1):.2f} ms")
 print(f"operations of a layer: {operations.count}; of {SHAPES['0.5 billion'][0]} layers: {SHAPES['0.5 billion'][0] * operations.count}")
 print(f"beyond the bound, for each operation: {1e3 * per_operation:.1f} µs; for each sum, on two GPUs: {1e3 * per_sum:.1f} µs")
 
 # %%
 num_layers = SHAPES["8 billion"][0]
-parts = {"to read the weights at full bandwidth (computed)": [milliseconds_to_read("8 billion", gpus) for gpus in (1, 2)]}
-parts[f"{num_layers * operations.count} operations, each as in the small model (inferred)"] = [num_layers * operations.count * per_operation] * 2
+parts = {"reading the weights at full bandwidth (computed)": [milliseconds_to_read("8 billion", gpus) for gpus in (1, 2)]}
+parts[f"{num_layers * operations.count:,} operations, each as in the small model (inferred)"] = [num_layers * operations.count * per_operation] * 2
 parts[f"{2 * num_layers} sums, each as in the small model (inferred)"] = [0, 2 * num_layers * per_sum]
 parts["the rest: not explained"] = [whole - sum(part[gpu] for part in parts.values()) for gpu, whole in enumerate(step["8 billion"])]
 parts["the step (measured)"] = step["8 billion"]
 waits = {mode["name"]: mode["decode_ms"]["wait"] for mode in recorded_engine().modes}
 graphs, compiled = waits["decodes from CUDA graphs"], waits["compiled too"]
 print(f"0.5 billion parameters, 256 requests, one H200 (lesson 13): the CPU waits for the GPU {graphs:.2f} ms in a step; {compiled:.2f} ms if compiled")
-Table(columns=["8 billion parameters, 1 request, ms", "one GPU", "two GPUs, one model"], rows=[[name, *(f"{each:.2f}" for each in part)] for name, part in parts.items()])
+Table(
+    columns=["8 billion parameters, 1 request, ms", "one GPU", "two GPUs, one model"],
+    rows=[[name, *(f"{each:.2f}" for each in part)] for name, part in parts.items()],
+)
 
 # %% [markdown]
 """
 Only the last row of the table is measured. The rest is an estimate, and this is what it rests on:
 
 - **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. That these kernels cost so much is measured in
-  one case: in lesson 13, compiling the small model takes much of the GPU's time away (the line above the table, on another GPU and with 256 requests). For the large model nobody has measured it here. The second row assumes that an operation costs the same in both, and the count
+  one case: in lesson 13, the CPU waits much less for the GPU after the small model is compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large model it isn't measured. The second row assumes that an operation costs the same in both models. And the count
   is of PyTorch's operations: attention is one of them, though the engine's own attention takes a few kernels.
 - **The sums.** The third row contains all that a second GPU adds: the link, waiting for the slower GPU, and the messages by which both engines stay in step. It comes from a difference of two steps that is small, so it is rough.
 - **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. Whole steps can't tell these apart.
