@@ -544,7 +544,7 @@ def watched(worker):
 messages = {rank: [] for rank in range(3)}
 run_workers(watched, 3)
 rows = [[f"{step}.", *row] for step, row in enumerate(zip(*messages.values()), 1)]
-display(Table(columns=["", *(f"worker {rank} sends" for rank in messages)], rows=rows))
+display(Table(columns=["", *(f"worker {rank} sends" for rank in messages)], rows=rows, caption="3 workers, 3 elements each"))
 
 
 def through_worker_0(tensor, worker):
@@ -564,7 +564,7 @@ for num_workers in (2, 4, 8, 16):
         _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
         row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
     rows.append(row)
-Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows)
+Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
 
 # %% [markdown]
 """
@@ -801,11 +801,13 @@ def try_ray(seconds=240):
     try:
         started = server.stdout.readline()  # "Serving on …", or why not
         if not started.startswith("Serving"):
-            return started or "Ray did not start. Nothing below needs it."
+            return started or "Ray didn't start. Nothing below needs it."
         import httpx
 
         reply = httpx.post("http://127.0.0.1:8015/v1/completions", json={"model": None, "prompt": PROMPTS[0], "max_tokens": 20, "temperature": 0}, timeout=120)
         return f"{started.strip()}\n{reply.status_code}: {reply.text[:200]}"
+    except Exception as error:
+        return f"Ray started, but gave no answer ({type(error).__name__}: {error}). Nothing below needs it."
     finally:
         server.terminate()
         server.wait(60)

@@ -26,7 +26,7 @@ def all_reduce(tensor: torch.Tensor, worker: "Worker") -> torch.Tensor:
     """
     rank, size = worker.rank, worker.world_size
     left, right = (rank - 1) % size, (rank + 1) % size
-    parts = list(tensor.flatten().clone().tensor_split(size))
+    parts = list(tensor.flatten().tensor_split(size))
     for step in range(size - 1):
         worker.send(right, parts[(rank - step) % size])
         own = (rank - step - 1) % size

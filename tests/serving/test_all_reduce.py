@@ -21,6 +21,8 @@ def test_every_worker_gets_the_sum_and_sends_no_more_than_it_must(world_size, sh
     results, workers = run_workers(lambda worker: all_reduce(tensors[worker.rank], worker), world_size)
     assert all(torch.equal(got, torch.stack(before).sum(0)) for got in results)
     assert all(torch.equal(*pair) for pair in zip(tensors, before))
+    owned = [got.untyped_storage().data_ptr() for got in results if got.numel()]
+    assert not set(owned) & {tensor.untyped_storage().data_ptr() for tensor in tensors}
     longest_part = -(-tensors[0].numel() // world_size)
     assert max(worker.sent_bytes for worker in workers) <= 4 * 2 * (world_size - 1) * longest_part
 

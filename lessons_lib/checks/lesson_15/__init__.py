@@ -110,11 +110,11 @@ EXERCISES = [
             "that you have just received and added to. After N - 1 steps, the part that you added to last is "
             "complete. The second round goes on the same way, but what arrives *replaces* the part. "
             "`tensor.flatten().tensor_split(N)` makes N parts that differ by at most one element.",
-            "`parts = list(tensor.flatten().clone().tensor_split(size))`. First round, for `step in range(size - 1)`: "
+            "`parts = list(tensor.flatten().tensor_split(size))`. First round, for `step in range(size - 1)`: "
             "`worker.send(right, parts[(rank - step) % size])`; then `own = (rank - step - 1) % size` and `parts[own] "
             "= parts[own] + worker.receive(left)`. Second round, the same range: `worker.send(right, parts[(rank + 1 - "
             "step) % size])`; `parts[(rank - step) % size] = worker.receive(left)`. At the end: "
-            "`torch.cat(parts).view(tensor.shape)`.",
+            "`torch.cat(parts).view(tensor.shape)`. (`+=` would change the tensor of the caller: a part is a view.)",
         ),
         points=3,
         time_limit=10.0,
