@@ -7,36 +7,35 @@
 90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 There are two ways to use a second GPU. It can hold a copy of the model, and then the question is which copy gets which request, and what happens to the
-requests of a copy that dies. Or it can hold half of the model, and then every matrix has to be cut. We build the core of both. You need neither a GPU nor a
-cluster: the replicas are engines in this process, and the two halves of the model are two processes on your CPU. Figures that were recorded on other machines are marked as such.
+requests of a copy that dies. Or it can hold half of the model: then every matrix has to be cut, and the results of both halves have to be added up. We build the core of both. You need neither a GPU nor a
+cluster: the replicas are engines in this process, and the two halves of the model are first two threads and then two processes on your CPU. Figures that were recorded on other machines are marked as such.
+
+The minutes above are for the five exercises and what lies between them. What is marked as optional comes on top.
 """
 
 # %%
-import ast
-import inspect
 import json
 import random
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from IPython.display import display
-from transformers import LlamaConfig
+from torch.utils._python_dispatch import TorchDispatchMode
 
-import lessons_lib.serving
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_15.scoreboard import routing_scoreboard
 from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
-from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES
+from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.serving.failover import Chunk, ReplicaLost
 from lessons_lib.serving.parallel_engine import parallel_engine
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
 from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
-from lessons_lib.serving.tensor_parallel import CUTS, cut_model
+from lessons_lib.serving.tensor_parallel import cut_model
+from lessons_lib.serving.workers import run_workers
 from lessons_lib.viz.replicas import PrefixPlaces, StreamRecord, draw_cut_matrices, draw_prefix_places, draw_streams
 from lessons_lib.viz.tables import Table
 
@@ -73,7 +72,7 @@ for num_engines in (1, 2):
 
 # %% [markdown]
 """
-A larger batch would help until memory runs out (lesson 13). From then on, you need a second engine with a model of its own.
+A larger batch would help until memory runs out. From then on, you need a second engine with a model of its own.
 
 > **replica**: one of several servers with the same model. Any of them can serve any request.
 
@@ -216,7 +215,7 @@ Three things to see. Round robin and two choices get *worse* with more replicas:
 limit of 2 or more doesn't. And the limit is a trade-off: a small limit keeps the load even, a large one finds more. "Highest load" is the most requests
 that one replica had at a time; 16 requests over 4 replicas would ideally be 4 each.
 
-### Stretch: beat the reference
+### Optional: beat the reference
 
 Write a rule of your own: a function of the prompt's block hashes and the list of replicas that returns an index. It is scored on conversations that you can't see,
 with 4 replicas. No replica may ever serve more than 6 requests at a time. Under the same bound, the reference is `choose_replica` with a limit of 2. There is room above it.
@@ -264,9 +263,9 @@ def answer(prompt, output_ids=(), **fields):
     return done[0].token_ids
 
 
-rows = []
+rows, uncut_answers = [], {}
 for name, fields in cases.items():
-    uncut = answer(ids, max_tokens=LENGTH, **fields)
+    uncut = uncut_answers[name] = answer(ids, max_tokens=LENGTH, **fields)
     longer_prompt = uncut[:CUT] + answer(ids + uncut[:CUT], max_tokens=LENGTH - CUT, **fields)
     same = sum(one == other for one, other in zip(longer_prompt, uncut))
     verdict = f"no: {same} of {len(uncut)} tokens are" if same < len(uncut) else f"no: {len(longer_prompt)} tokens instead of {len(uncut)}"
@@ -304,7 +303,7 @@ from lessons_lib.serving.failover import request_to_go_on
 rows = []
 for name, fields in cases.items():
     request = dict(prompt=ids, max_tokens=LENGTH, **fields)
-    uncut = answer(**request)
+    uncut = uncut_answers[name]
     again = request_to_go_on(request, uncut[:CUT])
     rows.append([name, "yes" if answer(output_ids=again.pop("output_token_ids"), **again) == uncut else "no"])
 Table(columns=["request", "as output tokens: the same tokens"], rows=rows)
@@ -325,19 +324,25 @@ A replica has an attribute `load` and a method `stream(request)`, which returns 
 that still runs aborts the request. `ReplicaLost` may be raised by `stream(...)` itself or at any chunk. A cut connection may also look like the end of the iterator *without* a
 `finish_reason`. Both mean the same.
 
-**Your task: the generator `relay(request, replicas, choose, max_moves=2)`.** It yields the chunks of one request with one completion, whatever happens to the replicas.
+**Your task: the generator `relay(request, replicas, choose, max_moves=2)`.** It yields the chunks of one request with one completion, whatever happens to the replicas. `choose(candidates)` gets a
+list of those that can still be asked, and returns an index in it. This is what the others rely on:
 
-1. If `request` has no seed, or its seed is None, draw one *before* the first replica is asked: all replicas must use the same. Don't change `request`.
-2. `choose(remaining)` gets the list of replicas that haven't been lost, and returns an index. Ask that replica. Its `load` is 1 higher from before the call of `stream` until the stream is
-   over, in whatever way. Close every stream that you opened.
-3. Yield each chunk as soon as it is there. After a chunk with a `finish_reason`, nothing follows.
-4. If the replica is lost, ask another one, with `request_to_go_on`. If that returns None, only the reason was missing, and no other replica is needed: yield `Chunk([], "stop")` if the last token is one of
-   `request["stop_token_ids"]`, else `Chunk([], "length")`.
-5. If no replica is left, or `max_moves` replicas have been asked after the first one, yield `Chunk([], "error", "…")` with a message. It may be the request that kills the replicas.
-6. Any other exception means that the replica has *refused* the request, and every other one would do the same: yield `Chunk([], "error", str(error))`.
+- **The reader** gets each token once and as soon as it is there, and then exactly one `finish_reason`. The tokens are those of a run without a failure. For that, all replicas need the same
+  seed: if the request has none (missing or None), draw one.
+- **The replicas**: one that was lost isn't asked again, and after the first, at most `max_moves` others are asked, since it may be the request that kills them. A replica's `load` includes this
+  stream from before the call of `stream` until the stream is over. Every stream is closed. Both hold however it ends, and also if the reader leaves.
+- **The errors**: if nothing is left to ask, the last chunk is `Chunk([], "error", "…")` with a message. If a replica raises anything but `ReplicaLost`, it has *refused* the request. Every other one would
+  do the same, so the last chunk is `Chunk([], "error", str(error))`.
+- **The caller's** `request` and `replicas` stay as they are.
 
-If the reader leaves, Python raises `GeneratorExit` at your `yield`. `finally` also runs then. `Chunk`, `ReplicaLost` and `random` are imported in the cell. Example: A yields tokens 11 and 12 and is lost; B is asked with `output_token_ids` [11, 12], and yields 13
-and a chunk with the reason "length". The reader gets 11, 12, 13 and the reason, and the loads of A and B are what they were before.
+| A, B and C would all answer 11, 12, 13. | the reader gets | asked |
+|---|---|---|
+| A is lost after 11 and 12. | 11, 12, 13, "length" | A, then B with `output_token_ids` [11, 12] |
+| A is lost after 13, before the reason came. | 11, 12, 13, and `Chunk([], "length")`; "stop" if 13 is one of the `stop_token_ids` | A only: no token is missing |
+| Each is lost before its first token. | "error" | all three, as `max_moves` is 2 |
+| A raises `ValueError("max_tokens is -1")`. | "error", with that message | A only |
+
+`Chunk`, `ReplicaLost` and `random` are imported in the cell.
 """
 
 # %% exercise="15.3"
@@ -434,7 +439,7 @@ works on a batch at a time. Several batches under way keep all GPUs busy, but no
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every large matrix.
 
-Take the MLP of a layer: a matrix, something that treats each element separately, and a second matrix. Cut the first by *columns*, and each process computes some of the elements, from the whole input. Cut the
+Take the MLP of a layer. In its simplest form it is a matrix, a function like SiLU that treats each element separately, and a second matrix. Cut the first by *columns*, and each process computes some of the elements, from the whole input. Cut the
 second by *rows* at the same places, and each process has exactly the inputs that its rows need. What it gets is a part of every sum:
 """
 
@@ -443,10 +448,10 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 
 # %% [markdown]
 """
-> **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
-
 Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes queries, keys and values of its own heads, attends with them, and multiplies by its rows of the
-output matrix. So its cache holds only its own KV heads. That leaves two sums in each layer.
+output matrix. So its cache holds only its own KV heads. What has to be sent are two sums in each layer.
+
+> **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
 
 ## Build 4: the two cuts
 
@@ -454,11 +459,11 @@ output matrix. So its cache holds only its own KV heads. That leaves two sums in
 
 **Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank` is its index, and `world_size` the number of processes. `bias` is a tensor or None.
 
-- `cut == "colwise"`: the process computes its share of the *outputs*: rank 0 the first ones, rank 1 the next, and so on.
-- `cut == "rowwise"`: the process gets its share of the *inputs*, in the same order, and computes a part of every output. The results of all processes are added up.
-- The bias must be counted exactly once in the final output. A process that adds none has None (zeros are fine too).
-- If the outputs or inputs can't be divided into equal parts, raise `ValueError`.
-- Return new tensors that hold nothing of the whole ones in memory: that's the point of it all.
+- `cut == "colwise"`: the *outputs* are shared out, rank 0 first. The results of all processes, side by side, are the layer's output.
+- `cut == "rowwise"`: the *inputs* are shared out, rank 0 first. The results of all processes, added up, are the layer's output.
+- A process may return None for the bias, or zeros, if it adds none.
+- If equal parts aren't possible, raise `ValueError`.
+- The parts must not keep the whole tensors in memory: that's the point of it all.
 
 Example: a weight of shape [4, 6], two processes. Colwise, each gets [2, 6]; rowwise, each gets [4, 3].
 """
@@ -487,34 +492,118 @@ for world_size in (2, 4):
 
 # %% [markdown]
 """
-### A whole model, in two processes
+## Build 5: the sum over all workers
 
-`cut_model` does this to every layer, and puts an all-reduce behind each second matrix:
+The `sum(...)` above was too easy: all parts were in one place. With tensor parallelism, each part is on another GPU. The simplest all-reduce sends everything to process 0, which adds up and sends the result back. With N
+processes, process 0 then sends and receives N - 1 whole tensors, while the links of the others are hardly used.
+
+> **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
+
+> **all-gather**: each process has a part, and afterwards each has all of them.
+
+One after the other, these two make an all-reduce. You build it for *workers*, which are threads here, so that it runs in this notebook. Nothing but these methods leads from one worker to another:
+
+| of a `worker` | meaning |
+|---|---|
+| `rank`, `world_size` | its index, and N, the number of workers |
+| `send(to, tensor)` | sends a copy of a tensor to the worker with the rank `to`; doesn't wait |
+| `receive(source)` | waits for the next tensor that the worker `source` has sent to this one, and returns it |
+
+**Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes and types are equal. Return the sum.
+
+- The result is a new tensor of the same shape and type. Everything that was sent has been received.
+- **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
+- **Bits**: every worker returns the same. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
+  be off by (N - 1) * 2⁻²⁴ of the sum of the absolute values.
+
+Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements twice. If all workers wait for each other, the check says where.
 """
 
-# %%
-print(inspect.getsource(cut_model).split('"""')[2])
-
-# %%
-counted = []
-copy, _ = load_model(device="cpu")
-cut_model(copy, rank=0, world_size=1, all_reduce=lambda tensor: counted.append(tensor) or tensor)  # one part: the whole
-copy(torch.tensor([ids]))
-reveal("15.b", len(counted), unit="sums")
-print(f"each of them over {counted[0].shape[-1]} elements for every token")
+# %% exercise="15.5"
+from lessons_lib.serving.all_reduce import all_reduce
 
 # %% [markdown]
 """
-Two sums in each of 8 layers: 16.
+The first table shows what your workers send, in order. Worker 0 has 1 everywhere, worker 1 has 10, and worker 2 has 100. So each digit says how often a worker was counted, and 111 is complete.
 
-One engine alone can't serve a model in two parts. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So the first process tells the others of every call that
-changes its engine, and they make the same call. Two things must not differ: the seeds, which the first process draws, and the arrival times, which policies compare.
-
-The first cell below shows the loop of every other process; the second one starts such a process and serves the six stories. (It imports everything anew, which takes a few seconds. The two processes use the library's `cut_linear`.)
+Is it worth the trouble? The second table shows the elements that the busiest worker sends for a tensor of 4096 elements.
 """
 
 # %%
-print(inspect.getsource(lessons_lib.serving.parallel_engine.follow).split("while True:")[1])
+def watched(worker):
+    send = worker.send
+
+    def send_and_note(to, tensor):
+        messages[worker.rank].append(f"{[round(each) for each in tensor.tolist()]} to {to}")
+        send(to, tensor)
+
+    worker.send = send_and_note
+    return all_reduce(torch.full([3], 10.0**worker.rank), worker)
+
+
+messages = {rank: [] for rank in range(3)}
+run_workers(watched, 3)
+rows = [[f"{step}.", *row] for step, row in enumerate(zip(*messages.values()), 1)]
+display(Table(columns=["", *(f"worker {rank} sends" for rank in messages)], rows=rows, caption="3 workers, 3 elements each"))
+
+
+def through_worker_0(tensor, worker):
+    if worker.rank:
+        worker.send(0, tensor)
+        return worker.receive(0)
+    total = tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
+    for to in range(1, worker.world_size):
+        worker.send(to, total)
+    return total
+
+
+rows = []
+for num_workers in (2, 4, 8, 16):
+    row = [num_workers]
+    for function in (through_worker_0, all_reduce):
+        _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
+        row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
+    rows.append(row)
+Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
+
+# %% [markdown]
+"""
+However many workers there are, none sends more than two tensors. What does grow is the number of messages that follow on one another: 2 (N - 1) in a ring. For short tensors, these waits count more than the bytes, so NCCL,
+NVIDIA's library for this, has other algorithms for them.
+
+### A whole model in two parts
+
+`cut_model` cuts every layer with `cut_linear`, and puts an all-reduce behind each second matrix. In the first cell below, two workers, each with half of the model and your `all_reduce`, generate three stories.
+
+An engine is more than a model. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others of every call that
+changes its engine, and they make the same call. Two things must not differ: the seeds, which the first process draws, and the arrival times, which policies compare. The second cell starts such a process and serves the six stories. (It imports everything anew, which
+takes a few seconds. Between processes, PyTorch's all-reduce takes the place of yours.)
+"""
+
+# %%
+halves, sums = [load_model(device="cpu")[0] for _ in range(2)], [0, 0]
+LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
+
+
+def generate_with_half(worker):
+    def counted(tensor):
+        sums[worker.rank] += 1
+        return all_reduce(tensor, worker)
+
+    half = halves[worker.rank]
+    cut_model(half, worker.rank, worker.world_size, counted)
+    return generate_one_by_one(half, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
+
+
+answers, workers = run_workers(generate_with_half, 2)
+expected = [tokens[:length] for tokens, length in zip(alone, LENGTHS)]
+passes = sum(len(tokens) for tokens in answers[0])  # one forward pass for each new token
+reveal("15.b", sums[0] / passes, unit="sums")
+print("the same tokens as the whole model:", answers[0] == expected)
+print("the same in both workers:", answers[0] == answers[1])
+own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
+print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
+print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for worker in workers]}")
 
 # %%
 config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)  # too few blocks: some are preempted
@@ -526,39 +615,20 @@ with parallel_engine(partial(load_model, None), config) as engine:
 
 # %% [markdown]
 """
-Heads can't be cut in half, so the number of processes must divide the number of KV heads. What can't be cut is refused by name:
-"""
+Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole. Heads can't be cut in half, so the number of processes must divide the number of KV heads.
 
-# %%
-try:
-    cut_model(model, rank=0, world_size=4, all_reduce=None)
-except ValueError as error:
-    print(type(error).__name__ + ":", error)
-
-# %% [markdown]
-"""
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model fits on one GPU, and you have two. A decode step reads all weights once, so the bytes that a GPU has to read are a lower bound for its time (lesson 08):
-"""
-
-# %%
-BANDWIDTH = 3.35e12  # bytes per second of an H100, from its data sheet
-weights = 2 * 8e9  # 8 billion parameters in bfloat16
-print(f"one GPU reads           {weights / 1e9:2.0f} GB in a step: at least {1e3 * weights / BANDWIDTH:.1f} ms")
-print(f"each of two that share  {weights / 2e9:2.0f} GB in a step: at least {1e3 * weights / 2 / BANDWIDTH:.1f} ms")
-
-# %% [markdown]
-"""
-So a step could take half the time. The table shows what two GPUs really do. Each of the two replicas gets half of the requests:
+Suppose the model fits on one GPU, and you have two. Here is what they do, recorded with random weights in the shapes of two models. Each of two replicas gets half of the requests:
 """
 
 # %%
 two_gpus = recorded["two_gpus"]
+NAMES = {"8 billion": "llama_8_billion", "0.5 billion": "qwen_half_billion"}
 rows = []
-for name, shape in (("8 billion", "llama_8_billion"), ("0.5 billion", "qwen_half_billion")):
+for name, shape in NAMES.items():
     for way, found in two_gpus[shape].items():
-        steps = [f"{found[count]['decode_ms']:.1f} ms" if count in found else "–" for count in ("1", "16", "64")]
+        steps = [f"{found[count]['decode_ms']:.2f} ms" if count in found else "–" for count in ("1", "16", "64")]
         rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
 Table(
     columns=["parameters", "", "a step: 1 request", "16 requests", "64 requests", "tokens/s, 64 requests"],
@@ -566,80 +636,153 @@ Table(
     caption=two_gpus["provenance"],
 )
 
+# %% [markdown]
+"""
+### Where do the milliseconds go?
+
+Take the steps with one request. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the step, and half of the bytes don't give half of the time. Why?
+
+The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the bound, divided by the number of operations and
+sums, is an estimate of what each of them costs however small it is:
+"""
+
 # %%
-def faster(shape, count):
-    one, two = (two_gpus[shape][way][count]["decode_ms"] for way in ("one GPU", "two GPUs, one model"))
-    return one / two
+BANDWIDTH = 3.35e12  # bytes per second of an H100, from its data sheet
+SHAPES = {"8 billion": (32, 4096, 1024, 14336, 128256), "0.5 billion": (24, 896, 128, 4864, 151936)}  # layers, hidden, keys, MLP, vocabulary
 
 
-for name, shape in (("8 billion", "llama_8_billion"), ("0.5 billion", "qwen_half_billion")):
-    print(f"{name} parameters, two GPUs that share the model: a step of one request is {faster(shape, '1'):.2f} times as fast")
+def milliseconds_to_read(name, num_gpus):
+    layers, hidden, keys, inner, vocabulary = SHAPES[name]
+    of_layers = layers * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner)
+    return 1e3 * 2 * (of_layers / num_gpus + hidden * vocabulary) / BANDWIDTH  # 2 bytes each; the last matrix isn't cut
+
+
+class CountOperations(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += not operation.is_view and "view" not in operation.name()  # a view computes nothing
+        return operation(*args, **(kwargs or {}))
+
+
+small = load_model(device="cpu")[0].bfloat16()
+hidden = torch.zeros(1, 1, small.config.hidden_size, dtype=torch.bfloat16)
+angles = small.model.rotary_emb(hidden, torch.tensor([[0]]))
+with torch.no_grad(), CountOperations() as operations:
+    small.model.layers[0](hidden, position_embeddings=angles)
+
+step = {name: [two_gpus[shape][way]["1"]["decode_ms"] for way in ("one GPU", "two GPUs, one model")] for name, shape in NAMES.items()}
+beyond = [step["0.5 billion"][gpus - 1] - milliseconds_to_read("0.5 billion", gpus) for gpus in (1, 2)]
+per_operation = beyond[0] / (SHAPES["0.5 billion"][0] * operations.count)
+per_sum = (beyond[1] - beyond[0]) / (2 * SHAPES["0.5 billion"][0])
+print(f"the small model's step: {step['0.5 billion'][0]:.2f} ms; reading its weights takes at least {milliseconds_to_read('0.5 billion', 1):.2f} ms")
+print(f"operations of a layer: {operations.count}; of {SHAPES['0.5 billion'][0]} layers: {SHAPES['0.5 billion'][0] * operations.count}")
+print(f"beyond the bound, for each operation: {1e3 * per_operation:.1f} µs; for each sum, on two GPUs: {1e3 * per_sum:.1f} µs")
+
+# %%
+num_layers = SHAPES["8 billion"][0]
+parts = {"reading the weights at full bandwidth (computed)": [milliseconds_to_read("8 billion", gpus) for gpus in (1, 2)]}
+parts[f"{num_layers * operations.count:,} operations, each as in the small model (inferred)"] = [num_layers * operations.count * per_operation] * 2
+parts[f"{2 * num_layers} sums, each as in the small model (inferred)"] = [0, 2 * num_layers * per_sum]
+parts["the rest: not explained"] = [whole - sum(part[gpu] for part in parts.values()) for gpu, whole in enumerate(step["8 billion"])]
+parts["the step (measured)"] = step["8 billion"]
+waits = {mode["name"]: mode["decode_ms"]["wait"] for mode in recorded_engine().modes}
+graphs, compiled = waits["decodes from CUDA graphs"], waits["compiled too"]
+print(f"0.5 billion parameters, 256 requests, one H200 (lesson 13): the CPU waits for the GPU {graphs:.2f} ms in a step; {compiled:.2f} ms if compiled")
+Table(
+    columns=["8 billion parameters, 1 request, ms", "one GPU", "two GPUs, one model"],
+    rows=[[name, *(f"{each:.2f}" for each in part)] for name, part in parts.items()],
+)
 
 # %% [markdown]
 """
-Half of the bytes don't give half of the time. Each sum waits for the slower GPU and is sent over a link, and there are two in each layer. Small matrices use a GPU badly, and whatever isn't
-cut takes as long as before. For the small model, the sums cost more than the cut saves.
+Only the last row of the table is measured. The rest is an estimate, and this is what it rests on:
 
-Replicas don't make a step much faster: each still reads all weights. With only 64 requests, the large model therefore generates more tokens per second on two GPUs that share it than in two replicas: a
+- **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. That these kernels cost so much is measured in
+  one case: in lesson 13, the CPU waits much less for the GPU after the small model is compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large model it isn't measured. The second row assumes that an operation costs the same in both models. And the count
+  is of PyTorch's operations: attention is one of them, though the engine's own attention takes a few kernels.
+- **The sums.** The third row contains all that a second GPU adds: the link, waiting for the slower GPU, and the messages by which both engines stay in step. It comes from a difference of two steps that is small, so it is rough.
+- **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. Whole steps can't tell these apart.
+
+A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. Bytes over time of each matrix product is the bandwidth that it reached. The sum of the small kernels, and the gaps between them, would confirm or refute the second row. And each all-reduce
+would show how long it runs, and how much of that is waiting.
+
+What the estimate does explain is why two GPUs aren't twice as fast: only the first row is halved, and not all of that. For the small model, the sums cost more than the cut saves: its step got slower.
+
+### Which one?
+
+Replicas don't make a step much faster: each still reads all weights. With only 64 requests, the large model generates more tokens per second on two GPUs that share it than in two replicas: a replica's
 step for 32 requests takes nearly as long as one for 64. For the small model it's the other way around.
 
 What replicas add is room without communication. Each has its own cache and its own batch slots, so two of them take twice as many requests as one; and if one is
 lost, the other is left. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
 several GPUs.
 
-## Ray Serve
+## What is still wrong
 
-You wouldn't run your own balancer over a hundred machines. Something has to start the replicas, place them on machines with free GPUs, notice dead ones and replace them, add more when the load grows, and drain those that are taken away.
+**The router guesses.** It doesn't know what a replica has evicted, and after a restart of the balancer it knows nothing. Some systems let the engines report every block that they store or drop.
+
+**The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
+
+**A moved stream is computed again.** The prefill of the prompt and the tokens so far is short compared with an answer, but if many streams move at once, the other replicas get a burst of prompts.
+
+**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer, the group is one replica.
+
+**Replicas don't help a single long prompt.** And a model in parts helps only as long as the sums are quicker than the work that is saved.
+
+The ledger gets no row here: each replica serves its requests exactly as in lesson 12.
+
+## Quiz
+"""
+
+# %%
+quiz("15")
+
+# %% [markdown]
+"""
+## References
+
+- M. Mitzenmacher: *The Power of Two Choices in Randomized Load Balancing*, IEEE TPDS 2001. <https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>
+- M. Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, 2019; the two cuts are in section 3. <https://arxiv.org/abs/1909.08053>
+- Ray Serve. <https://docs.ray.io/en/latest/serve/index.html>
+- Hugging Face transformers: distributed inference. <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
+- vLLM: parallelism and scaling. <https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html>
+- NVIDIA Dynamo: request migration. <https://docs.nvidia.com/dynamo/>
+
+## Further (optional)
+
+<details>
+<summary><b>Ray Serve</b>: who starts the replicas, replaces dead ones, and adds more?</summary>
+
+You wouldn't run your own balancer over a hundred machines. Something has to start the replicas, place them on machines with free GPUs, notice dead ones and replace them, and add more when the load grows.
 
 > **autoscaling**: adding and removing replicas by how much there is to do.
 
-[Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. What it runs is described by a file, which you deploy with `serve deploy serve_config.yaml`; deploying a changed file replaces the replicas one after another:
-"""
+[Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. A file describes what it runs: `lessons_lib/serving/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in it: `autoscaling_config` (how many
+replicas, and how many requests each should have), the two delays (a new replica takes long to start, and one that is removed loses its cache), `health_check_period_s`, and `graceful_shutdown_timeout_s`, the time for which a replica that is
+taken away may finish its streams.
 
-# %%
-serving = Path(lessons_lib.serving.__file__).parent
-print((serving / "serve_config.yaml").read_text(encoding="utf-8"))
+A *router* inside Ray chooses the replica. Two choices is the default. `PrefixRequestRouter` in `lessons_lib/serving/ray_app.py` calls `choose_replica` instead.
 
-# %% [markdown]
-"""
-Find these four in the file: `autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica takes long to start, and one that is removed loses its cache), `health_check_period_s`, and
-`graceful_shutdown_timeout_s` for draining.
+Ray replaces a replica that dies, but it knows nothing about tokens: the streams would end in the middle. So `ray_app.py` has a second part in front, the `Gateway`, which does what your `relay` does.
 
-A *router* inside Ray chooses the replica. Two choices is the default. Yours is in there too:
-"""
+Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it unless you say so: `pip install "ray[serve]"`, set `RUN_RAY` to True and run the cell below. If Ray isn't installed or doesn't start, the cell says so. It also
+shows figures that were recorded.
 
-# %%
-source = (serving / "ray_app.py").read_text(encoding="utf-8")
-router = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "PrefixRequestRouter")
-choose_replicas = next(node for node in router.body if getattr(node, "name", "") == "choose_replicas")
-print(ast.get_source_segment(source, choose_replicas))
+</details>
 
-# %% [markdown]
-"""
-Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it unless you say so. These figures were recorded:
-"""
+<details>
+<summary><b>What production does</b>: vLLM, transformers, Ray, Dynamo</summary>
 
-# %%
-ray = recorded["ray"]
-Table(
-    columns=["what", "recorded"],
-    rows=[
-        ["two replicas ready after", f"{ray['ready_s']} s"],
-        ["memory", f"{ray['memory_gib']} GiB"],
-        *[[f"tokens per second, streams at a time: {streams}", f"{rate:,}"] for streams, rate in ray["tokens_per_s"].items()],
-        ["a client that leaves is aborted after", f"{ray['abort_s']} s"],
-        ["a replica is killed: two again after", f"{ray['whole_again_s']} s"],
-        ["streams that were complete, and equal to those without a kill", ray["streams_complete"]],
-    ],
-    caption=ray["provenance"],
-)
+- **transformers**: `AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")`, started in several processes with `torchrun`, cuts a model by a plan in its configuration (`base_model_tp_plan`). For Llama, the plan's cuts are those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
+- **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is `tensor_model_parallel_all_reduce`. It also cuts the embedding and the last matrix. `--tensor-parallel-size 2` is all you have to say.
+- **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to the workers. Ours lets every process schedule for itself, and checks that all did the same.
+- **Ray Serve**: `PowerOfTwoChoicesRequestRouter` in `ray/serve/_private/request_router/pow_2_router.py`, and for language models `PrefixCacheAffinityRouter` in `ray/llm/_internal/serve/routing_policies/prefix_aware/prefix_aware_router.py`. It keeps a tree of the texts that
+  it has sent, and falls back to two choices when the load gets uneven (`imbalanced_threshold`).
+- **NVIDIA Dynamo** moves streams too, which it calls *request migration*: it collects the tokens and sends them to another worker behind the prompt, `--migration-limit` times at most. The default is 0: no moves.
+- **Disaggregated serving** goes one step further: some replicas compute only prompts, others only answers, and the KV cache is sent from one to the other.
 
-# %% [markdown]
-"""
-Ray replaces the replica, but it knows nothing about tokens: the streams of the killed one would end in the middle. So `ray_app.py` has a second deployment in front, the *Gateway*, which does what your
-`relay` does.
-
-To run it here, `pip install "ray[serve]"`, set `RUN_RAY` to True and run the cell. If Ray isn't installed or doesn't start, the cell says so.
+</details>
 """
 
 # %%
@@ -658,70 +801,29 @@ def try_ray(seconds=240):
     try:
         started = server.stdout.readline()  # "Serving on …", or why not
         if not started.startswith("Serving"):
-            return started or "Ray did not start. Nothing below needs it."
+            return started or "Ray didn't start. Nothing below needs it."
         import httpx
 
         reply = httpx.post("http://127.0.0.1:8015/v1/completions", json={"model": None, "prompt": PROMPTS[0], "max_tokens": 20, "temperature": 0}, timeout=120)
         return f"{started.strip()}\n{reply.status_code}: {reply.text[:200]}"
+    except Exception as error:
+        return f"Ray started, but gave no answer ({type(error).__name__}: {error}). Nothing below needs it."
     finally:
         server.terminate()
         server.wait(60)
 
 
 print(try_ray() if RUN_RAY else "RUN_RAY is False; nothing was started.")
-
-# %% [markdown]
-"""
-## What production does
-
-**The cuts** of a model are written down in Hugging Face transformers. Each configuration has a plan that says how every matrix is cut. Is it the same as ours?
-"""
-
-# %%
-plan = LlamaConfig().base_model_tp_plan
-for name, cut in plan.items():
-    print(f"{name:<35} {cut}")
-print("the same cuts as ours:", {f"layers.*.{name}": cut for name, cut in CUTS.items()} == plan)
-
-# %% [markdown]
-"""
-`AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")`, started in several processes with `torchrun`, cuts a model by this plan (`transformers/integrations/tensor_parallel.py`).
-
-- **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is `tensor_model_parallel_all_reduce`. It also cuts the embedding and the last matrix. `--tensor-parallel-size 2` is all you have to say.
-- **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to the workers. Ours lets every process schedule for itself, and checks that all did the same.
-- **Ray Serve**: `PowerOfTwoChoicesRequestRouter` in `ray/serve/_private/request_router/pow_2_router.py`, and for language models `PrefixCacheAffinityRouter` in `ray/llm/_internal/serve/routing_policies/prefix_aware/prefix_aware_router.py`. It keeps a tree of the texts that
-  it has sent, and falls back to two choices when the load gets uneven (`imbalanced_threshold`).
-- **NVIDIA Dynamo** moves streams too, which it calls *request migration*: it collects the tokens and sends them to another worker behind the prompt, `--migration-limit` times at most. The default is 0: no moves.
-- **Disaggregated serving** goes one step further: some replicas compute only prompts, others only answers, and the KV cache is sent from one to the other.
-
-The ledger gets no row here: each replica serves its requests exactly as in lesson 12.
-
-## What is still wrong
-
-**The router guesses.** It doesn't know what a replica has evicted, and after a restart of the balancer it knows nothing. Some systems let the engines report every block that they store or drop.
-
-**The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
-
-**A moved stream is computed again.** The prefill of the prompt and the tokens so far is short compared with an answer, but if many streams move at once, the other replicas get a burst of prompts.
-
-**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer, the group is one replica.
-
-**Replicas don't help a single long prompt.** And a model in parts helps only as long as the sums are quicker than the work that is saved.
-
-## Quiz
-"""
-
-# %%
-quiz("15")
-
-# %% [markdown]
-"""
-## References
-
-- M. Mitzenmacher: *The Power of Two Choices in Randomized Load Balancing*, IEEE TPDS 2001. <https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>
-- M. Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, 2019; the two cuts are in section 3. <https://arxiv.org/abs/1909.08053>
-- Ray Serve. <https://docs.ray.io/en/latest/serve/index.html>
-- Hugging Face transformers: distributed inference. <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
-- vLLM: parallelism and scaling. <https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html>
-- NVIDIA Dynamo: request migration. <https://docs.nvidia.com/dynamo/>
-"""
+ray = recorded["ray"]
+Table(
+    columns=["what", "recorded"],
+    rows=[
+        ["two replicas ready after", f"{ray['ready_s']} s"],
+        ["memory", f"{ray['memory_gib']} GiB"],
+        *[[f"tokens per second, streams at a time: {streams}", f"{rate:,}"] for streams, rate in ray["tokens_per_s"].items()],
+        ["a client that leaves is aborted after", f"{ray['abort_s']} s"],
+        ["a replica is killed: two again after", f"{ray['whole_again_s']} s"],
+        ["streams that were complete, and equal to those without a kill", ray["streams_complete"]],
+    ],
+    caption=ray["provenance"],
+)

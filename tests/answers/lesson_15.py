@@ -3,7 +3,10 @@
 import random
 from contextlib import closing
 
+import torch
+
 from answers import Wrong
+from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.serving.failover import Chunk, ReplicaLost, relay, request_to_go_on
 from lessons_lib.serving.router import choose_replica
 from lessons_lib.serving.tensor_parallel import cut_linear
@@ -609,6 +612,186 @@ def with_narrow_and_zeros(weight, bias, cut, rank, world_size):
     return weight.narrow(dim, rank * size, size).contiguous().clone(), own
 
 
+# 15.5 all_reduce
+
+
+def in_a_ring(
+    cut=lambda flat, size: list(flat.tensor_split(size)),
+    copy=lambda tensor: tensor.flatten().clone(),
+    steps=lambda size: size - 1,
+    later_steps=lambda size: size - 1,
+    first_sent=1,
+    join=lambda parts, tensor: torch.cat(parts).view(tensor.shape),
+    receive_first=False,
+    source=lambda rank, size: (rank - 1) % size,
+    to=lambda rank, size: (rank + 1) % size,
+    take=lambda old, new: new,
+    pack=lambda part: part,
+    last=lambda worker, to, parts: None,
+):
+    def attempt(tensor, worker):
+        rank, size = worker.rank, worker.world_size
+        parts = cut(copy(tensor), size)
+        for step in range(steps(size)):
+            new = worker.receive(source(rank, size)) if receive_first else None
+            worker.send(to(rank, size), pack(parts[(rank - step) % size]))
+            own = (rank - step - 1) % size
+            parts[own] += worker.receive(source(rank, size)) if new is None else new
+        for step in range(later_steps(size)):
+            worker.send(to(rank, size), pack(parts[(rank + first_sent - step) % size]))
+            own = (rank + first_sent - 1 - step) % size
+            parts[own] = take(parts[own], worker.receive(source(rank, size)))
+        last(worker, to(rank, size), parts)
+        return join(parts, tensor)
+
+    return attempt
+
+
+def every_tensor_to_every_worker(tensor, worker):
+    for to in range(worker.world_size):
+        worker.send(to, tensor)
+    return sum(worker.receive(source) for source in range(worker.world_size)).clone()
+
+
+def everything_through_worker_0(tensor, worker):
+    others = range(1, worker.world_size)
+    if worker.rank:
+        worker.send(0, tensor)
+        return worker.receive(0)
+    total = tensor.clone()
+    for source in others:
+        total += worker.receive(source)
+    for to in others:
+        worker.send(to, total)
+    return total
+
+
+def only_worker_0_gets_it(tensor, worker):
+    if worker.rank:
+        return worker.send(0, tensor)
+    return tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
+
+
+def whole_tensors_in_a_ring(tensor, worker):
+    total = passed = tensor.clone()
+    for _ in range(worker.world_size - 1):
+        worker.send((worker.rank + 1) % worker.world_size, passed)
+        passed = worker.receive((worker.rank - 1) % worker.world_size)
+        total = total + passed
+    return total
+
+
+def swaps_with_one_other(tensor, worker):
+    other = (worker.rank ^ 1) % worker.world_size
+    if other == worker.rank:
+        return tensor.clone()
+    worker.send(other, tensor)
+    return tensor + worker.receive(other)
+
+
+def waits_for_the_first(tensor, worker):
+    if worker.rank == 0:
+        return all_reduce(tensor, worker)
+    worker.receive(0)
+    return all_reduce(tensor, worker)
+
+
+def equal_parts_only(flat, size):
+    length = len(flat) // size
+    return [flat[i * length : (i + 1) * length] for i in range(size)]
+
+
+def loses_the_rest_of_the_sum(tensor, worker):
+    length = tensor.numel() // worker.world_size * worker.world_size
+    total = tensor.flatten().clone()
+    total[:length] = all_reduce(total[:length], worker)
+    return total.view(tensor.shape)
+
+
+def the_rest_in_the_last_part(flat, size):
+    length = len(flat) // size
+    return [flat[i * length : (i + 1) * length if i < size - 1 else len(flat)] for i in range(size)]
+
+
+def the_mean(tensor, worker):
+    return all_reduce(tensor, worker) / worker.world_size
+
+
+def returns_its_own(tensor, worker):
+    all_reduce(tensor, worker)
+    return tensor.clone()
+
+
+def returns_the_argument_if_alone(tensor, worker):
+    return tensor if worker.world_size == 1 else all_reduce(tensor, worker)
+
+
+def adds_in_bfloat16(tensor, worker):
+    exact = bool((tensor == tensor.round()).all())
+    return all_reduce(tensor, worker) if exact else all_reduce(tensor.bfloat16(), worker).to(tensor.dtype)
+
+
+def in_float32(tensor, worker):
+    return all_reduce(tensor.float(), worker).to(tensor.dtype)
+
+
+def returns_float32(tensor, worker):
+    return all_reduce(tensor, worker).float()
+
+
+def through_a_variable(tensor, worker):
+    with worker.network.changed:
+        whiteboard.setdefault(id(worker.network), {})[worker.rank] = tensor
+    while len(whiteboard[id(worker.network)]) < worker.world_size:
+        pass
+    return sum(whiteboard[id(worker.network)].values()).clone()
+
+
+whiteboard = {}
+
+
+def to_the_owners(tensor, worker):
+    """No ring: part r goes to worker r at once, and back from there."""
+    size = worker.world_size
+    parts = tensor.reshape(-1).tensor_split(size)
+    for to in range(size):
+        worker.send(to, parts[to])
+    own = worker.receive(0)
+    for source in range(1, size):
+        own += worker.receive(source)
+    for to in range(size):
+        worker.send(to, own)
+    return torch.cat([worker.receive(source) for source in range(size)]).reshape(tensor.shape)
+
+
+def with_padding(tensor, worker):
+    rank, size = worker.rank, worker.world_size
+    length = -(-tensor.numel() // size)
+    rows = torch.zeros(size, length, dtype=tensor.dtype)
+    rows.view(-1)[: tensor.numel()] = tensor.flatten()
+    for step in range(size - 1):  # to the left
+        worker.send(rank - 1 if rank else size - 1, rows[(rank + step) % size])
+        rows[(rank + step + 1) % size] += worker.receive((rank + 1) % size)
+    for step in range(size - 1):
+        worker.send(rank - 1 if rank else size - 1, rows[(rank - 1 + step) % size])
+        rows[(rank + step) % size] = worker.receive((rank + 1) % size)
+    return rows.flatten()[: tensor.numel()].clone().view(tensor.shape)
+
+
+def with_slices(tensor, worker):
+    rank, size, total = worker.rank, worker.world_size, tensor.clone().flatten()
+    ends = [len(total) * i // size for i in range(size + 1)]
+    part = lambda i: total[ends[i % size] : ends[i % size + 1]]  # noqa: E731
+    for step in range(2 * size - 2):
+        worker.send((rank + 1) % size, part(rank - step))
+        new = worker.receive((rank - 1) % size)
+        if step < size - 1:
+            part(rank - step - 1).add_(new)
+        else:
+            part(rank - step - 1).copy_(new)
+    return total.view_as(tensor)
+
+
 WRONG = {
     "15.1": [
         Wrong("prefixes are ignored", ignores_prefixes, "its cache holds the blocks"),
@@ -756,6 +939,71 @@ WRONG = {
         Wrong("always float32", always_float32, "should be in bfloat16; yours is in float32"),
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
     ],
+    "15.5": [
+        Wrong("nothing returned", lambda tensor, worker: None, "should return a tensor; yours returned None"),
+        Wrong("only worker 0 gets it", only_worker_0_gets_it, "*Every* worker needs the sum"),
+        Wrong("the mean", the_mean, "That is the mean"),
+        Wrong("its own tensor", returns_its_own, "nothing was added"),
+        Wrong("receives first", in_a_ring(receive_first=True), "none has sent anything"),
+        Wrong(
+            "waits for worker 0",
+            waits_for_the_first,
+            "worker 1 waits for worker 0 after 2 sent and 2 received at `parts[",
+        ),
+        Wrong("from the right", in_a_ring(source=lambda rank, size: (rank + 1) % size), "is the direction the same"),
+        Wrong(
+            "a step too few at the end",
+            lambda tensor, worker: in_a_ring(later_steps=lambda size: size - 2 if worker.rank else size - 1)(
+                tensor, worker
+            ),
+            "has returned",
+        ),
+        Wrong("no modulo", in_a_ring(to=lambda rank, size: rank + 1), "leads back to the first"),
+        Wrong("only the first round", in_a_ring(later_steps=lambda size: 0), "they have to be passed on"),
+        Wrong(
+            "one step fewer in both rounds",
+            in_a_ring(steps=lambda size: max(1, size - 2) if size > 1 else 0, later_steps=lambda size: size - 1),
+            "No element of this worker is complete",
+        ),
+        Wrong(
+            "one step fewer in the second round",
+            in_a_ring(later_steps=lambda size: max(1, size - 2) if size > 1 else 0),
+            "4 of its 6 elements are complete",
+        ),
+        Wrong("adds in the second round too", in_a_ring(take=lambda old, new: old + new), "was added a second time"),
+        Wrong(
+            "adds in the second round if there are three",
+            lambda tensor, worker: in_a_ring(
+                take=(lambda old, new: old + new) if worker.world_size > 2 else lambda old, new: new
+            )(tensor, worker),
+            "It should take its place",
+        ),
+        Wrong("begins with the wrong part", in_a_ring(first_sent=0), "are the other worker's own"),
+        Wrong("pairs only", swaps_with_one_other, "worker 2 waits for worker 0 after 1 sent"),
+        Wrong("chunk", in_a_ring(cut=lambda flat, size: list(flat.chunk(size))), "IndexError"),
+        Wrong("equal parts only", in_a_ring(cut=equal_parts_only, join=lambda parts, tensor: torch.cat(parts)), "[4]"),
+        Wrong("the rest isn't added", loses_the_rest_of_the_sum, "Does some part get lost"),
+        Wrong("in place", in_a_ring(copy=lambda tensor: tensor.flatten()), "The parts of a tensor are views"),
+        Wrong("the argument itself", returns_the_argument_if_alone, "shares the memory of the argument"),
+        Wrong("flat", in_a_ring(join=lambda parts, tensor: torch.cat(parts)), "give the result its shape back"),
+        Wrong(
+            "parts in the wrong order",
+            in_a_ring(join=lambda parts, tensor: torch.cat([*parts[2:], *parts[:2]]).view(tensor.shape)),
+            "but their places aren't",
+        ),
+        Wrong("each in its own order", whole_tensors_in_a_ring, "adds in an order of its own"),
+        Wrong("every tensor to every worker", every_tensor_to_every_worker, "Whole tensors are sent"),
+        Wrong("all through worker 0", everything_through_worker_0, "its link is the slowest"),
+        Wrong("rounds to bfloat16", adds_in_bfloat16, "three float32 additions round by at most"),
+        Wrong("sends float32", in_float32, "takes twice the bytes"),
+        Wrong("returns float32", returns_float32, "should return bfloat16"),
+        Wrong(
+            "one tensor too many",
+            in_a_ring(last=lambda worker, to, parts: worker.send(to, parts[0])),
+            "received in the *next* sum",
+        ),
+        Wrong("through a variable", through_a_variable, "Only `send` leads from one to another"),
+    ],
 }
 
 RIGHT = {
@@ -763,6 +1011,8 @@ RIGHT = {
     "15.2": [with_update, with_a_tuple, without_an_empty_field],
     "15.3": [with_closing, in_recursion, relaying(copies=True)],
     "15.4": [with_chunk, bias_on_the_last_rank, a_share_of_the_bias, with_narrow_and_zeros],
+    "15.5": [in_a_ring(), to_the_owners, with_padding, with_slices, in_a_ring(cut=the_rest_in_the_last_part)],
 }
-for one in (RIGHT["15.1"][2], RIGHT["15.3"][2]):
+for one in (RIGHT["15.1"][2], RIGHT["15.3"][2], RIGHT["15.5"][0]):
     one.__name__ = "in parts"
+RIGHT["15.5"][4].__name__ = "the rest in the last part"

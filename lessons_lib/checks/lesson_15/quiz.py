@@ -113,6 +113,31 @@ QUIZ = [
         ),
     ),
     Question(
+        text="A model is cut over 16 GPUs instead of 4, and its all-reduce is a ring. What changes for one sum?",
+        choices=(
+            Choice(
+                "Each GPU sends about four times as many bytes.",
+                "It sends 2 (N - 1) / N of the tensor: 1.5 times the tensor with 4 GPUs, and less than twice with any "
+                "number.",
+            ),
+            Choice(
+                "Each GPU sends a quarter of the bytes, since its part of the matrix is a quarter as large.",
+                "A row cut makes each process compute a part of *every* output. So the tensors that are added up keep "
+                "their size, however many processes there are.",
+            ),
+            Choice(
+                "Each GPU sends hardly more bytes, but many more messages have to follow on one another.",
+                "1.9 instead of 1.5 times the tensor, but 2 (N - 1) = 30 messages in a row instead of 6. For the few "
+                "kilobytes of a decode step, the messages count more.",
+                right=True,
+            ),
+            Choice(
+                "Nothing: the tensor has the same size.",
+                "It has, but a sum now needs the results of 16 GPUs, and waits for the slowest of them.",
+            ),
+        ),
+    ),
+    Question(
         text="A model of 0.5 billion parameters fits on one GPU, with plenty of room for the cache. You have two GPUs "
         "and many users. Which is the better start?",
         choices=(

@@ -95,4 +95,5 @@ def _draw_sum(
     d.lines(f"M{number(meet)} {number(middle)}h24", INK, 2, arrow=True)
     d.rect(meet + 30, middle - rows / 2, columns, rows, NEUTRAL, INK, title="y, whole, in every process")
     d.text(meet + 30 + columns / 2, middle, "y", 14, "middle", bold=True)
-    d.text(meet + 30 + columns / 2, middle + rows / 2 + 16, "all-reduce", 12, "middle", fill=SOFT_INK)
+    d.text(meet + 30 + columns / 2, middle + rows / 2 + 16, "all-reduce: the sum,", 12, "middle", fill=SOFT_INK)
+    d.text(meet + 30 + columns / 2, middle + rows / 2 + 32, "in each process", 12, "middle", fill=SOFT_INK)

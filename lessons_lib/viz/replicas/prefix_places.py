@@ -56,7 +56,12 @@ def draw_prefix_places(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]
                 _cell(d, x, _TOP + row * (_ROW + _GAP), width, name, each.cached[name][replica], total, replica)
     d.height = _TOP + len(blocks) * (_ROW + _GAP) + 26
     d.text(
-        _LEFT, d.height - 14, "Numbers: blocks of the conversation in this cache, of all its blocks.", 12, fill=SOFT_INK
+        _LEFT,
+        d.height - 14,
+        "Filled: the blocks of a conversation that this cache holds at the end. What is in both caches takes up memory "
+        "twice.",
+        12,
+        fill=SOFT_INK,
     )
     return d.picture(_describe(places, blocks))
 
@@ -67,16 +72,16 @@ def _cell(d: Drawing, x: float, y: float, width: float, name: str, count: int, t
     d.rect(x, y, width, _ROW, tint(color_of(name)) if count else PAPER, EDGE, title=title)
     if filled:
         d.rect(x, y, filled, _ROW, color_of(name), title=title)
-    middle_is_filled = filled > width * 0.62
+    is_in_filled = filled > width * 0.45
+    middle = x + filled / 2 if is_in_filled else x + (filled + width) / 2  # the text doesn't cross the edge
     d.text(
-        x + width / 2,
+        middle,
         y + _ROW / 2,
         f"{count}/{total}",
         12,
         "middle",
         bold=bool(count),
-        fill=text_on(color_of(name)) if middle_is_filled else INK if count else SOFT_INK,
-        halo=None if middle_is_filled or not count else tint(color_of(name)),
+        fill=text_on(color_of(name)) if is_in_filled else INK if count else SOFT_INK,
     )
 
 

@@ -52,8 +52,14 @@ def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple
     for row, stream in enumerate(streams):
         _draw_stream(d, stream, row, tops, per)
     d.height = tops[-1] + band + 34
-    d.text(_LEFT, d.height - 14, "time, in chunks of each reader →", 12, fill=SOFT_INK)
+    moved = " Arrow: the stream goes on in another replica." if _has_moved(streams) else ""
+    words = f"Time →, a box for each chunk that a reader gets. ✓: the stream is complete.{moved}"
+    d.text(_LEFT, d.height - 14, words, 12, fill=SOFT_INK)
     return d.picture(_describe(streams, lost))
+
+
+def _has_moved(streams: Sequence[StreamRecord]) -> bool:
+    return any(len({replica for _, replica in stream.tokens}) > 1 for stream in streams)
 
 
 def _draw_loss(d: Drawing, lost: tuple[int, int], tops: Sequence[float], per: float, band: float, length: int) -> None:

@@ -1,0 +1,108 @@
+"""The sum of all workers' tensors, and the threads that stand for workers."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from lessons_lib.batching import generate_one_by_one
+from lessons_lib.models import load_model
+from lessons_lib.serving.all_reduce import all_reduce
+from lessons_lib.serving.tensor_parallel import cut_model
+from lessons_lib.serving.workers import MAX_UNREAD, Deadlock, run_workers
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (12,), (3, 5), (0,)])
+def test_every_worker_gets_the_sum_and_sends_no_more_than_it_must(world_size, shape):
+    generator = torch.Generator().manual_seed(world_size)
+    tensors = [torch.randint(-99, 99, shape, generator=generator).float() for _ in range(world_size)]
+    before = [tensor.clone() for tensor in tensors]
+    results, workers = run_workers(lambda worker: all_reduce(tensors[worker.rank], worker), world_size)
+    assert all(torch.equal(got, torch.stack(before).sum(0)) for got in results)
+    assert all(torch.equal(*pair) for pair in zip(tensors, before))
+    owned = [got.untyped_storage().data_ptr() for got in results if got.numel()]
+    assert not set(owned) & {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    longest_part = -(-tensors[0].numel() // world_size)
+    assert max(worker.sent_bytes for worker in workers) <= 4 * 2 * (world_size - 1) * longest_part
+
+
+def test_all_workers_get_the_same_bits():
+    tensors = list(torch.randn(4, 1000, generator=torch.Generator().manual_seed(0)))
+    results, _ = run_workers(lambda worker: all_reduce(tensors[worker.rank], worker), 4)
+    assert all(torch.equal(got, results[0]) for got in results)
+
+
+def test_a_model_in_two_threads_generates_the_same_tokens():
+    model, tokenizer = load_model(device="cpu")
+    prompts, lengths = ["Once upon a time", "The dog"], [6, 5]
+    alone = generate_one_by_one(model, tokenizer, prompts, max_new_tokens=lengths)
+    copies = [load_model(device="cpu")[0] for _ in range(2)]
+
+    def work(worker):
+        cut_model(copies[worker.rank], worker.rank, 2, partial(all_reduce, worker=worker))
+        return generate_one_by_one(copies[worker.rank], tokenizer, prompts, max_new_tokens=lengths)
+
+    assert run_workers(work, 2)[0] == [alone, alone]
+
+
+def test_what_is_sent_is_a_copy_and_comes_in_order():
+    def work(worker):
+        if worker.rank == 1:
+            return [worker.receive(0).item(), worker.receive(0).item(), worker.receive(1).item()]
+        tensor = torch.tensor(1.0)
+        worker.send(1, tensor)
+        worker.send(1, tensor.fill_(2))
+
+    def with_its_own(worker):
+        if worker.rank == 1:
+            worker.send(1, torch.tensor(3.0))
+        return work(worker)
+
+    results, workers = run_workers(with_its_own, 2)
+    assert results == [None, [1, 2, 3]]
+    assert [(worker.sent_bytes, worker.num_sent, worker.num_received) for worker in workers] == [(8, 2, 0), (0, 1, 3)]
+
+
+def test_a_deadlock_names_the_place_of_each_worker():
+    def work(worker):
+        if worker.rank == 2:
+            return worker.send(0, torch.ones(1))
+        if worker.rank == 0:
+            worker.receive(2)
+        worker.receive(1 - worker.rank)
+
+    with pytest.raises(Deadlock) as caught:
+        run_workers(work, 3)
+    assert str(caught.value).splitlines() == [
+        "worker 0 waits for worker 1 after 0 sent and 1 received at `worker.receive(1 - worker.rank)`",
+        "worker 1 waits for worker 0 after 0 sent and 0 received at `worker.receive(1 - worker.rank)`",
+        "worker 2 has returned after 1 sent and 0 received",
+    ]
+
+
+def test_a_worker_that_fails_ends_the_others():
+    def work(worker):
+        if worker.rank == 1:
+            raise ZeroDivisionError("one of them")
+        try:
+            worker.receive(1)
+        except Exception:
+            return "caught"
+
+    with pytest.raises(ZeroDivisionError, match="one of them"):
+        run_workers(work, 3)
+
+
+def test_what_cannot_be_sent_or_received_is_refused():
+    def refused(call):
+        return lambda worker: call(worker) if worker.rank == 0 else None
+
+    with pytest.raises(ValueError, match="worker 0 can't send to worker 2: there are workers 0 to 1"):
+        run_workers(refused(lambda worker: worker.send(2, torch.ones(1))), 2)
+    with pytest.raises(ValueError, match="worker 0 can't receive from worker -1"):
+        run_workers(refused(lambda worker: worker.receive(-1)), 2)
+    with pytest.raises(TypeError, match=r"can send tensors only, and this is '\[1\]'"):
+        run_workers(refused(lambda worker: worker.send(1, [1])), 2)
+    with pytest.raises(ValueError, match="has sent 1000 tensors to worker 1, which were not received"):
+        run_workers(refused(lambda worker: [worker.send(1, torch.ones(1)) for _ in range(MAX_UNREAD + 1)]), 2)
