@@ -514,7 +514,7 @@ The first cell below shows the loop of every other process; the second one start
 """
 
 # %%
-print(inspect.getsource(lessons_lib.serving.parallel_engine.follow).split("while True:")[1])
+print(inspect.getsource(lessons_lib.serving.follower.follow).split("while True:")[1])
 
 # %%
 config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)  # too few blocks: some are preempted
