@@ -28,7 +28,7 @@ from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.serving.http.server_process import ServerProcess
 
 PATIENCE = 600  # seconds; only what never happens takes as long, also on a busy machine
-STALL_TIMEOUT = 10  # seconds, of the server
+STALL_TIMEOUT, STEP_TIMEOUT = 10, 10  # seconds, of the server
 HEAD = (
     "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{more}Content-Length: {size}\r\n\r\n"
 )
@@ -354,11 +354,12 @@ def run_part(name: str, server: ServerProcess, times: int) -> str:
 
 
 def signals(arguments: list[object]) -> str:
-    """SIGTERM and SIGKILL of each process: streams end or finish, and no process is left."""
+    """SIGTERM and SIGKILL of each process, and an engine that is stopped: streams end or finish, no process is left."""
     body = PROMPT | {"max_tokens": 300, "stream": True}
     found = []
-    for who, what in (("server", "SIGTERM"), ("engine", "SIGKILL"), ("engine", "SIGTERM"), ("server", "SIGKILL")):
-        with ServerProcess(*arguments, "--shutdown-timeout", 60) as server:
+    whats = [("server", "SIGTERM"), ("engine", "SIGKILL"), ("engine", "SIGTERM"), ("engine", "SIGSTOP")]
+    for who, what in (*whats, ("server", "SIGKILL")):
+        with ServerProcess(*arguments, "--shutdown-timeout", 60, "--step-timeout", STEP_TIMEOUT) as server:
             pids = {"server": server.process.pid, "engine": child(server.process.pid)}
             streams = [Rude(server).ask(body) for _ in range(8)]
             for stream in streams:
@@ -368,7 +369,7 @@ def signals(arguments: list[object]) -> str:
             finished = sum(b'"finish_reason": "length"' in end for end in ends)
             failed = sum(b'"error"' in end for end in ends)
             deadline = time.monotonic() + PATIENCE
-            gone = ["engine"] if (who, what) == ("engine", "SIGKILL") else []
+            gone = ["engine"] if who == "engine" and what in ("SIGKILL", "SIGSTOP") else []
             gone = ["server", "engine"] if who == "server" else gone
             while any(is_running(pids[each]) for each in gone):
                 if time.monotonic() > deadline:
