@@ -27,7 +27,8 @@ from urllib.parse import urlsplit
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.serving.http.server_process import ServerProcess
 
-PATIENCE = 120  # seconds
+PATIENCE = 600  # seconds; only what never happens takes as long, also on a busy machine
+STALL_TIMEOUT, STEP_TIMEOUT = 10, 10  # seconds, of the server
 HEAD = (
     "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{more}Content-Length: {size}\r\n\r\n"
 )
@@ -139,13 +140,23 @@ def cockpit(server: ServerProcess) -> dict:
     return json.loads(ask(server, "/cockpit"))
 
 
+def wait_until(holds: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RuntimeError(complaint)
+        time.sleep(0.05)
+
+
 def wait_until_idle(server: ServerProcess) -> dict:
     """The cockpit, once nothing is left in the engine: no request and no block."""
-    deadline = time.monotonic() + PATIENCE
-    while any((now := cockpit(server))[name] for name in ("running", "waiting", "used_blocks", "requests")):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"something is left: {now}")
-        time.sleep(0.05)
+    now = {}
+
+    def is_idle() -> bool:
+        now.update(cockpit(server))
+        return not any(now[name] for name in ("running", "waiting", "used_blocks", "requests"))
+
+    wait_until(is_idle, "something is left in the engine")
     return now
 
 
@@ -264,30 +275,28 @@ def connections(server: ServerProcess, times: int) -> str:
     seconds = time.monotonic() - start
     for rude in open_now:
         rude.socket.close()
-    wait_until_few_files(server)
+    wait_until(lambda: num_files(server.process.pid) <= 150, "files are left open")
     return f"{files} files open at {memory:.0f} MB; /health took {1000 * seconds:.0f} ms"
 
 
-def wait_until_few_files(server: ServerProcess) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while num_files(server.process.pid) > 150:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{num_files(server.process.pid)} files are open")
-        time.sleep(0.1)
-
-
 def unread(server: ServerProcess, times: int) -> str:
-    """Streams that are never read: the engine goes on, and their blocks are free when they are complete."""
-    rudes = [
-        Rude(server, 4096).ask(PROMPT | {"prompt": "A", "max_tokens": 450, "stream": True, "logprobs": 5, "n": 2})
-        for _ in range(times)
-    ]
-    time.sleep(1)  # until most have begun; if not, the wait below is for nothing, and no harm is done
+    """Streams that are never read. The engine goes on, and their blocks are free when they are complete. Every fourth
+    answer has more megabytes than the system keeps for a connection, so it waits in the server, until it is dropped."""
+    files = num_files(server.process.pid)
+    small = PROMPT | {"prompt": "A", "max_tokens": 450, "stream": True}
+    large = small | {"logprobs": 20, "n": 8}
+    rudes = [Rude(server, 4096).ask(small if index % 4 else large) for index in range(times)]
+    for rude in rudes:
+        rude.socket.recv(1, socket.MSG_PEEK)  # the answer has begun; looking takes nothing
     wait_until_idle(server)
     memory = megabytes(server.process.pid)
+    wait_until(lambda: num_files(server.process.pid) <= files + 2, "connections are left")  # 2 of ordinary clients
+    dropped = sum(b"[DONE]" not in rude.read_until(b"[DONE]") for rude in rudes)
     for rude in rudes:
         rude.vanish()
-    return f"with all answers unread: {memory:.0f} MB"
+    if dropped != (times + 3) // 4:
+        raise RuntimeError(f"{dropped} connections were dropped as stalled, not every fourth of {times}")
+    return f"with all answers computed and unread: {memory:.0f} MB; {dropped} were dropped as stalled"
 
 
 def vanish(server: ServerProcess, times: int) -> str:
@@ -345,11 +354,12 @@ def run_part(name: str, server: ServerProcess, times: int) -> str:
 
 
 def signals(arguments: list[object]) -> str:
-    """SIGTERM and SIGKILL of each process: streams end or finish, and no process is left."""
+    """SIGTERM and SIGKILL of each process, and an engine that is stopped: streams end or finish, no process is left."""
     body = PROMPT | {"max_tokens": 300, "stream": True}
     found = []
-    for who, what in (("server", "SIGTERM"), ("engine", "SIGKILL"), ("engine", "SIGTERM"), ("server", "SIGKILL")):
-        with ServerProcess(*arguments, "--shutdown-timeout", 60) as server:
+    whats = [("server", "SIGTERM"), ("engine", "SIGKILL"), ("engine", "SIGTERM"), ("engine", "SIGSTOP")]
+    for who, what in (*whats, ("server", "SIGKILL")):
+        with ServerProcess(*arguments, "--shutdown-timeout", 60, "--step-timeout", STEP_TIMEOUT) as server:
             pids = {"server": server.process.pid, "engine": child(server.process.pid)}
             streams = [Rude(server).ask(body) for _ in range(8)]
             for stream in streams:
@@ -359,7 +369,7 @@ def signals(arguments: list[object]) -> str:
             finished = sum(b'"finish_reason": "length"' in end for end in ends)
             failed = sum(b'"error"' in end for end in ends)
             deadline = time.monotonic() + PATIENCE
-            gone = ["engine"] if (who, what) == ("engine", "SIGKILL") else []
+            gone = ["engine"] if who == "engine" and what in ("SIGKILL", "SIGSTOP") else []
             gone = ["server", "engine"] if who == "server" else gone
             while any(is_running(pids[each]) for each in gone):
                 if time.monotonic() > deadline:
@@ -389,6 +399,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no part {min(unknown)!r}; there are {', '.join(PARTS)} and signals.")
     server_arguments: list[object] = ["--model", BUNDLED_MODEL, "--served-model-name", "m", "--num-blocks", 1000]
     server_arguments += ["--max-requests", 2000, "--max-prompt-tokens", 10**6, "--no-access-log"]
+    server_arguments += ["--max-num-seqs", 64, "--stall-timeout", STALL_TIMEOUT]
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(ServerProcess(*server_arguments)) if set(parts) - {"signals"} else None
         for part in parts:

@@ -34,6 +34,7 @@ from lessons_lib.serving.messages import (
     error_text,
 )
 from lessons_lib.serving.stream_text import StreamText
+from lessons_lib.serving.watchdog import STEP_TIMEOUT, StepWatch
 
 CLOSED = "EngineDead: the front was closed."
 CHARACTERS_PER_TOKEN = 4  # of usual text; how long a prompt is until the engine has encoded it
@@ -153,13 +154,31 @@ class AsyncEngine:
         gauges: what the engine did after its last step.
         error: why the engine is dead; None while it lives.
         is_draining: whether new requests are refused.
+        is_stuck: whether a step hangs in the engine's thread, which can't be ended.
+        num_heard: how many times the engine has said something.
     """
 
-    def __init__(self, engine: LLMEngine, admission: AdmissionControl | None = None):
-        self._engine_loop = EngineLoop(engine)
-        self._prepare(admission)
+    def __init__(
+        self,
+        engine: LLMEngine,
+        admission: AdmissionControl | None = None,
+        *,
+        step_timeout: float | None = STEP_TIMEOUT,
+    ):
+        """
+        Args:
+            step_timeout: seconds after which a step that doesn't return counts as hung: all streams end with an error.
+                None for no limit.
 
-    def _prepare(self, admission: AdmissionControl | None) -> None:
+        Raises:
+            ValueError: `step_timeout` is not above 0.
+        """
+        self._engine_loop = EngineLoop(engine)
+        self._prepare(admission, step_timeout)
+
+    def _prepare(self, admission: AdmissionControl | None, step_timeout: float | None) -> None:
+        self._watch_of_steps = StepWatch(self, step_timeout)
+        self.is_stuck, self.num_heard = False, 0
         self.admission = admission or AdmissionControl()
         self.gauges = EngineGauges(0, 0, 0, 0, 0, 0)
         self.error: str | None = None
@@ -178,6 +197,7 @@ class AsyncEngine:
         self._is_empty.set()
         await self._open()
         self._owner = asyncio.create_task(self._own())
+        self._watch_of_steps.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -249,7 +269,7 @@ class AsyncEngine:
         """Take no new requests, and wait until those in flight have ended.
 
         Args:
-            timeout: seconds after which those that are left are aborted; None to wait for all.
+            timeout: seconds after which those that are left are aborted, which takes a step; None to wait for all.
 
         Returns:
             how many were aborted.
@@ -299,7 +319,19 @@ class AsyncEngine:
         with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
             self._event_loop.call_soon_threadsafe(self.leave, request)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the engine owes something to a request."""
+        return bool(self._requests)
+
     # What EngineProcess does in another way.
+
+    def give_up(self, reason: str) -> None:
+        """A step hangs: end all streams, and leave its thread alone."""
+        self.is_stuck = True
+        self._shut(f"{reason} Its thread can't be ended: restart this process.")
+        if self._owner is not None:
+            self._owner.cancel()
 
     async def _open(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -330,8 +362,9 @@ class AsyncEngine:
 
     def _shut(self, reason: str) -> None:
         """End what runs, and let go of the engine. Nothing here awaits, so a second cancellation can't interrupt it."""
-        self._executor.shutdown(wait=True)  # for one step, at most
-        self._engine_loop.close()
+        self._executor.shutdown(wait=not self.is_stuck)  # for one step, at most
+        if not self.is_stuck:
+            self._engine_loop.close()
         self._die(reason)
 
     def _turn(self, commands: list[Command]) -> list[Event]:
@@ -344,6 +377,7 @@ class AsyncEngine:
     def _deliver(self, events: Iterable[Event]) -> None:
         """Hand events to the streams that they belong to."""
         requests = self._requests
+        self.num_heard += 1
         for event in events:
             if isinstance(event, NewTokens):
                 for token in event.tokens:
@@ -390,6 +424,7 @@ class AsyncEngine:
     def _die(self, reason: str) -> None:
         """The engine is dead: end all streams, and say why."""
         self.error = self.error or reason
+        self._watch_of_steps.stop()
         for request in list(self._requests.values()):
             self._finish(request, RequestEnded(request.request_id, request.admitted.num_prompt_tokens, error=reason))
 

@@ -39,6 +39,7 @@ from lessons_lib.serving.messages import (
     Refused,
     error_text,
 )
+from lessons_lib.serving.watchdog import STEP_TIMEOUT
 
 CLOSE = b""  # the message that ends the engine's process
 PATIENCE = 5.0  # seconds that a process gets to end by itself
@@ -50,7 +51,7 @@ class EngineProcess(AsyncEngine):
     """An engine in a process of its own, for the coroutines of one event loop. Used as AsyncEngine is.
 
     The process ends with the front, and also if the front's process is killed. It ignores Ctrl-C, which is meant for
-    the notebook. If it dies, all streams end with an error, and `error` says how.
+    the notebook. If it dies, all streams end with an error, and `error` says how. If a step hangs, it is killed.
 
     Attributes:
         process: a subprocess.Popen.
@@ -64,6 +65,7 @@ class EngineProcess(AsyncEngine):
         *,
         num_threads: int | None = None,
         transport: str | None = None,
+        step_timeout: float | None = STEP_TIMEOUT,
     ):
         """
         Args:
@@ -71,16 +73,19 @@ class EngineProcess(AsyncEngine):
                 a module or a `functools.partial` of one; or "module:function".
             num_threads: of torch in the new process; torch's own choice if not given.
             transport: "ipc" or "tcp"; "ipc" wherever the system has it if not given.
+            step_timeout: seconds after which a step that doesn't return counts as hung, and the process is killed.
+                None for no limit. Starting the engine may take any time.
 
         Raises:
-            ValueError: `make_engine` can't be sent to another process, or there is no such transport.
+            ValueError: `make_engine` can't be sent to another process, there is no such transport, or `step_timeout`
+                is not above 0.
         """
         if transport not in (None, "ipc", "tcp"):
             raise ValueError(f"transport is {transport!r}; it must be 'ipc', 'tcp' or None.")
         self._start_message = _start_message(make_engine, num_threads)
         self._num_threads, self._transport = num_threads, transport
         self._is_shut = False
-        self._prepare(admission)
+        self._prepare(admission, step_timeout)
 
     async def aclose(self) -> None:
         """Abort what is left, and end the process."""
@@ -93,6 +98,10 @@ class EngineProcess(AsyncEngine):
                 await asyncio.wait_for(self._has_exited.wait(), PATIENCE)
         finally:
             self._shut(CLOSED)
+
+    def give_up(self, reason: str) -> None:
+        """A step hangs: kill the process, and end all streams."""
+        self._shut(f"{reason} Its process was killed: make a new one.")
 
     async def _open(self) -> None:
         self._has_exited = asyncio.Event()
@@ -208,7 +217,8 @@ class EngineProcess(AsyncEngine):
         self._is_shut = True
         if hasattr(self, "process"):
             self.process.kill()
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a call into a driver that hangs outlives SIGKILL
+                self.process.wait(PATIENCE)
             assert self.process.stdin is not None
             self.process.stdin.close()
         with contextlib.suppress(Exception):  # what the engine said before it died

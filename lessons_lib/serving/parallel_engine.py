@@ -7,234 +7,25 @@ Tokens are chosen by the first.
 """
 
 import multiprocessing
-import os
 import pickle
 import random
 import tempfile
-import time
-import zlib
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
 from lessons_lib.engine.outputs import EngineRequest, NewToken, RequestOutput
 from lessons_lib.engine.recovery import one_call
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest
-from lessons_lib.scheduling.scheduler import SchedulerOutput
-from lessons_lib.serving.tensor_parallel import cut_model
-
-LoadModel = Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]
-MakeRunner = Callable[..., ModelRunner]
-START_TIMEOUT = timedelta(minutes=5)
-IDLE_TIMEOUT = timedelta(days=365)  # an engine without requests sends nothing, and is not dead
-
-
-class RanksDiffer(RuntimeError):
-    """The processes can't go on together: one of them failed, or they scheduled different steps."""
-
-
-# --- The processes ---------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Ranks:
-    """This process and the others.
-
-    Attributes:
-        rank: its index; 0 is the first.
-        world_size: how many there are.
-        device: where its part of the model is.
-        fingerprint: of all steps so far, the same in every process.
-        error: why they can't go on together, or None.
-    """
-
-    rank: int
-    world_size: int
-    device: torch.device
-    fingerprint: int = 0
-    error: BaseException | None = None
-
-    def __post_init__(self) -> None:
-        self.messages = dist.new_group(backend="gloo", timeout=IDLE_TIMEOUT)
-
-    @torch.inference_mode()
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over all processes."""
-        dist.all_reduce(tensor)
-        return tensor
-
-    @torch.inference_mode()
-    def from_first(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor of the first process."""
-        dist.broadcast(tensor, src=0)
-        return tensor
-
-    def send(self, method: str, **arguments: Any) -> None:
-        """Tell the others to call a method of their engine."""
-        try:
-            dist.broadcast_object_list([(method, arguments, self.fingerprint)], src=0, group=self.messages)
-        except Exception as error:  # another process has ended
-            self.error = error
-            self.check()
-
-    def receive(self) -> tuple[str, dict[str, Any]]:
-        """What the first process sends next.
-
-        Raises:
-            RanksDiffer: this process has scheduled other steps than the first.
-        """
-        sent: list[Any] = [None]
-        dist.broadcast_object_list(sent, src=0, group=self.messages)
-        method, arguments, fingerprint = sent[0]
-        if fingerprint != self.fingerprint:
-            raise RanksDiffer(f"process {self.rank} has scheduled other steps than process 0.")
-        return method, arguments
-
-    def note_step(self, scheduler_output: SchedulerOutput) -> None:
-        """Include a step in the fingerprint: which tokens of which sequences."""
-        step = [
-            (each.id, each.num_computed_tokens, count, each.output_ids[-1:])
-            for each, count in scheduler_output.num_scheduled_tokens.items()
-        ]
-        self.fingerprint = zlib.crc32(repr(step).encode(), self.fingerprint)
-
-    def check(self) -> None:
-        """Raises:
-        RanksDiffer: the processes can't go on together.
-        """
-        if self.error is not None:
-            text = f"{type(self.error).__name__}: {self.error}"
-            # What gloo says of a lost connection is long, and names addresses.
-            reason = "another one has ended" if "Connection" in text else text
-            raise RanksDiffer(
-                f"the {self.world_size} processes of this model can't go on together: {reason}. Close the engine and "
-                "make a new one."
-            ) from self.error
-
-
-def join_ranks(rank: int, world_size: int, store: str, device: str) -> Ranks:
-    """Meet the other processes. The tensors of a GPU go through NCCL, those of a CPU through gloo.
-
-    Args:
-        store: path of a file that doesn't exist yet, the same for all processes.
-        device: "cpu" or "cuda"; process i gets GPU i.
-    """
-    own, backend = torch.device(device), "gloo"
-    if own.type == "cuda":
-        own, backend = torch.device("cuda", rank), "cpu:gloo,cuda:nccl"
-        torch.cuda.set_device(own)
-    # All processes are on this machine, and it may have no other network.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
-    dist.init_process_group(
-        backend, init_method=Path(store).as_uri(), rank=rank, world_size=world_size, timeout=START_TIMEOUT
-    )
-    return Ranks(rank, world_size, own)
-
-
-# --- What every process does -----------------------------------------------------------------------------------------
-
-
-class TokensOfFirst(ModelRunner):
-    """What is added to a runner: the tokens that the first process chooses are the tokens of all. Put it before the
-    runner's own class."""
-
-    ranks: Ranks
-
-    def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
-        """See `ModelRunner.launch`."""
-        self.ranks.note_step(scheduler_output)
-        try:
-            return super().launch(scheduler_output, lambda logits: self.ranks.from_first(choose(logits)))
-        except Exception as error:
-            self.ranks.error = error  # the others may be waiting in a sum that this process will never join
-            raise
-
-
-class ParallelRunner(TokensOfFirst, ModelRunner):
-    """A ModelRunner for one part of a model."""
-
-
-def parallel_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ParallelRunner:
-    """For `EngineConfig.make_runner`. The model's configuration says how many heads this process has."""
-    return ParallelRunner(model, num_blocks, config.block_size, config.backend)
-
-
-class ClockOfFirst:
-    """The time, or a time that the first process has sent.
-
-    Policies compare the times of arrivals, so these must be the same in every process.
-    """
-
-    def __init__(self) -> None:
-        self.sent: float | None = None
-
-    def __call__(self) -> float:
-        return time.perf_counter() if self.sent is None else self.sent
-
-
-def engine_of(
-    engine_type: type[LLMEngine], ranks: Ranks, load: LoadModel, config: EngineConfig, make_runner: MakeRunner
-) -> LLMEngine:
-    """The engine of this process, over its part of the model."""
-
-    def make(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
-        runner = make_runner(model, num_blocks, config)
-        runner.ranks = ranks  # type: ignore[attr-defined]
-        return runner
-
-    model, tokenizer = load("cpu")
-    cut_model(model, ranks.rank, ranks.world_size, ranks.all_reduce)
-    model.to(ranks.device)  # type: ignore[arg-type]
-    return engine_type(model, tokenizer, replace(config, make_runner=make), clock=ClockOfFirst())
-
-
-def ignore(token: NewToken) -> None:
-    """The `on_token` of a streamed request in the other processes: they do all that the first does."""
-
-
-def fail(engine: LLMEngine, request_id: str, error: BaseException) -> None:
-    """End a request between two steps, as if it had failed in one."""
-    with engine.changes:
-        engine.end(engine.requests[request_id], "error", error)
-
-
-def follow(rank: int, world_size: int, store: str, device: str, *how: Any) -> None:
-    """What all processes but the first do: call what it calls, until it closes its engine or ends."""
-    if device == "cpu":
-        torch.set_num_threads(max(1, torch.get_num_threads() // world_size))
-    ranks = join_ranks(rank, world_size, store, device)
-    engine_type, *rest = how
-    engine = engine_of(engine_type, ranks, *rest)
-    clock: Any = engine.clock
-    while True:
-        method, arguments = ranks.receive()
-        if method == "close":
-            break
-        clock.sent = arguments.pop("now", None)
-        if method == "fail":
-            fail(engine, arguments["request_id"], RuntimeError("its on_token raised"))
-        else:
-            getattr(engine, method)(**arguments)
-        clock.sent = None
-        engine.unclaimed.clear()
-        ranks.check()
-    engine.close()
-    dist.destroy_process_group()
-
-
-# --- The first process -----------------------------------------------------------------------------------------------
+from lessons_lib.serving.follower import LoadModel, MakeRunner, engine_of, fail, follow, ignore, parallel_runner
+from lessons_lib.serving.ranks import Ranks, join_ranks
 
 
 class ParallelEngine(LLMEngine):

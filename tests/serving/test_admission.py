@@ -95,6 +95,16 @@ def test_retry_after_counts_prompt_tokens_too():
     assert control.retry_after(0, 50) == pytest.approx(4 * 50 / 100)
 
 
+def test_one_request_says_nothing_about_the_rate():
+    clock = Clock()
+    control = AdmissionControl(clock=clock)
+    control.release(control.admit(1))
+    clock.now += 30
+    assert control.retry_after(1, 0) == 1.0
+    control.release(control.admit(1))
+    assert control.retry_after(1, 0) == 15.0
+
+
 def test_aborted_requests_say_nothing_about_the_rate():
     control = AdmissionControl()
     for _ in range(10):

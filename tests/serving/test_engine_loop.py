@@ -125,6 +125,25 @@ def test_close_aborts_what_is_left():
     check_that_nothing_is_left(loop.engine)
 
 
+def test_close_goes_on_when_an_abort_fails():
+    loop = EngineLoop(counting_engine())
+    loop.turn([AddRequest(str(index), [1], greedy(9)) for index in range(4)])
+    abort, asked = loop.engine.abort, []
+
+    def sometimes(request_id):
+        asked.append(request_id)
+        if len(asked) % 2:
+            raise Dead("no connection to the others")
+        return abort(request_id)
+
+    loop.engine.abort = sometimes
+    loop.close()
+    assert sorted(asked) == ["0", "1", "2", "3"] and not loop.open
+    assert len(loop.engine.requests) == 2
+    loop.close()
+    assert len(asked) == 4, "nothing is left to abort"
+
+
 def test_an_error_of_the_model_fails_its_requests_only():
     loop = EngineLoop(counting_engine())
     forward, loop.engine.runner.forward = loop.engine.runner.forward, None  # not callable

@@ -61,3 +61,31 @@ def test_a_reader_that_leaves_aborts_the_request():
 def test_one_completion_only():
     with pytest.raises(ValueError, match="n is 2"):
         request_to_go_on(dict(prompt=PROMPT, max_tokens=4, n=2), [1])
+
+
+def test_the_rest_of_a_request():
+    request = dict(prompt=PROMPT, max_tokens=4, stop_token_ids=[30])
+    assert request_to_go_on(request, [1, 2]) == request | {"output_token_ids": [1, 2]}
+    begun = request | {"output_token_ids": [8]}
+    assert request_to_go_on(begun, [1, 2]) == request | {"output_token_ids": [8, 1, 2]}
+    assert begun["output_token_ids"] == [8], "what was asked stays as it was"
+    assert request_to_go_on(begun, [1, 2, 3]) is None, "it has all its tokens"
+    assert request_to_go_on(request, [1, 30]) is None, "the last one ends it"
+    assert request_to_go_on(request, [30, 1]) is not None
+    assert request_to_go_on(request, []) == request | {"output_token_ids": []}
+
+
+def test_a_replica_that_is_lost_after_the_last_token():
+    class Lost:
+        load = 0
+
+        def stream(self, request):
+            for token in (1, 30):
+                yield Chunk([token])
+            raise ReplicaLost("gone")
+
+    for request, reason in (({"stop_token_ids": [30]}, "stop"), ({"max_tokens": 2}, "length")):
+        request = dict(prompt=PROMPT, max_tokens=9) | request
+        replicas = [Lost(), None]  # the second one isn't asked
+        *_, last = relay(request, replicas, lambda remaining: 0)
+        assert last == Chunk([], reason)

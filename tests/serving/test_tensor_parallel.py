@@ -27,8 +27,8 @@ from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.serving import parallel_engine as module
-from lessons_lib.serving.parallel_engine import RanksDiffer, parallel_engine
+from lessons_lib.serving.parallel_engine import parallel_engine
+from lessons_lib.serving.ranks import Ranks, RanksDiffer
 from lessons_lib.serving.tensor_parallel import CannotCut, cut_linear, cut_model
 
 # --- One matrix ------------------------------------------------------------------------------------------------------
@@ -291,13 +291,13 @@ def test_an_engine_over_two_processes_gives_the_same_tokens(parallel, request):
 
 def test_processes_that_schedule_differently_say_so(monkeypatch):
     """Without processes: what the second one does with a fingerprint that isn't its own."""
-    ranks = module.Ranks.__new__(module.Ranks)
+    ranks = Ranks.__new__(Ranks)
     ranks.rank, ranks.fingerprint, ranks.messages, ranks.error = 1, 7, None, None
 
     def broadcast(sent, src, group):
         sent[0] = ("advance", {}, 8)
 
-    monkeypatch.setattr(module.dist, "broadcast_object_list", broadcast)
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
     with pytest.raises(RanksDiffer, match="process 1 has scheduled other steps"):
         ranks.receive()
     sequence = Sequence("0", [1, 2, 3], 9, output_ids=[5])

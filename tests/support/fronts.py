@@ -1,6 +1,7 @@
 """Engines behind fronts: small engines that another process can make, and readers that leave at a chosen moment."""
 
 import asyncio
+import threading
 import time
 
 import torch
@@ -68,6 +69,20 @@ def dying_engine():
         return step()
 
     engine.step = dying_step
+    return engine
+
+
+def hanging_engine(hang=threading.Event().wait):
+    """Its step doesn't return once a request is there whose prompt is [7, 7, 7]."""
+    engine = counting_engine()
+    step = engine.step
+
+    def hanging_step():
+        if any(request.prompt_ids == [7, 7, 7] for request in engine.requests.values()):
+            hang()
+        return step()
+
+    engine.step = hanging_step
     return engine
 
 

@@ -23,7 +23,8 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.serving.parallel_engine import ParallelEngine, TokensOfFirst, parallel_engine
+from lessons_lib.serving.follower import TokensOfFirst
+from lessons_lib.serving.parallel_engine import ParallelEngine, parallel_engine
 from tools.gpu_bench.engine_run import NoWords
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 4096, 16, 1024

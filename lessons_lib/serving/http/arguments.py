@@ -3,7 +3,7 @@
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -104,11 +104,17 @@ def parser() -> argparse.ArgumentParser:
     add("--max-header-bytes", int, "the largest head of a request")
     add("--receive-timeout", float, "seconds in which a request must arrive")
     add("--stall-timeout", float, "seconds for which an answer may stay unread")
+    add("--step-timeout", seconds, "seconds after which a step counts as hung, and the engine is ended; or none")
     add("--shutdown-timeout", float, "seconds that running requests get on SIGTERM")
     server.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="what is logged")
     server.add_argument("--no-access-log", dest="access_log", action="store_false", help="no line for each request")
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+def seconds(text: str) -> float | None:
+    """A time, or no limit."""
+    return None if text.lower() == "none" else float(text)
 
 
 def api_keys(given: Sequence[str] | None, file: str | None, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -136,7 +142,7 @@ def _adder(group: Any, owner: type[Any]) -> Any:
     """Adds options with the defaults of a dataclass's fields."""
     defaults = {field.name: field.default for field in fields(owner) if field.default is not MISSING}
 
-    def add(flag: str, kind: type[Any], text: str) -> None:
+    def add(flag: str, kind: Callable[[str], Any], text: str) -> None:
         group.add_argument(flag, type=kind, default=defaults[_field(flag)], help=text, metavar=kind.__name__.upper())
 
     return add

@@ -124,16 +124,18 @@ def serve(
         listening.close()
         logging.getLogger().removeHandler(log)
         log.close()
+    if front.is_stuck:
+        os._exit(1)  # Python would wait for the thread in which the step hangs
 
 
 def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> AsyncEngine:
     """The front of a new engine; opening it starts the engine's process, if it has one."""
     admission = AdmissionControl(settings.max_requests, settings.max_prompt_tokens)
     if engine == "thread":
-        return AsyncEngine(recipe(), admission)
+        return AsyncEngine(recipe(), admission, step_timeout=settings.step_timeout)
     from lessons_lib.serving.engine_process import EngineProcess
 
-    return EngineProcess(recipe, admission)
+    return EngineProcess(recipe, admission, step_timeout=settings.step_timeout)
 
 
 def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings) -> Any:

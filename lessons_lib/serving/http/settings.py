@@ -4,6 +4,8 @@ import ipaddress
 import re
 from dataclasses import dataclass, field
 
+from lessons_lib.serving.watchdog import STEP_TIMEOUT, check_step_timeout
+
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -25,6 +27,7 @@ class ServerSettings:
         max_header_bytes: the largest head of a request: its first line and its headers.
         receive_timeout: seconds that a client has for sending a request, from its first byte to its last.
         stall_timeout: seconds that a client may leave its answer unread before its connection is closed.
+        step_timeout: seconds after which a step of the engine counts as hung; None for no limit. See StepWatch.
         shutdown_timeout: seconds that running requests have to finish once the server has been told to end.
         log_level: one of LOG_LEVELS.
         access_log: whether a line is logged for each request.
@@ -45,6 +48,7 @@ class ServerSettings:
     max_header_bytes: int = 2**16
     receive_timeout: float = 60.0
     stall_timeout: float = 60.0
+    step_timeout: float | None = STEP_TIMEOUT
     shutdown_timeout: float = 30.0
     log_level: str = "info"
     access_log: bool = True
@@ -58,6 +62,7 @@ class ServerSettings:
         for name in ("receive_timeout", "stall_timeout"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of seconds above 0.")
+        check_step_timeout(self.step_timeout)
         if not self.shutdown_timeout >= 0:
             raise ValueError(f"shutdown_timeout is {self.shutdown_timeout}; it must be 0 or more seconds.")
         if not 0 <= self.port < 2**16:

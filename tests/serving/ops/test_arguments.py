@@ -49,7 +49,7 @@ def test_every_option_arrives():
         *("--policy", "priority", "--no-prefix-caching", "--host", "::1", "--port", 0, "--allowed-host", "a"),
         *("--allowed-host", "b", "--root-path", "/llm", "--max-requests", 5, "--max-prompt-tokens", 6),
         *("--max-body-bytes", 7, "--max-header-bytes", 8, "--receive-timeout", 1.5, "--stall-timeout", 2.5),
-        *("--shutdown-timeout", 0, "--log-level", "error", "--no-access-log"),
+        *("--step-timeout", 3.5, "--shutdown-timeout", 0, "--log-level", "error", "--no-access-log"),
     )
     config, settings = found.recipe.config, found.settings
     assert (found.recipe.model, found.recipe.device, found.engine) == ("org/name", "cpu", "thread")
@@ -69,10 +69,16 @@ def test_every_option_arrives():
         max_header_bytes=8,
         receive_timeout=1.5,
         stall_timeout=2.5,
+        step_timeout=3.5,
         shutdown_timeout=0.0,
         log_level="error",
         access_log=False,
     )
+
+
+def test_steps_may_take_any_time():
+    assert read().settings.step_timeout == 300.0
+    assert read("--step-timeout", "none").settings.step_timeout is None
 
 
 def test_keys_come_from_three_places(tmp_path):
@@ -95,6 +101,8 @@ def test_keys_come_from_three_places(tmp_path):
         (["--max-body-bytes", "-5"], ["--max-body-bytes is -5"]),
         (["--shutdown-timeout", "-1"], ["--shutdown-timeout is -1"]),
         (["--shutdown-timeout", "nan"], ["--shutdown-timeout is nan"]),
+        (["--step-timeout", "0"], ["--step-timeout is 0.0", "None for no limit"]),
+        (["--step-timeout", "inf"], ["--step-timeout is inf"]),
         (["--stall-timeout", "0"], ["--stall-timeout is 0.0"]),
         (["--receive-timeout", "nan"], ["--receive-timeout is nan"]),
         (["--root-path", "llm/"], ["--root-path is 'llm/'", "'/llm'"]),

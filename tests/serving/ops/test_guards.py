@@ -10,7 +10,7 @@ import pytest
 
 from lessons_lib.serving.http import security
 from lessons_lib.serving.http.observability import AccessLog
-from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders, host_name
+from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders, host_name, replayed
 from lessons_lib.serving.http.settings import ServerSettings
 
 LOCAL = ServerSettings("m").known_hosts
@@ -254,3 +254,17 @@ def test_a_failing_app_counts_as_500(caplog):
         ask(log)
     assert log.metrics.answers == {("/v1/completions", 500): 1}
     assert "status=500" in caplog.text
+
+
+def test_a_body_that_was_read_is_given_once():
+    """Then the app waits for what comes from the connection: that the client leaves."""
+
+    async def story():
+        async def receive():
+            return {"type": "http.disconnect"}
+
+        again = replayed(b"abc", receive)
+        assert await again() == {"type": "http.request", "body": b"abc", "more_body": False}
+        assert await again() == await again() == {"type": "http.disconnect"}
+
+    asyncio.run(story())
