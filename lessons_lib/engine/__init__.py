@@ -20,7 +20,7 @@ from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-from lessons_lib.engine.sampling import draw, random_number, token_probabilities
+from lessons_lib.engine.sampling import draw, token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "fused_runner",
     "gpu_model_runner",
     "next_size",
-    "random_number",
     "releasable",
     "rerun",
     "serve_greedily",
