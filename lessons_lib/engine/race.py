@@ -97,7 +97,9 @@ def race(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor, token
         table: see `settings_table`, on the device of the logits.
         tokens: int64 [N].
     """
-    for part in table.split(max(1, NUM_LOGITS_AT_ONCE // logits.shape[-1])):
+    at_once = max(1, NUM_LOGITS_AT_ONCE // logits.shape[-1])
+    for start in range(0, len(table), at_once):
+        part = table[start : start + at_once]
         rows = part[:, 0]
         tokens[rows] = winners(logits[rows].float(), highest[rows, None].float(), part)
 
@@ -121,7 +123,8 @@ def winners(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor) ->
         int64 [R].
     """
     _, seed, position, top_k = table[:, :4, None].unbind(1)  # each [R, 1]
-    inverse_temperature, top_p, margin = table[:, 4:, None].view(torch.float64).float().unbind(1)
+    inverse_temperature, top_p, margin = table[:, 4:, None].view(torch.float64).unbind(1)
+    inverse_temperature, margin = inverse_temperature.float(), margin.float()
     ids = torch.arange(logits.shape[-1], device=logits.device)
     scaled = (logits - highest) * inverse_temperature
     scores = scaled - log_times(random_numbers(seed, position, ids))

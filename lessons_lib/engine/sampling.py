@@ -57,21 +57,6 @@ def draw(probabilities: torch.Tensor, tokens: torch.Tensor, numbers: torch.Tenso
     return tokens.gather(1, torch.minimum(index, last))[:, 0]
 
 
-def cut_unlikely(
-    logits: torch.Tensor, highest: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor
-) -> torch.Tensor:
-    """Give -inf to tokens that are less than `min_p` times as likely as the likeliest (Nguyen et al. 2024).
-
-    Args:
-        logits: [N, vocabulary]; they stay as they are.
-        highest: [N], the largest logit of each row.
-        temperature: [N], above 0.
-        min_p: [N], 0 to 1.
-    """
-    # Two probabilities' ratio is the exponential of their logits' difference.
-    return logits.masked_fill(logits.double() < (highest + temperature * min_p.log())[:, None], float("-inf"))
-
-
 @cache
 def race_on(device: torch.device) -> Race:
     """The function that draws tokens on a device: on a GPU a kernel, if there is Triton; elsewhere PyTorch's."""

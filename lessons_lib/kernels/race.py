@@ -142,7 +142,7 @@ def race_kernel(logits, highest, table, numbers, tokens, vocabulary, stride, TIL
     seed, position = tl.load(table + entry + 1).to(tl.uint64), tl.load(table + entry + 2).to(tl.uint64)
     top_k = tl.load(table + entry + 3).to(tl.int32)
     inverse_temperature = tl.load(numbers + entry + 4).to(tl.float32)
-    top_p = tl.load(numbers + entry + 5).to(tl.float32)
+    top_p = tl.load(numbers + entry + 5)
     margin = tl.load(numbers + entry + 6).to(tl.float32)
     row, top = logits + index * stride, tl.load(highest + index).to(tl.float32)
     if tl.abs(top) < INFINITY:
@@ -150,12 +150,12 @@ def race_kernel(logits, highest, table, numbers, tokens, vocabulary, stride, TIL
         value, token = top - margin, vocabulary  # the tokens that may stay come before these two
         if top_k < vocabulary:
             value = kth_largest(row, vocabulary, value, top, top_k, TILE)
-        limit = INFINITY  # of the weight before a token that stays
+        limit = top_p  # of the weight before a token that stays
         if top_p < INFINITY:
             count, mass = amount_before(row, vocabulary, top, inverse_temperature, value, token, TILE)
             # Those that share the floor are all alike, and may be more than `top_k` has room for.
             surplus = tl.maximum(count - top_k, 0)
-            limit = top_p * (mass - surplus * tl.exp((value - top) * inverse_temperature))
+            limit = top_p * (mass - surplus * tl.exp((value - top) * inverse_temperature)).to(tl.float64)
         is_drawn = False
         while not is_drawn:
             token = winner_before(row, vocabulary, top, inverse_temperature, stream, value, token, TILE)
