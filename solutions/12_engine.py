@@ -352,8 +352,8 @@ print("race:         ", (in_the_race.bincount() / DRAWS).tolist())
 
 # %% [markdown]
 """
-The times may all be multiplied by the same factor. So the race needs no probabilities, only `exp(logit / temperature)`, and no sum. In logarithms, it looks
-for the largest `logit / temperature - log(exponential number)`. In this form it's called the *Gumbel-max trick*.
+The times may all be multiplied by the same factor. So the race needs no probabilities, only `exp(logit / temperature)`, and no sum. With logarithms of
+everything, it is called the *Gumbel-max trick*.
 
 The cuts need no sort either. If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the remaining
 tokens alone, too. Counting and adding up what is likelier than *one* token answers that. If the winner is cut, the race is run again among the tokens before it, with

@@ -51,12 +51,12 @@ def random_numbers(seeds: torch.Tensor, positions: torch.Tensor, tokens: torch.T
     return (bits.float() + 0.5).mul_(2**-32).clamp_(max=1 - 2**-24)
 
 
-def log_times(numbers: torch.Tensor) -> torch.Tensor:
-    """Logarithms of exponential random numbers, made of numbers between 0 and 1.
+def times(numbers: torch.Tensor) -> torch.Tensor:
+    """Exponential random numbers, made of numbers between 0 and 1.
 
     The smallest times decide. They come from the numbers near 0, of which a float has the most digits.
     """
-    return numbers.neg().log1p_().neg_().log_()
+    return numbers.neg().log1p_().neg_()
 
 
 def settings_table(
@@ -126,19 +126,18 @@ def winners(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor) ->
     inverse_temperature, top_p, margin = table[:, 4:, None].view(torch.float64).unbind(1)
     inverse_temperature, margin = inverse_temperature.float(), margin.float()
     ids = torch.arange(logits.shape[-1], device=logits.device)
-    scaled = (logits - highest) * inverse_temperature
-    scores = scaled - log_times(random_numbers(seed, position, ids))
+    weights = ((logits - highest) * inverse_temperature).exp_()  # of the likeliest token, 1
+    scores = weights / times(random_numbers(seed, position, ids))
     floor, limited, nucleus = highest - margin, top_k < logits.shape[-1], top_p < math.inf
     if limited.any():
         ranked = logits.topk(int(top_k[limited].max())).values
         kth = ranked.gather(1, top_k.clamp(max=ranked.shape[-1]) - 1)
         floor = torch.where(limited, torch.maximum(floor, kth), floor)
     stays = logits >= floor
-    scores.masked_fill_(~stays, -math.inf)
+    scores.masked_fill_(~stays, -1)
     if not (limited | nucleus).any():
         return scores.argmax(dim=-1)
 
-    weights = scaled.exp_()
     # Those that share the floor are all alike, and may be more than `top_k` has room for.
     surplus = (stays.sum(dim=-1, keepdim=True) - top_k).clamp_(min=0)
     total = _sum(weights * stays) - surplus * ((floor - highest) * inverse_temperature).exp()
@@ -150,7 +149,7 @@ def winners(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor) ->
         leaves = (rank > 0) & ((rank >= top_k) | (mass >= top_p * total))
         if not leaves.any():
             return winner[:, 0]
-        scores.masked_fill_(leaves & ~before, -math.inf)
+        scores.masked_fill_(leaves & ~before, -1)
 
 
 def _sum(weights: torch.Tensor) -> torch.Tensor:

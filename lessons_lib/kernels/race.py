@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-TILE, NUM_WARPS = 4096, 16
+TILE, NUM_WARPS = 2048, 16
 
 # SplitMix64 and the table, see engine/race.py.
 STEP = tl.constexpr(0x9E3779B97F4A7C15)
@@ -33,13 +33,13 @@ def mixed(x):
 
 
 @triton.jit
-def log_times(stream, ids):
-    """The logarithm of each token's exponential random number."""
+def times(stream, ids):
+    """Each token's exponential random number."""
     bits = mixed(stream + ids.to(tl.uint64) * STEP) >> 32
     number = tl.minimum((bits.to(tl.uint32).to(tl.float32) + 0.5) * (2.0**-32), BELOW_ONE)
-    # -log(1 - number). Near 0 the difference loses digits; there, the logarithm's series is exact enough.
+    # Near 0, 1 - number loses digits; there, the series of the logarithm is exact enough.
     series = number * (1 + number * (1 / 2 + number * (1 / 3 + number * (1 / 4 + number / 5))))
-    return tl.log(tl.where(number < 1 / 16, series, -tl.log(1 - number)))
+    return tl.where(number < 1 / 16, series, -tl.log(1 - number))
 
 
 @triton.jit
@@ -62,7 +62,7 @@ def winner_before(row, vocabulary, highest, inverse_temperature, stream, value, 
     winner = tl.zeros([TILE], tl.int32)
     for start in range(0, vocabulary, TILE):
         ids, logits = load_tile(row, start, vocabulary, TILE)
-        score = (logits - highest) * inverse_temperature - log_times(stream, ids)
+        score = tl.exp((logits - highest) * inverse_temperature) / times(stream, ids)
         is_better = comes_before(logits, ids, value, token) & (score > best)
         best = tl.where(is_better, score, best)
         winner = tl.where(is_better, ids, winner)
