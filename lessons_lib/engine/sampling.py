@@ -79,11 +79,12 @@ def choose_tokens(
 
     In vLLM's order: first what can change which token is likeliest, see `LogitsProcessor`; then temperature, min_p,
     top_k and top_p. Where several tokens share rank `top_k`, those with the smaller ids stay, so exactly `top_k` do;
-    Hugging Face keeps all of them.
+    Hugging Face keeps all of them. What is drawn has the distribution of `token_probabilities`; `race.winners` says how
+    that is done without its sort.
 
     Args:
         logits: [N, vocabulary].
-        params, seeds, positions: of each sequence; see `random_number`.
+        params, seeds, positions: of each sequence; see `race.random_numbers`. Any seed does.
         processors: of each sequence, None for those without rules; or () if none has any.
 
     Returns:

@@ -58,7 +58,7 @@ def drawn(race, logits, params, seeds, positions, rows=None):
 
 @pytest.mark.parametrize("seed, vocabulary, dtype", [
     (0, 1, torch.float32), (1, 2, torch.bfloat16), (2, 128, torch.float32), (3, 129, torch.float16),
-    (4, 97, torch.bfloat16), (5, 300, torch.float32), (6, 200, torch.bfloat16),
+    (4, 97, torch.bfloat16), (5, 200, torch.float32),
 ])  # fmt: skip
 def test_tokens_are_those_of_the_race_in_pytorch(seed, vocabulary, dtype):
     logits, *rules = a_case(seed, vocabulary)
