@@ -1,6 +1,6 @@
 """The engine: requests in, tokens out.
 
-Read in this order: config, outputs, sampling_params, sampling, logits_processors, guided, detokenizer,
+Read in this order: config, outputs, sampling_params, race, sampling, logits_processors, guided, detokenizer,
 generation_defaults, request_checks, requests_in, input_batch, model_runner, gathered_runner, probe, in_flight,
 llm_engine, step_results, passing_on, recovery, generate, metrics, prometheus (lesson 12); then the GPU path:
 input_buffers, cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model runner for
@@ -20,7 +20,8 @@ from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-from lessons_lib.engine.sampling import draw, random_number, token_probabilities
+from lessons_lib.engine.race import random_numbers
+from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 
 __all__ = [
@@ -44,11 +45,12 @@ __all__ = [
     "SamplingParams",
     "StructuredOutputsParams",
     "captured_batch_sizes",
+    "choose_tokens",
     "draw",
     "fused_runner",
     "gpu_model_runner",
     "next_size",
-    "random_number",
+    "random_numbers",
     "releasable",
     "rerun",
     "serve_greedily",

@@ -16,6 +16,8 @@ from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
 from lessons_lib.engine.input_buffers import InputBuffers
 from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
+from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.loading import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -79,9 +81,11 @@ class GPUModelRunner(ModelRunner):
             others = {sequence(1, 0): 1 for _ in range(min(num_seqs, max_num_seqs) - 1)}
             # The kernels are compiled for each number of splits of a context.
             for context in {rounded_up(length, room) for length in range(1, room + 1, 512)}:
-                self.forward(SchedulerOutput({sequence(context, context - 2): 2} | others))
+                logits = self.forward(SchedulerOutput({sequence(context, context - 2): 2} | others))
             if self.store:
                 self.forward(SchedulerOutput({sequence(1, 0): 1} | others))
+        for each in (logits, logits.float()):  # rules make them float32
+            choose_tokens(each[:1], [SamplingParams(temperature=1.0)], [0], [0])
 
     @torch.inference_mode()
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:

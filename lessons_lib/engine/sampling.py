@@ -1,16 +1,21 @@
 """Lesson 12: from logits to the next token, for every sequence of a batch by its own rules."""
 
-import hashlib
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 
 from lessons_lib.engine.logits_processors import LogitsProcessor, NoTokenAllowed, process_logits
+from lessons_lib.engine.race import race, settings_table
 from lessons_lib.engine.sampling_params import SamplingParams as SamplingParams
 
 NO_TOKEN = -1
 NO_TOKEN_ALLOWED = -2
+
+Race = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 def token_probabilities(
@@ -36,19 +41,6 @@ def token_probabilities(
     return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens
 
 
-def random_number(seed: int, position: int) -> float:
-    """A pseudo-random number in [0, 1), the same for the same seed and position.
-
-    There is no state between draws. So it doesn't matter what else is in the batch, or whether the sequence was
-    preempted and came back.
-
-    Args:
-        position: how many tokens the completion has so far.
-    """
-    digest = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "big") >> 11) / 2**53
-
-
 def draw(probabilities: torch.Tensor, tokens: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """Draw a token for each row: lay the probabilities end to end, and see on which of them the random number falls.
 
@@ -65,19 +57,14 @@ def draw(probabilities: torch.Tensor, tokens: torch.Tensor, numbers: torch.Tenso
     return tokens.gather(1, torch.minimum(index, last))[:, 0]
 
 
-def cut_unlikely(
-    logits: torch.Tensor, highest: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor
-) -> torch.Tensor:
-    """Give -inf to tokens that are less than `min_p` times as likely as the likeliest (Nguyen et al. 2024).
+@cache
+def race_on(device: torch.device) -> Race:
+    """The function that draws tokens on a device: on a GPU a kernel, if there is Triton; elsewhere PyTorch's."""
+    if device.type == "cuda" and find_spec("triton"):
+        from lessons_lib.kernels import race as kernel  # only here: Triton is not available everywhere
 
-    Args:
-        logits: [N, vocabulary]; they stay as they are.
-        highest: [N], the largest logit of each row.
-        temperature: [N], above 0.
-        min_p: [N], 0 to 1.
-    """
-    # Two probabilities' ratio is the exponential of their logits' difference.
-    return logits.masked_fill(logits.double() < (highest + temperature * min_p.log())[:, None], float("-inf"))
+        return kernel.race
+    return race
 
 
 @torch.inference_mode()
@@ -92,11 +79,12 @@ def choose_tokens(
 
     In vLLM's order: first what can change which token is likeliest, see `LogitsProcessor`; then temperature, min_p,
     top_k and top_p. Where several tokens share rank `top_k`, those with the smaller ids stay, so exactly `top_k` do;
-    Hugging Face keeps all of them.
+    Hugging Face keeps all of them. What is drawn has the distribution of `token_probabilities`; `race.winners` says how
+    that is done without its sort.
 
     Args:
         logits: [N, vocabulary].
-        params, seeds, positions: of each sequence; see `random_number`.
+        params, seeds, positions: of each sequence; see `race.random_numbers`. Any seed does.
         processors: of each sequence, None for those without rules; or () if none has any.
 
     Returns:
@@ -112,23 +100,10 @@ def choose_tokens(
         can_draw = highest.abs() < float("inf")
     rows = [row for row, own in enumerate(params) if own.temperature > 0]
     if rows:
-        vocabulary = logits.shape[-1]
-        drawn = [(row, params[row], random_number(seeds[row], positions[row])) for row in rows]
-        columns = zip(
-            *(
-                (row, own.temperature, min(own.top_k or vocabulary, vocabulary), own.top_p, number, own.min_p)
-                for row, own, number in drawn
-            )
-        )
-        table = torch.tensor(list(columns), dtype=torch.float64)
+        table = settings_table(rows, params, seeds, positions, logits.shape[-1])
         # A copy from page-locked memory doesn't wait.
         table = (table.pin_memory() if logits.is_cuda else table).to(logits.device, non_blocking=True)
-        drawn_rows, temperature, top_k, top_p, numbers, min_p = table[0].long(), *table[1:]
-        # Rows that can't be drawn from, such as NaN, get zeros: they must not stop the others.
-        drawable = logits.masked_fill(~can_draw[:, None], 0.0)[drawn_rows]
-        if any(params[row].min_p for row in rows):
-            drawable = cut_unlikely(drawable, drawable.amax(dim=-1), temperature, min_p)
-        tokens[drawn_rows] = draw(*token_probabilities(drawable, temperature, top_k, top_p), numbers)
+        race_on(logits.device)(logits, highest, table, tokens)
     if can_draw is not is_finite:
         tokens.masked_fill_(~can_draw, NO_TOKEN_ALLOWED)
     return tokens.masked_fill_(~is_finite, NO_TOKEN)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from race_oracle import probabilities_of_the_race
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
@@ -31,8 +32,6 @@ from lessons_lib.engine.sampling import (
     NO_TOKEN,
     NO_TOKEN_ALLOWED,
     choose_tokens,
-    cut_unlikely,
-    token_probabilities,
     why_no_token,
 )
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -126,16 +125,6 @@ def check_min_tokens(seed):
     )
 
 
-def check_min_p(seed):
-    logits, _, _ = a_case(seed)
-    logits, rng = logits.double(), random.Random(seed)
-    min_p, temperature = rng.choice([0.0, 0.01, 0.2, 0.9, 1.0]), rng.choice([0.3, 1.0, 4.0])
-    columns = (torch.tensor([value], dtype=torch.float64) for value in (temperature, min_p))
-    found = cut_unlikely(logits[None], logits.max()[None], *columns)[0]
-    expected = by_hugging_face(MinPLogitsWarper(min_p), logits / temperature, [0])
-    return difference(found / temperature, expected)
-
-
 def check_everything_together(seed):
     """The probabilities that a token is drawn with, by our rules and by Hugging Face's one after another."""
     logits, prompt, output = a_case(seed)
@@ -164,10 +153,7 @@ def check_everything_together(seed):
         expected = by_hugging_face(processor, expected, ids)
     expected = expected.softmax(-1)
     found = processed(logits, params, prompt, output, stop_token_ids=(3, 8), bad_words=words)
-    columns = [torch.tensor([value], dtype=torch.float64) for value in (params.temperature, params.min_p, params.top_p)]
-    found = cut_unlikely(found[None], found.max()[None], *columns[:2])
-    shares, tokens = token_probabilities(found, columns[0], torch.tensor([params.top_k or VOCABULARY]), columns[2])
-    found = torch.zeros(VOCABULARY, dtype=torch.float64).scatter(0, tokens[0], shares[0])
+    found = probabilities_of_the_race(found, params)
     # Behind a sum that rounds to 1, we leave out what is left: nothing.
     assert torch.equal(found > 1e-12, expected > 1e-12)
     return float((found - expected).abs().max())
@@ -181,7 +167,6 @@ CHECKS = {
     check_bad_words: 0.0,
     check_allowed: 0.0,
     check_min_tokens: 0.0,
-    check_min_p: 1e-12,
     check_everything_together: 1e-5,
 }
 

@@ -6,6 +6,7 @@ import random
 
 import engine_cases
 import pytest
+import race_oracle
 import torch
 from engine_cases import check_that_nothing_is_left, letter
 from oracle import END
@@ -22,7 +23,6 @@ from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.logits_processors import NoTokenAllowed
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-from lessons_lib.engine.sampling import cut_unlikely, draw, random_number, token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE
@@ -30,8 +30,8 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE
 ROOMY = dict(num_blocks=150, max_num_seqs=6, max_num_batched_tokens=24, block_size=4)
 CONFIGS = {
     "roomy": ROOMY,
-    "tight": {**ROOMY, "num_blocks": 22},
-    "swapping": {**ROOMY, "num_blocks": 22, "num_swap_blocks": 20},
+    "tight": {**ROOMY, "num_blocks": 18},
+    "swapping": {**ROOMY, "num_blocks": 18, "num_swap_blocks": 20},
 }
 ENGINES = ["waits", "overlaps"]
 
@@ -117,15 +117,7 @@ def by_hand(prompt, params, seed=None):
             scores = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(everything, scores)
         counts = torch.bincount(own[0], minlength=VOCAB_SIZE)
         scores = scores - counts * params.frequency_penalty - (counts > 0) * params.presence_penalty
-        if not params.temperature:
-            output.append(int(scores.argmax()))
-            continue
-        columns = [[params.temperature], [params.min_p], [params.top_p]]
-        temperature, min_p, top_p = (torch.tensor(column, dtype=torch.float64) for column in columns)
-        scores = cut_unlikely(scores, scores.amax(-1), temperature, min_p)
-        drawable = token_probabilities(scores, temperature, torch.tensor([params.top_k or VOCAB_SIZE]), top_p)
-        number = random_number(params.seed if seed is None else seed, len(output))
-        output.append(int(draw(*drawable, torch.tensor([number], dtype=torch.float64))))
+        output.append(race_oracle.drawn(scores[0].tolist(), params, params.seed if seed is None else seed, len(output)))
     return output
 
 

@@ -54,8 +54,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Someone replaces random_number(seed, position) with random_number(seed + position). With n = 2, the "
-        "second answer gets the next seed. What do users see?",
+        text="Someone makes the random numbers a hash of seed + position and token id, instead of seed, position and "
+        "token id. With n = 2, the second answer gets the next seed. What do users see?",
         choices=(
             Choice(
                 "Nothing unusual: every number is still pseudo-random, and so is every token.",
@@ -63,7 +63,7 @@ QUIZ = [
             ),
             Choice(
                 "The second answer is drawn with the first answer's numbers, one position earlier.",
-                "seed + 1 at position 0 draws the same number as seed at position 1. The two answers should be "
+                "seed + 1 at position 0 has the same numbers as seed at position 1. The two answers should be "
                 "independent, and they aren't.",
                 right=True,
             ),

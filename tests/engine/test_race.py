@@ -1,0 +1,286 @@
+"""The race for a token: its numbers, what it may draw, how often, and that nothing else in the batch matters."""
+
+import math
+
+import pytest
+import race_oracle
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from lessons_lib.engine import race
+from lessons_lib.engine.sampling import NO_TOKEN, choose_tokens, draw, race_on, token_probabilities
+from lessons_lib.engine.sampling_params import SamplingParams
+
+few = settings(max_examples=60, deadline=None)
+NUM_DRAWS = 100_000
+
+rules = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([1e-3, 0.3, 0.8, 1.0, 2.5, 100.0, 1e300]),
+    top_k=st.sampled_from([0, 1, 2, 3, 7, 10**9]),
+    top_p=st.sampled_from([1e-6, 0.25, 0.5, 0.9, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]),
+)
+seeds = st.integers(-(2**70), 2**70)
+
+
+def rows_of_logits(num_rows, vocabulary):
+    """Some with many that are equal, some with -inf; never all."""
+    value = st.one_of(st.integers(-4, 4).map(float), st.floats(-20, 20, width=32), st.just(-math.inf))
+    row = st.lists(value, min_size=vocabulary, max_size=vocabulary).filter(lambda row: max(row) > -math.inf)
+    return st.lists(row, min_size=num_rows, max_size=num_rows)
+
+
+def choose(logits, params, seeds, positions):
+    return choose_tokens(logits, params, seeds, positions).tolist()
+
+
+def chance_of(counts, expected):
+    """The probability that the counts of draws are at least this far from the expected ones: Pearson's chi-square.
+
+    Tokens that are expected less than 10 times count as one.
+    """
+    often = expected >= 10
+    found = torch.cat([counts[often], counts[~often].sum()[None]]).double()
+    wanted = torch.cat([expected[often], expected[~often].sum()[None]]).double()
+    found, wanted = found[wanted > 0], wanted[wanted > 0]
+    distance = ((found - wanted) ** 2 / wanted).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(wanted) - 1) / 2, dtype=torch.float64), distance / 2))
+
+
+# --- random numbers
+
+
+@given(seeds, st.integers(0, 2**40), st.lists(st.integers(0, 10**7), min_size=1, max_size=5))
+@few
+def test_numbers_are_those_of_splitmix(seed, position, tokens):
+    seed_on_device = race.settings_table([0], [SamplingParams(temperature=1)], [seed], [position], 9)[0, 1]
+    found = race.random_numbers(seed_on_device, torch.tensor(position), torch.tensor(tokens))
+    expected = [race_oracle.number(seed, position, token) for token in tokens]
+    assert found.tolist() == pytest.approx(expected, rel=2**-23, abs=0)
+
+
+def test_splitmix_is_the_published_one():
+    """The first numbers of the generator whose state is 1234567, as the authors' C program prints them."""
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    steps = torch.arange(4) * race.STEP + 1234567
+    assert [number % 2**64 for number in race.mixed(steps).tolist()] == expected
+    assert [race_oracle.splitmix((1234567 + step * 0x9E3779B97F4A7C15) % 2**64) for step in range(4)] == expected
+
+
+@pytest.mark.parametrize("varied", ["seeds", "positions", "tokens", "all"])
+def test_numbers_are_even_and_independent_along_every_argument(varied):
+    many, one = torch.arange(-500, NUM_DRAWS - 500), torch.tensor(3)
+    seeds, positions, tokens = (many if varied in (name, "all") else one for name in ("seeds", "positions", "tokens"))
+    numbers = race.random_numbers(seeds, positions.abs(), tokens.abs())
+    assert numbers.min() > 0 and numbers.max() < 1
+    expected = torch.full((100,), NUM_DRAWS / 100)
+    assert chance_of((numbers * 100).long().bincount(minlength=100), expected) > 1e-4
+    neighbors = (numbers[1:] * 10).long() * 10 + (numbers[:-1] * 10).long()
+    assert chance_of(neighbors.bincount(minlength=100), expected * (1 - 1 / NUM_DRAWS)) > 1e-4
+
+
+def test_numbers_of_different_seeds_and_positions_are_different():
+    seeds, positions = torch.arange(200)[:, None, None], torch.arange(50)[:, None]
+    numbers = race.random_numbers(seeds, positions, torch.arange(7))
+    assert numbers.shape == (200, 50, 7) and len(numbers.unique()) > 0.99 * numbers.numel()
+    assert len(race.mixed(race.mixed(seeds) + positions).unique()) == 10_000
+
+
+def test_times_are_exponential_down_to_the_smallest():
+    numbers = torch.tensor([2.0**-33, 1e-6, 0.01, 0.5, 0.9, 1 - 2**-24])
+    expected = [-math.log1p(-number) for number in numbers.tolist()]
+    assert race.times(numbers).tolist() == pytest.approx(expected, rel=1e-6)
+    assert numbers[0] == 2.0**-33, "the argument stays as it is"
+
+
+# --- what may be drawn
+
+
+@few
+@given(st.integers(1, 24).flatmap(lambda vocabulary: rows_of_logits(1, vocabulary)), rules)
+def test_what_may_be_drawn_is_what_a_sorted_list_leaves(rows, params):
+    expected = race_oracle.kept(rows[0], params)
+    for token in race_oracle.kept_by_the_race(torch.tensor(rows[0]), params):
+        assert expected.pop(token) > 0
+    assert max(expected.values(), default=0) < race_oracle.LEAST
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_may_be_drawn_is_what_hugging_face_leaves(seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(1, 50, generator=generator) * [0.5, 2, 8][seed % 3]
+    params = SamplingParams(
+        temperature=[0.5, 1.0, 3.0][seed // 3 % 3], min_p=[0, 0.02, 0.4][seed % 3], top_k=[0, 1, 12, 50][seed % 4],
+        top_p=[1.0, 0.95, 0.6, 0.05, 1e-6][seed % 5],
+    )  # fmt: skip
+    expected = by_hugging_face(logits, params)[0]
+    assert race_oracle.kept_by_the_race(logits[0], params) == expected.nonzero()[:, 0].tolist()
+    assert torch.allclose(race_oracle.probabilities_of_the_race(logits[0], params).float(), expected, atol=1e-6)
+
+
+def by_hugging_face(logits, params):
+    """The probabilities of a token, after the processors of `generate`, in vLLM's order."""
+    processors = [TemperatureLogitsWarper(params.temperature)]
+    processors += [MinPLogitsWarper(params.min_p)] if params.min_p else []
+    processors += [TopKLogitsWarper(params.top_k)] if params.top_k else []
+    processors += [TopPLogitsWarper(params.top_p)] if params.top_p < 1 else []
+    for processor in processors:
+        logits = processor(None, logits)
+    return logits.softmax(-1)
+
+
+def test_of_equal_tokens_exactly_top_k_stay_and_smaller_ids_first():
+    logits = torch.tensor([1.0, 2.0, 1.0, 1.0, 0.0, 1.0])
+    for top_k, kept in ((1, [1]), (2, [0, 1]), (3, [0, 1, 2]), (5, [0, 1, 2, 3, 5]), (6, [*range(6)])):
+        assert race_oracle.kept_by_the_race(logits, SamplingParams(temperature=1.0, top_k=top_k)) == kept
+    assert race_oracle.kept_by_the_race(torch.zeros(8), SamplingParams(temperature=1.0, top_p=0.5)) == [0, 1, 2, 3]
+    assert race_oracle.kept_by_the_race(torch.zeros(8), SamplingParams(temperature=1.0, top_k=6, top_p=0.5)) == [
+        0,
+        1,
+        2,
+    ]
+
+
+# --- how often
+
+
+SETTINGS = {
+    "temperature": SamplingParams(temperature=0.7),
+    "top-k": SamplingParams(temperature=1.3, top_k=12),
+    "top-p": SamplingParams(temperature=1.0, top_p=0.8),
+    "top-k and top-p": SamplingParams(temperature=1.5, top_k=20, top_p=0.7),
+    "min-p": SamplingParams(temperature=1.2, min_p=0.1),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_draws_have_the_distribution_of_hugging_face(name):
+    params = SETTINGS[name]
+    logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(5)) * 1.5
+    expected = by_hugging_face(logits, params)[0].double() * NUM_DRAWS
+    positions = [draw % 1000 for draw in range(NUM_DRAWS)]
+    seeds = [draw // 1000 for draw in range(NUM_DRAWS)]
+    tokens = choose_tokens(logits.expand(NUM_DRAWS, -1), [params] * NUM_DRAWS, seeds, positions)
+    counts = tokens.bincount(minlength=40)
+    assert not counts[expected == 0].any()
+    assert chance_of(counts, expected) > 1e-4
+
+
+def test_the_chance_of_wrong_counts_is_small():
+    expected = torch.tensor([0.5, 0.3, 0.2]) * NUM_DRAWS
+    assert chance_of(expected, expected) == 1
+    assert chance_of(torch.tensor([0.49, 0.31, 0.2]) * NUM_DRAWS, expected) < 1e-4
+
+
+def test_the_race_and_the_line_draw_equally_often():
+    """Two ways to draw from the same probabilities: the exercise's and the engine's."""
+    logits, params = torch.tensor([[2.0, 1.0, 0.5, 0.0, -1.0]]), SamplingParams(temperature=1.4, top_k=4, top_p=0.9)
+    columns = (torch.tensor([value]) for value in (params.temperature, params.top_k, params.top_p))
+    probabilities, tokens = token_probabilities(logits, *columns)
+    comb = torch.arange(NUM_DRAWS) / NUM_DRAWS
+    line = draw(probabilities.expand(NUM_DRAWS, -1), tokens.expand(NUM_DRAWS, -1), comb.double()).bincount(minlength=5)
+    drawn = choose_tokens(logits.expand(NUM_DRAWS, -1), [params] * NUM_DRAWS, range(NUM_DRAWS), [0] * NUM_DRAWS)
+    assert chance_of(drawn.bincount(minlength=5), line.double()) > 1e-4
+
+
+def test_consecutive_draws_of_one_seed_are_independent():
+    params = [SamplingParams(temperature=1.0)] * 40_001
+    tokens = choose_tokens(torch.zeros(40_001, 8), params, [11] * 40_001, range(40_001))
+    pairs = (tokens[1:] * 8 + tokens[:-1]).bincount(minlength=64)
+    assert chance_of(pairs, torch.full((64,), 40_000 / 64)) > 1e-4
+
+
+# --- in any company
+
+
+@few
+@given(st.data(), st.integers(1, 40), st.integers(1, 6))
+def test_a_row_has_its_token_in_any_company(data, vocabulary, num_rows):
+    rows = data.draw(rows_of_logits(num_rows, vocabulary))
+    params = [data.draw(st.one_of(rules, st.just(SamplingParams()))) for _ in rows]
+    own_seeds, positions = [data.draw(seeds) for _ in rows], [data.draw(st.integers(0, 500)) for _ in rows]
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    logits = torch.tensor(rows).to(dtype)
+    alone = [choose(logits[i : i + 1], [params[i]], [own_seeds[i]], [positions[i]])[0] for i in range(num_rows)]
+    company = data.draw(st.lists(st.sampled_from(range(num_rows)), max_size=2 * num_rows))
+    columns = ([column[i] for i in company] for column in (params, own_seeds, positions))
+    assert choose(logits[company], *columns) == [alone[i] for i in company]
+    for i, token in enumerate(alone):
+        assert token == race_oracle.drawn(logits[i].tolist(), params[i], own_seeds[i], positions[i])
+
+
+def test_rows_are_drawn_a_few_at_a_time(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(23, 30, generator=generator)
+    params = [SamplingParams(temperature=1.0, top_k=row % 5, top_p=[1.0, 0.8][row % 2]) for row in range(23)]
+    together = choose(logits, params, range(23), [4] * 23)
+    sizes, winners = [], race.winners
+    monkeypatch.setattr(race, "winners", lambda logits, *rest: (sizes.append(len(logits)), winners(logits, *rest))[1])
+    for limit, most in ((1, 1), (90, 3), (10**6, 23)):
+        monkeypatch.setattr(race, "NUM_LOGITS_AT_ONCE", limit)
+        sizes.clear()
+        assert choose(logits, params, range(23), [4] * 23) == together
+        assert max(sizes) == most and sum(sizes) == 23
+
+
+# --- the edges
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-3, 100, 1e300])
+@pytest.mark.parametrize("cut", [dict(), dict(top_k=2), dict(top_p=0.999), dict(min_p=0.01)])
+def test_extreme_temperatures(temperature, cut):
+    logits = torch.tensor([[3e4, -3e4, 2.9e4, -math.inf]])
+    tokens = choose_tokens(
+        logits.expand(200, -1), [SamplingParams(temperature=temperature, **cut)] * 200, range(200), [0] * 200
+    )
+    found = set(tokens.tolist())
+    if temperature == 1e300:
+        assert found == ({0, 2} if "top_k" in cut else {0, 1, 2})
+    else:
+        assert found == {0} or (temperature == 100 and found == {0, 2})
+
+
+@pytest.mark.parametrize("cut", [dict(top_k=1), dict(top_p=1e-6), dict(top_p=1e-300), dict(min_p=1.0)])
+def test_the_smallest_cut_leaves_the_likeliest(cut):
+    logits = torch.randn(50, 300, generator=torch.Generator().manual_seed(2))
+    tokens = choose(logits, [SamplingParams(temperature=50.0, **cut)] * 50, range(50), range(50))
+    assert tokens == logits.argmax(-1).tolist()
+
+
+def test_cuts_that_cut_nothing_change_nothing():
+    logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(3))
+    free = choose(logits, [SamplingParams(temperature=2.0)] * 50, range(50), [0] * 50)
+    for cut in (dict(top_k=30), dict(top_k=10**30), dict(top_p=1.0), dict(min_p=0.0), dict(min_p=1e-300)):
+        assert choose(logits, [SamplingParams(temperature=2.0, **cut)] * 50, range(50), [0] * 50) == free
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("cut", [dict(), dict(top_k=2), dict(top_p=0.5), dict(top_k=2, top_p=0.5), dict(min_p=0.5)])
+def test_rows_that_are_no_numbers_end_and_change_no_others(bad, cut):
+    params = [SamplingParams(temperature=1.0, **cut)] * 3
+    logits = torch.randn(3, 9, generator=torch.Generator().manual_seed(4))
+    expected = choose(logits, params, [1, 2, 3], [0] * 3)
+    logits[1] = bad
+    assert choose(logits, params, [1, 2, 3], [0] * 3) == [expected[0], NO_TOKEN, expected[2]]
+
+
+def test_no_rows_and_rows_of_one_token():
+    assert choose(torch.zeros(0, 5), [], [], []) == []
+    assert choose(torch.zeros(2, 1), [SamplingParams(temperature=1.0, top_k=3, top_p=0.1)] * 2, [1, 2], [0, 0]) == [
+        0,
+        0,
+    ]
+
+
+def test_logits_stay_as_they_are():
+    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(6))
+    before = logits.clone()
+    choose(logits, [SamplingParams(temperature=0.5, top_k=4, top_p=0.5, min_p=0.1)] * 3, [1, 2, 3], [0] * 3)
+    assert torch.equal(logits, before)
+
+
+def test_rows_on_a_cpu_need_no_kernel():
+    assert race_on(torch.device("cpu")) is race.race
