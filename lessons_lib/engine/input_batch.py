@@ -97,12 +97,9 @@ class BlockTables:
 
 
 def forward_batch(
-    scheduler_output: SchedulerOutput,
-    tables: BlockTables,
-    block_size: int,
-    previous_rows: Mapping[Sequence, int] | None = None,
-    num_seqs: int | None = None,
-) -> ForwardBatch:
+    scheduler_output: SchedulerOutput, tables: BlockTables, block_size: int,
+    previous_rows: Mapping[Sequence, int] | None = None, num_seqs: int | None = None,
+) -> ForwardBatch:  # fmt: skip
     """The batch of a scheduled step, on the CPU, padded with sequences of one token that nothing reads.
 
     Args:

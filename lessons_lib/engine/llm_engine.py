@@ -87,7 +87,8 @@ class LLMEngine:
             check_context(model.config, config.max_model_len)
         num_blocks = checked_num_blocks(config, model, layer_shapes)
         # Looked up once: an attribute of a Hugging Face configuration takes microseconds, and a request needs several.
-        self.context, self.vocab_size = checked_context(model, config.max_model_len), text_config(model.config).vocab_size
+        self.context = checked_context(model, config.max_model_len)
+        self.vocab_size: int = text_config(model.config).vocab_size
         self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
         self.scheduler = PreemptiveScheduler(
             PrefixCache(num_blocks, config.block_size),

@@ -26,12 +26,9 @@ class BadRequest(ValueError):
 
 
 def encode_prompts(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    max_new_tokens: int | Sequence[int] | None,
-    context: int | None = None,
-) -> tuple[list[list[int]], list[int]]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]],
+    max_new_tokens: int | Sequence[int] | None, context: int | None = None,
+) -> tuple[list[list[int]], list[int]]:  # fmt: skip
     """Token ids and token limit of each request.
 
     Args:
@@ -56,13 +53,9 @@ def encode_prompts(
 
 
 def encode_prompt(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-    prompt: str | Sequence[int],
-    max_new_tokens: int | None,
-    context: int | None = None,
-) -> tuple[list[int], int]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int],
+    max_new_tokens: int | None, context: int | None = None,
+) -> tuple[list[int], int]:  # fmt: skip
     """Token ids and token limit of one request; see `encode_prompts`.
 
     Args:
