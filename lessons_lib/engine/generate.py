@@ -49,17 +49,18 @@ def generate(
         checked = checked_params(engine, own)
         logits_rules(engine, checked)
         sequences.append(new_sequence(engine, f"prompt {index}", f"prompt {index}", prompt, checked))
-    requests: list[EngineRequest] = []
+    unfinished: dict[EngineRequest, None] = {}
     try:
         with engine.lock:
             for sequence, own in zip(sequences, each):
-                engine.add_request(sequence.prompt_ids, own, cache_salt=cache_salt, awaited=requests)
+                engine.add_request(sequence.prompt_ids, own, cache_salt=cache_salt, awaited=unfinished)
+            requests = list(unfinished)
         with tqdm(total=len(requests), disable=not progress, unit="request") as bar:
-            while still_served := [request for request in requests if request.result is None]:
+            while before := len(unfinished):
                 engine.advance()
-                bar.update(sum(request.result is not None for request in still_served))
+                bar.update(before - len(unfinished))
     finally:
-        for request in requests:
+        for request in list(unfinished):
             _leave(engine, request)
     return [request.result for request in requests if request.result]
 
@@ -88,15 +89,17 @@ def stream(
         What went wrong, if the request failed.
     """
     arrived: list[NewToken] = []
-    requests: list[EngineRequest] = []
-    everything: dict[str, Any] = {"is_interactive": True, "on_token": arrived.append, "awaited": requests} | options
+    unfinished: dict[EngineRequest, None] = {}
+    everything: dict[str, Any] = {"is_interactive": True, "on_token": arrived.append, "awaited": unfinished} | options
     try:
-        engine.add_request(prompt, params, **everything)
-        reader = _read(engine, requests[0], arrived)
+        with engine.lock:  # a step of another thread may finish the request
+            engine.add_request(prompt, params, **everything)
+            (request,) = unfinished
+        reader = _read(engine, request, arrived)
         next(reader)  # into its `try`: from now on, dropping it aborts the request, even if nothing was ever read
         return reader
     except BaseException:
-        for request in requests:
+        for request in list(unfinished):
             _leave(engine, request)
         raise
 

@@ -186,13 +186,9 @@ class GenerationDefaults:
         return replace(params, logits_processors=(obey, *params.logits_processors))
 
     def processors(
-        self,
-        prompt_ids: ListOf[int],
-        max_tokens: int,
-        end_token_ids: Iterable[int],
-        device: torch.device,
+        self, prompt_ids: ListOf[int], max_tokens: int, end_token_ids: Iterable[int], device: torch.device,
         own_fields: Iterable[str] = (),
-    ) -> LogitsProcessorList:
+    ) -> LogitsProcessorList:  # fmt: skip
         """The processors that `generate` would apply to a request's logits.
 
         Args:

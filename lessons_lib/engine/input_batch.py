@@ -1,6 +1,6 @@
 """Lesson 12: from a SchedulerOutput to a ForwardBatch, computed on the host in front of every forward pass."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 
 class BlockTables:
-    """The block tables of the running sequences as rows of one array, so that a step rewrites only the tables that have
-    changed.
+    """The block tables of the running sequences as rows of one array, so that a step rewrites only what has changed.
 
     Attributes:
         array: int32 [rows, width]. Row 0 is all null blocks, for padding.
@@ -29,7 +28,8 @@ class BlockTables:
         """Forget all rows."""
         self.array = np.zeros((0, 0), dtype=np.int32)
         self._row_of: dict[Sequence, int] = {}
-        self._written: list[list[int]] = []
+        self._written: list[list[int]] = []  # what each row holds
+        self._source: list[list[int]] = []  # the list that it was copied from
         self._free: list[int] = []
         self._grow(1 + (self.max_num_seqs or 8), self.max_blocks or 16)
 
@@ -38,11 +38,14 @@ class BlockTables:
         """Blocks that a row has room for."""
         return self.array.shape[1]
 
-    def rows(self, sequences: Collection[Sequence]) -> list[int]:
+    def rows(self, sequences: Collection[Sequence], starts: Iterable[int]) -> list[int]:
         """The row of each sequence, up to date.
 
         Args:
             sequences: those of a step. Rows of any others may be overwritten.
+            starts: for each, the index of the first block that the step writes to. As long as a sequence keeps its list
+                of blocks, that block may have been replaced by a copy, and others appended. Blocks before it stay as
+                they are, and aren't looked at: a long context has thousands.
 
         Raises:
             ValueError: there are more than `max_num_seqs` sequences, or one has more than `max_blocks` blocks.
@@ -52,12 +55,15 @@ class BlockTables:
                 f"{len(sequences)} sequences, and room for {self.max_num_seqs}; see the scheduler's max_num_seqs."
             )
         rows = []
-        for sequence in sequences:
-            row = self._row_of.get(sequence)
+        for sequence, start in zip(sequences, starts):
+            row, blocks = self._row_of.get(sequence), sequence.blocks
             if row is None:
                 row = self._take_row(sequence, sequences)
-            if self._written[row] != sequence.blocks:
-                self._write(row, sequence)
+            written = self._written[row]
+            if blocks is not self._source[row]:  # the sequence is new here, or was preempted and is back
+                self._write(row, sequence, 0)
+            elif len(blocks) != len(written) or blocks[start] != written[start]:
+                self._write(row, sequence, start)
             rows.append(row)
         return rows
 
@@ -70,7 +76,7 @@ class BlockTables:
         self._row_of[sequence] = self._free.pop()
         return self._row_of[sequence]
 
-    def _write(self, row: int, sequence: Sequence) -> None:
+    def _write(self, row: int, sequence: Sequence, start: int) -> None:
         blocks = sequence.blocks
         if self.max_blocks is not None and len(blocks) > self.max_blocks:
             raise ValueError(
@@ -78,8 +84,8 @@ class BlockTables:
             )
         if len(blocks) > self.width:
             self._grow(len(self.array), max(2 * self.width, len(blocks)))
-        self.array[row, : len(blocks)] = blocks
-        self._written[row] = list(blocks)
+        self.array[row, start : len(blocks)] = self._written[row][start:] = blocks[start:]
+        self._source[row] = blocks
 
     def _grow(self, num_rows: int, width: int) -> None:
         before = self.array
@@ -87,15 +93,13 @@ class BlockTables:
         self.array[: len(before), : before.shape[1]] = before
         self._free += reversed(range(max(1, len(before)), num_rows))
         self._written += [[] for _ in range(len(before), num_rows)]
+        self._source += [[] for _ in range(len(before), num_rows)]
 
 
 def forward_batch(
-    scheduler_output: SchedulerOutput,
-    tables: BlockTables,
-    block_size: int,
-    previous_rows: Mapping[Sequence, int] | None = None,
-    num_seqs: int | None = None,
-) -> ForwardBatch:
+    scheduler_output: SchedulerOutput, tables: BlockTables, block_size: int,
+    previous_rows: Mapping[Sequence, int] | None = None, num_seqs: int | None = None,
+) -> ForwardBatch:  # fmt: skip
     """The batch of a scheduled step, on the CPU, padded with sequences of one token that nothing reads.
 
     Args:
@@ -106,8 +110,9 @@ def forward_batch(
     scheduled = scheduler_output.num_scheduled_tokens
     padding = 0 if num_seqs is None else num_seqs - len(scheduled)
     counts = np.array([*scheduled.values()] + [1] * padding)
-    contexts = counts + np.array([sequence.num_computed_tokens for sequence in scheduled] + [0] * padding)
-    rows = tables.rows(scheduled) + [0] * padding
+    computed = np.array([sequence.num_computed_tokens for sequence in scheduled] + [0] * padding)
+    contexts = computed + counts
+    rows = tables.rows(scheduled, (computed // block_size).tolist()) + [0] * padding
     block_tables = tables.array.take(rows, axis=0)
     ends = counts.cumsum()
     seq_ids = np.arange(len(counts)).repeat(counts)

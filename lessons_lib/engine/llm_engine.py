@@ -34,8 +34,8 @@ from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.models.prompts import BadRequest
-from lessons_lib.models.support import UnsupportedModel, check_context
+from lessons_lib.models.prompts import BadRequest, checked_context
+from lessons_lib.models.support import UnsupportedModel, check_context, text_config
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -61,6 +61,8 @@ class LLMEngine:
         metrics: EngineMetrics.
         requests: id -> the requests that have not ended.
         completions: sequence -> its completion, of all that have not finished.
+        context: the most tokens of a prompt and its answer together; None if there is no limit.
+        vocab_size: token ids are below it.
         generation_defaults: what is taken from the model's generation_config.
         unclaimed: the outputs that the next `step` returns, by their requests. They stay until then.
         listeners: called with the EngineStep of each step. If one raises, `step` does so once the step is complete.
@@ -84,6 +86,9 @@ class LLMEngine:
         if served:
             check_context(model.config, config.max_model_len)
         num_blocks = checked_num_blocks(config, model, layer_shapes)
+        # Looked up once: an attribute of a Hugging Face configuration takes microseconds, and a request needs several.
+        self.context = checked_context(model, config.max_model_len)
+        self.vocab_size: int = text_config(model.config).vocab_size
         self.generation_defaults = GenerationDefaults.of(model, tokenizer, config.generation_config)
         self.scheduler = PreemptiveScheduler(
             PrefixCache(num_blocks, config.block_size),
@@ -141,7 +146,7 @@ class LLMEngine:
         on_token: OnToken | None = None,
         cache_salt: str | None = None,
         output_ids: ListOf[int] = (),
-        awaited: list[EngineRequest] | None = None,
+        awaited: dict[EngineRequest, None] | None = None,
     ) -> str:
         """Add a request. The steps that follow serve it.
 
@@ -154,8 +159,8 @@ class LLMEngine:
                 served tells nothing about the prompts of others.
             output_ids: tokens that another engine has computed for this completion, which goes on behind them; see
                 `resumption`.
-            awaited: for callers that look for the request's `result` themselves: the request is appended to it, and
-                `step` doesn't return the output.
+            awaited: for callers that look for the request's `result` themselves: the request is in it until it has
+                ended, and `step` doesn't return the output.
 
         Returns:
             the request's id.
@@ -176,11 +181,11 @@ class LLMEngine:
         sequence = new_sequence(self, name, f"request {name!r}", prompt, params)
         sequence.tier, sequence.expected_tokens, sequence.is_interactive = int(tier), expected_tokens, is_interactive
         sequence.cache_salt = cache_salt
-        request = new_request(self, sequence, params, on_token, awaited is not None)
+        request = new_request(self, sequence, params, on_token, awaited)
         if len(output_ids):
             resume(self, request.completions[0], output_ids)
         if awaited is not None:
-            awaited.append(request)
+            awaited[request] = None
         with self.changes:
             self.scheduler.add(sequence)
             self.completions[sequence] = request.completions[0]
@@ -341,8 +346,10 @@ class LLMEngine:
     def hand_in(self, request: EngineRequest, output: RequestOutput) -> None:
         """A request has ended: its output waits for the caller of `step`, or is found in the request."""
         request.result = output  # the request has ended from here on, even if an interrupt comes now
-        if not request.is_awaited:
+        if request.awaited is None:
             self.unclaimed[request] = output
+        else:
+            request.awaited.pop(request, None)  # an interrupt may have come behind it
         del self.requests[request.id]
 
     def _free_id(self) -> str:

@@ -176,7 +176,8 @@ class EngineRequest:
         rules: what changes its logits, or None.
         prompt_logprobs, num_cached_tokens: see RequestOutput.
         is_admitted: whether it has had its first step.
-        is_awaited: whether `generate` or `stream` looks for its result, so that `step` doesn't return it.
+        awaited: the unfinished requests whose results `generate` or `stream` looks for, this one among them; None if
+            `step` returns its output.
         result: what it returned, once it has ended.
     """
 
@@ -190,7 +191,7 @@ class EngineRequest:
     completions: list[CompletionOutput] = field(default_factory=list)
     num_cached_tokens: int = 0
     is_admitted: bool = False
-    is_awaited: bool = False
+    awaited: "dict[EngineRequest, None] | None" = field(default=None, repr=False)
     result: RequestOutput | None = None
 
     def __post_init__(self) -> None:

@@ -61,13 +61,9 @@ def _at_most(name: str, value: int, most: int, unit: str) -> None:
 
 
 def check_options(
-    request_id: str | None,
-    tier: int,
-    expected_tokens: float | None,
-    is_interactive: bool,
-    on_token: Callable[[Any], None] | None,
-    cache_salt: str | None,
-) -> None:
+    request_id: str | None, tier: int, expected_tokens: float | None, is_interactive: bool,
+    on_token: Callable[[Any], None] | None, cache_salt: str | None,
+) -> None:  # fmt: skip
     """Refuse what a policy, a dictionary or a step could not use.
 
     Raises:

@@ -9,7 +9,7 @@ from lessons_lib.engine.logits_processors import LogitsRules
 from lessons_lib.engine.outputs import EngineRequest, OnToken
 from lessons_lib.engine.request_checks import check_params
 from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.models.prompts import encode_prompt
+from lessons_lib.models.prompts import encode_within
 from lessons_lib.scheduling.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def new_sequence(
     Raises:
         BadRequest, OutOfBlocks: see `LLMEngine.add_request`.
     """
-    prompt_ids, max_tokens = encode_prompt(
-        engine.model, engine.tokenizer, label, prompt, params.max_tokens, engine.config.max_model_len
-    )
+    limits = engine.context, engine.vocab_size
+    prompt_ids, max_tokens = encode_within(engine.tokenizer, label, prompt, params.max_tokens, *limits)
     if params.max_tokens is None:
         room = engine.scheduler.pool.num_blocks * engine.config.block_size + 1 - len(prompt_ids)
         max_tokens = max(1, min(max_tokens, room))
@@ -55,18 +54,19 @@ def new_sequence(
 
 def logits_rules(engine: "LLMEngine", params: SamplingParams) -> LogitsRules | None:
     """The rules of a request in this model's tokens; see `LogitsRules.of`."""
-    return LogitsRules.of(params, engine.tokenizer, engine.model.config.get_text_config().vocab_size)
+    return LogitsRules.of(params, engine.tokenizer, engine.vocab_size)
 
 
 def new_request(
-    engine: "LLMEngine", sequence: Sequence, params: SamplingParams, on_token: OnToken | None, is_awaited: bool
-) -> EngineRequest:
+    engine: "LLMEngine", sequence: Sequence, params: SamplingParams, on_token: OnToken | None,
+    awaited: dict[EngineRequest, None] | None,
+) -> EngineRequest:  # fmt: skip
     """A request that arrives now, with its first completion.
 
     Args:
         sequence: what `new_sequence` returned.
         params: what `checked_params` returned.
-        on_token, is_awaited: see EngineRequest.
+        on_token, awaited: see EngineRequest.
 
     Raises:
         BadRequest: see `LLMEngine.add_request`.
@@ -75,7 +75,7 @@ def new_request(
     sequence.arrival_time = now = engine.clock()
     params = engine.generation_defaults.applied_to(params, sequence.max_new_tokens)
     rules = logits_rules(engine, params)
-    request = EngineRequest(sequence.id, list(sequence.prompt_ids), params, now, on_token, rules, is_awaited=is_awaited)
+    request = EngineRequest(sequence.id, list(sequence.prompt_ids), params, now, on_token, rules, awaited=awaited)
     seed = random.getrandbits(63) if params.seed is None else params.seed
     request.new_completion(sequence, seed, engine.tokenizer)
     return request

@@ -32,8 +32,7 @@ def resume(engine: "LLMEngine", completion: "CompletionOutput", output_ids: List
     request, sequence = completion.request, completion.sequence
     if request.params.n > 1:
         raise BadRequest(f"output_ids is given, and n is {request.params.n}; one completion can go on, so n must be 1.")
-    vocab_size = engine.model.config.get_text_config().vocab_size
-    for token in token_ids_of(engine.tokenizer, "output_ids", output_ids, vocab_size, context=None):
+    for token in token_ids_of(engine.tokenizer, "output_ids", output_ids, engine.vocab_size, context=None):
         if not sequence.finish_reason:
             sequence.append_token(token)
             completion.add_text()
@@ -46,7 +45,7 @@ def resume(engine: "LLMEngine", completion: "CompletionOutput", output_ids: List
         )
     if completion.processor and completion.processor.grammar_state:
         try:
-            completion.processor.grammar_state.allowed(sequence.output_ids, vocab_size)
+            completion.processor.grammar_state.allowed(sequence.output_ids, engine.vocab_size)
         except ValueError as error:
             raise BadRequest(f"output_ids don't match the request's grammar: {error}") from error
     completion.num_offered = completion.num_passed_on = len(sequence.output_ids)

@@ -51,7 +51,8 @@ def completions_with_token(engine: "LLMEngine", step: LaunchedStep, tokens: list
             continue
         completions.append(completion)
         if logits is not None:
-            completion.add_logprobs(logits[row], token)
+            if completion.logprobs is not None:  # `logits[row]` takes a microsecond
+                completion.add_logprobs(logits[row], token)
             if len(completion.request.completions) < completion.request.params.n:
                 completions += forks_of(engine, completion, scheduled[sequence], logits[row])
     return completions

@@ -26,12 +26,9 @@ class BadRequest(ValueError):
 
 
 def encode_prompts(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[str | Sequence[int]],
-    max_new_tokens: int | Sequence[int] | None,
-    context: int | None = None,
-) -> tuple[list[list[int]], list[int]]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]],
+    max_new_tokens: int | Sequence[int] | None, context: int | None = None,
+) -> tuple[list[list[int]], list[int]]:  # fmt: skip
     """Token ids and token limit of each request.
 
     Args:
@@ -56,20 +53,28 @@ def encode_prompts(
 
 
 def encode_prompt(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    name: str,
-    prompt: str | Sequence[int],
-    max_new_tokens: int | None,
-    context: int | None = None,
-) -> tuple[list[int], int]:
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int],
+    max_new_tokens: int | None, context: int | None = None,
+) -> tuple[list[int], int]:  # fmt: skip
     """Token ids and token limit of one request; see `encode_prompts`.
 
     Args:
         name: what error messages call the request.
     """
-    context = _checked_context(model, context)
-    prompt_ids = token_ids_of(tokenizer, name, prompt, text_config(model.config).vocab_size, context)
+    context, vocab_size = checked_context(model, context), text_config(model.config).vocab_size
+    return encode_within(tokenizer, name, prompt, max_new_tokens, context, vocab_size)
+
+
+def encode_within(
+    tokenizer: PreTrainedTokenizerBase, name: str, prompt: str | Sequence[int], max_new_tokens: int | None,
+    context: int | None, vocab_size: int,
+) -> tuple[list[int], int]:  # fmt: skip
+    """`encode_prompt` for a caller that has looked up the model's limits: that takes longer than all the rest.
+
+    Args:
+        context: what `checked_context` returned.
+    """
+    prompt_ids = token_ids_of(tokenizer, name, prompt, vocab_size, context)
     if context is None and max_new_tokens is None:
         raise BadRequest(
             f"{name} has no token limit, and the model has no longest sequence. "
@@ -197,8 +202,12 @@ def check_batch_size(batch_size: int) -> None:
         raise BadRequest(f"batch_size is {batch_size}; it must be at least 1.")
 
 
-def _checked_context(model: PreTrainedModel, context: int | None) -> int | None:
-    """The longest sequence; None if neither the caller nor the model has a limit."""
+def checked_context(model: PreTrainedModel, context: int | None) -> int | None:
+    """The longest sequence; None if neither the caller nor the model has a limit.
+
+    Raises:
+        BadRequest: the model has no positions for so many tokens.
+    """
     longest: int | None = context_length(model.config)
     if context is None:
         return longest

@@ -259,10 +259,10 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
     def computed(self, sequence: Sequence, count: int) -> None:
         """The keys and values of `count` more of its tokens are in the cache; blocks that are full now can be found by
         their hash."""
-        before = sequence.num_computed_tokens // self.pool.block_size
-        super().computed(sequence, count)
-        full = sequence.num_computed_tokens // self.pool.block_size
-        if self.share_prefixes and full > before:
+        size, start = self.pool.block_size, sequence.num_computed_tokens
+        sequence.num_computed_tokens = start + count
+        before, full = start // size, (start + count) // size
+        if full > before and self.share_prefixes:
             hashes = self.hashes_of(sequence)
             for index in range(before, full):
                 self.pool.cache_full_block(sequence.blocks[index], hashes[index])

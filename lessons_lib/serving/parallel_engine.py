@@ -58,7 +58,7 @@ class ParallelEngine(LLMEngine):
         params: SamplingParams | None = None,
         *,
         on_token: Callable[[NewToken], None] | None = None,
-        awaited: list[EngineRequest] | None = None,
+        awaited: dict[EngineRequest, None] | None = None,
         **options: Any,
     ) -> str:
         """See `LLMEngine.add_request`."""

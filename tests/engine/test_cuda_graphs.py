@@ -128,7 +128,8 @@ def test_a_changed_table_is_noticed_whatever_changed():
     )
 
     def line():
-        return tables.array[tables.rows({sequence: 1, other: 1})[0]].tolist()[: len(sequence.blocks)]
+        starts = [len(sequence.blocks) - 1, 0]
+        return tables.array[tables.rows({sequence: 1, other: 1}, starts)[0]].tolist()[: len(sequence.blocks)]
 
     assert line() == [3]
     sequence.blocks.append(5)
@@ -143,14 +144,14 @@ def test_lines_of_those_who_left_are_used_again():
     tables = tables_of(2, 4)
     for number in range(6):
         pair = {Sequence("A", [1], 9, blocks=[number]): 1, Sequence("B", [1], 9, blocks=[number + 10]): 1}
-        assert tables.array[tables.rows(pair), 0].tolist() == [number, number + 10]
+        assert tables.array[tables.rows(pair, [0, 0]), 0].tolist() == [number, number + 10]
 
 
 def test_a_table_longer_than_its_line_is_refused():
     with pytest.raises(ValueError, match="has 5 blocks.*room for 4"):
-        tables_of(2, 4).rows({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1})
+        tables_of(2, 4).rows({Sequence("A", [1], 9, blocks=[1, 2, 3, 4, 5]): 1}, [4])
     with pytest.raises(ValueError, match="3 sequences, and room for 2"):
-        tables_of(2, 4).rows({Sequence(str(n), [1], 9): 1 for n in range(3)})
+        tables_of(2, 4).rows({Sequence(str(n), [1], 9): 1 for n in range(3)}, [0] * 3)
 
 
 # --- the operator

@@ -34,6 +34,7 @@ from lessons_lib.models.prompts import BadRequest
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 from lessons_lib.scheduling.policies import PriorityWithAgeing, ShortestJobFirst
 from lessons_lib.scheduling.scheduler import conservative
+from tools.interrupts import Interrupter
 
 TIGHT = dict(num_blocks=13, block_size=4, max_num_seqs=6, max_num_batched_tokens=9)
 
@@ -677,3 +678,15 @@ def test_a_progress_bar_goes_to_the_end(monkeypatch):
     an_engine().generate(some_prompts(5), greedy(), progress=True)
     an_engine().generate(some_prompts(2), replace(greedy(), n=2))
     assert [(bar.wanted, bar.done, bar.shown) for bar in bars] == [(5, 5, True), (2, 2, False)]
+
+
+def test_generate_takes_twice_as_long_for_twice_as_many_prompts():
+    from lessons_lib.engine import generate as engine_calls
+
+    def lines_executed(count):
+        interrupter = Interrupter()
+        with interrupter:
+            an_engine(max_num_seqs=2, probe=False).generate([[1, 2]] * count, greedy(2, ignore_eos=True))
+        return sum(file == engine_calls.__file__ for file, _ in interrupter.executed)
+
+    assert lines_executed(24) < 2.2 * lines_executed(12)

@@ -627,16 +627,16 @@ def test_the_next_tokens_may_lie_in_the_prompt_in_the_answer_or_in_both(computed
 
 def test_tables_of_unequal_length_are_filled_up():
     tables = BlockTables()
-    assert tables.rows([]) == [] and not tables.array.any()
+    assert tables.rows([], []) == [] and not tables.array.any()
     two = [a_sequence("A", blocks=[3, 1]), a_sequence("B", blocks=[2])]
-    assert tables.array[tables.rows(two), :2].tolist() == [[3, 1], [2, 0]]
+    assert tables.array[tables.rows(two, [1, 0]), :2].tolist() == [[3, 1], [2, 0]]
 
 
 def test_block_tables_grow_with_the_number_and_the_length_of_sequences():
     tables = BlockTables(null_block=99)
     sequences = [a_sequence(str(n), blocks=list(range(n + 1))) for n in range(40)]
     for some in (sequences[:3], sequences, sequences[20:]):
-        rows = tables.rows(some)
+        rows = tables.rows(some, [len(each.blocks) - 1 for each in some])
         assert len(set(rows)) == len(some) and 0 not in rows, "row 0 is for padding"
         for row, sequence in zip(rows, some):
             assert tables.array[row, : len(sequence.blocks)].tolist() == sequence.blocks

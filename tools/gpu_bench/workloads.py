@@ -1,0 +1,331 @@
+"""`python -m tools.gpu_bench.workloads`: the whole engine, in its fastest mode, on workloads of many kinds.
+
+    python -m tools.gpu_bench.workloads --only "Qwen2.5-0.5B: one" churn --record FILE
+    python -m tools.gpu_bench.workloads --small     # tiny models and few requests, to try it without a GPU
+
+Random weights, 256 slots, a token budget of 16,384, end tokens ignored. Compiling and capturing are excluded. A row is
+printed, and recorded, as soon as it is there: the best and the median of three runs.
+
+The limit beside a row is that of memory: the rate if each step took no longer than reading the weights and the keys and
+values of its contexts, and prompts took no time.
+"""
+
+import argparse
+import datetime
+import gc
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
+from lessons_lib.measuring.gpu_timing import machine_limits
+from tools.gpu_bench.engine import MODES
+from tools.gpu_bench.engine_run import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, NoWords
+
+BLOCK_SIZE, RUNS = 16, 3
+FASTEST = MODES[-1]
+
+SHAPES: dict[str, tuple[type, dict[str, Any]]] = {
+    "Qwen2.5-0.5B": (Qwen2Config, dict(
+        hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, intermediate_size=4864,
+        vocab_size=151936, tie_word_embeddings=True,
+    )),
+    "Qwen3-0.6B": (Qwen3Config, dict(
+        hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
+        intermediate_size=3072, vocab_size=151936, tie_word_embeddings=True,
+    )),
+    "Llama-3.2-1B": (LlamaConfig, dict(
+        hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64,
+        intermediate_size=8192, vocab_size=128256, tie_word_embeddings=True,
+    )),
+    "Llama-3.1-8B": (LlamaConfig, dict(
+        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+        intermediate_size=14336, vocab_size=128256, tie_word_embeddings=False,
+    )),
+}  # fmt: skip
+SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+             intermediate_size=64, vocab_size=97)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt, and how many tokens its answer has."""
+
+    prompt: list[int]
+    answer: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of the table.
+
+    Attributes:
+        name: what is asked for, of which model.
+        shape: a key of SHAPES.
+        make: function (rng, scale) -> requests; lengths are divided by `scale`.
+        sampling: of all requests; each has a seed of its own.
+        max_model_len: the longest sequence that the engine has room for.
+        counts: "output" or "all": the tokens that the rate counts.
+    """
+
+    name: str
+    shape: str
+    make: Callable[[random.Random, int], list[Request]]
+    sampling: dict[str, float] = field(default_factory=lambda: {"temperature": 0.0})
+    max_model_len: int = 2048
+    counts: str = "output"
+
+    def requests(self, scale: int = 1) -> list[Request]:
+        """The same ones in each run."""
+        return self.make(random.Random(0), scale)
+
+
+def of_lengths(count: int, prompts: tuple[int, int], answers: tuple[int, int]) -> Callable[..., list[Request]]:
+    """Random prompts and answers; (least, most) tokens of each."""
+
+    def make(rng: random.Random, scale: int) -> list[Request]:
+        several = count if scale == 1 or count < 10 else max(9, count // scale)
+        lengths = [rng.randint(*prompts) for _ in range(several)]
+        texts = [random_tokens(rng, max(1, length // scale)) for length in lengths]
+        return [Request(text, max(2, rng.randint(*answers) // scale)) for text in texts]
+
+    return make
+
+
+def behind_one_beginning(count: int, common: int, own: tuple[int, int], answer: int) -> Callable[..., list[Request]]:
+    """Prompts that begin with the same tokens."""
+
+    def make(rng: random.Random, scale: int) -> list[Request]:
+        beginning = random_tokens(rng, common // scale)
+        ends = [random_tokens(rng, rng.randint(*own)) for _ in range(max(9, count // scale))]
+        return [Request(beginning + end, max(2, answer // scale)) for end in ends]
+
+    return make
+
+
+def random_tokens(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(97) for _ in range(count)] if count else []
+
+
+NANO = of_lengths(256, (100, 1024), (100, 1024))
+ONE = of_lengths(1, (128, 128), (512, 512))
+SAMPLED, CUT = {"temperature": 1.0}, {"temperature": 0.8, "top_p": 0.95}
+LONG = 8320  # most tokens of a document and its answer, and some
+
+WORKLOADS = (
+    Workload("Qwen2.5-0.5B: nano-vllm, greedy", "Qwen2.5-0.5B", NANO),
+    Workload("Qwen2.5-0.5B: nano-vllm, temperature 0.8, top-p 0.95", "Qwen2.5-0.5B", NANO, CUT),
+    Workload("Qwen2.5-0.5B: nano-vllm, temperature 1", "Qwen2.5-0.5B", NANO, SAMPLED),
+    Workload("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200", "Qwen2.5-0.5B", of_lengths(1024, (10, 200), (10, 200))),
+    Workload("Qwen2.5-0.5B: one request, 128 + 512", "Qwen2.5-0.5B", ONE),
+    Workload("Qwen2.5-0.5B: eight requests, 100–1,000 + 512", "Qwen2.5-0.5B", of_lengths(8, (100, 1000), (512, 512))),
+    Workload("Qwen2.5-0.5B: 64 documents, 2,048–8,192 + 16–64", "Qwen2.5-0.5B",
+             of_lengths(64, (2048, 8192), (16, 64)), max_model_len=LONG, counts="all"),
+    Workload("Qwen2.5-0.5B: 256 behind the same 2,000 tokens, + 64", "Qwen2.5-0.5B",
+             behind_one_beginning(256, 2000, (16, 64), 64), max_model_len=LONG),
+    Workload("Qwen3-0.6B: nano-vllm, greedy", "Qwen3-0.6B", NANO),
+    Workload("Qwen3-0.6B: nano-vllm, temperature 1", "Qwen3-0.6B", NANO, SAMPLED),
+    Workload("Qwen3-0.6B: one request, 128 + 512", "Qwen3-0.6B", ONE),
+    Workload("Llama-3.2-1B: nano-vllm, greedy", "Llama-3.2-1B", NANO),
+    Workload("Llama-3.2-1B: one request, 128 + 512", "Llama-3.2-1B", ONE),
+    Workload("Llama-3.1-8B: nano-vllm, greedy", "Llama-3.1-8B", NANO),
+    Workload("Llama-3.1-8B: one request, 128 + 512", "Llama-3.1-8B", ONE),
+)  # fmt: skip
+
+
+def random_model(shape: str, max_model_len: int, small: bool) -> PreTrainedModel:
+    """A model of this shape with random weights, made on the GPU in bfloat16."""
+    make_config, sizes = SHAPES[shape]
+    dtype, device = (torch.float32, "cpu") if small else (torch.bfloat16, "cuda")
+    sizes = sizes | SMALL if small else sizes
+    config = make_config(**sizes, max_position_embeddings=max_model_len, dtype=dtype, eos_token_id=None,
+                         bos_token_id=None, pad_token_id=None)  # fmt: skip
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # 8 B parameters in float32 would take 32 GB
+    try:
+        with torch.device(device):
+            model: PreTrainedModel = MODEL_FOR_CAUSAL_LM_MAPPING[make_config](config)
+    finally:
+        torch.set_default_dtype(before)
+    return model.eval().requires_grad_(False)
+
+
+def num_blocks_for(requests: list[Request]) -> int:
+    """So many that nothing is preempted, whichever requests run together."""
+    needed = sorted((blocks_for(len(each.prompt) + each.answer, BLOCK_SIZE) + 1 for each in requests), reverse=True)
+    return sum(needed[:MAX_NUM_SEQS]) + 2 * MAX_NUM_SEQS + MAX_NUM_BATCHED_TOKENS // BLOCK_SIZE
+
+
+def read_in_a_step(model: PreTrainedModel) -> tuple[int, int]:
+    """Bytes of the weights that each decode step reads, and of one token's keys and values.
+
+    Of an embedding only single rows are read, unless its weights are those of the last layer, too.
+    """
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    if not model.config.tie_word_embeddings:
+        embedding = model.get_input_embeddings().weight
+        size -= embedding.numel() * embedding.element_size()
+    return size, block_bytes(model.config, 1, model.dtype.itemsize)
+
+
+def limit_of_memory(requests: list[Request], weights: int, per_token: int, bytes_per_s: float) -> float:
+    """The most output tokens per second that reading allows; see the module."""
+    tokens = sum(each.answer for each in requests)
+    # Each step reads the weights once, for at most MAX_NUM_SEQS tokens, of different requests.
+    steps = max(-(-tokens // MAX_NUM_SEQS), max(each.answer for each in requests))
+    contexts = sum(each.answer * len(each.prompt) + each.answer * (each.answer - 1) // 2 for each in requests)
+    return tokens * bytes_per_s / (steps * weights + contexts * per_token)
+
+
+def read_rate(small: bool) -> float:
+    """Bytes that the device reads in a second."""
+    if not small:
+        return machine_limits()["read_bytes_per_s"]
+    numbers = torch.ones(2**22)
+    began = time.perf_counter()
+    for _ in range(5):
+        numbers.sum()
+    return 5 * numbers.numel() * numbers.element_size() / (time.perf_counter() - began)
+
+
+def serve(runner: GPUModelRunner, workload: Workload, requests: list[Request]) -> float:
+    """Serve all requests at once with an engine of their own. Returns the seconds."""
+    config = EngineConfig(
+        max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS, block_size=BLOCK_SIZE,
+        num_blocks=runner.null_block, max_model_len=workload.max_model_len, make_runner=lambda *_: runner,
+    )  # fmt: skip
+    engine = OverlappedEngine(runner.model, NoWords(), config)  # not closed: the runner and its graphs are used again
+    params = [
+        SamplingParams(max_tokens=each.answer, ignore_eos=True, seed=seed, **workload.sampling)
+        for seed, each in enumerate(requests)
+    ]
+    prompts = [each.prompt for each in requests]
+    synchronize()
+    began = time.perf_counter()
+    outputs = engine.generate(prompts, params)
+    synchronize()
+    seconds = time.perf_counter() - began
+    for output, each in zip(outputs, requests, strict=True):
+        if output.error:
+            raise output.error
+        assert len(output.token_ids) == each.answer, f"{len(output.token_ids)} tokens, not {each.answer}"
+    return seconds
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def results_of(wanted: list[Workload], bytes_per_s: float, small: bool) -> Iterator[dict[str, Any]]:
+    """One result after the other; workloads of one model and one longest sequence share a runner."""
+    for (shape, max_model_len), group in groupby(wanted, key=lambda each: (each.shape, each.max_model_len)):
+        began = time.perf_counter()
+        loads = [(workload, workload.requests(32 if small else 1)) for workload in group]
+        model = random_model(shape, max_model_len, small)
+        options: dict[str, Any] = dict(compiled=FASTEST.compiled, graphs=FASTEST.graphs)
+        if small:
+            options |= dict(compiled=False, capture=rerun)
+        runner = GPUModelRunner(
+            model, max(num_blocks_for(requests) for _, requests in loads), BLOCK_SIZE, max_num_seqs=MAX_NUM_SEQS,
+            max_model_len=max_model_len, **options,
+        )  # fmt: skip
+        if not small:
+            runner.warm_up()
+        warm_up = time.perf_counter() - began
+        print(f"{shape}, sequences of up to {max_model_len:,}: warmed up in {warm_up:.0f} s", flush=True)
+        for workload, requests in loads:
+            yield result_of(runner, workload, requests, bytes_per_s) | {"warm_up_s": warm_up}
+        runner.close()
+        del runner, model
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch._dynamo.reset()  # only so many variants of a function are compiled
+
+
+def result_of(
+    runner: GPUModelRunner, workload: Workload, requests: list[Request], bytes_per_s: float
+) -> dict[str, Any]:
+    """Three runs of a workload."""
+    serve(runner, workload, [replace(each, answer=min(each.answer, 4)) for each in requests])  # compiles what is left
+    output_tokens = sum(each.answer for each in requests)
+    all_tokens = output_tokens + sum(len(each.prompt) for each in requests)
+    counted = {"output": output_tokens, "all": all_tokens}[workload.counts]
+    seconds = [serve(runner, workload, requests) for _ in range(RUNS)]
+    weights, per_token = read_in_a_step(runner.model)
+    limit = limit_of_memory(requests, weights, per_token, bytes_per_s) if workload.counts == "output" else None
+    return {
+        "name": workload.name,
+        "counts": workload.counts,
+        "output_tokens": output_tokens,
+        "all_tokens": all_tokens,
+        "seconds": seconds,
+        "best": counted / min(seconds),
+        "median": counted / statistics.median(seconds),
+        "limit": limit,
+        "weight_bytes": weights,
+        "bytes_per_token": per_token,
+    }
+
+
+HEADER = f"{'':58} {'tokens/s: best':>14} {'median':>10} {'limit':>10} {'share':>6}"
+
+
+def row(result: dict[str, Any]) -> str:
+    """A line of the table."""
+    limit = f"{result['limit']:10,.0f} {result['best'] / result['limit']:6.1%}" if result["limit"] else f"{'–':>10}"
+    name = result["name"] + (", all tokens" if result["counts"] == "all" else "")
+    return f"{name:58} {result['best']:14,.0f} {result['median']:10,.0f} {limit}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.gpu_bench.workloads", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="workloads whose name contains one of these")
+    parser.add_argument("--record", type=Path, help="a JSON file for the results, written anew after each row")
+    parser.add_argument("--small", action="store_true", help="tiny models and few requests, on the CPU")
+    options = parser.parse_args(arguments)
+    wanted = [each for each in WORKLOADS if not options.only or any(part in each.name for part in options.only)]
+    if not wanted:
+        sys.exit(f"No workload matches {options.only}. There are:\n" + "\n".join(each.name for each in WORKLOADS))
+    if not options.small and not torch.cuda.is_available():
+        sys.exit("There is no GPU here. Try --small, which runs on the CPU.")
+    bytes_per_s = read_rate(options.small)
+    facts = {
+        "machine": "CPU" if options.small else torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "cuda": torch.version.cuda},
+        "date": datetime.date.today().isoformat(),
+        "command": "python -m tools.gpu_bench.workloads --record FILE",
+        "read_bytes_per_s": bytes_per_s,
+    }
+    print(f"{facts['machine']}, reads {bytes_per_s / 1e9:,.0f} GB/s", HEADER, sep="\n", flush=True)
+    results = []
+    for result in results_of(wanted, bytes_per_s, options.small):
+        print(row(result), flush=True)
+        results.append(result)
+        if options.record:
+            text = json.dumps(facts | {"workloads": results}, indent=1, ensure_ascii=False)
+            options.record.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
