@@ -10,7 +10,7 @@ First we let two callers use one engine and see what goes wrong. Then one corout
 front, the engine is a server. The rest of the lesson is about bad days: clients that leave, an engine that dies, too many requests. At the end
 we measure what a client gets, not what the engine computes.
 
-You should know what `async def` and `await` do. If you don't, the first pages of [Python's own tutorial](https://docs.python.org/3/library/asyncio-task.html) are enough.
+You should know what `async def` and `await` do. If you don't, the first sections of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html) in Python's documentation are enough.
 """
 
 # %%
@@ -152,9 +152,9 @@ predict("14.a", ...)  # How many tokens does the reader find each time it looks,
 **Your task: the class `Mailbox`.** It belongs to one event loop, and has one reader.
 
 - `put(item)` adds an item at the end and wakes the reader if it waits. It's a plain function and never waits itself. After `close` it does nothing.
-- `close()`: nothing follows. It sets `is_closed`, and wakes the reader too. What is in the mailbox can still be taken.
+- `close()` says that nothing follows. It sets `is_closed`, and wakes the reader too. What is in the mailbox can still be taken.
 - `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it waits. Once the mailbox is closed and empty, it returns `[]`.
-- A reader may be cancelled while it waits, even at the very moment an item comes. No item may get lost that way: the next `take` returns it.
+- A reader may be cancelled while it waits, even at the very moment an item arrives. No item may get lost that way: the next `take` returns it.
 
 `__init__`, `__len__` and `clear` are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns
 at once if the flag is set.
@@ -206,7 +206,7 @@ time, it would be 7 ms further behind with every token.
 
 ## Build 2: the owner
 
-The engine's side has a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. Commands and events are plain data:
+The engine's side has a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. Commands and events are plain data. (`EngineStatus` says how full the engine is; ignore it here.)
 """
 
 # %%
@@ -291,7 +291,7 @@ All six get their tokens in turn, A's slow client holds up no other client, and 
 
 ### The front
 
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It delivers the events of a turn while the next turn runs, so that the engine doesn't wait for that either. And its streams make the text of the tokens, which the engine sends without (`text=''` above). vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It delivers the events of a turn while the next turn runs, so the engine doesn't wait for that either. Its streams also turn the tokens into text: the engine sends them without (`text=''` above). vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
 """
 
 # %%
@@ -320,7 +320,7 @@ ledger(model, tokenizer, "14", with_cache_only=True, since="12")
 
 # %% [markdown]
 """
-The last row computes the same tokens, and needs no more cache. Six callers at once cost only the time of the event loop next to the engine.
+The last row computes the same tokens, and needs no more cache. Six callers at once add only the event loop's own work. That's so little that the speed varies more from run to run.
 
 The engine's thread and the event loop share one Python, and that costs time (see "Further"). The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process of its own. Commands and events
 go through a socket, one message per step. That's why they are plain data.
@@ -459,7 +459,8 @@ response.close()
 connection.close()
 left = wait_until(lambda cockpit: cockpit["used_blocks"] == 0)
 print(
-    f"after it has hung up: {left['running']} running, {left['used_blocks']} blocks in use; computed less than 900 tokens: {left['new_tokens'] < 900}"
+    f"after it has hung up: {left['running']} running, {left['used_blocks']} blocks in use;",
+    f"computed fewer than 900 tokens: {left['new_tokens'] < 900}",
 )
 
 # %% [markdown]
@@ -497,7 +498,7 @@ from lessons_lib.serving.http.leaving import stream_until_gone
 
 # %% [markdown]
 """
-Your code with a real engine. Four clients ask for 100 tokens each. One leaves at once, two in the stream, and one stays.
+Your code with a real engine. Four clients ask for 100 tokens each. One leaves at once, two leave in the middle of the stream, and one stays.
 """
 
 
@@ -567,13 +568,13 @@ server.close()
 # %% [markdown]
 """
 The stream doesn't just stop: it ends with an error event, as yours does. A client library raises an exception, and doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
-balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server. This one doesn't try to start a new engine by itself. The simplest program that can be trusted is one that ends.
+balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server. Our server doesn't try to start a new engine by itself: a fresh process, started from outside, is the simplest recovery that can be trusted.
 
 Servers also have to stop on request, for example to make room for a new version. The system that runs them (Kubernetes, systemd) asks for it with a signal, SIGTERM.
 
 > **draining**: taking no new requests, and finishing those that run.
 
-This is a recording of a real server. Three clients have come when SIGTERM is sent, three more come later. (Other programs ran on that machine too, so its seconds are long.)
+This is a recording of a real server. Three clients come before SIGTERM is sent; the first has just been served. Three more come later. (Other programs were running on that machine, so everything took longer than usual.)
 """
 
 # %%
@@ -619,12 +620,12 @@ Lesson 09 had a name for the remedy, admission control: the server decides at ar
 **Your task: `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
 
 - `_check_prompt(num_prompt_tokens)` refuses a prompt that would never fit: it raises `BadRequest` if the prompt alone is longer than `max_prompt_tokens`.
-- `_check_room(num_prompt_tokens)` refuses what doesn't fit now: if so many tokens more would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` a text for people.
+- `_check_room(num_prompt_tokens)` refuses what doesn't fit now: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
 - `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. It refuses what the two checks refuse. It also refuses a request if there are `max_requests` already: `self._overloaded(what, 1, 0)` says that one request has to end first. If a request fails in several ways, a bad
   prompt comes first, then the number of requests.
 - `release(admitted, was_served=True)`: the request has ended. What it counted is free again. If it was served, `(self.clock(), admitted.num_prompt_tokens)` goes into `self._ended`, from which `retry_after` estimates how fast requests end.
 
-A refusal changes nothing but `num_refused`, and `_overloaded` counts that. A `BadRequest` isn't counted at all. The other methods are given. Read `correct`: at first, the length of a prompt is only an estimate, and later the engine has encoded it.
+A refusal changes nothing but `num_refused`, and `_overloaded` counts that. A `BadRequest` isn't counted at all. The other methods are given. Read `correct` too: at first, the length of a prompt is only an estimate. The exact length is known once the engine has encoded the prompt.
 
 Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
 """
@@ -666,7 +667,7 @@ print(next(error for _, _, error in results if error))
 
 # %% [markdown]
 """
-The refused clients got their answer at once, and it says when to try again. Over HTTP, that's status 429 with a header, `Retry-After`.
+The refused clients got their answer at once, and it says when to try again. (One second is the default: nothing had been served yet, so there was no rate to estimate from.) Over HTTP, that's status 429 with a header, `Retry-After`.
 
 Is refusing better than waiting? To answer that, we have to say what "good" is.
 
@@ -704,7 +705,7 @@ token within half a second.
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
 
-This is all that you need to know of the simulated server to predict its knee:
+This is all that you need to know about the simulated server to predict its knee:
 """
 
 # %%
@@ -720,7 +721,7 @@ print(f"an answer has {answer:.0f} tokens on average")
 
 # %% [markdown]
 """
-Take a pencil: how much of the server's time does one request take, if all slots are in use? At the rate at which requests fill each second, the queue begins to grow. A promise of half a second is long compared with one request's share, so the knee is close to that rate. Within 15 % is a hit.
+Take a pencil: how much of the server's time does one request take, if all slots are in use? Once these shares add up to a whole second in each second, the queue begins to grow. A promise of half a second is long compared with one request's share, so the knee is close to that rate. Within 15 % is a hit.
 """
 
 # %%
@@ -762,13 +763,13 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-A request takes part in about 36 steps and shares each with 15 others. It doesn't share the time for its prompt. That makes the server's capacity, and the knee is close to it: the promise leaves time for a short queue, and with a queue the slots are hardly ever empty.
+A request takes part in about 36 steps and shares each with 15 others. The time for its prompt isn't shared. That gives the server's capacity, and the knee is close to it: the promise leaves time for a short queue, and with a queue the slots are hardly ever empty.
 
 Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
 was long; all later ones come too late. So the longer such a run is, the closer to 0 its goodput gets. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
-knee: it always has work, and short prompts find room more easily than long ones. Look at the right side too: without a limit, the time to the first token grows as long as the run lasts.
+knee: it always has work, and short prompts find room more easily than long ones. The right side shows the time within which 99 % of the served requests got their first token. Without a limit, it is seconds beyond the knee, and more in a longer run. With the limit, it stays within the target.
 
-To measure a real server: `python -m lessons_lib.serving.load --help`. It speaks to any OpenAI-compatible server, and prints the table of `vllm bench serve`.
+To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server, and prints the table of `vllm bench serve`.
 
 ## What production does
 
@@ -797,7 +798,7 @@ You have built, or read, nearly every part of a serving engine. This is where th
 | 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
 
 - vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all.
-- vLLM makes the text in the server's process, not in the engine's, as ours does: text for many streams costs Python time, and the GPU shouldn't wait for that.
+- Like our server, vLLM makes the text in the server's process, not in the engine's: text for many streams costs Python time, and the GPU shouldn't wait for that.
 - Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
 - **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer (`python/sglang/srt/managers/`).
 - Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
@@ -810,7 +811,7 @@ You have built, or read, nearly every part of a serving engine. This is where th
 
 **Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
 
-**Anyone may ask for anything.** Our server knows keys, but no quotas: one client can use all of it.
+**Anyone may ask for anything.** Our server checks API keys, but has no quotas: one client can use all of it.
 
 ## Quiz
 """
@@ -844,8 +845,8 @@ Two things that the lesson doesn't need, for those who want more. They aren't pa
 
 > **GIL**: global interpreter lock. In one Python process, only one thread runs Python code at a time. Operations of PyTorch release the lock while they compute.
 
-The engine's thread runs Python too, between the operations of a step. If the event loop is busy at that moment, the engine waits. Let's see how long. 32 stories run, first with nothing next to
-the engine. Then each token also goes to a reader that turns it into JSON, in the same process.
+The engine's thread runs Python too, between the operations of a step. If the event loop is busy at that moment, the engine waits. Let's see how long. 32 stories run, first with nothing else
+in the process. Then each token also goes to a reader that turns it into JSON, in the same process.
 """
 
 # %% tags=["measured"]
@@ -885,8 +886,8 @@ draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and i
 
 # %% [markdown]
 """
-The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within a step, the engine's thread may have to wait for the lock after each operation. (Other programs on your machine blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of
-its time, that's worse. `EngineProcess` gives the engine a process, and so a lock, of its own.
+The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within a step, the engine's thread may also have to wait for the lock after each operation. You see little of that here: nearly all of a step is the forward pass, and PyTorch computes without the lock. (Other programs on your machine
+blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of its time, that's worse. `EngineProcess` gives the engine a process, and so a lock, of its own.
 
 ### Your own admission rule
 

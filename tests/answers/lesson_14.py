@@ -14,6 +14,7 @@ import numpy as np
 from answers import Wrong
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.admission import AdmissionControl, Admitted, Overloaded
+from lessons_lib.serving.http.chat_events import DONE, ChatChunks
 from lessons_lib.serving.owner import own_engine
 
 # 14.1 Mailbox
@@ -101,6 +102,15 @@ async def take_one(self):
         self._has_news.clear()
         await self._has_news.wait()
     return [self._items.pop(0)] if self._items else []
+
+
+async def take_then_rest(self):
+    while not self._items and not self.is_closed:
+        self._has_news.clear()
+        await self._has_news.wait()
+    items, self._items = self._items, []
+    await asyncio.sleep(0)
+    return items
 
 
 async def take_one_bare(self):
@@ -442,6 +452,7 @@ MAILBOXES = [
         "close is a coroutine", mailbox("AsyncClose", close=close_as_coroutine), "`close` should be a plain function"
     ),
     Wrong("takes one", mailbox("One", take=take_one), "Take *all*"),
+    Wrong("waits after taking", mailbox("RestsLate", take=take_then_rest), "Take items after the last `await`"),
     Wrong("takes one, without a list", mailbox("OneBare", take=take_one_bare), "should return a list of items"),
     Wrong(
         "doesn't wait", mailbox("NoWait", take=take_without_waiting), "`take` should wait; yours returned [] at once"
@@ -935,6 +946,24 @@ def one_piece(head, batches, prompt_tokens=None):
     return b"".join(sse()(head, batches, prompt_tokens))
 
 
+def catches_runtime_errors_only(head, batches, prompt_tokens=None):
+    chunks, count = ChatChunks(head, prompt_tokens), 0
+    try:
+        for tokens in batches:
+            if not count:
+                yield chunks.role()
+            count += len(tokens)
+            yield chunks.text("".join(token.text for token in tokens), tokens[-1].finish_reason)
+    except RuntimeError as error:
+        if not count:
+            raise
+        yield chunks.error(error)
+    else:
+        if prompt_tokens is not None:
+            yield chunks.usage(count)
+    yield DONE
+
+
 def an_event_per_token(head, batches, prompt_tokens=None):
     return sse()(head, ([token] for tokens in batches for token in tokens), prompt_tokens)
 
@@ -1145,6 +1174,7 @@ EVENTS = [
     ),
     Wrong("no usage: null", sse(usage_null=False), "should have `usage: null`"),
     Wrong("raises later", sse(on_error="raise"), "the exception came out"),
+    Wrong("catches RuntimeError only", catches_runtime_errors_only, "after 2 events the exception came out"),
     Wrong("hides errors", sse(on_error="silent"), "ended as if all was well"),
     Wrong("an event at once", sse(on_error="always event"), "Let the exception out"),
     Wrong("a reason after an error", sse(error_reason="error"), "has no finish reason"),
@@ -1637,6 +1667,12 @@ def admit_long_last(self, num_prompt_tokens):
     return Admission.admit(self, num_prompt_tokens)
 
 
+def admit_tokens_first(self, num_prompt_tokens):
+    if self.max_prompt_tokens is None or num_prompt_tokens <= self.max_prompt_tokens:
+        self.room(num_prompt_tokens)
+    return Admission.admit(self, num_prompt_tokens)
+
+
 def admit_counts_bad_ones(self, num_prompt_tokens):
     try:
         return Admission.admit(self, num_prompt_tokens)
@@ -1862,6 +1898,7 @@ ADMISSIONS = [
     Wrong("too long is overloaded", admission("Long", check_long=False), "It would never fit"),
     Wrong("too long last", admission("LongLast", admit=admit_long_last), "too long whether there is room or not"),
     Wrong("bad ones counted", admission("BadCounted", admit=admit_counts_bad_ones), "A bad request isn't one of them"),
+    Wrong("tokens before requests", admission("TokensFirst", admit=admit_tokens_first), "Both limits are exceeded"),
     Wrong("refusals twice", admission("Twice", admit=admit_refuses_twice), "`num_refused` should be 1; yours is 2"),
     Wrong("returns nothing", admission("Nothing", admit=admit_returns_nothing), "`admit` returned None"),
     Wrong(

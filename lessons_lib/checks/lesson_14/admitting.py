@@ -91,6 +91,7 @@ def check_admission(attempt) -> None:
         _correction_refused,
         _refused,
         _waits,
+        _requests_before_tokens,
         _unserved,
     ):
         story(attempt)
@@ -278,6 +279,19 @@ def _waits(attempt) -> None:
         desk,
         desk.correct(1, 60),
         "60 + 60 exceed the limit by 20. That many tokens must end first, and no request: `self._overloaded(what, 0, 20)`.",  # noqa: E501
+    )
+
+
+def _requests_before_tokens(attempt) -> None:
+    case = "max_requests=2, max_prompt_tokens=100; six prompts of 30 tokens were served, one every 2 s; then two of 45 tokens are in flight, and one of 30 comes."  # noqa: E501
+    desk = Desk(attempt, case, 2, 100)
+    desk.serve_six()
+    desk.admit(45)
+    desk.admit(45)
+    _compare_waits(
+        desk,
+        desk.admit(30),
+        "Both limits are exceeded. The number of requests comes first: `self._overloaded(what, 1, 0)`.",
     )
 
 

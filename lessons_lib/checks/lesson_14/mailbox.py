@@ -353,6 +353,45 @@ def _cancelled(attempt) -> None:
     play(story, case, ASLEEP, SPINNING)
 
 
+def _cancelled_after_taking(attempt) -> None:
+    for rounds in range(1, 5):
+        for is_there in (True, False):
+            _cancelled_in_round(attempt, rounds, is_there)
+
+
+def _cancelled_in_round(attempt, rounds: int, is_there: bool) -> None:
+    """Cancel a reader that still awaits something although its item is there.
+
+    Args:
+        rounds: of the event loop that the reader gets before.
+        is_there: whether the item is there before the reader comes.
+    """
+    case = 'put("The"), a reader comes' if is_there else 'a reader waits, put("The")'
+    case += ", the reader is cancelled before its `take` has returned; then take()."
+
+    async def story():
+        box = _new(attempt, case)
+        if is_there:
+            _put(box, "The", case=case)
+        reading = asyncio.ensure_future(_take(box, case))
+        if not is_there:
+            await settle()
+            _put(box, "The", case=case)
+        await settle(rounds)
+        reading.cancel()
+        await asyncio.wait([reading])
+        if not reading.cancelled():
+            return  # it has got the item
+        try:
+            got = await asyncio.wait_for(_take(box, case), 1)
+        except asyncio.TimeoutError:
+            got = []
+        idea = "Taken out, and then an `await`: cancelled there, the item is lost. Take items after the last `await`."
+        _expect(got, ["The"], case, idea)
+
+    play(story, case, ASLEEP, SPINNING)
+
+
 def _cancelled_early(attempt) -> None:
     case = 'a reader waits and is cancelled; put("The"), then another take().'
 
@@ -429,6 +468,7 @@ STORIES = (
     _closed_while_waiting,
     _put_after_close,
     _cancelled,
+    _cancelled_after_taking,
     _cancelled_early,
     _two_boxes,
     _falsy,

@@ -15,6 +15,10 @@ class ModelFailed(RuntimeError):
     pass
 
 
+class EngineGone(Exception):
+    """Not a RuntimeError: what `batches` raises may be of any type."""
+
+
 def tokens(*texts: str, finish: str | None = None) -> list[NewToken]:
     return [
         NewToken("A", 0, 100 + index, text, finish if index == len(texts) - 1 else None)
@@ -396,21 +400,21 @@ def _fails_at_once(attempt) -> None:
 
 
 def _fails_later(attempt) -> None:
-    for prompt_tokens in (None, 7):
-        case = "`batches` raises ModelFailed(“the GPU is gone”) after its first batch" + (
+    for prompt_tokens, failure in ((None, ModelFailed), (7, ModelFailed), (None, EngineGone)):
+        case = f"`batches` raises {failure.__name__}(“the GPU is gone”) after its first batch" + (
             f"; prompt_tokens={prompt_tokens}." if prompt_tokens else "."
         )
 
         def failing() -> Iterator[list[NewToken]]:
             yield tokens(" ran")
-            raise ModelFailed("the GPU is gone")
+            raise failure("the GPU is gone")
 
         current_case.text = case
         events = []
         try:
             for event in attempt(dict(HEAD), failing(), prompt_tokens):
                 events.append(_checked_bytes(event, case))
-        except ModelFailed:
+        except (ModelFailed, EngineGone):
             raise Mistake(
                 f"after {len(events)} events the exception came out.",
                 case=case,
