@@ -10,7 +10,7 @@ There are two ways to use a second GPU. It can hold a copy of the model, and the
 requests of a copy that dies. Or it can hold half of the model: then every matrix has to be cut, and the results of both halves have to be added up. We build the core of both. You need neither a GPU nor a
 cluster: the replicas are engines in this process, and the two halves of the model are first two threads and then two processes on your CPU. Figures that were recorded on other machines are marked as such.
 
-The minutes above are for the five exercises and what lies between them. What is marked as optional comes on top.
+The minutes above cover the five exercises and the text between them. Optional parts are extra.
 """
 
 # %%
@@ -110,7 +110,7 @@ predict("15.b", ...)  # sums
 Here are three ways to choose, from simple to clever:
 
 - **Round robin**: one after the other.
-- **Two choices**: draw two replicas at random, and take the one that serves fewer requests. This spreads the load almost as well as asking all of them.
+- **Two choices**: draw two replicas at random, and take the one that serves fewer requests. The second draw makes the load far more even than a single one would.
 - **Prefix affinity**: take the replica that was sent the longest beginning of this prompt.
 
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
@@ -148,7 +148,7 @@ With affinity, each is in one cache only, so the two caches together hold twice 
 
 ### Why not affinity alone?
 
-Suppose that all prompts begin with the same instructions. The first one goes to some replica. From then on, that replica was sent the longest beginning of *every*
+Suppose that all prompts begin with the same instructions. The first one goes to some replica. From then on, that replica has been sent the longest beginning of *every*
 prompt, and the others get nothing. So affinity needs a limit: a replica that is much busier than the least loaded one isn't chosen for its prefix.
 
 How does the balancer know what is in a cache? It doesn't ask. It remembers what it has sent, and that is a good guess.
@@ -214,6 +214,7 @@ Table(
 Three things to see. Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a
 limit of 2 or more doesn't. And the limit is a trade-off: a small limit keeps the load even, a large one finds more. "Highest load" is the most requests
 that one replica had at a time; 16 requests over 4 replicas would ideally be 4 each.
+Round robin reaches that only because the oldest request always ends first in this simulation. With answers of different lengths, it wouldn't.
 
 ### Optional: beat the reference
 
@@ -325,15 +326,15 @@ that still runs aborts the request. `ReplicaLost` may be raised by `stream(...)`
 `finish_reason`. Both mean the same.
 
 **Your task: the generator `relay(request, replicas, choose, max_moves=2)`.** It yields the chunks of one request with one completion, whatever happens to the replicas. `choose(candidates)` gets a
-list of those that can still be asked, and returns an index in it. This is what the others rely on:
+list of those that can still be asked, and returns an index in it. `relay` guarantees the following:
 
 - **The reader** gets each token once and as soon as it is there, and then exactly one `finish_reason`. The tokens are those of a run without a failure. For that, all replicas need the same
   seed: if the request has none (missing or None), draw one.
-- **The replicas**: one that was lost isn't asked again, and after the first, at most `max_moves` others are asked, since it may be the request that kills them. A replica's `load` includes this
-  stream from before the call of `stream` until the stream is over. Every stream is closed. Both hold however it ends, and also if the reader leaves.
+- **The replicas**: one that was lost isn't asked again, and after the first, at most `max_moves` others are asked, since it may be the request that kills them. `relay` counts its stream in the
+  replica's `load`, from before the call of `stream` until that stream is over. Every stream is closed. Both hold however the stream ends, even if the reader leaves.
 - **The errors**: if nothing is left to ask, the last chunk is `Chunk([], "error", "…")` with a message. If a replica raises anything but `ReplicaLost`, it has *refused* the request. Every other one would
   do the same, so the last chunk is `Chunk([], "error", str(error))`.
-- **The caller's** `request` and `replicas` stay as they are.
+- **The caller's** dict `request` and list `replicas` stay as they are.
 
 | A, B and C would all answer 11, 12, 13. | the reader gets | asked |
 |---|---|---|
@@ -418,7 +419,7 @@ for one, answer_cut, answer_alone in zip(cut_records, cut_answers, alone):
 
 # %% [markdown]
 """
-Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so it doesn't show). The second replica computes the keys and values of the
+Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show). The second replica computes the keys and values of the
 prompt and the tokens so far in one prefill, and goes on.
 
 `lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. It also asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
@@ -449,7 +450,7 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 # %% [markdown]
 """
 Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes queries, keys and values of its own heads, attends with them, and multiplies by its rows of the
-output matrix. So its cache holds only its own KV heads. What has to be sent are two sums in each layer.
+output matrix. So its cache holds only its own KV heads. Only two sums in each layer have to be sent.
 
 > **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
 
@@ -459,11 +460,11 @@ output matrix. So its cache holds only its own KV heads. What has to be sent are
 
 **Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank` is its index, and `world_size` the number of processes. `bias` is a tensor or None.
 
-- `cut == "colwise"`: the *outputs* are shared out, rank 0 first. The results of all processes, side by side, are the layer's output.
-- `cut == "rowwise"`: the *inputs* are shared out, rank 0 first. The results of all processes, added up, are the layer's output.
+- `cut == "colwise"`: the *outputs* are divided among the processes, rank 0 first. The results of all processes, side by side, are the layer's output.
+- `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added up, are the layer's output.
 - A process may return None for the bias, or zeros, if it adds none.
 - If equal parts aren't possible, raise `ValueError`.
-- The parts must not keep the whole tensors in memory: that's the point of it all.
+- Return new tensors, which keep nothing of the whole ones in memory: that's the point of it all.
 
 Example: a weight of shape [4, 6], two processes. Colwise, each gets [2, 6]; rowwise, each gets [4, 3].
 """
@@ -494,14 +495,14 @@ for world_size in (2, 4):
 """
 ## Build 5: the sum over all workers
 
-The `sum(...)` above was too easy: all parts were in one place. With tensor parallelism, each part is on another GPU. The simplest all-reduce sends everything to process 0, which adds up and sends the result back. With N
+The `sum(...)` above was too easy: all parts were in one place. With tensor parallelism, each part is on another GPU. In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back. With N
 processes, process 0 then sends and receives N - 1 whole tensors, while the links of the others are hardly used.
 
 > **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
 
 > **all-gather**: each process has a part, and afterwards each has all of them.
 
-One after the other, these two make an all-reduce. You build it for *workers*, which are threads here, so that it runs in this notebook. Nothing but these methods leads from one worker to another:
+One after the other, these two make an all-reduce. You build it for *workers*, which are threads here, so that it runs in this notebook. Workers communicate only through these methods:
 
 | of a `worker` | meaning |
 |---|---|
@@ -513,7 +514,7 @@ One after the other, these two make an all-reduce. You build it for *workers*, w
 
 - The result is a new tensor of the same shape and type. Everything that was sent has been received.
 - **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
-- **Bits**: every worker returns the same. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
+- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
   be off by (N - 1) * 2⁻²⁴ of the sum of the absolute values.
 
 Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements twice. If all workers wait for each other, the check says where.
@@ -534,7 +535,7 @@ def watched(worker):
     send = worker.send
 
     def send_and_note(to, tensor):
-        messages[worker.rank].append(f"{[round(each) for each in tensor.tolist()]} to {to}")
+        messages[worker.rank].append(f"{[round(each) for each in tensor.flatten().tolist()]} to {to}")
         send(to, tensor)
 
     worker.send = send_and_note
@@ -568,14 +569,14 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 
 # %% [markdown]
 """
-However many workers there are, none sends more than two tensors. What does grow is the number of messages that follow on one another: 2 (N - 1) in a ring. For short tensors, these waits count more than the bytes, so NCCL,
-NVIDIA's library for this, has other algorithms for them.
+However many workers there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
+need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
 
 ### A whole model in two parts
 
-`cut_model` cuts every layer with `cut_linear`, and puts an all-reduce behind each second matrix. In the first cell below, two workers, each with half of the model and your `all_reduce`, generate three stories.
+`cut_model` cuts every layer with `cut_linear`, and puts an all-reduce after each second matrix. In the first cell below, two workers, each with half of the model and your `all_reduce`, generate three stories.
 
-An engine is more than a model. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others of every call that
+An engine is more than a model. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call that
 changes its engine, and they make the same call. Two things must not differ: the seeds, which the first process draws, and the arrival times, which policies compare. The second cell starts such a process and serves the six stories. (It imports everything anew, which
 takes a few seconds. Between processes, PyTorch's all-reduce takes the place of yours.)
 """
@@ -615,11 +616,12 @@ with parallel_engine(partial(load_model, None), config) as engine:
 
 # %% [markdown]
 """
-Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole. Heads can't be cut in half, so the number of processes must divide the number of KV heads.
+Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole. Heads can't be cut in half, so here the number of processes must divide the number of KV heads. (vLLM goes further: if there are
+more processes than KV heads, several of them hold a copy of the same head.)
 
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model fits on one GPU, and you have two. Here is what they do, recorded with random weights in the shapes of two models. Each of two replicas gets half of the requests:
+Suppose the model fits on one GPU, and you have two. Here is how the two compare, recorded with random weights in the shapes of two models. Each of two replicas gets half of the requests:
 """
 
 # %%
@@ -640,7 +642,7 @@ Table(
 """
 ### Where do the milliseconds go?
 
-Take the steps with one request. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the step, and half of the bytes don't give half of the time. Why?
+Take the steps with one request. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the bytes doesn't halve the time. Why?
 
 The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the bound, divided by the number of operations and
 sums, is an estimate of what each of them costs however small it is:
@@ -698,13 +700,13 @@ Table(
 """
 Only the last row of the table is measured. The rest is an estimate, and this is what it rests on:
 
-- **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. That these kernels cost so much is measured in
-  one case: in lesson 13, the CPU waits much less for the GPU after the small model is compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large model it isn't measured. The second row assumes that an operation costs the same in both models. And the count
+- **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. Their cost is measured in
+  one case only: in lesson 13, the CPU waits much less for the GPU after the small model is compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large model it isn't measured. The second row assumes that an operation costs the same in both models. And the count
   is of PyTorch's operations: attention is one of them, though the engine's own attention takes a few kernels.
-- **The sums.** The third row contains all that a second GPU adds: the link, waiting for the slower GPU, and the messages by which both engines stay in step. It comes from a difference of two steps that is small, so it is rough.
-- **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. Whole steps can't tell these apart.
+- **The sums.** The third row contains everything that a second GPU adds: the link, waiting for the slower GPU, and the messages by which both engines stay in step. It comes from the small difference between two steps, so it is rough.
+- **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. The times of whole steps can't tell these apart.
 
-A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. Bytes over time of each matrix product is the bandwidth that it reached. The sum of the small kernels, and the gaps between them, would confirm or refute the second row. And each all-reduce
+A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. For each matrix product, bytes divided by time is the bandwidth that it reached. The sum of the small kernels, and the gaps between them, would confirm or refute the second row. And each all-reduce
 would show how long it runs, and how much of that is waiting.
 
 What the estimate does explain is why two GPUs aren't twice as fast: only the first row is halved, and not all of that. For the small model, the sums cost more than the cut saves: its step got slower.
@@ -715,7 +717,7 @@ Replicas don't make a step much faster: each still reads all weights. With only 
 step for 32 requests takes nearly as long as one for 64. For the small model it's the other way around.
 
 What replicas add is room without communication. Each has its own cache and its own batch slots, so two of them take twice as many requests as one; and if one is
-lost, the other is left. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
+lost, the other remains. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
 several GPUs.
 
 ## What is still wrong
@@ -725,6 +727,10 @@ several GPUs.
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
 
 **A moved stream is computed again.** The prefill of the prompt and the tokens so far is short compared with an answer, but if many streams move at once, the other replicas get a burst of prompts.
+
+**An end can get lost.** A completion also ends with the model's EOS token or a stop string, and `relay` knows neither. If a replica is lost between that last token and its
+`finish_reason`, the next replica refuses the request, because nothing is left to generate: the reader has the whole answer, and gets an error. With our engine this can't happen, as the
+reason comes with the last token.
 
 **One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer, the group is one replica.
 
@@ -752,7 +758,7 @@ quiz("15")
 ## Further (optional)
 
 <details>
-<summary><b>Ray Serve</b>: who starts the replicas, replaces dead ones, and adds more?</summary>
+<summary><b>Ray Serve</b>: what starts the replicas, replaces dead ones, and adds more?</summary>
 
 You wouldn't run your own balancer over a hundred machines. Something has to start the replicas, place them on machines with free GPUs, notice dead ones and replace them, and add more when the load grows.
 

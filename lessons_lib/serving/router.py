@@ -89,8 +89,8 @@ def choose_replica(block_hashes: "ListOf[bytes]", replicas: "ListOf[Replica]", i
     Args:
         block_hashes: of the prompt's full blocks, in order; each stands for everything up to the end of its block.
         replicas: those that can take a request, one or more.
-        imbalance_limit: a replica that serves more than this many requests more than the least loaded one gets no
-            request for its prefix: the least loaded replica does.
+        imbalance_limit: if the load of the replica with the longest beginning is more than this above the smallest
+            load, the least loaded replica is chosen instead.
 
     Returns:
         the index of a replica. Where several have been sent equally much, the least loaded of them; and of those that

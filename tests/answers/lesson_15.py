@@ -215,6 +215,11 @@ def any_stop_token(request, token_ids):
     return request_to_go_on(request, token_ids)
 
 
+def no_stop_at_the_first_token(request, token_ids):
+    every = [*request.get("output_token_ids", ()), *token_ids]
+    return {**request, "output_token_ids": every} if len(every) == 1 else request_to_go_on(request, token_ids)
+
+
 def fails_without_tokens(request, token_ids):
     if not token_ids:
         return None
@@ -286,6 +291,7 @@ def relaying(
     passed_on=lambda chunk: chunk,
     noted=lambda chunk: chunk.token_ids,
     counts_others=True,
+    puts_load_back=False,
     copies=False,
     own_list=True,
 ):
@@ -295,6 +301,7 @@ def relaying(
         while left and moves >= 0:
             index = 0 if ignores_choice or (asked is not request and not asks_again) else choose(left)
             replica, stream = (left.pop(index) if take_out else left[index]), None
+            load_before = replica.load
             replica.load = replica.load + raises_load if counts_others else 1
             is_done, at_the_call = False, True
             try:
@@ -331,6 +338,8 @@ def relaying(
                     lowers == "finally" or (lowers == "on success" and is_done) or (lowers == "on loss" and not is_done)
                 ):
                     replica.load = replica.load - 1 if counts_others else 0
+                if puts_load_back:
+                    replica.load = load_before
                 if stream is not None and closes and (closes != "on success" or is_done):
                     stream.close()
             moves -= 1
@@ -545,6 +554,11 @@ def a_view(weight, bias, cut, rank, world_size):
     if cut == "colwise":
         return weight[own], None if bias is None else bias[own]
     return weight[:, own], None if bias is None or rank else bias
+
+
+def the_bias_itself(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, own if own is None or cut == "colwise" else bias
 
 
 def a_view_of_a_copy(weight, bias, cut, rank, world_size):
@@ -837,6 +851,7 @@ WRONG = {
             any_stop_token,
             "request_to_go_on({'prompt': [5, 6, 7], 'max_tokens': 10, 'temperature': 0.8, 'seed': 4, 'stop': ['the end'], 'stop_token_ids': [6]}",
         ),
+        Wrong("a first token isn't the last", no_stop_at_the_first_token, "one of `stop_token_ids`"),
         Wrong("nothing without tokens", fails_without_tokens, "failed before its first token"),
         Wrong("n is ignored", ignores_n, "expected a ValueError"),
         Wrong("any n is refused", refuses_any_n, "n is 1: there is one completion"),
@@ -915,6 +930,7 @@ WRONG = {
         ),
         Wrong("refused after a move", relaying(refused="move later"), "replica C was asked too"),
         Wrong("other streams aren't counted", relaying(counts_others=False), "its load should be 4; it is 1"),
+        Wrong("the load is put back", relaying(puts_load_back=True), "don't put back what it was before"),
         Wrong("catches GeneratorExit", catches_everything, "raises GeneratorExit at the `yield`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
     ],
@@ -933,6 +949,7 @@ WRONG = {
         Wrong("no bias for columns", columns_without_bias, "Every output has its bias"),
         Wrong("a cut bias for rows", cut_bias_for_rows, "so a bias is whole"),
         Wrong("a view", a_view, "it shares the memory of the whole weight"),
+        Wrong("the bias itself", the_bias_itself, "is its argument, not a new tensor"),
         Wrong("a view of a copy", a_view_of_a_copy, "It is a view of a larger tensor"),
         Wrong("the rest is lost", loses_the_rest, "With `//` one of them would silently be lost"),
         Wrong("only the weight", only_the_weight, "expected a tuple"),

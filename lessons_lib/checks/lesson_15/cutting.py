@@ -170,6 +170,12 @@ def _check_memory(attempt) -> None:
     for cut in ("colwise", "rowwise"):
         (own, own_bias), case = _cut(attempt, weight, bias, cut, 0, 2)
         for name, part, whole in (("weight", own, weight), ("bias", own_bias, bias)):
+            if part is whole:
+                raise Mistake(
+                    f"the {name} that your code returns is its argument, not a new tensor.",
+                    case=case,
+                    idea="A change to one of them would change the other. `.clone()` makes a tensor of its own.",
+                )
             if part is not None and part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
                 raise Mistake(
                     f"the {name} that your code returns is a view: it shares the memory of the whole {name}.",

@@ -147,13 +147,14 @@ def _check_limit(attempt) -> None:
 
 def _check_stop_tokens(attempt) -> None:
     request = {**REQUEST, "stop_token_ids": [2, 30]}
-    got, case = _go_on(attempt, request, [8, 30])
-    if got is not None:
-        raise Mistake(
-            f"expected None; yours returned {short(got)}.",
-            case=case,
-            idea="The last token is one of `stop_token_ids`, so the completion ends with it.",
-        )
+    for token_ids in ([8, 30], [30]):
+        got, case = _go_on(attempt, request, token_ids)
+        if got is not None:
+            raise Mistake(
+                f"expected None; yours returned {short(got)}.",
+                case=case,
+                idea="The last token is one of `stop_token_ids`, so the completion ends with it.",
+            )
     _expect(attempt, {**REQUEST, "stop_token_ids": [6]}, [8, 9])  # 6 is in the prompt only
     _expect(attempt, {**REQUEST, "stop_token_ids": [6], "prompt": [5, 6]}, [])
 

@@ -126,8 +126,8 @@ QUIZ = [
                 "their size, however many processes there are.",
             ),
             Choice(
-                "Each GPU sends hardly more bytes, but many more messages have to follow on one another.",
-                "1.9 instead of 1.5 times the tensor, but 2 (N - 1) = 30 messages in a row instead of 6. For the few "
+                "Each GPU sends a quarter more bytes, but five times as many messages have to follow one another.",
+                "1.875 instead of 1.5 times the tensor, but 2 (N - 1) = 30 messages in a row instead of 6. For the few "
                 "kilobytes of a decode step, the messages count more.",
                 right=True,
             ),

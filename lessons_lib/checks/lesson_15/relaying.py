@@ -371,7 +371,8 @@ def _check_chosen_again(attempt) -> None:
 def _check_after_the_last_token(attempt) -> None:
     for request, reason in ((REQUEST, "length"), ({**REQUEST, "max_tokens": 9, "stop_token_ids": [15]}, "stop")):
         for others in (1, 0):
-            case = f"A is lost after all five tokens, before its last chunk; {others} other replicas; {request}."
+            left = "one other replica" if others else "no other replica"
+            case = f"A is lost after all five tokens, before its last chunk; {left}; {request}."
             replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
             chunks = list(islice(_start(attempt, replicas, case, request), 40))
             _check_not_asked_for_none(replicas, case)
@@ -546,6 +547,18 @@ def _check_other_streams(attempt) -> None:
                 case=case,
                 idea="Other streams count too: `replica.load += 1` before, `replica.load -= 1` afterwards.",
             )
+    case = "A serves this stream; after the first chunk, another stream begins on A and goes on. A doesn't fail."
+    replica = FakeReplica("A")
+    reader = _start(attempt, [replica], case)
+    next(reader)
+    replica.load += 1
+    list(islice(reader, 40))
+    if replica.load != 1:
+        raise Mistake(
+            f"afterwards, its load should be 1; it is {replica.load}.",
+            case=case,
+            idea="Other streams change the load too, so don't put back what it was before: `replica.load -= 1`.",
+        )
 
 
 def _check_reader_leaves(attempt) -> None:
